@@ -1,0 +1,30 @@
+"""One exactly-once table over Kafka, Postgres and Iceberg."""
+
+from typing import TYPE_CHECKING, Any
+
+from harness_pipelines.errors import HarnessError, Recovery
+
+if TYPE_CHECKING:
+    from harness_pipelines.client import Harness, Table, connect
+    from harness_pipelines.spec.settings import Settings
+    from harness_pipelines.spec.table import TableSpec
+
+_HOMES = {
+    "Harness": "harness_pipelines.client",
+    "Settings": "harness_pipelines.spec.settings",
+    "Table": "harness_pipelines.client",
+    "TableSpec": "harness_pipelines.spec.table",
+    "connect": "harness_pipelines.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public names when they are used, so that the command line starts fast."""
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["Harness", "HarnessError", "Recovery", "Settings", "Table", "TableSpec", "connect"]

@@ -1,0 +1,148 @@
+"""Going on behind records that Kafka dropped before they were read: a recorded move without rows.
+
+Nothing but the position changes: in one transaction under the stage's claim, and only from where it was looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.protocol.bounds import BoundaryGap
+from harness_pipelines.protocol.claims import Claim, Stage, check_claim
+from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.stages import tier
+from harness_pipelines.stages.ingest import check_source
+from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.lake import Staged
+from harness_pipelines.stores.ports import MoveDraft, TableRow
+from harness_pipelines.stores.postgres import Connection, sql
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+TRIGGER = "accept-loss"
+LEASE = timedelta(seconds=60)
+
+
+class NothingLost(HarnessError):
+    """What is to be accepted as lost was not lost: Kafka still has it, or it was read already."""
+
+
+class StageHeld(TryAgain):
+    """A worker holds the claim of the stage that would have to move."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Offsets ``[low, high)`` of one partition that Kafka dropped before they were read."""
+
+    table: str
+    partition: int
+    low: int
+    high: int
+    log_start: int
+    move_id: int | None = None  #: None: not recorded yet (a dry run)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "partition": self.partition,
+            "low": self.low,
+            "high": self.high,
+            "log_start": self.log_start,
+            "move": self.move_id,
+        }
+
+
+def find_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Loss:
+    """The loss that would be recorded; writes nothing. Raises: NothingLost, TopicRecreated, KafkaUnreachable, ..."""
+    bounds = {p.partition: p.bounds for p in stores.tables.positions(table)}
+    if partition not in bounds:
+        raise NothingLost(f"{table.name} has no partition {partition}; it has {sorted(bounds)}; nothing was changed")
+    marks = stores.log.watermarks(table.spec.topic, bounds)
+    check_source(table, stores.log, {partition: max(bounds[partition].buffer_hi, marks[partition].low)})
+    low, log_start = bounds[partition].buffer_hi, marks[partition].low
+    where = f"{table.name}: partition {partition}"
+    if log_start <= low:
+        raise NothingLost(f"{where}: nothing is lost: read up to {low}, Kafka has all from {log_start} on")
+    if to <= low:
+        raise NothingLost(f"{where}: all below {low} was read; --to must be above it, up to {log_start}")
+    if to > log_start:
+        raise NothingLost(f"{where}: Kafka still has all from {log_start} on; --to {to} would skip some of it")
+    return Loss(table=table.name, partition=partition, low=low, high=to, log_start=log_start)
+
+
+def accept_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Loss:
+    """Record the loss of ``[buffer_hi, to)`` and let the table go on behind it.
+
+    Raises: NothingLost, StageHeld, FencedOut, BoundaryGap; then nothing was written.
+    """
+    loss = find_loss(stores, table, partition=partition, to=to)
+    stage = Stage.TIER if table.spec.buffer == "none" else Stage.INGEST
+    claim = stores.ledger.claim(table, stage, shard=0, holder=str(uuid4()), lease=LEASE)
+    if claim is None:
+        raise StageHeld(
+            f"{table.name}: a worker holds {stage}; nothing was written. Stop it (Ctrl-C gives the claim back, else it "
+            "ends with its lease), then accept the loss again"
+        )
+    try:
+        record = _by_tier if stage is Stage.TIER else _by_ingest
+        move_id = record(stores, table, claim, loss)
+    finally:
+        stores.ledger.release(claim)
+    stores.ledger.stop_table(table, None)
+    return Loss(
+        table=loss.table,
+        partition=partition,
+        low=loss.low,
+        high=loss.high,
+        log_start=loss.log_start,
+        move_id=move_id,
+    )
+
+
+def _by_ingest(stores: Stores, table: TableRow, claim: Claim, loss: Loss) -> int:
+    key = {"table_id": table.table_id, "partition": loss.partition, "lo": loss.low, "hi": loss.high}
+    with stores.ledger.database.transaction() as connection:
+        if connection.execute(sql("ledger/advance_ingest"), key).rowcount != 1:
+            raise BoundaryGap(what="the buffer", partition=loss.partition, expected_low=-1, got_low=loss.low)
+        move = {"shard": claim.shard, "schema_version": table.schema_version, "epoch": claim.epoch}
+        row = connection.execute(sql("audit/begin_accepted"), {**key, **move}).fetchone()
+        assert row is not None
+        _fence(connection, claim)
+    return int(row["move_id"])
+
+
+def _fence(connection: Connection, claim: Claim) -> None:
+    """The last check of every commit: the claim is still ours."""
+    key = {"table_id": claim.table_id, "stage": claim.stage, "shard": claim.shard}
+    row = connection.execute(sql("ledger/check_claim"), key).fetchone()
+    if row is None:
+        check_claim(claim, None, now=claim.lease_until)
+    else:
+        check_claim(claim, rows.claim(row), now=row["now"])
+
+
+def _by_tier(stores: Stores, table: TableRow, claim: Claim, loss: Loss) -> int:
+    """`buffer: none`: the lake's position is the one that reads the log, so an empty tier move passes the loss."""
+    blocked = stores.ledger.open_move(table, Stage.TIER, shard=claim.shard)
+    if blocked is not None:
+        why = f"its records [{loss.low}, {loss.high}) of partition {loss.partition} were accepted as lost"
+        stores.ledger.close_move(claim, blocked, state=MoveState.ABANDONED, error=why)
+    draft = MoveDraft(
+        stage=Stage.TIER,
+        shard=claim.shard,
+        lo={loss.partition: loss.low},
+        hi={loss.partition: loss.high},
+        base_version=stores.ledger.head(table).version,
+        schema_version=table.schema_version,
+        trigger=TRIGGER,
+    )
+    move = stores.ledger.plan_move(claim, draft)
+    nothing = tier.Attempt(staged=Staged(files=(), rows=0, bytes=0))
+    tier.publish(stores, table, claim, move, nothing)
+    return move.move_id

@@ -1,0 +1,95 @@
+"""Cheap checks of a table from the ledger alone: what Dagster shows as asset checks. `audit` is the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness_pipelines.stores.overview import Overview, buffered_rows
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.postgres import sql
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check: whether it passed, what it looked at, and the numbers behind it."""
+
+    passed: bool
+    description: str
+    numbers: Mapping[str, Any]
+
+
+def no_gap_no_overlap(stores: Stores, table: TableRow) -> Finding:
+    """Committed ranges of ingest and tier touch, from the start of each partition on."""
+    seams = stores.readers.rows("checks/seams", {"table_id": table.table_id})
+    shown = "; ".join(
+        f"{s['stage']} move {s['move_id']}: partition {s['partition']} goes on at {s['low']} after {s['before']}"
+        for s in seams
+    )
+    return Finding(
+        passed=not seams,
+        description=shown or "every committed range begins where the one before it ends",
+        numbers={"seams": len(seams)},
+    )
+
+
+def rows_are_conserved(stores: Stores, table: TableRow) -> Finding:
+    """Rows that ingest took = rows in the lake + rows still in the buffer, at one instant."""
+    with stores.readers.transaction() as connection:
+        connection.execute(sql("checks/repeatable_read"))
+        moved = connection.execute(sql("checks/moved_rows"), {"table_id": table.table_id}).fetchone()
+        buffered = buffered_rows(connection, table)
+    assert moved is not None
+    ingested = moved["ingested"] if table.spec.buffer != "none" else moved["tiered"]
+    numbers = {"ingested": ingested, "lake": moved["tiered"], "buffer": buffered}
+    return Finding(
+        passed=ingested == moved["tiered"] + buffered,
+        description=f"{ingested:,} rows taken, {moved['tiered']:,} in the lake, {buffered:,} in the buffer",
+        numbers=numbers,
+    )
+
+
+def is_fresh(stores: Stores, table: TableRow) -> Finding:
+    """Nothing that waits is older than the spec's objectives. Raises: what Kafka raises."""
+    goals = table.spec.freshness
+    positions = stores.tables.positions(table)
+    marks = stores.log.watermarks(table.spec.topic, [p.partition for p in positions])
+    ages = stores.readers.rows("checks/ages", {"table_id": table.table_id})[0]
+    tail = sum(max(marks[p.partition].end - p.bounds.buffer_hi, 0) for p in positions)
+    buffered = sum(p.bounds.buffer_hi - p.bounds.stream_hi for p in positions)
+    since_version_s = ages["since_version_s"] or 0.0
+    since_ingest_s = ages["since_ingest_s"] if ages["since_ingest_s"] is not None else since_version_s
+    late = [
+        *([f"{tail} records wait in Kafka, no commit for {since_ingest_s:.0f} s"]
+          if tail and since_ingest_s > goals.visible else []),
+        *([f"{buffered} offsets wait in the buffer, no version for {since_version_s:.0f} s"]
+          if buffered and since_version_s > goals.lake else []),
+    ]  # fmt: skip
+    return Finding(
+        passed=not late,
+        description="; ".join(late) or "within the objectives",
+        numbers={"lag_tail": tail, "lag_buffer": buffered, "since_version_s": since_version_s},
+    )
+
+
+def nothing_is_stuck(stores: Stores, table: TableRow) -> Finding:
+    """The table was not stopped by an error, and no move failed again and again."""
+    fresh = stores.tables.table(table.name)
+    stuck = [m for m in Overview(stores.readers).open_moves(table) if m["state"] == "QUARANTINED" or m["failures"] > 0]
+    trouble = [*([fresh.stopped] if fresh.stopped else [])]
+    trouble += [f"{m['stage']} move {m['move_id']}, attempt {m['attempt']}: {m['error']}" for m in stuck]
+    return Finding(
+        passed=not trouble, description="; ".join(trouble) or "nothing holds a stage", numbers={"stuck": len(trouble)}
+    )
+
+
+CHECKS = {
+    "no_gap_no_overlap": no_gap_no_overlap,
+    "rows_are_conserved": rows_are_conserved,
+    "is_fresh": is_fresh,
+    "nothing_is_stuck": nothing_is_stuck,
+}

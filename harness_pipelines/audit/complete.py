@@ -1,0 +1,432 @@
+"""Is the table complete? Every record that Kafka still has must be in exactly one tier, with its content.
+
+plan: lease one read state, and note what of it Kafka can still vouch for. judge: each partition by itself, window by
+window, in processes of their own when there is much to do. report: findings, counts and digests per range.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness_pipelines.audit.judge import Window, judge
+from harness_pipelines.audit.report import (
+    Account,
+    AuditReport,
+    Finding,
+    Findings,
+    Kind,
+    RangeAudit,
+    Status,
+    Tier,
+)
+from harness_pipelines.audit.sides import BufferSide, KafkaSide, LakeSide, Offsets, QuarantineSide, Rows, lake_schema
+from harness_pipelines.protocol.bounds import Bounds, vector_from_json
+from harness_pipelines.protocol.plan import ReadPlan
+from harness_pipelines.read.plan import make_plan
+from harness_pipelines.stages.ingest import check_source
+from harness_pipelines.stores.lake_scan import pinned
+from harness_pipelines.stores.ports import TableRow
+
+if TYPE_CHECKING:
+    from harness_pipelines.spec.settings import Settings
+    from harness_pipelines.stores.open import Stores
+    from harness_pipelines.stores.ports_log import Watermark
+
+WINDOW_OFFSETS = 200_000
+PARALLEL_OFFSETS_MIN = 3_000_000  #: below that, starting a second process costs more than it brings
+LEASE = timedelta(minutes=10)
+HOLES_MAX = 20
+ACCEPT_LOSS = "accept-loss"
+
+Progress = Callable[[int, int], None]  #: offsets judged, offsets in all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenMove:
+    """A committed move that took records: the ledger's account of some ranges."""
+
+    move_id: int
+    stage: str
+    trigger: str
+    lo: Mapping[int, int]
+    hi: Mapping[int, int]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One partition of an audit: all that another process needs to judge it."""
+
+    table: TableRow
+    plan: ReadPlan
+    metadata: str  #: of the stream view that is judged
+    partition: int
+    ranges: tuple[tuple[Tier, int, int, Status], ...]
+    edges: tuple[int, ...]  #: where moves begin and end: rows are counted between them
+    log_start: int
+
+    @property
+    def bounds(self) -> Bounds:
+        return self.plan.bounds[self.partition]
+
+    @property
+    def offsets(self) -> int:
+        return sum(high - low for _, low, high, _ in self.ranges)
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionAudit:
+    """What was found in one partition."""
+
+    partition: int
+    ranges: list[RangeAudit] = field(default_factory=list)
+    findings: Findings = field(default_factory=Findings)
+    counts: list[int] = field(default_factory=list)  #: rows between neighbouring edges of the job
+    holes: list[tuple[int, int]] = field(default_factory=list)  #: without a row or a held record, where Kafka is silent
+
+
+def audit_table(
+    stores: Stores, table: TableRow, *, progress: Progress | None = None, processes: int | None = None
+) -> AuditReport:
+    """Judge one leased read state of *table* against Kafka.
+
+    *processes*: how many work at once; by default one per processor when there is much to do.
+    Raises: TopicMissing, TopicRecreated, LogTruncated, LakeFileMissing, SegmentMissing, LeaseEnded, TryAgain.
+    """
+    began = time.monotonic()
+    with _leased(stores, table) as (plan, check):
+        marks = stores.log.watermarks(table.spec.topic, plan.bounds)
+        # A log that starts above the buffer is a finding here, not an error.
+        check_source(table, stores.log, {p: max(b.buffer_hi, marks[p].low) for p, b in plan.bounds.items()})
+        metadata, foreign = _judged_head(stores, table, plan)
+        moves = _moves(stores, table)
+        jobs = [_job(table, plan, metadata, partition=p, mark=marks[p], moves=moves) for p in sorted(plan.bounds)]
+        done = _run(stores, jobs, check=check, progress=progress or (lambda *_: None), processes=processes)
+        findings = Findings()
+        for part in done:
+            findings.merge(part.findings)
+        _strangers(stores, table, plan, metadata, findings)
+        check()
+    return AuditReport(
+        table=table.name,
+        version=plan.version,
+        ranges=tuple(r for part in done for r in part.ranges),
+        findings=tuple(findings.named),
+        counts=findings.counts,
+        accounts=tuple(_accounts(moves, jobs, done)),
+        foreign=foreign,
+        seconds=time.monotonic() - began,
+    )
+
+
+@contextmanager
+def _leased(stores: Stores, table: TableRow) -> Iterator[tuple[ReadPlan, Callable[[], None]]]:
+    """A plan and a function that renews its lease when a third of it has passed, and says so when it ended."""
+    holder = f"audit {socket.gethostname()}:{os.getpid()}"
+    plan = make_plan(stores, table, at=None, tail=True, holder=holder, lease=LEASE)
+
+    def check() -> None:
+        stores.leases.renew(plan.lease_id, lease=LEASE)
+
+    try:
+        yield plan, check
+    finally:
+        stores.leases.end(plan.lease_id)
+
+
+# -- plan ---------------------------------------------------------------------------------------------------
+
+
+def _judged_head(stores: Stores, table: TableRow, plan: ReadPlan) -> tuple[str, str | None]:
+    """The metadata to judge: the version's, or the catalog's when a foreign writer moved it away from the ledger's.
+
+    Other engines read the catalog's head, and the next move builds on it.
+    """
+    pointer = stores.tables.pointer(table, table.stream_view)
+    versions = stores.tables.versions(table)
+    snapshot = pinned(pointer).metadata.current_snapshot_id
+    if snapshot in {v.stream.snapshot for v in versions}:
+        return next(v for v in versions if v.version == plan.version).stream.metadata, None
+    return pointer, (
+        f"the catalog's {table.stream_view} is at snapshot {snapshot}, which no version of the ledger names: another "
+        "writer committed to it; its head was judged"
+    )
+
+
+def _moves(stores: Stores, table: TableRow) -> list[TakenMove]:
+    stage = "tier" if table.spec.buffer == "none" else "ingest"
+    return [
+        TakenMove(
+            move_id=row["move_id"],
+            stage=row["stage"],
+            trigger=row["trigger"],
+            lo=vector_from_json(row["lo"]),
+            hi=vector_from_json(row["hi"]),
+            rows=row["rows"],
+        )
+        for row in stores.tables.database.rows("audit/taken", {"table_id": table.table_id, "stage": stage})
+    ]
+
+
+def _job(
+    table: TableRow, plan: ReadPlan, metadata: str, *, partition: int, mark: Watermark, moves: Sequence[TakenMove]
+) -> Job:
+    losses = [(m.lo[partition], m.hi[partition]) for m in moves if m.trigger == ACCEPT_LOSS and partition in m.lo]
+    end = plan.tail.high.get(partition) if plan.tail else None
+    bounds = plan.bounds[partition]
+    inside = [m for m in moves if partition in m.lo and m.hi[partition] <= bounds.buffer_hi]
+    return Job(
+        table=table,
+        plan=plan,
+        metadata=metadata,
+        partition=partition,
+        ranges=tuple(split(bounds, end=end or bounds.buffer_hi, log_start=mark.low, losses=losses)),
+        edges=tuple(sorted({o for m in inside for o in (m.lo[partition], m.hi[partition])})),
+        log_start=mark.low,
+    )
+
+
+def split(
+    bounds: Bounds, *, end: int, log_start: int, losses: Sequence[tuple[int, int]]
+) -> list[tuple[Tier, int, int, Status]]:
+    """Cut ``[start, end)`` where another tier answers and where another status begins."""
+    cuts = {bounds.start, bounds.stream_hi, bounds.buffer_hi, end, log_start, *(o for loss in losses for o in loss)}
+    inside = sorted(o for o in cuts if bounds.start <= o <= end)
+    found = []
+    for low, high in pairwise(inside):
+        tier = Tier.STREAM if low < bounds.stream_hi else Tier.BUFFER if low < bounds.buffer_hi else Tier.TAIL
+        status = Status.VERIFIED
+        if any(lo <= low < hi for lo, hi in losses):
+            status = Status.ACCEPTED
+        elif low < log_start:
+            status = Status.LOST if tier is Tier.TAIL else Status.RETENTION
+        found.append((tier, low, high, status))
+    return found
+
+
+# -- judge --------------------------------------------------------------------------------------------------
+
+
+def _run(
+    stores: Stores, jobs: Sequence[Job], *, check: Callable[[], None], progress: Progress, processes: int | None
+) -> list[PartitionAudit]:
+    total = sum(job.offsets for job in jobs)
+    at_once = min(processes or _processes(total), len(jobs))
+    beat = _Beat(check, progress, total)
+    if at_once <= 1:
+        return [judge_partition(stores, job, step=beat.step) for job in jobs]
+    # Spawned, not forked: the parent has threads and connections.
+    with ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn")) as pool:
+        largest_first = sorted(jobs, key=lambda job: -job.offsets)
+        running = {pool.submit(_judge_alone, stores.settings, job): job for job in largest_first}
+        left: set[Future[PartitionAudit]] = set(running)
+        try:
+            while left:
+                finished, left = wait(left, timeout=LEASE.total_seconds() / 3, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    future.result()
+                    beat.step(running[future].offsets)
+                beat.step(0)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+        return sorted((future.result() for future in running), key=lambda part: part.partition)
+
+
+def _processes(total: int) -> int:
+    return (os.cpu_count() or 1) if total >= PARALLEL_OFFSETS_MIN else 1
+
+
+class _Beat:
+    """Renews the lease and shows progress as work is done."""
+
+    def __init__(self, check: Callable[[], None], progress: Progress, total: int) -> None:
+        self._check, self._progress, self._total = check, progress, total
+        self._done, self._renewed = 0, time.monotonic()
+
+    def step(self, offsets: int) -> None:
+        self._done += offsets
+        self._progress(self._done, self._total)
+        if time.monotonic() - self._renewed > LEASE.total_seconds() / 4:
+            self._check()
+            self._renewed = time.monotonic()
+
+
+def _judge_alone(settings: Settings, job: Job) -> PartitionAudit:
+    """`judge_partition` in a process of its own."""
+    from harness_pipelines.stores.open import Stores
+
+    stores = Stores(settings)
+    try:
+        return judge_partition(stores, job, step=lambda _: None)
+    finally:
+        stores.close()
+
+
+def judge_partition(stores: Stores, job: Job, *, step: Callable[[int], None]) -> PartitionAudit:
+    """Judge all ranges of one partition; *step* is told of the offsets of each window."""
+    table, partition, bounds = job.table, job.partition, job.bounds
+    held = QuarantineSide(stores.readers, table, partition)
+    first = max(bounds.start, job.log_start)
+    kafka = KafkaSide(log=stores.log, table=table, quarantine=held, partition=partition, position=first)
+    lake = LakeSide(table, pinned(job.metadata), partition, schema=lake_schema(table))
+    buffer = BufferSide(stores.buffer_reader, table, job.plan.buffer, partition)
+    result = PartitionAudit(partition=partition, counts=[0] * max(len(job.edges) - 1, 0))
+    try:
+        _hidden(result, lake.below(bounds.start), f"below the table's start {bounds.start}")
+        for tier, low, high, status in job.ranges:
+            part = RangeAudit(partition=partition, tier=tier, low=low, high=high, status=status)
+            result.ranges.append(part)
+            if status is Status.LOST:
+                _lost(result, part)
+                continue
+            for begin in range(low, high, WINDOW_OFFSETS):
+                to = min(begin + WINDOW_OFFSETS, high)
+                window = Window(
+                    low=begin,
+                    high=to,
+                    records=kafka.window(begin, to) if status is Status.VERIFIED else None,
+                    rows=_rows(tier, to, lake, buffer),
+                    held=held.window(begin, to) if tier is not Tier.TAIL else {},
+                )
+                if tier is Tier.TAIL:
+                    _count_tail(part, window)
+                else:
+                    found = judge(part, window, result.findings, names=lake.names if tier is Tier.STREAM else _no_names)
+                    _count(result, job.edges, found, window)
+                step(to - begin)
+        _hidden(result, lake.rest(), f"at or above stream_hi {bounds.stream_hi}")
+    finally:
+        kafka.close()
+        lake.close()
+    return result
+
+
+def _rows(tier: Tier, high: int, lake: LakeSide, buffer: BufferSide) -> Rows:
+    match tier:
+        case Tier.STREAM:
+            return lake.below(high)
+        case Tier.BUFFER:
+            return buffer.window(high)
+        case _:
+            return Rows.of([])
+
+
+def _no_names(_offset: int) -> list[str]:
+    return []
+
+
+def _hidden(result: PartitionAudit, rows: Rows, where: str) -> None:
+    """Rows in files of the head that no bounds of the table answer for (S37)."""
+    for offset in np.unique(rows.offsets).tolist():
+        detail = f"a row in a file of the stream view {where}: hidden from the table's reads, not from other engines"
+        result.findings.add(
+            Finding(kind=Kind.UNEXPLAINED, partition=result.partition, offset=offset, tier=Tier.STREAM, detail=detail)
+        )
+
+
+def _lost(result: PartitionAudit, part: RangeAudit) -> None:
+    result.findings.add(
+        Finding(
+            kind=Kind.MISSING,
+            partition=part.partition,
+            offset=part.low,
+            to=part.high,
+            tier=Tier.TAIL,
+            detail=f"Kafka dropped [{part.low}, {part.high}) before it was read: see `harness accept-loss`",
+        )
+    )
+
+
+def _count_tail(part: RangeAudit, window: Window) -> None:
+    """Records that only Kafka has are where they belong; there is nothing to compare them with."""
+    records = window.records
+    assert records is not None, "a tail range is read or lost"
+    if records.known_from > window.low:
+        part.status = Status.PARTLY
+    judge_free = records.rows.split(records.known_from)[1]
+    part.records += len(judge_free) + sum(o >= records.known_from for o in records.refused)
+    part.rows += len(judge_free)
+    total = int(judge_free.digests.sum(dtype=np.uint64))
+    part.found = part.expected = (part.found + total) % 2**64
+
+
+def _count(result: PartitionAudit, edges: Sequence[int], found: Offsets, window: Window) -> None:
+    """Count the rows between the edges, and keep the first holes where only counts can tell."""
+    if len(edges) > 1:
+        below = np.searchsorted(found, edges)
+        for number in np.flatnonzero(np.diff(below)).tolist():
+            result.counts[number] += int(below[number + 1] - below[number])
+    if window.records is None and len(result.holes) < HOLES_MAX:
+        present = np.union1d(found, np.fromiter(window.held, np.int64))
+        around = np.concatenate([[window.low - 1], present, [window.high]])
+        for at in np.flatnonzero(np.diff(around) > 1)[: HOLES_MAX - len(result.holes)].tolist():
+            result.holes.append((int(around[at]) + 1, int(around[at + 1])))
+
+
+# -- report -------------------------------------------------------------------------------------------------
+
+
+def _strangers(stores: Stores, table: TableRow, plan: ReadPlan, metadata: str, findings: Findings) -> None:
+    """Rows of partitions that the table does not have, and quarantined records outside of it."""
+    for file in pinned(metadata).files:
+        if file.partition not in plan.bounds:
+            detail = f"{file.data.record_count} rows of a partition that the table does not have: {file.data.file_path}"
+            findings.add(
+                Finding(
+                    kind=Kind.UNEXPLAINED, partition=file.partition, offset=file.low, tier=Tier.STREAM, detail=detail
+                )
+            )
+    for row in stores.tables.database.rows("audit/quarantined_outside", {"table_id": table.table_id}):
+        findings.add(
+            Finding(
+                kind=Kind.UNEXPLAINED,
+                partition=row["partition"],
+                offset=row["offset"],
+                tier=Tier.QUARANTINE,
+                detail="in quarantine, but outside of the table",
+            )
+        )
+
+
+def _accounts(moves: Sequence[TakenMove], jobs: Sequence[Job], done: Sequence[PartitionAudit]) -> Iterator[Account]:
+    """Moves into ranges that Kafka cannot vouch for any more must have brought the rows that are there."""
+    by_partition = {job.partition: (job, part) for job, part in zip(jobs, done, strict=True)}
+    for move in moves:
+        known = [by_partition[p] for p in move.lo if p in by_partition]
+        if len(known) < len(move.lo) or any(job.bounds.buffer_hi < move.hi[job.partition] for job, _ in known):
+            continue  # it goes on above what the lease shows
+        if all(job.log_start <= move.lo[job.partition] for job, _ in known):
+            continue  # every record of it was compared with Kafka's
+        found = 0
+        for job, part in known:
+            low, high = move.lo[job.partition], move.hi[job.partition]
+            runs = zip(job.edges, part.counts, strict=False)
+            found += sum(count for edge, count in runs if low <= edge < high)
+        if found != move.rows:
+            yield Account(
+                move_id=move.move_id,
+                stage=move.stage,
+                rows=move.rows,
+                found=found,
+                lo=dict(move.lo),
+                hi=dict(move.hi),
+                holes=[
+                    (job.partition, max(low, move.lo[job.partition]), min(high, move.hi[job.partition]))
+                    for job, part in known
+                    for low, high in part.holes
+                    if low < move.hi[job.partition] and high > move.lo[job.partition]
+                ],
+            )

@@ -1,0 +1,180 @@
+"""What an audit found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from harness_pipelines.audit import digest
+
+FINDINGS_MAX = 10_000  #: of each kind are named; all are counted
+
+
+class Kind(StrEnum):
+    """What can be wrong with an offset."""
+
+    MISSING = "missing"  #: Kafka has a record that no tier holds
+    DUPLICATED = "duplicated"  #: more than one copy, in one tier or over two
+    CHANGED = "changed"  #: the content is not what Kafka's bytes decode to
+    UNEXPLAINED = "unexplained"  #: a row or a quarantined record that no record of Kafka explains
+
+
+class Tier(StrEnum):
+    """Where a range is answered from."""
+
+    STREAM = "stream"
+    BUFFER = "buffer"
+    TAIL = "tail"
+    QUARANTINE = "quarantine"
+
+
+class Status(StrEnum):
+    """How far the content of a range could be judged."""
+
+    VERIFIED = "verified"
+    PARTLY = "verified in part: retention"  #: Kafka dropped some of it while the audit read
+    RETENTION = "unverifiable: retention"  #: below Kafka's log start: judged by counts and doubles only
+    ACCEPTED = "accepted loss"
+    LOST = "lost"  #: Kafka dropped it before it was read, and nobody accepted that yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong, at one offset or, for lost ranges, at ``[offset, to)``."""
+
+    kind: Kind
+    partition: int
+    offset: int
+    tier: str
+    detail: str
+    to: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        named = {"partition": self.partition, "offset": self.offset, "tier": self.tier, "detail": self.detail}
+        return named if self.to is None else {**named, "to": self.to}
+
+
+@dataclass(slots=True, kw_only=True)
+class RangeAudit:
+    """Counts and digests of ``[low, high)`` of one partition in one tier."""
+
+    partition: int
+    tier: Tier
+    low: int
+    high: int
+    status: Status
+    records: int = 0  #: that Kafka has
+    rows: int = 0  #: that the tier has
+    quarantined: int = 0
+    expected: int = 0  #: digest of the rows that Kafka's records decode to, without the quarantined ones
+    found: int = 0  #: digest of the tier's rows
+
+    def to_json(self) -> dict[str, Any]:
+        known = self.status is not Status.RETENTION
+        return {
+            "partition": self.partition,
+            "tier": str(self.tier),
+            "low": self.low,
+            "high": self.high,
+            "status": str(self.status),
+            "records": self.records if known else None,
+            "rows": self.rows,
+            "quarantined": self.quarantined,
+            "digest": digest.shown(self.found),
+            "kafka_digest": digest.shown(self.expected) if known else None,
+        }
+
+
+@dataclass(slots=True)
+class Findings:
+    """Findings as they come up: all counted, the first of each kind named."""
+
+    named: list[Finding] = field(default_factory=list)
+    counts: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
+
+    def add(self, finding: Finding) -> None:
+        self.counts[finding.kind] += 1
+        if self.counts[finding.kind] <= FINDINGS_MAX:
+            self.named.append(finding)
+
+    def merge(self, other: Findings) -> None:
+        for finding in other.named:
+            if self.counts[finding.kind] < FINDINGS_MAX:
+                self.named.append(finding)
+            self.counts[finding.kind] += 1
+        for kind, count in other.counts.items():
+            self.counts[kind] += count - sum(f.kind is kind for f in other.named)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A move whose rows are not the ones that the tiers hold in its ranges."""
+
+    move_id: int
+    stage: str
+    rows: int  #: as the ledger recorded them
+    found: int
+    lo: dict[int, int]
+    hi: dict[int, int]
+    holes: Sequence[tuple[int, int, int]]  #: (partition, low, high): offsets without a row or a quarantined record
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "move": self.move_id,
+            "stage": self.stage,
+            "rows": self.rows,
+            "found": self.found,
+            "ranges": {str(p): [self.lo[p], self.hi[p]] for p in sorted(self.lo)},
+            "holes": [{"partition": p, "low": low, "high": high} for p, low, high in self.holes],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """The verdict on one read state of one table."""
+
+    table: str
+    version: int
+    ranges: tuple[RangeAudit, ...]
+    findings: tuple[Finding, ...]
+    counts: dict[Kind, int]
+    accounts: tuple[Account, ...]
+    foreign: str | None  #: what another writer did to the catalog's head
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return not any(self.counts.values()) and not self.accounts and self.foreign is None
+
+    @property
+    def records(self) -> int:
+        """Records of Kafka that were judged."""
+        return sum(r.records for r in self.ranges)
+
+    @property
+    def rows(self) -> int:
+        return sum(r.rows for r in self.ranges)
+
+    def of(self, kind: Kind) -> list[Finding]:
+        """The named findings of one kind, by partition and offset."""
+        return sorted((f for f in self.findings if f.kind is kind), key=lambda f: (f.partition, f.offset))
+
+    def to_json(self) -> dict[str, Any]:
+        """The fixed form of ``harness audit --json``."""
+        return {
+            "ok": self.ok,
+            "table": self.table,
+            "version": self.version,
+            **{str(kind): [f.to_json() for f in self.of(kind)] for kind in Kind},
+            "accounting": [account.to_json() for account in self.accounts],
+            "foreign": self.foreign,
+            "ranges": [r.to_json() for r in self.ranges],
+            "counts": {str(kind): count for kind, count in self.counts.items()},
+            "records": self.records,
+            "rows": self.rows,
+            "quarantined": sum(r.quarantined for r in self.ranges),
+            "digest": digest.VERSION,
+            "seconds": round(self.seconds, 3),
+        }

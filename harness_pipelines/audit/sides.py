@@ -1,0 +1,315 @@
+"""What each system holds of one partition, as offsets and row digests: 16 bytes a row, whatever the rows weigh.
+
+Every side hands out ``[low, high)`` window by window in ascending order, so that memory stays bounded: by a few batches
+of Kafka, by one data file of the lake ahead, and by a stretch of the buffer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from harness_pipelines.audit.digest import Words, row_digests
+from harness_pipelines.errors import TryAgain
+from harness_pipelines.protocol.plan import BufferPart
+from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
+from harness_pipelines.stages.ingest import codec_for, decode_batch
+from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
+from harness_pipelines.stores.conform import conformed
+from harness_pipelines.stores.errors import RecordsLost
+from harness_pipelines.stores.lake_scan import LakeFile, LakeFileMissing, LakeUnreadable, PinnedView
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.ports_log import Log, PartitionBatch
+from harness_pipelines.stores.postgres import Database
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.ports_log import LogReader
+
+POLL_RECORDS = 65_536
+SILENCE_S_MAX = 30.0
+BUFFER_OFFSETS_PER_QUERY = 8_000_000
+BATCH_BYTES = 32 * 2**20
+BATCH_ROWS_MAX = 65_536
+BATCH_ROWS_MIN = 64
+
+Offsets = NDArray[np.int64]
+
+
+class AuditStalled(TryAgain):
+    """Kafka said that records are there and did not hand them out in time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Offsets of rows, ascending, and the digest of each. An offset that is there twice is there twice."""
+
+    offsets: Offsets
+    digests: Words
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @classmethod
+    def of(cls, parts: Sequence[Rows]) -> Rows:
+        """All rows of *parts* in offset order."""
+        offsets = np.concatenate([np.empty(0, np.int64), *(part.offsets for part in parts)])
+        digests = np.concatenate([np.empty(0, np.uint64), *(part.digests for part in parts)])
+        if np.all(offsets[1:] >= offsets[:-1]):
+            return cls(offsets, digests)
+        order = np.argsort(offsets, kind="stable")
+        return cls(offsets[order], digests[order])
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table) -> Rows:
+        return cls(table.column("_kafka_offset").to_numpy(), row_digests(table))
+
+    def split(self, high: int) -> tuple[Rows, Rows]:
+        """The rows below *high* and the others."""
+        at = int(np.searchsorted(self.offsets, high))
+        return Rows(self.offsets[:at], self.digests[:at]), Rows(self.offsets[at:], self.digests[at:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A record in quarantine: why, and the SHA-256 of its raw value and key (None for a null)."""
+
+    reason: str
+    value: bytes | None
+    key: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Records:
+    """What Kafka has of ``[known_from, high)``: the rows its records decode to, and the records that do not fit."""
+
+    rows: Rows
+    refused: Mapping[int, str]  #: offset -> reason and detail
+    raw: Mapping[int, tuple[bytes | None, bytes | None]]  #: SHA-256 of value and key, where quarantine may hold it
+    known_from: int  #: Kafka dropped what is below while the audit read
+
+
+@dataclass(slots=True)
+class QuarantineSide:
+    """Records that are set aside."""
+
+    database: Database
+    table: TableRow
+    partition: int
+
+    def window(self, low: int, high: int) -> dict[int, Held]:
+        key = {"table_id": self.table.table_id, "partition": self.partition, "low": low, "high": high}
+        return {
+            row["offset"]: Held(reason=row["reason"], value=row["value_digest"], key=row["key_digest"])
+            for row in self.database.rows("audit/quarantined", key)
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class KafkaSide:
+    """The log, decoded by the table's codec.
+
+    Fields that no column names are ignored here, whatever the spec says: the setting may have changed since, so both
+    a row and a record in quarantine for that reason are right.
+    """
+
+    log: Log
+    table: TableRow
+    quarantine: QuarantineSide
+    partition: int
+    position: int
+    _reader: LogReader | None = None
+    _pending: list[Rows] = field(default_factory=list)
+    _refused: dict[int, str] = field(default_factory=dict)
+    _raw: dict[int, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
+    _known_from: int = 0
+    _lenient: TableRow | None = None
+    _codec: Any = None
+
+    def window(self, low: int, high: int) -> Records:
+        """All records of ``[low, high)``; calls must ascend. Raises: AuditStalled and what the log raises."""
+        while self.position < high:
+            try:
+                for batch in self._poll():
+                    self._take(batch)
+            except RecordsLost as lost:  # retention goes on while we read
+                self._known_from = self.position = lost.log_start
+                self.close()
+        below, above = Rows.of(self._pending).split(high)
+        self._pending = [above]
+        return Records(
+            rows=below,
+            refused=_popped(self._refused, high),
+            raw=_popped(self._raw, high),
+            known_from=min(max(low, self._known_from), high),
+        )
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _poll(self) -> list[PartitionBatch]:
+        if self._reader is None:
+            topic = self.table.spec.topic
+            self._reader = self.log.reader(topic, {self.partition: self.position}, identity=self.table.identity)
+        heard = time.monotonic()
+        while True:
+            batches = self._reader.poll(POLL_RECORDS, 0.5)
+            if batches:
+                return batches
+            if time.monotonic() - heard > SILENCE_S_MAX:
+                raise AuditStalled(
+                    f"{self.table.name}: no record of partition {self.partition} from offset {self.position} for "
+                    f"{SILENCE_S_MAX:g} s; nothing was judged, run the audit again"
+                )
+
+    def _take(self, batch: PartitionBatch) -> None:
+        if self._lenient is None:
+            spec = self.table.spec.model_copy(update={"on_error": "quarantine", "unknown_fields": "ignore"})
+            self._lenient, self._codec = replace(self.table, spec=spec), codec_for(spec)
+        decoded = decode_batch(self._lenient, self._codec, batch)
+        rows = decoded.rows.append_column("_op", pa.repeat(pa.scalar("put"), decoded.rows.num_rows))
+        version = pa.repeat(pa.scalar(self.table.schema_version, pa.int32()), decoded.rows.num_rows)
+        self._pending.append(Rows.from_arrow(rows.append_column("_schema_version", version)))
+        self._refused |= {r.offset: f"{r.reason}: {r.detail}" for r in decoded.refused}
+        for offset in {*self.quarantine.window(batch.low, batch.high), *(r.offset for r in decoded.refused)}:
+            at = int(np.searchsorted(batch.offsets, offset))
+            if at < len(batch) and batch.offsets[at] == offset:
+                self._raw[offset] = (_sha256(batch.values[at]), _sha256(batch.keys[at]))
+        self.position = batch.high
+
+
+def _popped(held: dict[int, Any], high: int) -> dict[int, Any]:
+    return {offset: held.pop(offset) for offset in sorted(o for o in held if o < high)}
+
+
+def _sha256(value: bytes | None) -> bytes | None:
+    return None if value is None else hashlib.sha256(value).digest()
+
+
+class LakeSide:
+    """The data files of one partition of the stream view, each read whole and once, hidden rows and doubles included.
+
+    This is no bounded read on purpose: a file is opened because a manifest names it, and what counts is what it holds.
+    """
+
+    def __init__(self, table: TableRow, view: PinnedView, partition: int, *, schema: pa.Schema) -> None:
+        self._table, self._view, self._schema = table, view, schema
+        self.files = [file for file in view.files if file.partition == partition]
+        self._unread = deque(self.files)
+        self._ahead: Future[Rows] | None = None
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="audit-lake")
+        self._pending: list[Rows] = []
+        ids = {f["name"]: int(f["id"]) for f in table.fields}
+        ids |= {name: view.schema.find_field(name).field_id for name in COORDINATES.names}
+        self._ids = ids
+
+    def below(self, high: int) -> Rows:
+        """All rows below *high* that no earlier call has returned; their files may say otherwise about offsets."""
+        while self._unread and self._unread[0].low < high:
+            self._unread.popleft()
+            self._pending.append(self._next())
+        below, above = Rows.of(self._pending).split(high)
+        self._pending = [above]
+        return below
+
+    def rest(self) -> Rows:
+        """All rows that no call has returned yet."""
+        return self.below(2**63 - 1)
+
+    def names(self, offset: int) -> list[str]:
+        """The files whose manifest entries cover *offset*."""
+        return [f.data.file_path.rsplit("/", 1)[-1] for f in self.files if f.low <= offset < f.high]
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _next(self) -> Rows:
+        """The file that was taken from the queue; the one behind it is read meanwhile."""
+        current = self._ahead or self._submit(len(self.files) - len(self._unread) - 1)
+        rows = current.result()
+        self._ahead = self._submit(len(self.files) - len(self._unread)) if self._unread else None
+        return rows
+
+    def _submit(self, number: int) -> Future[Rows]:
+        return self._pool.submit(self._read, self.files[number])
+
+    def _read(self, file: LakeFile) -> Rows:
+        where = f"{self._table.name}: {file.data.file_path}"
+        try:
+            return Rows.of([Rows.from_arrow(table) for table in self._tables(file)])
+        except FileNotFoundError as error:
+            raise LakeFileMissing(
+                f"{where} is gone ({error}), but the stream view names it; nothing was judged"
+            ) from error
+        except (OSError, pa.ArrowInvalid) as error:
+            raise LakeUnreadable(f"{where} cannot be read: {error}; nothing was judged") from error
+
+    def _tables(self, file: LakeFile) -> Iterator[pa.Table]:
+        size = BATCH_BYTES * max(file.data.record_count, 1) // max(file.data.file_size_in_bytes, 1) // 4
+        with self._view.io.new_input(file.data.file_path).open() as stream:
+            parquet = pq.ParquetFile(stream)
+            places = _places(parquet.schema_arrow, self._ids)
+            for batch in parquet.iter_batches(batch_size=min(max(size, BATCH_ROWS_MIN), BATCH_ROWS_MAX)):
+                columns = [
+                    batch.column(places[f.name]) if f.name in places else pa.nulls(len(batch), f.type)
+                    for f in self._schema
+                ]
+                yield conformed(pa.table(columns, names=self._schema.names), self._schema)
+
+
+def _places(schema: pa.Schema, ids: Mapping[str, int]) -> dict[str, int]:
+    """Where each column is in a file: by Iceberg's field id, or by name in a file without ids."""
+    by_id = {int((f.metadata or {}).get(b"PARQUET:field_id", b"-1")): i for i, f in enumerate(schema)}
+    by_name = {f.name: i for i, f in enumerate(schema)}
+    found = {name: by_id.get(field_id, by_name.get(name)) for name, field_id in ids.items()}
+    return {name: place for name, place in found.items() if place is not None}
+
+
+class BufferSide:
+    """Rows of one partition in the segments that the plan names."""
+
+    def __init__(self, reader: BufferReader, table: TableRow, part: BufferPart | None, partition: int) -> None:
+        self._reader, self._table, self._part, self._partition = reader, table, part, partition
+        self._schema = arrow_schema(table.spec.columns, coordinates=True)
+        self._pending: list[Rows] = []
+        self._loaded_to = part.low.get(partition, 0) if part else 0
+
+    def window(self, high: int) -> Rows:
+        """The rows of the plan's buffer part below *high* that no earlier call has returned."""
+        if self._part is None or self._partition not in self._part.low:
+            return Rows.of([])
+        end = self._part.high[self._partition]
+        while self._loaded_to < min(high, end):
+            to = min(self._loaded_to + BUFFER_OFFSETS_PER_QUERY, end)
+            self._pending += self._load(self._part, self._loaded_to, to)
+            self._loaded_to = to
+        below, above = Rows.of(self._pending).split(high)
+        self._pending = [above]
+        return below
+
+    def _load(self, part: BufferPart, low: int, high: int) -> list[Rows]:
+        if not part.segments:
+            return []
+        query = BufferQuery(
+            table=self._table.name,
+            segments=part.segments,
+            ranges={self._partition: (low, high)},
+            schema=self._schema,
+        )
+        return [Rows.from_arrow(table) for table in self._reader.batches(query, BufferStats())]
+
+
+def lake_schema(table: TableRow) -> pa.Schema:
+    """User columns and coordinates, all nullable: what a damaged file holds must be readable too."""
+    return pa.schema([f.with_nullable(True) for f in arrow_schema(table.spec.columns, coordinates=True)])

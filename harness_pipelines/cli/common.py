@@ -1,0 +1,72 @@
+"""What the commands share: opening the harness, and options that several of them have."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from harness_pipelines.errors import UsageError
+from harness_pipelines.spec.settings import Settings
+
+if TYPE_CHECKING:
+    from harness_pipelines.client import Harness, Table
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@contextmanager
+def opened(settings: Settings, *, log_level: int = logging.WARNING) -> Iterator[Harness]:
+    """The harness of *settings*, closed at the end; log lines of *log_level* and above go to standard error."""
+    from harness_pipelines.cli.logs import configure_logging
+    from harness_pipelines.client import connect
+
+    configure_logging(log_level)
+    with connect(settings) as harness:
+        yield harness
+
+
+def chosen_tables(harness: Harness, names: tuple[str, ...]) -> list[Table]:
+    """The named tables, or all. Raises: TableUnknown, UsageError when there is none at all."""
+    if names:
+        return [harness.table(name) for name in dict.fromkeys(names)]
+    found = harness.tables()
+    if not found:
+        raise UsageError("there is no table yet: `harness table apply FILE` creates one, `harness demo` shows one")
+    return found
+
+
+def limit_option(default: int | None, text: str) -> Callable[[Function], Function]:
+    """``--limit N``."""
+    return click.option("--limit", type=click.IntRange(min=0), default=default, show_default=True, help=text)
+
+
+def split_names(_ctx: click.Context, _option: click.Parameter, value: str | None) -> list[str] | None:
+    """Turn ``a, b`` into names (a click callback)."""
+    if value is None:
+        return None
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    if not names:
+        raise click.BadParameter("name at least one column, such as --columns order_id,amount")
+    return names
+
+
+def duration(_ctx: click.Context, _option: click.Parameter, value: str | None) -> float | None:
+    """Turn ``60s``, ``15m``, ``1.5h`` or plain seconds into seconds (a click callback)."""
+    if value is None:
+        return None
+    text = value.strip()
+    number, unit = (text[:-2], 0.001) if text.endswith("ms") else (text[:-1], _UNITS.get(text[-1:], 0.0))
+    try:
+        seconds = float(number) * unit if unit else float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 10**9:
+        raise click.BadParameter(f"{value!r} is no duration; write a number above 0 and ms, s, m or h (60s, 15m)")
+    return seconds
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}

@@ -1,0 +1,289 @@
+"""The demo from beginning to end: services, input, producer, worker, readers, audit, comparison."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from harness_pipelines.cli.demo.background import Background
+from harness_pipelines.cli.demo.producer import SteadyProducer
+from harness_pipelines.cli.demo.readers import CutReader, NewestReader
+from harness_pipelines.cli.demo.show import Moment, Show
+from harness_pipelines.cli.demo.source import PARTITIONS, TABLE, TOPIC, demo_spec, generate
+from harness_pipelines.cli.demo.verify import Verdict, verify
+from harness_pipelines.cli.demo.worker import WorkerProcess
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.spec.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from harness_pipelines.client import Harness, Table
+
+STEP_S = 0.05
+SETTLE_S = 300.0  #: for the rest to reach the lake after the last record
+WORKER_START_S = 60.0
+CLAIM_WAIT_S = 40.0  #: longer than the lease of a worker that was killed
+
+
+class DemoStuck(HarnessError):
+    """The records did not reach the lake in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """How much, how fast, and whether the generated file stays."""
+
+    rows: int
+    rate: float
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoResult:
+    """All that the demo found out."""
+
+    produced: int
+    verdict: Verdict
+    quarantined: int
+    tried: int
+    wrong: int
+    freshness_ms: tuple[float, float] | None  #: p50 and p99
+    moves: int
+    seconds: float
+    audit_ok: bool
+    faults: Sequence[str] = field(default_factory=tuple)  #: sentences about what is wrong
+    kept: Path | None = None
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+    def to_json(self) -> dict[str, Any]:
+        """The fixed form of ``harness demo --json``."""
+        p50, p99 = self.freshness_ms or (None, None)
+        return {
+            "produced": self.produced,
+            "read_arrow": self.verdict.read_arrow,
+            "read_spark": self.verdict.read_spark,
+            "missing": self.verdict.missing,
+            "duplicated": self.verdict.duplicated,
+            "quarantined": self.quarantined,
+            "sums_equal": not self.verdict.unequal,
+            "consistent_reads": {"tried": self.tried, "wrong": self.wrong},
+            "freshness_ms": {"p50": p50, "p99": p99},
+            "moves": self.moves,
+            "seconds": self.seconds,
+        }
+
+
+def run_demo(settings: Settings, options: DemoOptions, show: Show) -> DemoResult:
+    """Run the demo; whatever happens, its worker and readers are ended before this returns."""
+    from harness_pipelines.client import connect
+
+    began = time.monotonic()
+    _services_up(settings, show)
+    with connect(settings) as harness, _folder(harness.settings, keep=options.keep) as folder:
+        harness.init()
+        show.step(f"making {options.rows:,} rows of TPC-H lineitem")
+        path = generate(folder, options.rows)
+        rows = pq.read_table(path)
+        show.step(f"creating topic {TOPIC} with {PARTITIONS} partitions and table {TABLE}")
+        table = _fresh_table(harness, show)
+        producer = SteadyProducer(harness.settings, rows, rate=options.rate)
+        cuts, newest = CutReader(table, producer.truth), NewestReader(table, producer.truth)
+        at_most_s = options.rows / options.rate + SETTLE_S + 60
+        show.step("starting the worker")
+        with WorkerProcess(
+            harness.settings, log=harness.settings.home / "demo" / "worker.log", at_most_s=at_most_s
+        ) as worker:
+            _wait_for_claims(table, worker)
+            show.step(f"producing {options.rate:,.0f} records/s while the worker moves them and two readers read")
+            with show:
+                _move_and_read(table, producer, (cuts, newest), worker, show)
+            worker.end()
+        cuts.finish()
+        show.step("all records are in the lake; auditing, then comparing with the Parquet file")
+        return _judge(table, rows, (producer, cuts, newest), began=began, kept=path if options.keep else None)
+
+
+def _services_up(settings: Settings, show: Show) -> None:
+    from harness_pipelines.services import Services
+
+    services = Services.from_settings(settings)
+    found = services.current()
+    if not (found.postgres and found.kafka and found.spark):
+        show.step("starting the embedded services; the first start takes about 15 s")
+        services.up(progress=show.step)
+
+
+@contextmanager
+def _folder(settings: Settings, *, keep: bool) -> Iterator[Path]:
+    """A folder of this run in the home, removed at the end unless it is kept."""
+    parent = settings.home / "demo"
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="lineitem-", dir=parent))
+    try:
+        yield folder
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fresh_table(harness: Harness, show: Show) -> Table:
+    """Drop what an earlier demo left, wait for a killed worker's lease if need be, and create topic and table anew."""
+    from harness_pipelines.stores.drop import files_below, purge
+    from harness_pipelines.stores.kafka_producer import recreate_topic
+
+    old = [table for table in harness.tables() if table.name == TABLE]
+    for table in old:
+        gone = _drop(harness, table, show)
+        for location in gone:
+            purge(files_below(location))
+    recreate_topic(harness.settings, TOPIC, partitions=PARTITIONS)
+    return harness.apply(demo_spec())
+
+
+def _drop(harness: Harness, table: Table, show: Show) -> list[str]:
+    """Drop the table; returns where its files are. Raises: TableInUse when a worker keeps on running."""
+    from harness_pipelines.stores.drop import TableInUse
+
+    identifier = (table.spec.namespace, table.row.stream_view)
+    metadata = harness.stores.ledger.drop_table(table.row, dry_run=True).metadata
+    locations = [harness.stores.catalog.at(identifier, place).location() for place in metadata]
+    deadline, told = time.monotonic() + CLAIM_WAIT_S, False
+    while True:
+        try:
+            harness.stores.ledger.drop_table(table.row)
+            return locations
+        except TableInUse:
+            if time.monotonic() > deadline:
+                raise
+            if not told:
+                show.step("a worker of an earlier demo still holds the table; waiting for its lease to end")
+            told = True
+            time.sleep(1.0)
+
+
+def _wait_for_claims(table: Table, worker: WorkerProcess) -> None:
+    """Until the worker holds ingest and tier. Raises: WorkerFailed, DemoStuck."""
+    from harness_pipelines.stores.overview import Overview
+
+    books, deadline = Overview(table.harness.stores.readers), time.monotonic() + WORKER_START_S
+    while not {Stage.INGEST, Stage.TIER} <= {claim["stage"] for claim in books.claims(table.row) if claim["alive"]}:
+        worker.check()
+        if time.monotonic() > deadline:
+            raise DemoStuck(f"the worker did not begin within {WORKER_START_S:g} s")
+        time.sleep(STEP_S)
+
+
+def _move_and_read(
+    table: Table, producer: SteadyProducer, readers: tuple[CutReader, NewestReader], worker: WorkerProcess, show: Show
+) -> None:
+    """Until everything that was produced is in the lake; the readers end with it."""
+    began, deadline = time.monotonic(), float("inf")
+    parts: list[Background] = [*readers, producer]
+
+    def moment() -> Moment:
+        return _moment(table, producer, readers[0], seconds=time.monotonic() - began)
+
+    for part in parts:
+        part.start()
+    try:
+        while not _settled(table, producer):
+            worker.check()
+            for part in parts:
+                part.check()
+            if show.due():
+                show.update(moment())
+            if producer.done:
+                deadline = min(deadline, time.monotonic() + SETTLE_S)
+            if time.monotonic() > deadline:
+                raise DemoStuck(
+                    f"not all is in the lake {SETTLE_S:g} s after the last record: `harness status {TABLE}`"
+                )
+            time.sleep(STEP_S)
+        show.update(moment())
+    finally:
+        for part in reversed(parts):
+            part.stop()
+    for part in parts:
+        part.check()
+
+
+def _settled(table: Table, producer: SteadyProducer) -> bool:
+    if not producer.done or producer.failed is not None:
+        return False
+    bounds = {p.partition: p.bounds.stream_hi for p in table.positions()}
+    return all(bounds[p] > t.offsets[t.acked - 1] for p, t in producer.truth.partitions.items() if t.acked)
+
+
+def _moment(table: Table, producer: SteadyProducer, cuts: CutReader, *, seconds: float) -> Moment:
+    truth = producer.truth.partitions
+    return Moment(
+        seconds=seconds,
+        sent=producer.truth.acked,
+        rows=sum(len(t.offsets) for t in truth.values()),
+        version=table.harness.stores.tables.head(table.row).version,
+        positions=table.positions(),
+        ends={p: int(t.offsets[t.acked - 1]) + 1 if t.acked else 0 for p, t in truth.items()},
+        tried=cuts.tried,
+        wrong=cuts.wrong,
+    )
+
+
+def _judge(
+    table: Table,
+    rows: pa.Table,
+    parts: tuple[SteadyProducer, CutReader, NewestReader],
+    *,
+    began: float,
+    kept: Path | None,
+) -> DemoResult:
+    from harness_pipelines.stores.overview import Overview
+
+    producer, cuts, newest = parts
+    stores = table.harness.stores
+    audit = table.audit().to_json()
+    verdict = verify(table, rows, producer.truth)
+    ages = newest.ages_ms()
+    quarantined = Overview(stores.readers).counts(table.row).quarantined
+    moves = [
+        m for m in stores.ledger.moves(table.row, stage=Stage.TIER, limit=10_000) if m["state"] == MoveState.COMMITTED
+    ]
+    produced = producer.truth.acked
+    faults = [*verdict.unequal, *cuts.faults]
+    faults += [f"the audit found {len(audit['missing'])} missing, {len(audit['duplicated'])} doubled"] * (
+        not audit["ok"]
+    )
+    for what, count in (("missing", verdict.missing), ("doubled", verdict.duplicated), ("quarantined", quarantined)):
+        faults += [f"{count:,} records are {what}"] * bool(count)
+    for reader, count in (("Arrow", verdict.read_arrow), ("Spark", verdict.read_spark)):
+        faults += [f"{reader} read {count:,} rows, {produced:,} were produced"] * (count != produced)
+    faults += [f"only {len(ages):,} records were seen by the reader of the newest rows"] * (len(ages) != produced)
+    return DemoResult(
+        produced=produced,
+        verdict=verdict,
+        quarantined=quarantined,
+        tried=cuts.tried,
+        wrong=cuts.wrong,
+        freshness_ms=(round(float(np.percentile(ages, 50)), 1), round(float(np.percentile(ages, 99)), 1))
+        if len(ages)
+        else None,
+        moves=len(moves),
+        seconds=round(time.monotonic() - began, 2),
+        audit_ok=bool(audit["ok"]),
+        faults=tuple(faults),
+        kept=kept,
+    )

@@ -1,0 +1,119 @@
+"""The producer's own log: what was acknowledged, and what any cut through it must add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+CENTS = 100
+CHECKED = ("l_orderkey", "l_quantity")  #: columns whose sums every read is checked by
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class PartitionTruth:
+    """One partition in the order in which its records were sent."""
+
+    sums: Mapping[str, Ints]  #: column -> sum of the first k rows, at k; shape (rows + 1,); decimals in cents
+    offsets: Ints  #: offset of the k-th record; filled as acknowledgements come
+    acked_at: NDArray[np.float64]  #: monotonic seconds
+    acked: int = 0  #: how many are filled
+
+    def take(self, offset: int, at: float) -> None:
+        """Note the acknowledgement of the next record (they come in order)."""
+        self.offsets[self.acked], self.acked_at[self.acked] = offset, at
+        self.acked += 1
+
+    def covers(self, high: int) -> bool:
+        """True once every record below offset *high* is known to be acknowledged."""
+        return (
+            high <= 0
+            or self.acked == len(self.offsets)
+            or (self.acked > 0 and self.offsets[self.acked - 1] >= high - 1)
+        )
+
+    def below(self, high: int) -> int:
+        """Number of acknowledged records below offset *high*."""
+        return int(np.searchsorted(self.offsets[: self.acked], high))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenPartition:
+    """What a read returned of one partition."""
+
+    offsets: Ints
+    sums: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Truth:
+    """All partitions. Written by the producer's thread, read by those who check."""
+
+    partitions: dict[int, PartitionTruth] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: pa.Table, *, partitions: int) -> Truth:
+        """The truth about *rows* before they are sent: row i goes to partition ``i % partitions``."""
+        found = {}
+        for p in range(partitions):
+            taken = np.arange(p, rows.num_rows, partitions)
+            sums = {name: _prefix_sums(whole_numbers(rows.column(name))[taken]) for name in CHECKED}
+            count = len(taken)
+            found[p] = PartitionTruth(sums, np.full(count, -1, np.int64), np.zeros(count))
+        return cls(found)
+
+    @property
+    def acked(self) -> int:
+        return sum(p.acked for p in self.partitions.values())
+
+    def covers(self, bounds: Mapping[int, int]) -> bool:
+        """True once a cut at *bounds* (partition -> offset) can be judged."""
+        return all(self.partitions[p].covers(high) for p, high in bounds.items())
+
+    def faults(self, bounds: Mapping[int, int], seen: Mapping[int, SeenPartition]) -> list[str]:
+        """What is wrong with a read that says it is the cut at *bounds*; empty when it is exactly that."""
+        found = []
+        for p, high in sorted(bounds.items()):
+            truth, got = self.partitions[p], seen.get(p)
+            count = truth.below(high)
+            offsets = got.offsets if got else np.empty(0, np.int64)
+            if not np.array_equal(np.sort(offsets), truth.offsets[:count]):
+                found.append(f"partition {p} below {high}: {count} records were sent, {len(offsets)} rows were read")
+                continue
+            for name, sums in truth.sums.items():
+                value = got.sums[name] if got else 0
+                if value != sums[count]:
+                    found.append(f"partition {p} below {high}: sum of {name} is {value}, sent were {sums[count]}")
+        return found + [f"partition {p} is not in the plan" for p in sorted(set(seen) - set(bounds))]
+
+
+def whole_numbers(column: pa.ChunkedArray) -> Ints:
+    """An integer column, or a decimal(_,2) column in cents, as int64."""
+    if pa.types.is_decimal(column.type):
+        column = pc.multiply(column, pa.scalar(CENTS, pa.decimal128(3, 0))).cast(pa.int64())
+    found: Ints = column.cast(pa.int64()).to_numpy()
+    return found
+
+
+def _prefix_sums(values: Ints) -> Ints:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
+
+
+def split(rows: pa.Table) -> dict[int, SeenPartition]:
+    """Split a read (with coordinates and the checked columns) by partition."""
+    partition = rows.column("_kafka_partition").to_numpy()
+    offsets = rows.column("_kafka_offset").to_numpy()
+    values = {name: whole_numbers(rows.column(name)) for name in CHECKED}
+    found = {}
+    for p in np.unique(partition):
+        mine = partition == p
+        found[int(p)] = SeenPartition(
+            offsets=offsets[mine], sums={name: int(v[mine].sum()) for name, v in values.items()}
+        )
+    return found

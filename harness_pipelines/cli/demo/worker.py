@@ -1,0 +1,81 @@
+"""The demo's worker: `harness run` as a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from harness_pipelines.cli.demo.source import TABLE
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.spec.settings import Settings
+
+END_TIMEOUT_S = 60.0
+LOG_LINES = 5
+
+
+class WorkerFailed(HarnessError):
+    """The demo's worker ended by itself."""
+
+
+class WorkerProcess:
+    """Runs while the block lasts; ended with SIGTERM, so that its claims are given back."""
+
+    def __init__(self, settings: Settings, *, log: Path, at_most_s: float) -> None:
+        self._command = [
+            sys.executable,
+            "-m",
+            "harness_pipelines.cli.main",
+            f"--home={settings.home}",
+            "run",
+            TABLE,
+            f"--for={at_most_s:.0f}s",  # should this process be killed, the worker does not stay for ever
+        ]
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as out:
+            # In a session of its own: Ctrl-C is for the demo, which then ends the worker.
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        return self
+
+    def check(self) -> None:
+        """Raises: WorkerFailed when it is not running any more."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise WorkerFailed(f"the demo's worker ended with code {self._process.returncode}:\n{self._tail()}")
+
+    def end(self) -> None:
+        """Stop it. Raises: WorkerFailed when it does not end cleanly."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise WorkerFailed(f"the demo's worker did not end within {END_TIMEOUT_S:g} s:\n{self._tail()}") from None
+        if code:
+            raise WorkerFailed(f"the demo's worker ended with code {code}:\n{self._tail()}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def _tail(self) -> str:
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(f"  {line}" for line in lines[-LOG_LINES:])

@@ -1,0 +1,130 @@
+"""The command `harness`: global options, lazy sub-commands and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.spec.settings import Settings, redact
+
+INTERRUPTED = 130
+# A sub-command is imported when it is called or when the help lists it, so its module must import
+# whatever is slow (pyspark, dagster, pyiceberg, confluent_kafka) inside its functions.
+COMMANDS: dict[str, str] = {
+    "accept-loss": "harness_pipelines.cli.audit:accept_loss",
+    "audit": "harness_pipelines.cli.audit:audit",
+    "bench": "harness_pipelines.cli.bench:bench",
+    "completion": "harness_pipelines.cli.completion:completion",
+    "demo": "harness_pipelines.cli.demo:demo",
+    "dev": "harness_pipelines.cli.dev:dev",
+    "explain": "harness_pipelines.cli.explain:explain",
+    "init": "harness_pipelines.cli.init:init",
+    "quarantine": "harness_pipelines.cli.quarantine:quarantine",
+    "read": "harness_pipelines.cli.read:read",
+    "run": "harness_pipelines.cli.run:run",
+    "services": "harness_pipelines.cli.services:services",
+    "sql": "harness_pipelines.cli.sql:sql",
+    "status": "harness_pipelines.cli.status:status",
+    "table": "harness_pipelines.cli.table:table",
+}
+
+
+class Failed(click.ClickException):
+    """A HarnessError on its way out: its message on standard error, its exit code."""
+
+    def __init__(self, error: HarnessError) -> None:
+        super().__init__(redact(str(error)))
+        self.error = error
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]  # click's is a constant of the class
+        """The exit code that the error asks for."""
+        return self.error.exit_code
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the message."""
+        click.echo(f"harness: {self.format_message()}", file=file, err=file is None)
+
+
+class LazyGroup(click.Group):
+    """A group whose sub-commands are modules, each imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all sub-commands."""
+        return sorted({*super().list_commands(ctx), *COMMANDS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the sub-command *cmd_name*."""
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{COMMANDS[cmd_name]} is no click command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the sub-command; name the nearest one where there is none (click knows only those already loaded)."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"{error.message}{hint}", ctx) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the sub-command and turn what it raises into a message and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except HarnessError as error:
+            raise Failed(error) from error
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("\nharness: interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+
+
+def _show_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version  # costs as much as the rest of a short command
+
+        click.echo(f"harness {version('harness-pipelines')}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--home",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the embedded services.  [default: $HARNESS_HOME, else .harness]",
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
+)
+@click.pass_context
+def cli(ctx: click.Context, home: Path | None) -> None:
+    """One exactly-once table over Kafka, Postgres and Iceberg.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 75 try again, 76 outcome unknown.
+    """
+    ctx.obj = Settings.from_env(home=home)
+
+
+def main() -> None:
+    """Run the command line (the entry point `harness`)."""
+    try:
+        cli(prog_name="harness")
+    except KeyboardInterrupt:  # before or after the command itself
+        click.echo("\nharness: interrupted", err=True)
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

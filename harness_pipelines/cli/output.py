@@ -1,0 +1,69 @@
+"""What commands print: one JSON object for programs, something readable for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+import click
+
+STANDARD_OUTPUT = "-"
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def json_option(function: Function) -> Function:
+    """Add ``--json [FILE]`` to a command; the argument `json_target` goes to `emit` as it is."""
+    return click.option(
+        "--json",
+        "json_target",
+        is_flag=False,
+        flag_value=STANDARD_OUTPUT,
+        default=None,
+        metavar="[FILE]",
+        help="Print one JSON object on standard output, or write it to FILE. Give it last, or as --json=FILE.",
+    )(function)
+
+
+def emit(result: Mapping[str, Any], json_target: str | None, human: Callable[[], None] | None = None) -> None:
+    """Give out *result*: as JSON where `json_option` says so, else by calling *human* (also beside a FILE)."""
+    if json_target == STANDARD_OUTPUT:
+        click.echo(to_json(result))
+        return
+    if json_target is not None:
+        path = Path(json_target)
+        draft = path.with_name(f".{path.name}.new")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(to_json(result) + "\n")
+            draft.replace(path)
+        except OSError as error:
+            raise click.FileError(json_target, hint=error.strerror or str(error)) from error
+    if human is not None:
+        human()
+
+
+def to_json(result: Mapping[str, Any]) -> str:
+    """Return one JSON object. Decimals keep their digits as strings; times are ISO 8601."""
+    return json.dumps(result, default=_plain, ensure_ascii=False)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID | Path):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, set | frozenset | tuple):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def note(message: str) -> None:
+    """Tell what is going on, on standard error: standard output is for results."""
+    click.echo(message, err=True)

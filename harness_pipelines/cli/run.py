@@ -1,0 +1,220 @@
+"""`harness run`: the worker, all stages of some tables in one process."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import click
+
+from harness_pipelines.cli.common import chosen_tables, duration, opened
+from harness_pipelines.cli.output import emit, json_option, note
+from harness_pipelines.errors import UsageError
+from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.spec.settings import Settings
+
+if TYPE_CHECKING:
+    from harness_pipelines.client import Harness, Table
+    from harness_pipelines.stages.worker import Worker
+
+LEASE_S_MIN = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How the worker was asked to run."""
+
+    stages: frozenset[Stage]
+    until_idle: bool
+    for_s: float | None
+    lease_s: float
+
+
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option(
+    "--stage",
+    "stages",
+    multiple=True,
+    type=click.Choice([str(s) for s in Stage]),
+    help="Only this one; may be repeated.",
+)
+@click.option("--until-idle", is_flag=True, help="End when everything that Kafka has now is in the lake.")
+@click.option("--for", "for_s", callback=duration, metavar="TIME", help="End after 60s, 15m, ...")
+@click.option(
+    "--lease", "lease_s", callback=duration, default="30s", show_default=True, metavar="TIME",
+    help="How long others wait for a worker that was killed.",
+)  # fmt: skip
+@click.option(
+    "--retry-stuck", is_flag=True, help="First give up moves that failed in every attempt; they are planned anew."
+)
+@click.option("--dry-run", is_flag=True, help="With --stage expire: list what would go.")
+@json_option
+@click.pass_obj
+def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
+    """Keep tables up to date: ingest, tier and expire, until it is stopped. All tables if none is named.
+
+    Ctrl-C or SIGTERM ends it after the current transaction, with its claims given back. Several workers may run: each
+    stage of a table belongs to one of them at a time, and another one takes over when its lease ends.
+
+    \b
+    Examples:
+      harness run
+      harness run shop.orders --until-idle
+      harness run shop.orders --stage ingest --for 10m
+      harness run shop.orders --stage expire --dry-run
+    """
+    target: str | None = options["json_target"]
+    stages = frozenset(Stage(s) for s in options["stages"]) or frozenset(Stage)
+    wanted = RunOptions(
+        stages=stages, until_idle=options["until_idle"], for_s=options["for_s"], lease_s=options["lease_s"]
+    )
+    _check(wanted, dry_run=options["dry_run"])
+    live = _is_watched()
+    with opened(settings, log_level=logging.WARNING if live else logging.INFO) as harness:
+        chosen = chosen_tables(harness, tables)
+        if options["dry_run"]:
+            _dry_run(harness, chosen, target)
+            return
+        if options["retry_stuck"]:
+            _retry_stuck(harness, chosen, lease_s=wanted.lease_s)
+        summary, interrupted = _work(harness, chosen, wanted, live=live)
+    emit(summary, target, lambda: _told(summary))
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _check(wanted: RunOptions, *, dry_run: bool) -> None:
+    if dry_run and wanted.stages != frozenset({Stage.EXPIRE}):
+        raise UsageError("--dry-run is for `--stage expire`, the stage that removes things")
+    if wanted.until_idle and wanted.stages == frozenset({Stage.EXPIRE}):
+        raise UsageError("--until-idle waits for ingest and tier; expire runs with `--for 60s`")
+    if wanted.lease_s < LEASE_S_MIN:
+        raise UsageError(f"--lease {wanted.lease_s:g}s is too short to be renewed in time; at least {LEASE_S_MIN:g}s")
+
+
+def _is_watched() -> bool:
+    import sys
+
+    return sys.stderr.isatty()
+
+
+def _work(harness: Harness, chosen: Sequence[Table], wanted: RunOptions, *, live: bool) -> tuple[dict[str, Any], bool]:
+    """Run the worker to its end; returns the summary and whether Ctrl-C ended it."""
+    from harness_pipelines.cli.progress import LineProgress, LiveProgress, Rates
+    from harness_pipelines.stages.worker import Worker, WorkerOptions
+
+    worker = Worker(
+        harness.stores,
+        [table.row for table in chosen],
+        WorkerOptions(
+            stages=wanted.stages,
+            until_idle=wanted.until_idle,
+            for_s=wanted.for_s,
+            lease=timedelta(seconds=wanted.lease_s),
+        ),
+    )
+    gc.freeze()  # what is imported stays: walking it again and again was a tenth of ingest's CPU time
+    began, rates = time.monotonic(), Rates()
+    with _stopped_by_signals(worker) as interrupted, LiveProgress(rates) if live else LineProgress(rates) as shown:
+        worker.run(shown.update)
+    seconds = time.monotonic() - began
+    found = [
+        {
+            "table": p.name,
+            "rows": p.rows,
+            "refused": p.refused,
+            "commits": p.commits,
+            "moves": p.moves,
+            "version": p.version or harness.stores.tables.head(table.row).version,
+            "trouble": {str(stage): text for stage, text in p.trouble.items()},
+        }
+        for p, table in zip(worker.progress, chosen, strict=True)
+    ]
+    return {"tables": found, "seconds": round(seconds, 3)}, interrupted.is_set()
+
+
+@contextmanager
+def _stopped_by_signals(worker: Worker) -> Iterator[threading.Event]:
+    """SIGTERM and the first Ctrl-C end the worker after its transaction; the second Ctrl-C does not wait for it."""
+    interrupted = threading.Event()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+            interrupted.set()
+        worker.stop.set()
+        note(
+            "harness: stopping after the current transaction"
+            + (" (Ctrl-C again: at once)" if interrupted.is_set() else "")
+        )
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield interrupted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _told(summary: dict[str, Any]) -> None:
+    for one in summary["tables"]:
+        refused = f", {one['refused']:,} quarantined" if one["refused"] else ""
+        click.echo(
+            f"{one['table']}: {one['rows']:,} rows in {one['commits']:,} commits{refused}, {one['moves']} moves, "
+            f"version {one['version']}, {summary['seconds']:.1f} s"
+        )
+
+
+def _retry_stuck(harness: Harness, chosen: Sequence[Table], *, lease_s: float) -> None:
+    """Abandon moves that hold their stage, so that the worker plans them anew."""
+    from harness_pipelines.protocol.moves import MoveState
+
+    ledger = harness.stores.ledger
+    for table in chosen:
+        move = ledger.open_move(table.row, Stage.TIER, shard=0)
+        if move is None or move.state is not MoveState.QUARANTINED:
+            continue
+        claim = ledger.claim(table.row, Stage.TIER, shard=0, holder=str(uuid4()), lease=timedelta(seconds=lease_s))
+        if claim is None:
+            raise UsageError(f"{table.name}: another worker holds tier; stop it first, then use --retry-stuck")
+        try:
+            ledger.close_move(claim, move, state=MoveState.ABANDONED, error="given up by --retry-stuck")
+        finally:
+            ledger.release(claim)
+        note(f"{table.name}: tier move {move.move_id} is abandoned and will be planned anew")
+
+
+def _dry_run(harness: Harness, chosen: Sequence[Table], target: str | None) -> None:
+    """What the next run of expire would do."""
+    from harness_pipelines.stages.expire import expire_once
+
+    nobody = datetime.now(UTC)
+    found = {}
+    for table in chosen:
+        claim = Claim(
+            table_id=table.row.table_id, stage=Stage.EXPIRE, shard=0, holder="dry-run", epoch=0, lease_until=nobody
+        )
+        found[table.name] = expire_once(harness.stores, table.row, claim, dry_run=True).to_json()
+
+    def human() -> None:
+        for name, would in found.items():
+            click.echo(
+                f"{name}: would retire {len(would['retired'])} segments and condemn {len(would['condemned'])} files;"
+            )
+            click.echo(f"  {len(would['deleted'])} files are condemned for long enough and would be deleted")
+            for path in would["deleted"]:
+                click.echo(f"    {path}")
+
+    emit({"tables": [{"table": name, **would} for name, would in found.items()]}, target, human)

@@ -1,0 +1,70 @@
+"""`harness services`: the embedded PostgreSQL, Kafka and Spark Connect."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import click
+
+from harness_pipelines.cli.output import emit, json_option, note
+from harness_pipelines.services import SERVICE_NAMES, Endpoints, ServiceName, Services
+from harness_pipelines.spec.settings import Settings
+
+only_option = click.option(
+    "--only", multiple=True, type=click.Choice(SERVICE_NAMES), help="Only this service; may be repeated."
+)
+
+
+@click.group()
+def services() -> None:
+    """Start, find and stop the embedded services."""
+
+
+@services.command()
+@only_option
+@json_option
+@click.pass_obj
+def up(settings: Settings, only: tuple[str, ...], json_target: str | None) -> None:
+    """Start what does not run yet; return when all of it answers."""
+    found = Services.from_settings(settings)
+    endpoints = found.up(only=_names(only), progress=note)
+    emit(endpoints.to_json(), json_target, lambda: _show(found, endpoints))
+
+
+@services.command()
+@only_option
+@click.pass_obj
+def down(settings: Settings, only: tuple[str, ...]) -> None:
+    """Stop the services; their data stays in the home."""
+    Services.from_settings(settings).down(only=_names(only), progress=note)
+
+
+@services.command()
+@json_option
+@click.pass_obj
+def status(settings: Settings, json_target: str | None) -> None:
+    """Show what runs and where. Only --json shows the password of PostgreSQL."""
+    found = Services.from_settings(settings)
+    endpoints = found.current()
+    emit(endpoints.to_json(), json_target, lambda: _show(found, endpoints))
+
+
+def _names(only: tuple[str, ...]) -> tuple[ServiceName, ...] | None:
+    return cast("tuple[ServiceName, ...]", only) or None
+
+
+def _show(found: Services, endpoints: Endpoints) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    colours = {"running": "green", "external": "cyan", "starting": "yellow", "died": "red", "stopped": "dim"}
+    table = Table("service", "state", "pid", box=None, pad_edge=False)
+    table.add_column("address", overflow="fold")
+    for one in found.status():
+        state = f"[{colours[one.state]}]{one.state}[/]"
+        table.add_row(one.name, state, str(one.pid or ""), one.shown_address)
+    console = Console(soft_wrap=True)
+    console.print(table)
+    console.print(
+        f"warehouse {endpoints.warehouse}\nhome      {endpoints.home}\nlogs      {endpoints.home}/logs", highlight=False
+    )

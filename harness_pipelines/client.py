@@ -1,0 +1,286 @@
+"""The public surface in Python: `connect`, `Harness`, `Table`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from harness_pipelines import faults
+from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.protocol.plan import ReadPlan
+from harness_pipelines.protocol.versions import Version
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stores.ports import PartitionStatus, TableRow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from harness_pipelines.stores.open import Stores
+
+WAIT_STEP_S = 0.005
+
+
+class NotInTime(TryAgain):
+    """What was waited for did not happen in time; it may still."""
+
+
+def connect(settings: Settings | None = None, *, home: str | Path | None = None) -> Harness:
+    """Open the harness that the environment describes (``HARNESS_DSN``, ``HARNESS_KAFKA``, ...).
+
+    What is not set comes from the embedded services under *home*, if they run. Nothing is opened before it is used.
+
+    Raises: UsageError when an address is missing.
+    """
+    chosen = settings or Settings.from_env(home=Path(home) if home else None)
+    faults.arm_from(os.environ)
+    if not all((chosen.dsn, chosen.kafka, chosen.spark, chosen.warehouse)):
+        from harness_pipelines.services import Services
+
+        found = Services.from_settings(chosen).endpoints()
+        if found is not None:
+            chosen = chosen.with_services(
+                dsn=found.postgres, kafka=found.kafka, spark=found.spark, warehouse=found.warehouse
+            )
+    from harness_pipelines.stores.open import Stores
+
+    return Harness(Stores(chosen))
+
+
+class Harness:
+    """Tables of one installation. Use it as a context manager, or `close` it."""
+
+    def __init__(self, stores: Stores) -> None:
+        self.stores = stores
+
+    @property
+    def settings(self) -> Settings:
+        return self.stores.settings
+
+    def init(self) -> list[str]:
+        """Create the ledger, the catalog rows and the roles, or bring them up to date; returns what was applied."""
+        from harness_pipelines.stores.postgres import migrate
+
+        return migrate(self.stores.dsn)
+
+    def apply(self, spec: str | Path | TableSpec) -> Table:
+        """Create the table that *spec* (a file's path, or a `TableSpec`) describes, or take over changed settings.
+
+        Raises: SpecError, TopicMissing, TableExists when columns or topic differ from what the table has.
+        """
+        from harness_pipelines.stages.apply import apply_spec
+
+        return Table(self, apply_spec(self.stores, spec))
+
+    def table(self, name: str) -> Table:
+        """The table called ``namespace.name``. Raises: TableUnknown."""
+        return Table(self, self.stores.tables.table(name))
+
+    def tables(self) -> list[Table]:
+        return [Table(self, row) for row in self.stores.tables.tables()]
+
+    def close(self) -> None:
+        self.stores.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Table:
+    """One logical table: reads of it are consistent cuts, whichever tiers hold the rows."""
+
+    def __init__(self, harness: Harness, row: TableRow) -> None:
+        self.harness, self.row = harness, row
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+    @property
+    def spec(self) -> TableSpec:
+        return self.row.spec
+
+    def read(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        at: int | None = None,
+        limit: int | None = None,
+        tail: bool = False,
+    ) -> pa.Table:
+        """All rows of one consistent cut as Arrow, without a JVM.
+
+        *columns* may name coordinate columns; *where* is a SQL-like predicate; *at* is a version; with *tail* the
+        records that only Kafka has are decoded too. Raises: VersionGone, LeaseEnded, PredicateError, ...
+        """
+        from harness_pipelines.read.arrow import read_arrow
+        from harness_pipelines.read.tail import read_tail
+
+        with self._leased(at=at, tail=tail) as (plan, check):
+            return read_arrow(
+                plan,
+                self.harness.stores,
+                columns=columns,
+                where=where,
+                limit=limit,
+                check_lease=check,
+                tail_rows=lambda part: read_tail(self.harness.stores, self.row, part),
+            ).rows
+
+    @contextmanager
+    def reader(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        at: int | None = None,
+        limit: int | None = None,
+        tail: bool = False,
+    ) -> Iterator[pa.RecordBatchReader]:
+        """The rows of `read` batch by batch, in bounded memory; the lease lasts as long as the block."""
+        import pyarrow as pa
+
+        from harness_pipelines.read.arrow import iter_batches
+        from harness_pipelines.read.selection import Selection, work_of
+        from harness_pipelines.read.tail import read_tail
+
+        with self._leased(at=at, tail=tail) as (plan, check):
+            batches = iter_batches(
+                plan,
+                self.harness.stores,
+                columns=columns,
+                where=where,
+                limit=limit,
+                check_lease=check,
+                tail_rows=lambda part: read_tail(self.harness.stores, self.row, part),
+            )
+            schema = work_of(plan, Selection(columns=columns, where=where, limit=limit)).schema
+            yield pa.RecordBatchReader.from_batches(schema, batches)
+
+    def to_spark(
+        self,
+        spark: SparkSession,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        at: int | None = None,
+        lease_s: float | None = None,
+        view: str | None = None,
+        plan: ReadPlan | None = None,
+    ) -> DataFrame:
+        """The same rows as a lazy DataFrame; it fails by name when it is used after *lease_s* (the spec's
+        ``retention.lease`` by default, at most 24 h). With *view* it is registered as a temp view for SQL.
+        With *plan*, the caller's own, the caller also ends its lease.
+        """
+        from harness_pipelines.read.spark import to_spark
+
+        lease = timedelta(seconds=lease_s or self.spec.retention.lease)
+        plan = plan or self.plan(at=at, lease=lease)
+        frame: DataFrame = to_spark(spark, plan, self.harness.stores, columns=columns, where=where, view=view)
+        return frame
+
+    def plan(self, *, at: int | None = None, tail: bool = False, lease: timedelta | None = None) -> ReadPlan:
+        """Lease a read state and say what a reader of it opens; end the lease with `release`."""
+        from harness_pipelines.read.plan import make_plan
+
+        return make_plan(
+            self.harness.stores,
+            self.row,
+            at=at,
+            tail=tail or self.spec.buffer == "none",
+            holder=f"{socket.gethostname()}:{os.getpid()}",
+            lease=lease or timedelta(seconds=self.spec.retention.lease),
+        )
+
+    def release(self, plan: ReadPlan) -> None:
+        """End the lease of a plan."""
+        self.harness.stores.leases.end(plan.lease_id)
+
+    @contextmanager
+    def _leased(self, *, at: int | None, tail: bool) -> Iterator[tuple[ReadPlan, Any]]:
+        """A plan whose lease is renewed until the block ends; the second value checks it."""
+        lease = timedelta(seconds=self.spec.retention.lease)
+        plan = self.plan(at=at, tail=tail, lease=lease)
+        renewal = _Renewal(self.harness.stores, plan, lease)
+        try:
+            yield plan, renewal.check
+        finally:
+            renewal.stop()
+            self.release(plan)
+
+    def positions(self) -> list[PartitionStatus]:
+        """Bounds of every partition now."""
+        return self.harness.stores.tables.positions(self.row)
+
+    def versions(self) -> list[Version]:
+        """Versions that can be read, oldest first."""
+        return self.harness.stores.tables.versions(self.row)
+
+    def wait_for(self, partition: int, offset: int, *, timeout_s: float = 30.0) -> None:
+        """Return as soon as a read shows the record at *offset*. Raises: NotInTime."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = {p.partition: p.bounds.buffer_hi for p in self.positions()}
+            if found.get(partition, -1) > offset:
+                return
+            if time.monotonic() >= deadline:
+                raise NotInTime(
+                    f"{self.name}: partition {partition} is at {found.get(partition, 'no offset')}, offset {offset} is "
+                    f"not readable after {timeout_s:g} s; is a worker running (`harness run {self.name}`)?"
+                )
+            time.sleep(WAIT_STEP_S)
+
+    def audit(self) -> Any:
+        """Prove that every record of the topic is in exactly one tier; see `harness_pipelines.audit`."""
+        from harness_pipelines.audit.complete import audit_table
+
+        return audit_table(self.harness.stores, self.row)
+
+
+class _Renewal:
+    """Keeps a read's lease alive; its thread only starts when the read takes that long."""
+
+    def __init__(self, stores: Stores, plan: ReadPlan, lease: timedelta) -> None:
+        self._stores, self._plan, self._lease = stores, plan, lease
+        self._failed: HarnessError | None = None
+        self._timer = self._arm()
+
+    def _arm(self) -> threading.Timer:
+        timer = threading.Timer(self._lease.total_seconds() / 3, self._renew)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _renew(self) -> None:
+        try:
+            self._stores.leases.renew(self._plan.lease_id, lease=self._lease)
+        except TryAgain:
+            pass  # the next renewal, or the check at the end, decides
+        except HarnessError as ended:
+            self._failed = ended
+            return
+        self._timer = self._arm()
+
+    def check(self) -> None:
+        """Raises: LeaseEnded when what was read may be incomplete."""
+        if self._failed is not None:
+            raise self._failed
+        self._stores.leases.renew(self._plan.lease_id, lease=self._lease)
+
+    def stop(self) -> None:
+        self._timer.cancel()

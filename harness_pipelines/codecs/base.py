@@ -1,0 +1,51 @@
+"""What every codec promises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+
+class Reason(StrEnum):
+    """Why a record is not a row."""
+
+    NULL_VALUE = "null_value"
+    MALFORMED = "malformed"
+    WRONG_TYPE = "wrong_type"
+    OUT_OF_RANGE = "out_of_range"
+    MISSING_FIELD = "missing_field"
+    UNKNOWN_FIELD = "unknown_field"
+    TOO_LARGE = "too_large"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """One record that does not fit."""
+
+    index: int  #: position in the input
+    reason: Reason
+    detail: str  #: names the field and what was found, never more than a line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Decoded:
+    """Rows of the accepted records and the refused ones; together they are all of the input."""
+
+    rows: pa.Table  #: the user's columns in spec order, one row per accepted record
+    accepted: NDArray[np.int64]  #: shape (rows,), ascending positions in the input
+    refused: list[Refused]
+
+
+class Codec(Protocol):
+    """Decodes batches. A record's verdict never depends on the records beside it."""
+
+    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+        """Decode the values of some records."""
+        ...

@@ -1,0 +1,508 @@
+"""Columns of decoded JSON values to Arrow arrays, whole columns at a time.
+
+msgspec has checked JSON types and integer ranges by then; what is text still (dates, times, decimals, uuids) is cast
+by Arrow. Lists, maps and structs are taken apart into columns of their parts, so that one set of rules holds at every
+depth. A conversion is a sequence of checks; one that fails raises `Misfits`, which names every row that fails it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from operator import attrgetter
+from types import GenericAlias
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from harness_pipelines.codecs.base import Reason
+from harness_pipelines.spec.arrow import UUID_BYTES, arrow_type
+from harness_pipelines.spec.types import DecimalType, ListType, MapType, Primitive, StructType, Type
+
+Cells = list[Any]
+Convert = Callable[[Cells], pa.Array]
+
+NULL = msgspec.Raw(b"null")  #: what a decimal column has for no value
+DAYS = (-719_162, 2_932_896)  #: years 1 to 9999, which every reader of the table can show
+DAY_US = 86_400_000_000
+SHOWN_CHARS = 60
+_BITS = {"int": 31, "long": 63}
+_NUMBER = re.compile(r"([-+]?)(?=\.?[0-9])([0-9]*)\.?([0-9]*)(?:[eE]([-+]?)(?=[0-9])0*([0-9]*))?")
+_EXPONENT_DIGITS = 12  #: no record has as many digits as an exponent of more could make up for
+_DECIMAL_DIGITS = 38
+_DASHES = np.array([8, 13, 18, 23])
+_DIGITS = np.setdiff1d(np.arange(36), _DASHES)
+_HEX = np.full(256, 255, np.uint8)
+for _digit in "0123456789abcdefABCDEF":
+    _HEX[ord(_digit)] = int(_digit, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Why a value does not fit its column."""
+
+    reason: Reason
+    detail: str
+    path: str = ""  #: where below the column, such as ``[...].lat``
+
+
+class Misfits(Exception):
+    """Cells that do not fit, by position: all those that fail the first check that any cell fails."""
+
+    def __init__(self, found: dict[int, Unfit]) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How values of one type are decoded and made into Arrow."""
+
+    python: Any  #: the type that msgspec decodes a value to
+    convert: Convert  #: raises `Misfits`
+    missing: Any = None  #: the value that stands for null
+
+    @property
+    def optional(self) -> Any:
+        """The type of a value or null. `msgspec.Raw` holds both."""
+        return self.python if self.missing is NULL else self.python | None
+
+
+def shape_of(
+    type_: Type, *, source: Literal["iso8601", "epoch_ms", "epoch_us"] | None = None, strict_fields: bool = False
+) -> Shape:
+    """The shape of *type_*; *strict_fields*: a struct refuses fields that it does not name."""
+    kind = arrow_type(type_)
+    match type_:
+        case DecimalType():
+            return Shape(msgspec.Raw, _decimal_leaf(kind), NULL)
+        case ListType(element):
+            inner = shape_of(element, strict_fields=strict_fields)
+            return Shape(GenericAlias(list, (inner.optional,)), _lists(kind, inner))
+        case MapType(key, value):
+            return _map_shape(kind, key, shape_of(value, strict_fields=strict_fields))
+        case StructType():
+            return _struct_shape(kind, type_, strict_fields=strict_fields)
+    if source in ("epoch_ms", "epoch_us"):
+        return _epoch_shape(kind, 1000 if source == "epoch_ms" else 1)
+    return _primitive_shape(type_.name, kind)
+
+
+def _primitive_shape(name: str, kind: pa.DataType) -> Shape:
+    if name in _BITS:
+        return Shape(_whole_number(_BITS[name]), lambda cells: pa.array(cells, kind))
+    if name == "float":
+        return Shape(
+            float, _leaf(_floats, describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{cell} does not fit float"))
+        )
+    if name in _TEXT_FORMS:
+        return Shape(str, _text_leaf(name, kind))
+    python = {"boolean": bool, "double": float, "string": str, "binary": bytes}[name]
+    return Shape(python, lambda cells: pa.array(cells, kind))
+
+
+def _whole_number(bits: int) -> Any:
+    return Annotated[int, msgspec.Meta(ge=-(2**bits), le=2**bits - 1)]
+
+
+def _leaf(
+    convert: Convert, *, describe: Callable[[Any], Unfit], plausible: Callable[[Any], Any] | None = None
+) -> Convert:
+    """*convert* that names the cells it fails on.
+
+    *plausible* says no only to cells that *convert* surely fails on; the others that it fails on are found by halving.
+    """
+
+    def run(cells: Cells) -> pa.Array:
+        try:
+            return convert(cells)
+        except (pa.ArrowInvalid, _OutOfRange):
+            wrong: list[int] = []
+            if plausible:
+                wrong = [i for i, cell in enumerate(cells) if cell is not None and not plausible(cell)]
+        raise Misfits({i: describe(cells[i]) for i in wrong or _failing(convert, cells, 0)})
+
+    return run
+
+
+def _failing(convert: Convert, cells: Cells, first: int) -> Iterator[int]:
+    """The positions, counted from *first*, of all cells that cannot be converted."""
+    try:
+        convert(cells)
+    except (pa.ArrowInvalid, _OutOfRange):
+        if len(cells) == 1:
+            yield first
+            return
+        middle = len(cells) // 2
+        yield from _failing(convert, cells[:middle], first)
+        yield from _failing(convert, cells[middle:], first + middle)
+
+
+def complete(convert: Convert) -> Convert:
+    """*convert* whose `Misfits` names every row that fails any check, each with the first one that it fails."""
+
+    def run(cells: Cells) -> pa.Array:
+        found: dict[int, Unfit] = {}
+        left = list(range(len(cells)))
+        while True:
+            try:
+                array = convert([cells[i] for i in left] if found else cells)
+                break
+            except Misfits as misfits:
+                found |= {left[position]: why for position, why in misfits.found.items()}
+                left = [i for i in left if i not in found]
+        if found:
+            raise Misfits(found)
+        return array
+
+    return run
+
+
+class _OutOfRange(Exception):
+    """Some value of a column is readable, but beyond what the column holds."""
+
+
+def shown(text: str) -> str:
+    """*text* in quotes on one line, safe to store, cut off when it is long."""
+    return repr(text) if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]!r}... ({len(text):,} characters)"
+
+
+# Text forms
+
+
+def _dates(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    return _within(text.cast(kind), *DAYS)
+
+
+def _timestamps(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    return _within(_cast_time(text, kind), DAYS[0] * DAY_US, (DAYS[1] + 1) * DAY_US - 1)
+
+
+def _times(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    return _cast_time(pc.binary_join_element_wise("1970-01-01T", text, ""), pa.timestamp("us")).view(kind)
+
+
+def _cast_time(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast ISO 8601; a second try cuts off what is finer than microseconds and takes ``t`` and ``z``."""
+    try:
+        return text.cast(kind)
+    except pa.ArrowInvalid:
+        if not pc.any(pc.match_substring_regex(text, r"[tz]|\.\d{7}")).as_py():
+            raise
+        return pc.replace_substring_regex(pc.utf8_upper(text), r"(\.\d{6})\d+", r"\1").cast(kind)
+
+
+def _within(array: pa.Array, low: int, high: int) -> pa.Array:
+    numbers = array.view(pa.int32() if array.type == pa.date32() else pa.int64())
+    found = pc.min_max(numbers).as_py()
+    if found["min"] is not None and not low <= found["min"] <= found["max"] <= high:
+        raise _OutOfRange
+    return array
+
+
+def _uuids(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    """8-4-4-4-12 hexadecimal digits, in either case."""
+    validity, ends, data = text.buffers()
+    valid = np.ones(len(text), bool) if text.null_count == 0 else text.is_valid().to_numpy(zero_copy_only=False)
+    sizes = np.diff(np.frombuffer(ends, np.int32)[: len(text) + 1])
+    if (sizes[valid] != 36).any():
+        raise pa.ArrowInvalid("a uuid has 36 characters")
+    letters = np.frombuffer(data, np.uint8).reshape(-1, 36)
+    digits = _HEX[letters[:, _DIGITS]]
+    if (digits == 255).any() or (letters[:, _DASHES] != ord("-")).any():
+        raise pa.ArrowInvalid("a uuid has hexadecimal digits and four dashes")
+    packed = np.zeros((len(text), UUID_BYTES), np.uint8)
+    packed[valid] = digits[:, 0::2] << 4 | digits[:, 1::2]
+    return pa.Array.from_buffers(kind, len(text), [validity, pa.py_buffer(packed)])
+
+
+@dataclass(frozen=True, slots=True)
+class _TextForm:
+    convert: Callable[[pa.Array, pa.DataType], pa.Array]
+    expected: str
+    letters: re.Pattern[str]  #: every text that converts, and more
+
+
+_HOUR, _SIXTIETH = r"([01]\d|2[0-3])", r"[0-5]\d"
+_DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+_TIME = rf"{_HOUR}(:{_SIXTIETH}(:{_SIXTIETH}(\.\d+)?)?)?"
+_OFFSET = rf"([Zz]|[+-]{_HOUR}(:?{_SIXTIETH})?)"
+_TEXT_FORMS = {
+    "date": _TextForm(_dates, "a date such as 2026-01-31, years 1 to 9999", re.compile(_DATE)),
+    "time": _TextForm(_times, "a time such as 23:59:59.123456, without offset", re.compile(_TIME)),
+    "timestamp": _TextForm(
+        _timestamps,
+        "a timestamp such as 2026-01-31T23:59:59.123456, without offset, years 1 to 9999",
+        re.compile(f"{_DATE}([Tt ]{_TIME})?"),
+    ),
+    "timestamptz": _TextForm(
+        _timestamps,
+        "a timestamp with its offset such as 2026-01-31T23:59:59.123456Z, years 1 to 9999",
+        re.compile(f"{_DATE}[Tt ]{_TIME}{_OFFSET}"),
+    ),
+    "uuid": _TextForm(
+        _uuids,
+        "a uuid such as f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
+        re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"),
+    ),
+}
+
+
+def _text_leaf(name: str, kind: pa.DataType) -> Convert:
+    form = _TEXT_FORMS[name]
+
+    def convert(cells: Cells) -> pa.Array:
+        return form.convert(pa.array(cells, pa.string()), kind)
+
+    def describe(cell: str) -> Unfit:
+        reason = Reason.WRONG_TYPE
+        if form.letters.fullmatch(cell):
+            try:
+                convert([cell])
+            except _OutOfRange:
+                reason = Reason.OUT_OF_RANGE
+            except pa.ArrowInvalid:
+                pass  # a 30th of February
+        return Unfit(reason, f"expected {form.expected}, got {shown(cell)}")
+
+    return _leaf(convert, describe=describe, plausible=form.letters.fullmatch)
+
+
+# Numbers
+
+
+def _floats(cells: Cells) -> pa.Array:
+    array = pa.array(cells, pa.float64()).cast(pa.float32())
+    if pc.any(pc.is_inf(array)).as_py():
+        raise _OutOfRange
+    return array
+
+
+def _epoch_shape(kind: pa.DataType, factor_us: int) -> Shape:
+    low, high = DAYS[0] * DAY_US // factor_us, (DAYS[1] + 1) * DAY_US // factor_us - 1
+    python = Annotated[int, msgspec.Meta(ge=low, le=high)]
+
+    def convert(cells: Cells) -> pa.Array:
+        numbers = pa.array(cells, pa.int64())
+        return (pc.multiply_checked(numbers, factor_us) if factor_us > 1 else numbers).view(kind)
+
+    return Shape(python, convert)
+
+
+def _decimals(cells: Sequence[msgspec.Raw], kind: pa.DataType) -> pa.Array:
+    """JSON text of numbers to exact decimals: no value ever passes through binary floating point."""
+    lengths = np.fromiter(map(len, cells), np.int32, len(cells))
+    ends = np.zeros(len(cells) + 1, np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    data = b"".join(cells)
+    text = pa.StringArray.from_buffers(len(cells), pa.py_buffer(ends), pa.py_buffer(data))
+    if b"null" in data:
+        text = pc.if_else(pc.equal(text, "null"), pa.scalar(None, pa.string()), text)
+    if b'"' in data:
+        text = pc.ascii_trim(text, characters='"')
+    if lengths.max(initial=0) > _DECIMAL_DIGITS - kind.scale or b"e" in data or b"E" in data:
+        text = _plain_texts(text.to_pylist(), kind)
+    return text.cast(kind)
+
+
+def _plain_texts(numbers: Iterable[str | None], kind: pa.DataType) -> pa.Array:
+    """*numbers* as text that Arrow casts rightly: where it meets more than 38 digits on the way it wraps around."""
+    safe = _DECIMAL_DIGITS - kind.scale
+    plain = [n if n is None or (len(n) <= safe and "e" not in n.lower()) else _plain(n, kind) for n in numbers]
+    return pa.array(plain, pa.string())
+
+
+def _plain(number: str, kind: pa.DataType) -> str:
+    """*number* without exponent and with exactly the digits behind the point that *kind* has.
+
+    Raises: _OutOfRange when it is no number, or does not fit exactly.
+    """
+    found = _NUMBER.fullmatch(number)
+    if not found:
+        raise _OutOfRange
+    sign, whole, part, exponent_sign, exponent = found.groups(default="")
+    digits = (whole + part).rstrip("0")
+    significant = digits.lstrip("0")
+    if not significant:
+        return "0"
+    if len(exponent) > _EXPONENT_DIGITS:
+        raise _OutOfRange
+    power = int(f"{exponent_sign}{exponent or 0}") + len(whole) - len(digits)
+    if power < -kind.scale or len(significant) + power > kind.precision - kind.scale:
+        raise _OutOfRange
+    unscaled = (significant + "0" * (power + kind.scale)).rjust(kind.scale + 1, "0")
+    point = len(unscaled) - kind.scale
+    return f"{sign}{unscaled[:point]}.{unscaled[point:]}"
+
+
+def _decimal_leaf(kind: pa.DataType) -> Convert:
+    return _leaf(
+        lambda cells: _decimals(cells, kind),
+        describe=lambda cell: _no_decimal(bytes(cell).decode(), kind),
+        plausible=lambda cell: cell is NULL or _may_be_decimal(bytes(cell).decode(), kind),
+    )
+
+
+def _may_be_decimal(text: str, kind: pa.DataType) -> bool:
+    try:
+        return text == "null" or bool(_plain(text.strip('"'), kind))
+    except _OutOfRange:
+        return False
+
+
+def _no_decimal(text: str, kind: pa.DataType) -> Unfit:
+    """Why the JSON *text* is not one of the decimals of *kind*."""
+    expected = f"decimal({kind.precision}, {kind.scale})"
+    if _NUMBER.fullmatch(number := text.strip('"')):
+        return Unfit(Reason.OUT_OF_RANGE, f"{shown(number)} does not fit {expected} exactly")
+    found = _JSON_TYPES.get(text[0]) or shown(text)
+    return Unfit(Reason.WRONG_TYPE, f"expected a number for {expected}, got {found}")
+
+
+_JSON_TYPES = {"{": "object", "[": "array", "t": "boolean", "f": "boolean"}
+
+
+# Lists, maps and structs
+
+
+def _below(path: str, convert: Convert, cells: Cells, ends: NDArray[np.int32] | None = None) -> pa.Array:
+    """Convert the parts of some rows: one each, or those up to the row's end in *ends*; a misfit is its row's."""
+    try:
+        return convert(cells)
+    except Misfits as misfits:
+        found: dict[int, Unfit] = {}
+        for position, why in misfits.found.items():
+            row = position if ends is None else int(np.searchsorted(ends, position, side="right")) - 1
+            found.setdefault(row, replace(why, path=path + why.path))
+        raise Misfits(found) from None
+
+
+def _nulls(cells: Cells) -> pa.Array | None:
+    return pa.array([cell is None for cell in cells]) if None in cells else None
+
+
+def _ends(cells: Cells) -> NDArray[np.int32]:
+    ends = np.zeros(len(cells) + 1, np.int32)
+    np.cumsum(np.fromiter((len(cell) if cell else 0 for cell in cells), np.int32, len(cells)), out=ends[1:])
+    return ends
+
+
+def _flat(parts: Iterable[Iterable[Any]]) -> Cells:
+    return list(chain.from_iterable(parts))
+
+
+def _lists(kind: pa.DataType, inner: Shape) -> Convert:
+    def convert(cells: Cells) -> pa.Array:
+        ends = _ends(cells)
+        values = _below("[...]", inner.convert, _flat(filter(None, cells)), ends)
+        return pa.ListArray.from_arrays(pa.array(ends), values, type=kind, mask=_nulls(cells))
+
+    return convert
+
+
+def _map_shape(kind: pa.DataType, key: Type, value: Shape) -> Shape:
+    keys = _map_keys(key)
+
+    def convert(cells: Cells) -> pa.Array:
+        full, ends = [cell for cell in cells if cell], _ends(cells)
+        names = _below(" key", keys.convert, _flat(full), ends)
+        _refuse_twins(names, ends, key)
+        values = _below("[...]", value.convert, _flat(cell.values() for cell in full), ends)
+        return pa.MapArray.from_arrays(pa.array(ends), names, values, type=kind, mask=_nulls(cells))
+
+    return Shape(GenericAlias(dict, (keys.python, value.optional)), convert)
+
+
+def _map_keys(key: Type) -> Shape:
+    """Keys are text in JSON; integers have msgspec's one form, the others that of their column."""
+    kind = arrow_type(key)
+    match key:
+        case DecimalType():
+            convert: Convert = lambda cells: _plain_texts(cells, kind).cast(kind)  # noqa: E731
+            return Shape(str, _leaf(convert, describe=lambda cell: _no_decimal(f'"{cell}"', kind)))
+        case Primitive("int" | "long" as name):
+            return Shape(_whole_number(_BITS[name]), lambda cells: pa.array(cells, kind))
+        case Primitive("string"):
+            return Shape(str, lambda cells: pa.array(cells, kind))
+    assert isinstance(key, Primitive), "the spec allows no other keys"
+    return Shape(str, _text_leaf(key.name, kind))
+
+
+def _refuse_twins(names: pa.Array, ends: NDArray[np.int32], key: Type) -> None:
+    """Two texts may be one key (1.0 and 1.00); engines refuse such a map only when they read it."""
+    if key in (Primitive("string"), Primitive("int"), Primitive("long")):
+        return  # a dict has each of these once
+    found = names.to_pylist()
+    twins = [row for row, (low, high) in enumerate(pairwise(ends)) if len(set(found[low:high])) != high - low]
+    if twins:
+        why = Unfit(Reason.WRONG_TYPE, "two keys of the map are the same value", " key")
+        raise Misfits(dict.fromkeys(twins, why))
+
+
+def _struct_shape(kind: pa.DataType, type_: StructType, *, strict_fields: bool) -> Shape:
+    shapes = [shape_of(f.type, strict_fields=strict_fields) for f in type_.fields]
+    python = struct_type(
+        [(f.name, shape.optional, shape.missing) for f, shape in zip(type_.fields, shapes, strict=True)],
+        strict_fields=strict_fields,
+    )
+    getters = [attrgetter(name) for name in python.__struct_fields__]
+
+    def convert(cells: Cells) -> pa.Array:
+        parts = []
+        for field, shape, getter in zip(type_.fields, shapes, getters, strict=True):
+            of_field = [shape.missing if cell is None else getter(cell) for cell in cells]
+            parts.append(_below(f".{field.name}", shape.convert, of_field))
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=_nulls(cells))
+
+    return Shape(python, convert)
+
+
+def struct_type(fields: Iterable[tuple[str, Any, Any]], *, strict_fields: bool) -> type[msgspec.Struct]:
+    """A msgspec type with (name, type, default) *fields*; a default of `msgspec.NODEFAULT` makes one required.
+
+    Names may be anything: the attributes are ``f0``, ``f1``, ... in order.
+    """
+    fields = list(fields)
+    return msgspec.defstruct(
+        "Record",
+        [(f"f{i}", python, msgspec.field(default=default)) for i, (_, python, default) in enumerate(fields)],
+        rename={f"f{i}": name for i, (name, _, _) in enumerate(fields)},
+        forbid_unknown_fields=strict_fields,
+        kw_only=True,
+        gc=False,
+    )
+
+
+def storable_text(convert: Convert) -> Convert:
+    """Strings of a whole column are Postgres' text, which has no U+0000."""
+    return _leaf(
+        lambda cells: _without_nul(convert(cells)),
+        describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{shown(cell)} holds U+0000, which the buffer cannot store"),
+        plausible=lambda cell: "\x00" not in cell,
+    )
+
+
+def _without_nul(text: pa.Array) -> pa.Array:
+    data = text.buffers()[2]
+    if data is not None and np.count_nonzero(np.frombuffer(data, np.uint8)) != data.size:
+        raise _OutOfRange
+    return text
+
+
+def required(convert: Convert) -> Convert:
+    """*convert* that refuses null."""
+
+    def run(cells: Cells) -> pa.Array:
+        array = convert(cells)
+        if array.null_count:
+            nulls = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist()
+            raise Misfits(dict.fromkeys(nulls, Unfit(Reason.MISSING_FIELD, "required, but null")))
+        return array
+
+    return run

@@ -1,0 +1,1 @@
+"""Dagster definitions; no rule about data lives here."""

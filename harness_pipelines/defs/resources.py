@@ -1,0 +1,34 @@
+"""What Dagster's steps get: the harness, and Spark by way of dagster-pyspark."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dagster import ConfigurableResource
+from pydantic import Field
+
+from harness_pipelines.client import Harness, connect
+from harness_pipelines.spec.settings import Settings
+
+
+class HarnessResource(ConfigurableResource[Harness]):
+    """The harness of one installation. Addresses that are not set come from the environment (``HARNESS_DSN``, ...)
+    or from the embedded services of *home*.
+    """
+
+    home: str | None = Field(default=None, description="HARNESS_HOME of the embedded services")
+
+    @contextmanager
+    def opened(self) -> Iterator[Harness]:
+        """The harness, closed at the end of the step."""
+        with connect(Settings.from_env(home=Path(self.home) if self.home else None)) as harness:
+            yield harness
+
+    @contextmanager
+    def opened_with_spark(self) -> Iterator[Harness]:
+        """The harness with a Spark session that dagster-pyspark makes on first use (Connect or any master)."""
+        from dagster_pyspark import LazyPySparkResource  # with PySpark behind it: only runs that need Spark wait for it
+
+        with self.opened() as harness:
+            harness.stores.use_spark(lambda options: LazyPySparkResource(spark_config=dict(options)).spark_session)
+            yield harness

@@ -1,0 +1,217 @@
+"""The assets, checks and jobs of one table: topic -> ingest + buffer (one step) -> tier -> table.
+
+A step runs the worker of `harness run` for a bounded time; what it reports are moves that the ledger has committed.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from uuid import uuid4
+
+from dagster import (
+    AssetCheckExecutionContext,
+    AssetCheckResult,
+    AssetChecksDefinition,
+    AssetCheckSeverity,
+    AssetCheckSpec,
+    AssetExecutionContext,
+    AssetKey,
+    AssetsDefinition,
+    AssetSelection,
+    AssetSpec,
+    Config,
+    Definitions,
+    Failure,
+    MaterializeResult,
+    define_asset_job,
+    in_process_executor,
+    multi_asset,
+    multi_asset_check,
+)
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from pydantic import Field
+
+from harness_pipelines.audit.checks import CHECKS
+from harness_pipelines.defs.resources import HarnessResource
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stages.claims import ClaimKeeper
+from harness_pipelines.stages.expire import expire_once
+from harness_pipelines.stages.worker import CLAIM_LEASE, Worker, WorkerOptions
+from harness_pipelines.stores.open import Stores
+from harness_pipelines.stores.ports import TableRow
+
+TABLE_TAG, STAGE_TAG = "harness/table", "harness/stage"
+
+
+class StageConfig(Config):
+    """How long a run of a stage may go on."""
+
+    for_s: float = Field(default=300.0, gt=0, description="seconds before the run hands over to the next one")
+
+
+def table_definitions(spec: TableSpec) -> Definitions:
+    """Everything that Dagster shows and runs for one table."""
+    topic = AssetSpec(
+        ["kafka", spec.topic], group_name=spec.namespace, kinds={"kafka"}, description=f"Kafka topic {spec.topic}"
+    )
+    return Definitions(
+        assets=[topic, _ingest(spec, topic.key), _tier(spec)],
+        asset_checks=[_checks(spec)],
+        jobs=table_jobs(spec),
+    )
+
+
+def table_jobs(spec: TableSpec) -> list[UnresolvedAssetJobDefinition]:
+    """One job per stage; each runs in one process and is told apart by its tags."""
+    prefix = [spec.namespace, spec.name]
+    steps = {Stage.INGEST: (["ingest"], ["buffer"]), Stage.TIER: (["tier"], [])}
+    return [
+        define_asset_job(
+            job_name(spec.table, stage),
+            selection=AssetSelection.assets(*(AssetKey([*prefix, *key]) for key in keys)),
+            executor_def=in_process_executor,
+            tags={TABLE_TAG: spec.table, STAGE_TAG: stage.value},
+        )
+        for stage, keys in steps.items()
+    ]
+
+
+def job_name(table: str, stage: Stage) -> str:
+    """Name of the job that runs one stage of a table."""
+    return f"{table.replace('.', '__')}__{stage}"
+
+
+def _ingest(spec: TableSpec, topic: AssetKey) -> AssetsDefinition:
+    prefix = [spec.namespace, spec.name]
+    common: dict[str, Any] = {"group_name": spec.namespace, "owners": [], "code_version": "1"}
+
+    @multi_asset(
+        name=f"{spec.namespace}__{spec.name}__take",
+        specs=[
+            AssetSpec([*prefix, "ingest"], deps=[topic], kinds={"python"}, **common),
+            AssetSpec([*prefix, "buffer"], deps=[AssetKey([*prefix, "ingest"])], kinds={"postgres"}, **common),
+        ],
+        op_tags={TABLE_TAG: spec.table},
+    )
+    def ingest(
+        context: AssetExecutionContext, config: StageConfig, harness: HarnessResource
+    ) -> Iterator[MaterializeResult[Any]]:
+        with harness.opened() as opened:
+            table = opened.table(spec.table).row
+            progress = _work(context, opened.stores, table, Stage.INGEST, config.for_s)
+            last = _last_committed(opened.stores, table, Stage.INGEST)
+            yield MaterializeResult(asset_key=[*prefix, "ingest"], metadata=progress | last)
+            yield MaterializeResult(asset_key=[*prefix, "buffer"], metadata=_lags(opened.stores, table) | last)
+
+    return ingest
+
+
+def _tier(spec: TableSpec) -> AssetsDefinition:
+    prefix = [spec.namespace, spec.name]
+    common: dict[str, Any] = {"group_name": spec.namespace, "code_version": "1"}
+
+    @multi_asset(
+        name=f"{spec.namespace}__{spec.name}__move",
+        specs=[
+            AssetSpec([*prefix, "tier"], deps=[AssetKey([*prefix, "buffer"])], kinds={"spark", "iceberg"}, **common),
+            AssetSpec(prefix, deps=[AssetKey([*prefix, "tier"])], kinds={"table"},
+                      description=f"The logical table {spec.table}", **common),
+        ],
+        op_tags={TABLE_TAG: spec.table},
+    )  # fmt: skip
+    def tier(
+        context: AssetExecutionContext, config: StageConfig, harness: HarnessResource
+    ) -> Iterator[MaterializeResult[Any]]:
+        with harness.opened_with_spark() as opened:
+            table = opened.table(spec.table).row
+            progress = _work(context, opened.stores, table, Stage.TIER, config.for_s)
+            expired = _expire(opened.stores, table)
+            head = opened.stores.ledger.head(table)
+            last = _last_committed(opened.stores, table, Stage.TIER)
+            about: dict[str, Any] = {
+                "version": head.version,
+                "snapshot": str(head.stream.snapshot),
+                "metadata": head.stream.metadata,
+            }
+            yield MaterializeResult(asset_key=[*prefix, "tier"], metadata=progress | last | about | expired)
+            yield MaterializeResult(asset_key=prefix, metadata=_lags(opened.stores, table) | about | last)
+
+    return tier
+
+
+def _checks(spec: TableSpec) -> AssetChecksDefinition:
+    key = AssetKey([spec.namespace, spec.name])
+
+    @multi_asset_check(
+        name=f"{spec.namespace}__{spec.name}__checks",
+        specs=[AssetCheckSpec(name, asset=key, description=CHECKS[name].__doc__) for name in CHECKS],
+    )
+    def checks(context: AssetCheckExecutionContext, harness: HarnessResource) -> Iterator[AssetCheckResult]:
+        with harness.opened() as opened:
+            table = opened.table(spec.table).row
+            for name, check in CHECKS.items():
+                found = check(opened.stores, table)
+                yield AssetCheckResult(
+                    passed=found.passed,
+                    asset_key=key,
+                    check_name=name,
+                    severity=AssetCheckSeverity.ERROR,
+                    description=found.description,
+                    metadata=dict(found.numbers),
+                )
+
+    return checks
+
+
+def _work(
+    context: AssetExecutionContext, stores: Stores, table: TableRow, stage: Stage, for_s: float
+) -> dict[str, Any]:
+    """Run one stage until it is idle or its time is over; trouble of the table fails the run by its own message."""
+    options = WorkerOptions(stages=frozenset({stage}), until_idle=True, for_s=for_s, run_id=context.run.run_id)
+    worker = Worker(stores, [table], options)
+    try:
+        worker.run()
+    except HarnessError as error:
+        context.log.error(str(error))
+        raise
+    [progress] = worker.progress
+    if progress.trouble:  # a run that could not do its work is never green; the next tick tries again
+        raise Failure(description="; ".join(f"{stage}: {why}" for stage, why in progress.trouble.items()))
+    return {
+        "rows": progress.rows,
+        "refused": progress.refused,
+        "commits": progress.commits,
+        "moves": progress.moves,
+    }
+
+
+def _expire(stores: Stores, table: TableRow) -> dict[str, Any]:
+    """One run of expire beside tier, unless another worker holds it; SizeGuard fails the run by name."""
+    keeper = ClaimKeeper(stores.ledger, table, Stage.EXPIRE, holder=str(uuid4()), lease=CLAIM_LEASE)
+    if not keeper.acquire():
+        return {"expire": "another worker's"}
+    try:
+        done = expire_once(stores, table, keeper.current())
+    finally:
+        keeper.release()
+    return {"segments_dropped": len(done.dropped), "files_deleted": len(done.deleted)}
+
+
+def _last_committed(stores: Stores, table: TableRow, stage: Stage) -> dict[str, Any]:
+    """The committed move that a materialization stands for (S30)."""
+    found = stores.readers.rows("checks/last_committed", {"table_id": table.table_id, "stage": stage})
+    if not found:
+        return {"move": "none yet"}
+    move: Mapping[str, Any] = found[0]
+    ranges = ", ".join(f"{p}: [{low}, {move['hi'][p]})" for p, low in sorted(move["lo"].items()))
+    return {"move": move["move_id"], "move_rows": move["rows"] or 0, "move_offsets": ranges}
+
+
+def _lags(stores: Stores, table: TableRow) -> dict[str, Any]:
+    positions = stores.ledger.positions(table)
+    return {
+        "buffer_offsets": sum(p.bounds.buffer_hi - p.bounds.stream_hi for p in positions),
+        "lake_offsets": sum(p.bounds.stream_hi - p.bounds.start for p in positions),
+        "partitions": len(positions),
+    }

@@ -1,0 +1,44 @@
+"""One taxonomy of errors: what was expected, what was found, what was written, and which way on is safe.
+
+Idea: dlt's terminal and transient errors, PyIceberg's unknown commit state.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class Recovery(StrEnum):
+    """What the caller may do next."""
+
+    NEVER = "never"  #: the same call can never succeed; a person (or another spec) has to change something
+    REFRESH = "refresh"  #: read the present state again and plan anew
+    RESOLVE = "resolve"  #: the outcome is unknown: ask the ledger before anything else
+
+
+class HarnessError(Exception):
+    """Base of every error that the harness raises on purpose."""
+
+    recovery: ClassVar[Recovery] = Recovery.NEVER
+    exit_code: ClassVar[int] = 1
+
+
+class TryAgain(HarnessError):
+    """Something is away or busy for now; the same command may be repeated (exit code 75)."""
+
+    recovery: ClassVar[Recovery] = Recovery.REFRESH
+    exit_code: ClassVar[int] = 75
+
+
+class OutcomeUnknown(HarnessError):
+    """A commit was sent and its answer was lost (exit code 76)."""
+
+    recovery: ClassVar[Recovery] = Recovery.RESOLVE
+    exit_code: ClassVar[int] = 76
+
+
+class UsageError(HarnessError):
+    """The command or the spec is wrong; nothing was done (exit code 2)."""
+
+    exit_code: ClassVar[int] = 2

@@ -1,0 +1,56 @@
+"""Who may run a stage of a shard. The clock is the database's and is passed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from harness_pipelines.errors import HarnessError, Recovery
+
+
+class Stage(StrEnum):
+    """The stages that work today; the others are added with their issue."""
+
+    INGEST = "ingest"
+    TIER = "tier"
+    EXPIRE = "expire"
+
+
+class FencedOut(HarnessError):
+    """Another holder took the claim over; what this holder staged is never published."""
+
+    recovery = Recovery.NEVER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A holder's right to run one stage of one shard until its lease ends."""
+
+    table_id: int
+    stage: Stage
+    shard: int
+    holder: str  #: uuid of the worker
+    epoch: int  #: strictly larger with every claim
+    lease_until: datetime
+
+
+def may_take(current: Claim | None, *, now: datetime) -> bool:
+    """A claim may be taken when nobody has it or its lease has ended."""
+    return current is None or current.lease_until <= now
+
+
+def check_claim(claim: Claim, current: Claim | None, *, now: datetime) -> None:
+    """The fence: *claim* must still be the current one, and alive (S5). The last check of every commit.
+
+    Raises: FencedOut (NEVER).
+    """
+    what = f"{claim.stage} of table {claim.table_id}, shard {claim.shard}"
+    if current is None or current.epoch != claim.epoch or current.holder != claim.holder:
+        found = "nobody" if current is None else f"epoch {current.epoch}"
+        raise FencedOut(f"{what}: claim epoch {claim.epoch} was taken over, current is {found}; nothing was written")
+    if current.lease_until <= now:
+        raise FencedOut(
+            f"{what}: the lease of epoch {claim.epoch} ended at {current.lease_until:%H:%M:%S.%f}, "
+            f"it is {now:%H:%M:%S.%f}; nothing was written"
+        )

@@ -1,0 +1,102 @@
+"""Units of work: recorded before any file is written, taking effect at most once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.protocol.bounds import Bounds, OffsetRange, Vector
+from harness_pipelines.protocol.claims import Stage
+
+
+class MoveState(StrEnum):
+    PLANNED = "PLANNED"
+    COMMITTED = "COMMITTED"
+    ABANDONED = "ABANDONED"
+    QUARANTINED = "QUARANTINED"
+
+
+class MoveClosed(HarnessError):
+    """The move was committed, abandoned, or has a later attempt: this attempt must not publish (S9)."""
+
+    recovery = Recovery.REFRESH
+
+
+class MoveStuck(HarnessError):
+    """A move failed again and again; it holds its stage until a person has looked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One unit of work of a stage: what it takes, on which base, in which schema, in which attempt."""
+
+    move_id: int
+    table_id: int
+    stage: Stage
+    shard: int
+    lo: Vector
+    hi: Vector
+    base_version: int
+    schema_version: int
+    state: MoveState
+    attempt: int
+    epoch: int
+    rows: int | None = None
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        """The non-empty ranges of the move, by partition."""
+        return tuple(
+            OffsetRange(partition=p, low=self.lo[p], high=self.hi[p])
+            for p in sorted(self.lo)
+            if self.hi[p] > self.lo[p]
+        )
+
+    @property
+    def branch(self) -> str:
+        """Iceberg branch that this attempt alone writes to."""
+        return f"move_{self.move_id}_{self.attempt}"
+
+
+def plan_ranges(bounds: Mapping[int, Bounds], *, offsets_max: int) -> tuple[dict[int, int], dict[int, int]]:
+    """Choose what a tier move takes: everything buffered, at most about *offsets_max* offsets in all.
+
+    Partitions share the budget evenly, so that no partition starves while another one is far behind;
+    what a partition does not need is given to the others.
+    """
+    lag = {p: b.buffer_hi - b.stream_hi for p, b in bounds.items() if b.buffer_hi > b.stream_hi}
+    lo, hi, budget = {}, {}, offsets_max
+    for left, partition in zip(range(len(lag), 0, -1), sorted(lag, key=lambda p: (lag[p], p)), strict=True):
+        take = min(lag[partition], max(budget // left, 1))
+        lo[partition] = bounds[partition].stream_hi
+        hi[partition] = lo[partition] + take
+        budget -= take
+    return lo, hi
+
+
+def halve(lo: Vector, hi: Vector) -> dict[int, int]:
+    """The end of the first half of a move that failed too often; a single offset stays as it is."""
+    return {p: lo[p] + max((hi[p] - lo[p]) // 2, min(1, hi[p] - lo[p])) for p in lo}
+
+
+def check_open(move: Move, current: Move | None) -> None:
+    """Only the attempt that the ledger records as open may publish.
+
+    Raises: MoveClosed (REFRESH).
+    """
+    if current is None:
+        raise MoveClosed(f"move {move.move_id} is not in the ledger; nothing was written")
+    if current.state is not MoveState.PLANNED:
+        raise MoveClosed(f"move {move.move_id} is {current.state} already; nothing was written")
+    if current.attempt != move.attempt or current.epoch != move.epoch:
+        raise MoveClosed(
+            f"move {move.move_id}: attempt {move.attempt} (epoch {move.epoch}) was superseded by "
+            f"attempt {current.attempt} (epoch {current.epoch}); nothing was written"
+        )
+
+
+def next_attempt(move: Move, *, epoch: int) -> Move:
+    """The same range, base and schema under a new attempt number (S25)."""
+    return replace(move, attempt=move.attempt + 1, epoch=epoch)

@@ -1,0 +1,125 @@
+"""The read plan: what a reader of one read state opens, in any engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.bounds import Bounds
+
+PLAN_FORMAT = 1
+
+
+class UnknownPlanFormat(HarnessError):
+    """A read plan of a later harness."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRef:
+    """One buffer table, by its name in the schema ``harness_buffer``, and the schema its rows have."""
+
+    name: str
+    schema_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPart:
+    """Rows ``[low, high)`` per partition of the stream view that one metadata file pins."""
+
+    metadata: str  #: location of the immutable Iceberg metadata JSON
+    low: Mapping[int, int]
+    high: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferPart:
+    """Rows ``[low, high)`` per partition, all of them in the named segments."""
+
+    segments: tuple[SegmentRef, ...]
+    low: Mapping[int, int]
+    high: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailPart:
+    """Records ``[low, high)`` per partition that only Kafka has."""
+
+    topic: str
+    low: Mapping[int, int]
+    high: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """A consistent cut of one table: disjoint parts, each with its own bounds.
+
+    ``stream`` holds one part (the pinned head) or two when an old version is read whose buffered rows have
+    moved to the lake since. A reader filters every part by its bounds; a missing file or segment is an error.
+    """
+
+    table: str
+    table_id: int
+    version: int
+    schema_version: int
+    fields: tuple[Mapping[str, Any], ...]  #: Iceberg's JSON form of the user's columns, with field ids
+    bounds: Mapping[int, Bounds]
+    stream: tuple[StreamPart, ...]
+    buffer: BufferPart | None
+    tail: TailPart | None
+    lease_id: str
+    lease_until: datetime
+    format: int = PLAN_FORMAT
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as ``explain --json`` prints it and other engines read it."""
+        return {
+            "format": self.format,
+            "table": self.table,
+            "table_id": self.table_id,
+            "version": self.version,
+            "schema_version": self.schema_version,
+            "fields": [dict(field) for field in self.fields],
+            "bounds": {str(p): self.bounds[p].to_json() for p in sorted(self.bounds)},
+            "stream": [{"metadata": s.metadata, **_ranges(s.low, s.high)} for s in self.stream],
+            "buffer": self.buffer
+            and {
+                "segments": [{"name": s.name, "schema_version": s.schema_version} for s in self.buffer.segments],
+                **_ranges(self.buffer.low, self.buffer.high),
+            },
+            "tail": self.tail and {"topic": self.tail.topic, **_ranges(self.tail.low, self.tail.high)},
+            "lease_id": self.lease_id,
+            "lease_until": self.lease_until.isoformat(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ReadPlan:
+        """Read a plan back. Raises: UnknownPlanFormat."""
+        if value.get("format") != PLAN_FORMAT:
+            raise UnknownPlanFormat(f"read plan of format {value.get('format')!r}; this harness reads {PLAN_FORMAT}")
+        buffer, tail = value["buffer"], value["tail"]
+        return cls(
+            table=value["table"],
+            table_id=value["table_id"],
+            version=value["version"],
+            schema_version=value["schema_version"],
+            fields=tuple(value["fields"]),
+            bounds={int(p): Bounds(**b) for p, b in value["bounds"].items()},
+            stream=tuple(StreamPart(metadata=s["metadata"], **_vectors(s)) for s in value["stream"]),
+            buffer=buffer
+            and BufferPart(segments=tuple(SegmentRef(**s) for s in buffer["segments"]), **_vectors(buffer)),
+            tail=tail and TailPart(topic=tail["topic"], **_vectors(tail)),
+            lease_id=value["lease_id"],
+            lease_until=datetime.fromisoformat(value["lease_until"]),
+        )
+
+
+def _ranges(low: Mapping[int, int], high: Mapping[int, int]) -> dict[str, Any]:
+    return {"ranges": {str(p): [low[p], high[p]] for p in sorted(low)}}
+
+
+def _vectors(value: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+    ranges = {int(p): r for p, r in value["ranges"].items()}
+    return {"low": {p: r[0] for p, r in ranges.items()}, "high": {p: r[1] for p, r in ranges.items()}}

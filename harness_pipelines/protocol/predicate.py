@@ -1,0 +1,257 @@
+"""What a `where` means: a tree without NOT, typed by the table's columns, that every engine evaluates alike.
+
+A comparison with NULL is not true, so such a row is left out, by `!=` and `not in` too. NaN equals nothing and is
+neither above nor below anything. Text compares by its bytes in UTF-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+from harness_pipelines.spec.types import Type
+
+#: A literal in its column's physical form: dates are days and times and timestamps microseconds (int), a UUID is bytes.
+Value = bool | int | float | Decimal | str | bytes
+PARTITION, OFFSET = "_kafka_partition", "_kafka_offset"
+
+
+class Op(StrEnum):
+    """How a column is compared."""
+
+    EQ = "="
+    NE = "!="
+    LT = "<"
+    LE = "<="
+    GT = ">"
+    GE = ">="
+
+    @property
+    def negated(self) -> Op:
+        return _NEGATED[self]
+
+    @property
+    def turned(self) -> Op:
+        """The same comparison with its sides changed over."""
+        return _TURNED.get(self, self)
+
+
+_NEGATED = {Op.EQ: Op.NE, Op.NE: Op.EQ, Op.LT: Op.GE, Op.GE: Op.LT, Op.GT: Op.LE, Op.LE: Op.GT}
+_TURNED = {Op.LT: Op.GT, Op.GT: Op.LT, Op.LE: Op.GE, Op.GE: Op.LE}
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A column, or a field of a struct column."""
+
+    path: tuple[str, ...]
+    type: Type
+
+    @property
+    def column(self) -> str:
+        return self.path[0]
+
+    @property
+    def is_nested(self) -> bool:
+        return len(self.path) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """True or false for every row."""
+
+    value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    ref: Ref
+    op: Op
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """``ref in values`` or, negated, ``ref not in values``."""
+
+    ref: Ref
+    values: tuple[Value, ...]
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    ref: Ref
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IsNaN:
+    """Negated, it holds for every number that is neither NaN nor NULL."""
+
+    ref: Ref
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """SQL's LIKE: ``%`` any text, ``_`` one character, backslash quotes."""
+
+    ref: Ref
+    pattern: str
+    negated: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """The text that every match begins with."""
+        return "".join(self._prefix())
+
+    @property
+    def is_prefix(self) -> bool:
+        """True if the pattern says no more than that a text begins with `prefix`."""
+        bare = self.prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        return self.pattern.rstrip("%") == bare and self.pattern.endswith("%") and not self.pattern.endswith("\\%")
+
+    def _prefix(self) -> Iterator[str]:
+        characters = iter(self.pattern)
+        for character in characters:
+            if character in "%_":
+                return
+            yield next(characters, "\\") if character == "\\" else character
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    parts: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    parts: tuple[Predicate, ...]
+
+
+Leaf = Constant | Compare | OneOf | IsNull | IsNaN | Like
+Predicate = Leaf | All | AnyOf
+TRUE, FALSE = Constant(True), Constant(False)
+
+
+def all_of(*parts: Predicate) -> Predicate:
+    """Conjunction, simplified."""
+    left = [part for part in parts if part != TRUE]
+    if FALSE in left:
+        return FALSE
+    return left[0] if len(left) == 1 else All(tuple(left)) if left else TRUE
+
+
+def any_of(*parts: Predicate) -> Predicate:
+    """Disjunction, simplified."""
+    left = [part for part in parts if part != FALSE]
+    if TRUE in left:
+        return TRUE
+    return left[0] if len(left) == 1 else AnyOf(tuple(left)) if left else FALSE
+
+
+def negate(predicate: Predicate) -> Predicate:
+    """NOT, carried down to the leaves: what is unknown stays unknown."""
+    match predicate:
+        case Constant(value):
+            return Constant(not value)
+        case Compare(ref, op, value):
+            return Compare(ref, op.negated, value)
+        case OneOf(ref, values, negated):
+            return OneOf(ref, values, not negated)
+        case IsNull(ref, negated):
+            return IsNull(ref, not negated)
+        case IsNaN(ref, negated):
+            return IsNaN(ref, not negated)
+        case Like(ref, pattern, negated):
+            return Like(ref, pattern, not negated)
+        case All(parts):
+            return any_of(*map(negate, parts))
+        case AnyOf(parts):
+            return all_of(*map(negate, parts))
+
+
+def relaxed(predicate: Predicate, keep: Callable[[Leaf], bool]) -> Predicate:
+    """A predicate that holds wherever *predicate* does and has only leaves that an engine can *keep*."""
+    match predicate:
+        case All(parts):
+            return all_of(*(relaxed(part, keep) for part in parts))
+        case AnyOf(parts):
+            return any_of(*(relaxed(part, keep) for part in parts))
+    return predicate if isinstance(predicate, Constant) or keep(predicate) else TRUE
+
+
+def refs(predicate: Predicate) -> Iterator[Ref]:
+    """Every reference in *predicate*."""
+    match predicate:
+        case All(parts) | AnyOf(parts):
+            for part in parts:
+                yield from refs(part)
+        case Constant():
+            return
+        case leaf:
+            yield leaf.ref
+
+
+Ranges = Mapping[int, tuple[int, int]]  #: partition -> [low, high)
+
+
+def narrowed(ranges: Ranges, predicate: Predicate) -> dict[int, tuple[int, int]]:
+    """The parts of *ranges* in which rows can match: one run per partition, no empty ones."""
+    found = {p: _hull(predicate, p, low, high) for p, (low, high) in ranges.items()}
+    return {p: run for p, run in found.items() if run[0] < run[1]}
+
+
+def _hull(predicate: Predicate, partition: int, low: int, high: int) -> tuple[int, int]:
+    """The smallest run of offsets in [low, high) of *partition* that holds all matches, as far as offsets tell."""
+    match predicate:
+        case Constant(value):
+            return (low, high) if value else (low, low)
+        case All(parts):
+            for part in parts:
+                low, high = _hull(part, partition, low, high)
+            return low, high
+        case AnyOf(parts):
+            runs = [run for run in (_hull(part, partition, low, high) for part in parts) if run[0] < run[1]]
+            return (min(r[0] for r in runs), max(r[1] for r in runs)) if runs else (low, low)
+        case Compare(ref, op, int(value)) if ref.column == PARTITION:
+            return (low, high) if _holds(partition, op, value) else (low, low)
+        case Compare(ref, op, int(value)) if ref.column == OFFSET:
+            return _clipped(op, value, low, high)
+        case OneOf(ref, values, negated) if ref.column == PARTITION:
+            return (low, high) if (partition in values) != negated else (low, low)
+        case OneOf(ref, values, False) if ref.column == OFFSET:
+            inside = [v for v in values if isinstance(v, int) and low <= v < high]
+            return (min(inside), max(inside) + 1) if inside else (low, low)
+        case IsNull(ref, False) if ref.column in (PARTITION, OFFSET):
+            return low, low
+    return low, high
+
+
+def _holds(left: int, op: Op, right: int) -> bool:
+    return {
+        Op.EQ: left == right,
+        Op.NE: left != right,
+        Op.LT: left < right,
+        Op.LE: left <= right,
+        Op.GT: left > right,
+        Op.GE: left >= right,
+    }[op]
+
+
+def _clipped(op: Op, value: int, low: int, high: int) -> tuple[int, int]:
+    match op:
+        case Op.EQ:
+            low, high = max(low, value), min(high, value + 1)
+        case Op.LT:
+            high = min(high, value)
+        case Op.LE:
+            high = min(high, value + 1)
+        case Op.GT:
+            low = max(low, value + 1)
+        case Op.GE:
+            low = max(low, value)
+    return (low, high) if low < high else (low, low)

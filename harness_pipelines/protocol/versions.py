@@ -1,0 +1,113 @@
+"""Published states of the lake side of a table, and which of them answers for an old read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.bounds import Bounds, Vector, check_starts, covers, lowest
+from harness_pipelines.protocol.moves import Move
+
+
+class VersionGone(HarnessError):
+    """The version is not retained any more, or never was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One Iceberg table as a version pins it."""
+
+    metadata: str  #: location of the metadata JSON
+    snapshot: int  #: id of the snapshot that the metadata's main branch names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One published state, numbered without gaps."""
+
+    table_id: int
+    version: int
+    stream: View
+    schema_version: int
+    bounds: Mapping[int, Bounds]
+    move_id: int | None
+    committed_at: datetime
+
+    @property
+    def stream_hi(self) -> dict[int, int]:
+        return {p: b.stream_hi for p, b in self.bounds.items()}
+
+    @property
+    def buffer_hi(self) -> dict[int, int]:
+        return {p: b.buffer_hi for p, b in self.bounds.items()}
+
+
+class ForeignCommit(HarnessError):
+    """Somebody else committed to a view of the table; only the harness may."""
+
+
+def check_base(head: Version, base_snapshot: int) -> None:
+    """What is built on must be what the ledger published last: another writer's rows are never taken over.
+
+    Raises: ForeignCommit (NEVER).
+    """
+    if head.stream.snapshot != base_snapshot:
+        raise ForeignCommit(
+            f"the stream view is at snapshot {base_snapshot}, version {head.version} published "
+            f"{head.stream.snapshot}: another writer committed to it. Nothing was written; `harness audit` lists its "
+            f"rows, and setting main back to snapshot {head.stream.snapshot} lets the table go on"
+        )
+
+
+def advance_stream(
+    head: Version, move: Move, *, stream: View, buffer_hi: Vector, starts: Vector, now: datetime
+) -> Version:
+    """The next version: *head* as locked with only this move's columns changed.
+
+    Raises: BoundaryGap (REFRESH).
+    """
+    positions = {p: head.bounds.get(p, Bounds.at(starts[p])) for p in buffer_hi}
+    check_starts(move.lo, {p: b.stream_hi for p, b in positions.items()}, what="the stream view")
+    bounds = {
+        p: Bounds(start=b.start, batch_hi=b.batch_hi, stream_hi=move.hi.get(p, b.stream_hi), buffer_hi=buffer_hi[p])
+        for p, b in positions.items()
+    }
+    return replace(head, version=head.version + 1, stream=stream, bounds=bounds, move_id=move.move_id, committed_at=now)
+
+
+def answering_version(old: Version, later: Iterable[Version]) -> Version | None:
+    """``w(v)``: the first version after *old* whose stream view holds all that *old* had buffered.
+
+    ``None`` means that the buffer still answers for ``[stream_hi(old), buffer_hi(old))``.
+    """
+    wanted = old.buffer_hi
+    if covers(old.stream_hi, wanted):
+        return old
+    candidates = sorted((v for v in later if v.version > old.version), key=lambda v: v.version)
+    return next((v for v in candidates if covers(v.stream_hi, wanted)), None)
+
+
+def trim_floor(
+    versions: Sequence[Version],
+    leased: Sequence[Version],
+    *,
+    retained: Sequence[Version],
+    grace: timedelta,
+    now: datetime,
+) -> dict[int, int]:
+    """Below this vector no reader, lease or revert needs the buffer.
+
+    *versions* are all known versions, oldest first; *leased* those that live leases name; *retained* those
+    that can be read as old versions. The floor is the stream position of the newest version that is older
+    than *grace* (so that a revert within the grace finds its rows), lowered to every lease's position and to
+    every retained version that the stream view does not answer for yet.
+    """
+    settled = [v for v in versions if v.committed_at <= now - grace]
+    if not settled:
+        return {p: b.start for v in versions[:1] for p, b in v.bounds.items()}
+    waiting = [v for v in retained if answering_version(v, versions) is None]
+    # A version that does not know a partition yet was read with that partition's rows from the buffer.
+    starts = {p: b.start for v in versions for p, b in v.bounds.items()}
+    return lowest([starts | v.stream_hi for v in (settled[-1], *leased, *waiting)])

@@ -1,0 +1,171 @@
+"""The union read in plain Python: one plan, all tiers, Arrow out, no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from harness_pipelines.protocol.plan import ReadPlan, TailPart
+from harness_pipelines.protocol.predicate import TRUE
+from harness_pipelines.read.selection import Selection, Work, work_of
+from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
+from harness_pipelines.stores.conform import conformed
+from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, LakeStats, scan
+from harness_pipelines.stores.predicates import to_arrow
+
+#: Rows of a tail part with the user's columns and all coordinates; the reader filters and projects them.
+TailRows = Callable[[TailPart], pa.Table]
+
+
+@dataclass(slots=True, kw_only=True)
+class ReadStats:
+    """What a read took from each tier."""
+
+    lake: LakeStats = field(default_factory=LakeStats)
+    buffer: BufferStats = field(default_factory=BufferStats)
+    tail_rows: int = 0
+    rows: int = 0  #: returned
+    offsets: dict[str, tuple[int, int]] = field(default_factory=dict)  #: tier -> in the plan, left after `where`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReadResult:
+    """The rows of a read and what they took."""
+
+    rows: pa.Table
+    stats: ReadStats
+
+
+class ArrowSources(Protocol):
+    """What `read_arrow` needs of the opened stores."""
+
+    @property
+    def buffer_reader(self) -> BufferReader: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrowReader:
+    """Executes read plans. ``check_lease`` raises when the plan's lease has ended."""
+
+    buffer: BufferReader
+    tail_rows: TailRows | None = None
+
+    def read(
+        self, plan: ReadPlan, selection: Selection, *, check_lease: Callable[[], None], stats: ReadStats | None = None
+    ) -> pa.Table:
+        """All wanted rows; in offset order within each partition of each lake file, otherwise in no order.
+
+        Raises: UnknownColumn, WhereError, LakeFileMissing, SegmentMissing, and what *check_lease* raises.
+        """
+        stats = stats or ReadStats()
+        work = work_of(plan, selection)
+        tables = list(self._tables(plan, work, stats))
+        check_lease()
+        return pa.concat_tables([work.schema.empty_table(), *tables])
+
+    def batches(
+        self, plan: ReadPlan, selection: Selection, *, check_lease: Callable[[], None], stats: ReadStats | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The same rows bit by bit: what is held at once is a few lake files and 16 MB of the buffer."""
+        stats = stats or ReadStats()
+        work = work_of(plan, selection)
+        for table in self._tables(plan, work, stats):
+            check_lease()
+            yield from table.to_batches()
+        check_lease()
+
+    def _tables(self, plan: ReadPlan, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
+        stats.offsets = dict(work.pruned)
+        left = work.limit
+        for raw in self._sources(plan, work, stats):
+            if left is not None and left <= 0:
+                return
+            table = _finished(raw, work)
+            if left is not None:
+                table = table.slice(0, left)
+                left -= table.num_rows
+            stats.rows += table.num_rows
+            if table.num_rows:
+                yield table
+            if left == 0:
+                return
+
+    def _sources(self, plan: ReadPlan, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
+        if work.limit == 0:
+            return
+        for part in work.stream:
+            query = LakeQuery(
+                table=work.table,
+                version=work.version,
+                ranges=part.ranges,
+                columns=[LakeColumn(name=c.name, field_id=c.field_id) for c in work.needed],
+                where=work.where,
+                limit=work.limit,
+            )
+            yield from scan(part.metadata, query, stats.lake)
+        if work.segments:
+            wanted = BufferQuery(
+                table=work.table,
+                segments=work.segments,
+                ranges=work.buffer,
+                schema=work.needed_schema,
+                where=work.where,
+                limit=work.limit,
+            )
+            yield from self.buffer.batches(wanted, stats.buffer)
+        if work.tail and plan.tail is not None and self.tail_rows is not None:
+            yield from self._tail(plan.tail, work, stats)
+
+    def _tail(self, tail: TailPart, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
+        assert self.tail_rows is not None
+        low = {p: run[0] for p, run in work.tail.items()}
+        high = {p: run[1] for p, run in work.tail.items()}
+        table = self.tail_rows(TailPart(topic=tail.topic, low=low, high=high))
+        stats.tail_rows += table.num_rows
+        yield table.select(work.needed_schema.names)
+
+
+def _finished(table: pa.Table, work: Work) -> pa.Table:
+    """*table* with the exact types, the exact filter and the wanted columns only."""
+    table = conformed(table, work.needed_schema)
+    if work.where != TRUE:
+        table = table.filter(to_arrow(work.where))
+    return table if work.needed == work.columns else table.select([column.name for column in work.columns])
+
+
+def read_arrow(
+    plan: ReadPlan,
+    sources: ArrowSources,
+    *,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    coordinates: bool | Sequence[str] = False,
+    limit: int | None = None,
+    check_lease: Callable[[], None],
+    tail_rows: TailRows | None = None,
+) -> ReadResult:
+    """Read *plan* in one go; what the arguments mean: `Selection`, what can go wrong: `ArrowReader.read`."""
+    selection = Selection(columns=columns, where=where, coordinates=coordinates, limit=limit)
+    reader = ArrowReader(buffer=sources.buffer_reader, tail_rows=tail_rows)
+    stats = ReadStats()
+    return ReadResult(rows=reader.read(plan, selection, check_lease=check_lease, stats=stats), stats=stats)
+
+
+def iter_batches(
+    plan: ReadPlan,
+    sources: ArrowSources,
+    *,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    coordinates: bool | Sequence[str] = False,
+    limit: int | None = None,
+    check_lease: Callable[[], None],
+    tail_rows: TailRows | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read *plan* batch by batch in bounded memory."""
+    selection = Selection(columns=columns, where=where, coordinates=coordinates, limit=limit)
+    reader = ArrowReader(buffer=sources.buffer_reader, tail_rows=tail_rows)
+    return reader.batches(plan, selection, check_lease=check_lease)

@@ -1,0 +1,79 @@
+"""From a leased read state to the read plan that any engine can run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.plan import BufferPart, ReadPlan, StreamPart, TailPart
+from harness_pipelines.stores.ports import ReadState, TableRow
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+
+def make_plan(
+    stores: Stores, table: TableRow, *, at: int | None, tail: bool, holder: str, lease: timedelta
+) -> ReadPlan:
+    """Lease a read state of *table* and name what a reader of it opens.
+
+    With *tail* the plan also names what only Kafka has, up to its last stable offsets of now; an old version has no
+    tail. Raises: VersionGone, KafkaUnreachable (only with *tail*).
+    """
+    state = stores.leases.look(table, holder=holder, lease=lease, at=at)
+    return ReadPlan(
+        table=table.name,
+        table_id=table.table_id,
+        version=state.version.version,
+        schema_version=state.version.schema_version,
+        fields=table.fields,
+        bounds=state.bounds,
+        stream=_stream(state),
+        buffer=_buffer(state),
+        tail=_tail(stores, table, state.bounds) if tail and at is None else None,
+        lease_id=state.lease_id,
+        lease_until=state.lease_until,
+    )
+
+
+def _stream(state: ReadState) -> tuple[StreamPart, ...]:
+    """The pinned view below ``stream_hi``, and for an old version the view that has its buffered rows by now."""
+    parts = []
+    start, stream_hi, buffer_hi = _vectors(state.bounds)
+    if low := {p: o for p, o in start.items() if stream_hi[p] > o}:
+        high = {p: stream_hi[p] for p in low}
+        parts.append(StreamPart(metadata=state.version.stream.metadata, low=low, high=high))
+    if state.answered_by is not None and (low := _moved(stream_hi, buffer_hi)):
+        high = {p: buffer_hi[p] for p in low}
+        parts.append(StreamPart(metadata=state.answered_by.stream.metadata, low=low, high=high))
+    return tuple(parts)
+
+
+def _buffer(state: ReadState) -> BufferPart | None:
+    _, stream_hi, buffer_hi = _vectors(state.bounds)
+    low = _moved(stream_hi, buffer_hi)
+    if not low or state.answered_by is not None:
+        return None
+    return BufferPart(segments=state.segments, low=low, high={p: buffer_hi[p] for p in low})
+
+
+def _tail(stores: Stores, table: TableRow, bounds: Mapping[int, Bounds]) -> TailPart | None:
+    ends = stores.log.watermarks(table.spec.topic, bounds)
+    low = {p: b.buffer_hi for p, b in bounds.items() if ends[p].end > b.buffer_hi}
+    if not low:
+        return None
+    return TailPart(topic=table.spec.topic, low=low, high={p: ends[p].end for p in low})
+
+
+def _moved(stream_hi: Mapping[int, int], buffer_hi: Mapping[int, int]) -> dict[int, int]:
+    return {p: o for p, o in stream_hi.items() if buffer_hi[p] > o}
+
+
+def _vectors(bounds: Mapping[int, Bounds]) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
+    return (
+        {p: b.start for p, b in bounds.items()},
+        {p: b.stream_hi for p, b in bounds.items()},
+        {p: b.buffer_hi for p, b in bounds.items()},
+    )

@@ -1,0 +1,181 @@
+"""What a read asks for, checked against the columns of the plan, and what of the plan can hold such rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from harness_pipelines.protocol.plan import ReadPlan, SegmentRef
+from harness_pipelines.protocol.predicate import TRUE, Predicate, Ranges, narrowed, refs
+from harness_pipelines.read.where import WhereError, parse_where, unknown_column
+from harness_pipelines.spec.arrow import COORDINATES, arrow_type
+from harness_pipelines.spec.types import FieldType, ListType, MapType, Primitive, StructType, Type, parse_type
+
+COORDINATE_TYPES: Mapping[str, Type] = {
+    "_kafka_partition": Primitive("int"),
+    "_kafka_offset": Primitive("long"),
+    "_kafka_timestamp": Primitive("timestamptz"),
+    "_op": Primitive("string"),
+    "_schema_version": Primitive("int"),
+}
+
+
+class UnknownColumn(WhereError):
+    """A column that the table does not have, or that was asked for twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Columns (None: all of the user's), rows and size of a read.
+
+    ``coordinates``: True for all five behind the columns, or some of them by name; ``columns`` may name them too.
+    """
+
+    columns: Sequence[str] | None = None
+    where: str | None = None
+    coordinates: bool | Sequence[str] = False
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadColumn:
+    """A column of the table: one of the user's has a field id, a coordinate has none."""
+
+    name: str
+    type: Type
+    required: bool
+    field_id: int | None
+
+    @property
+    def arrow(self) -> pa.Field:
+        return pa.field(self.name, arrow_type(self.type), nullable=not self.required)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamWork:
+    """Ranges of one pinned metadata file that can hold wanted rows."""
+
+    metadata: str
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A plan narrowed to a selection: what is left has to be read."""
+
+    table: str
+    version: int
+    columns: tuple[ReadColumn, ...]  #: of the result, in order
+    needed: tuple[ReadColumn, ...]  #: these and those that only `where` needs; never empty
+    where: Predicate
+    limit: int | None
+    stream: tuple[StreamWork, ...]
+    segments: tuple[SegmentRef, ...]
+    buffer: Ranges
+    tail: Ranges
+    pruned: Mapping[str, tuple[int, int]] = field(default_factory=dict)  #: tier -> offsets before and after `where`
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([column.arrow for column in self.columns])
+
+    @property
+    def needed_schema(self) -> pa.Schema:
+        return pa.schema([column.arrow for column in self.needed])
+
+
+def work_of(plan: ReadPlan, selection: Selection) -> Work:
+    """Check *selection* and leave out of *plan* what its predicates on the coordinates rule out.
+
+    Raises: UnknownColumn, WhereError.
+    """
+    known = table_columns(plan)
+    columns = _chosen(known, selection)
+    where = parse_where(selection.where, {c.name: c.type for c in known.values()}) if selection.where else TRUE
+    extra = [known[name] for name in dict.fromkeys(ref.column for ref in refs(where)) if known[name] not in columns]
+    needed = (*columns, *extra) or (known["_kafka_offset"],)
+    offsets: dict[str, tuple[int, int]] = {}
+    stream = []
+    for part in plan.stream:
+        ranges = _narrowed("stream", part.low, part.high, where, offsets)
+        if ranges:
+            stream.append(StreamWork(metadata=part.metadata, ranges=ranges))
+    buffer = _narrowed("buffer", plan.buffer.low, plan.buffer.high, where, offsets) if plan.buffer else {}
+    tail = _narrowed("tail", plan.tail.low, plan.tail.high, where, offsets) if plan.tail else {}
+    return Work(
+        table=plan.table,
+        version=plan.version,
+        columns=columns,
+        needed=needed,
+        where=where,
+        limit=selection.limit,
+        stream=tuple(stream),
+        segments=plan.buffer.segments if plan.buffer and buffer else (),
+        buffer=buffer,
+        tail=tail,
+        pruned=offsets,
+    )
+
+
+def _narrowed(
+    tier: str, low: Mapping[int, int], high: Mapping[int, int], where: Predicate, offsets: dict[str, tuple[int, int]]
+) -> dict[int, tuple[int, int]]:
+    ranges = narrowed({p: (low[p], high[p]) for p in low}, where)
+    before, after = offsets.get(tier, (0, 0))
+    offsets[tier] = (before + sum(high[p] - low[p] for p in low), after + sum(h - lo for lo, h in ranges.values()))
+    return ranges
+
+
+def _chosen(known: Mapping[str, ReadColumn], selection: Selection) -> tuple[ReadColumn, ...]:
+    asked = list(selection.columns) if selection.columns is not None else list(_users(known))
+    wanted = selection.coordinates
+    coordinates = COORDINATES.names if wanted is True else list(wanted or ())
+    for name in coordinates:
+        if name not in COORDINATES.names:
+            raise UnknownColumn(f"{name!r} is no coordinate; coordinates: {', '.join(COORDINATES.names)}")
+    names = [*asked, *(name for name in coordinates if name not in asked)]
+    if unknown := [name for name in names if name not in known]:
+        raise UnknownColumn(unknown_column(unknown[0], list(known)))
+    if len(set(names)) != len(names):
+        raise UnknownColumn(f"column {max(names, key=names.count)!r} is asked for twice")
+    return tuple(known[name] for name in names)
+
+
+def _users(known: Mapping[str, ReadColumn]) -> Iterator[str]:
+    return (name for name, column in known.items() if column.field_id is not None)
+
+
+def table_columns(plan: ReadPlan) -> dict[str, ReadColumn]:
+    """All columns of the plan's table by name: the user's in spec order, then the coordinates."""
+    return {column.name: column for column in _columns(orjson.dumps([dict(field) for field in plan.fields]))}
+
+
+@lru_cache(maxsize=256)
+def _columns(fields: bytes) -> tuple[ReadColumn, ...]:
+    user = (
+        ReadColumn(name=f["name"], type=type_from_json(f["type"]), required=f["required"], field_id=f["id"])
+        for f in orjson.loads(fields)
+    )
+    coordinates = (
+        ReadColumn(name=f.name, type=COORDINATE_TYPES[f.name], required=not f.nullable, field_id=None)
+        for f in COORDINATES
+    )
+    return (*user, *coordinates)
+
+
+def type_from_json(value: Any) -> Type:
+    """Read a type in Iceberg's JSON form."""
+    if isinstance(value, str):
+        return parse_type(value)
+    match value["type"]:
+        case "list":
+            return ListType(type_from_json(value["element"]))
+        case "map":
+            return MapType(type_from_json(value["key"]), type_from_json(value["value"]))
+        case _:
+            return StructType(tuple(FieldType(f["name"], type_from_json(f["type"])) for f in value["fields"]))

@@ -1,0 +1,91 @@
+"""The union read as one lazy Spark DataFrame: the same plan, the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from harness_pipelines.protocol.plan import ReadPlan, TailPart
+from harness_pipelines.protocol.predicate import TRUE
+from harness_pipelines.read.selection import Selection, Work, work_of
+from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery
+from harness_pipelines.stores.postgres import READER
+from harness_pipelines.stores.spark import jdbc_options
+from harness_pipelines.stores.spark_read import (
+    GuardedJdbc,
+    RowsWanted,
+    filtered,
+    guard_frame,
+    lake_frame,
+    segments_frame,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: A frame with the user's columns and all coordinates of a tail part, as Spark's Kafka source and a codec give it.
+TailFrame = Callable[["SparkSession", TailPart], "DataFrame"]
+
+
+class SparkSources(Protocol):
+    """What `to_spark` needs of the opened stores."""
+
+    @property
+    def dsn(self) -> str: ...
+
+
+def to_spark(
+    spark: SparkSession,
+    plan: ReadPlan,
+    sources: SparkSources,
+    *,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    coordinates: bool | Sequence[str] = False,
+    view: str | None = None,
+    tail_frame: TailFrame | None = None,
+) -> DataFrame:
+    """The rows of *plan* as a DataFrame; with *view* it is also a temp view of that name.
+
+    Its use after the plan's lease ended fails with "lease … of this read ended at …". Filters and columns that are
+    added later reach the lake, and the buffer as far as they are on numbers, text and coordinates; a *where* given
+    here reaches both in every type. UUIDs are text and times are microseconds of the day (long) in Spark.
+
+    Raises: UnknownColumn, WhereError, LakeFileMissing.
+    """
+    work = work_of(plan, Selection(columns=columns, where=where, coordinates=coordinates))
+    jdbc = GuardedJdbc(options=jdbc_options(sources.dsn, role=READER), lease_id=plan.lease_id)
+    frames = list(_frames(spark, plan, work, jdbc=jdbc, tail_frame=tail_frame))
+    union = frames[0]
+    for frame in frames[1:]:
+        union = union.unionAll(frame)
+    if work.needed != work.columns:
+        union = filtered(union, TRUE, [column.name for column in work.columns])
+    if view is not None:
+        union.createOrReplaceTempView(view)
+    return union
+
+
+def _frames(
+    spark: SparkSession, plan: ReadPlan, work: Work, *, jdbc: GuardedJdbc, tail_frame: TailFrame | None
+) -> Iterator[DataFrame]:
+    """The guard comes first, so that `limit` and `show` run it too; the buffer's part is its own guard."""
+    if work.segments:
+        rows = RowsWanted(ranges=work.buffer, where=work.where)
+        yield segments_frame(spark, jdbc, segments=work.segments, columns=work.needed, rows=rows)
+    else:
+        yield guard_frame(spark, jdbc, columns=work.needed)
+    for part in work.stream:
+        query = LakeQuery(
+            table=work.table,
+            version=work.version,
+            ranges=part.ranges,
+            columns=[LakeColumn(name=c.name, field_id=c.field_id) for c in work.needed],
+            where=work.where,
+        )
+        yield lake_frame(spark, part.metadata, query)
+    if work.tail and plan.tail is not None and tail_frame is not None:
+        low = {p: run[0] for p, run in work.tail.items()}
+        high = {p: run[1] for p, run in work.tail.items()}
+        tail = tail_frame(spark, TailPart(topic=plan.tail.topic, low=low, high=high))
+        yield filtered(tail, work.where, [c.name for c in work.needed])

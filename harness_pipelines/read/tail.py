@@ -1,0 +1,57 @@
+"""Records that only Kafka has, decoded for a union read."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from harness_pipelines.errors import TryAgain
+from harness_pipelines.protocol.plan import TailPart
+from harness_pipelines.spec.arrow import arrow_schema
+from harness_pipelines.stages.ingest import codec_for, decode_batch
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.ports_log import below
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+POLL_RECORDS = 65_536
+SILENCE_S_MAX = 30.0
+
+
+class TailSilent(TryAgain):
+    """Kafka said that records are there and did not hand them out in time."""
+
+
+def read_tail(stores: Stores, table: TableRow, part: TailPart) -> pa.Table:
+    """Rows of the user's columns and all coordinates for ``[low, high)`` of each partition of *part*.
+
+    Records that do not fit are left out: ingest will set them aside. Raises: TailSilent and what the log raises.
+    """
+    codec, left = codec_for(table.spec), dict(part.high)
+    pieces: list[pa.Table] = []
+    heard = time.monotonic()
+    with stores.log.reader(part.topic, part.low, identity=table.identity) as reader:
+        while left:
+            batches = reader.poll(POLL_RECORDS, 0.5)
+            if batches:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > SILENCE_S_MAX:
+                raise TailSilent(f"{table.name}: no record of {part.topic} for {SILENCE_S_MAX:g} s, waiting for {left}")
+            for batch in batches:
+                if batch.partition in left:
+                    pieces.append(
+                        _rows(table, decode_batch(table, codec, below(batch, part.high[batch.partition])).rows)
+                    )
+                    if batch.high >= part.high[batch.partition]:
+                        del left[batch.partition]
+    schema = arrow_schema(table.spec.columns, coordinates=True)
+    return pa.concat_tables([schema.empty_table(), *(piece.select(schema.names).cast(schema) for piece in pieces)])
+
+
+def _rows(table: TableRow, rows: pa.Table) -> pa.Table:
+    length = rows.num_rows
+    rows = rows.append_column("_op", pa.repeat(pa.scalar("put"), length))
+    return rows.append_column("_schema_version", pa.repeat(pa.scalar(table.schema_version, pa.int32()), length))

@@ -1,0 +1,356 @@
+"""The `where` of a read: SQL-like text, read into a typed predicate.
+
+``amount >= 12.5 and (status in ('a', 'b') or note like 'x%') and ordered_at < '2026-01-01' and not (x is null)``.
+Names that are not plain words are quoted ``"like this"``; a field of a struct is ``address.city``. Numbers are exact,
+dates, times, timestamps and UUIDs are text. (PyIceberg's own parser reads decimals by way of a float.)
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import NoReturn
+
+import numpy as np
+
+from harness_pipelines.errors import UsageError
+from harness_pipelines.protocol import predicate as p
+from harness_pipelines.protocol.predicate import Op, Predicate, Ref, Value
+from harness_pipelines.spec.types import DecimalType, Primitive, StructType, Type
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<text>'(?:[^']|'')*')
+    | (?P<quoted>"(?:[^"]|"")*")
+    | (?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)
+    | (?P<word>[^\W\d]\w*)
+    | (?P<sign><=|>=|<>|!=|==|[=<>(),.])
+    )""",
+    re.VERBOSE,
+)
+_SIGNS = {"=": Op.EQ, "==": Op.EQ, "!=": Op.NE, "<>": Op.NE, "<": Op.LT, "<=": Op.LE, ">": Op.GT, ">=": Op.GE}
+_BITS = {"int": 31, "long": 63}
+_EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+_FRACTION = re.compile(r"\.\d{7,}")
+_STRAY_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\(?![%_\\])")
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+class WhereError(UsageError):
+    """A `where` that cannot be read, or that names what the table does not have."""
+
+
+def parse_where(text: str, columns: Mapping[str, Type]) -> Predicate:
+    """Read *text* against *columns* (name to type, coordinates among them).
+
+    Raises: WhereError with the place, what was found and what is allowed.
+    """
+    return _Parser(text, columns).whole()
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Literal:
+    value: str | Decimal | bool
+
+
+class _Parser:
+    """Recursive descent: or < and < not < comparison."""
+
+    def __init__(self, text: str, columns: Mapping[str, Type]) -> None:
+        self._text, self._columns = text, columns
+        self._tokens = list(self._scan(text))
+        self._next = 0
+
+    def whole(self) -> Predicate:
+        found = self._either()
+        if self._peek().kind != "end":
+            self._wrong("'and', 'or' or the end")
+        return found
+
+    def _scan(self, text: str) -> Sequence[_Token]:
+        tokens, at = [], 0
+        while text[at:].strip():
+            match = _TOKEN.match(text, at)
+            if match is None or match.lastgroup is None:
+                rest = text[at:].lstrip()
+                place = len(text) - len(rest) + 1
+                raise WhereError(f"where {text!r}: cannot read {rest[:20]!r} at character {place}")
+            tokens.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
+            at = match.end()
+        return [*tokens, _Token("end", "", len(text))]
+
+    def _peek(self) -> _Token:
+        return self._tokens[self._next]
+
+    def _take(self) -> _Token:
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+    def _accept(self, *words: str) -> bool:
+        token = self._peek()
+        if token.kind in ("word", "sign") and token.text.lower() in words:
+            self._next += 1
+            return True
+        return False
+
+    def _expect(self, sign: str) -> None:
+        if not self._accept(sign):
+            self._wrong(repr(sign))
+
+    def _wrong(self, expected: str) -> NoReturn:
+        token = self._peek()
+        found = repr(token.text) if token.kind != "end" else "the end"
+        raise WhereError(f"where {self._text!r}: expected {expected}, found {found} at character {token.at + 1}")
+
+    def _either(self) -> Predicate:
+        parts = [self._both()]
+        while self._accept("or"):
+            parts.append(self._both())
+        return p.any_of(*parts)
+
+    def _both(self) -> Predicate:
+        parts = [self._not()]
+        while self._accept("and"):
+            parts.append(self._not())
+        return p.all_of(*parts)
+
+    def _not(self) -> Predicate:
+        if self._accept("not"):
+            return p.negate(self._not())
+        if self._accept("("):
+            inner = self._either()
+            self._expect(")")
+            return inner
+        return self._comparison()
+
+    def _comparison(self) -> Predicate:
+        if self._is_literal():
+            literal = self._literal()
+            if isinstance(literal.value, bool) and self._peek().text not in _SIGNS:
+                return p.Constant(literal.value)
+            op = self._op().turned
+            return compared(self._ref(), op, literal.value)
+        ref = self._ref()
+        if self._peek().text in _SIGNS:
+            return compared(ref, self._op(), self._literal().value)
+        if self._accept("is"):
+            return self._is(ref)
+        negated = self._accept("not")
+        for word, rest in (("in", self._in), ("like", self._like), ("between", self._between)):
+            if self._accept(word):
+                found = rest(ref)
+                return p.negate(found) if negated else found
+        if not negated and ref.type == Primitive("boolean"):
+            return p.Compare(ref, Op.EQ, True)
+        self._wrong("a comparison, 'is', 'in', 'like' or 'between'")
+
+    def _op(self) -> Op:
+        if self._peek().text not in _SIGNS:
+            self._wrong("a comparison")
+        return _SIGNS[self._take().text]
+
+    def _is(self, ref: Ref) -> Predicate:
+        negated = self._accept("not")
+        if self._accept("null"):
+            return p.IsNull(ref, negated)
+        if self._accept("nan"):
+            if ref.type not in (Primitive("float"), Primitive("double")):
+                raise WhereError(f"'is nan' needs a float or double, {_name(ref)} is {ref.type}")
+            return p.IsNaN(ref, negated)
+        self._wrong("'null', 'nan' or 'not'")
+
+    def _in(self, ref: Ref) -> Predicate:
+        self._expect("(")
+        parts = [compared(ref, Op.EQ, self._literal().value)]
+        while self._accept(","):
+            parts.append(compared(ref, Op.EQ, self._literal().value))
+        self._expect(")")
+        values = tuple(dict.fromkeys(part.value for part in parts if isinstance(part, p.Compare)))
+        return p.OneOf(ref, values)
+
+    def _like(self, ref: Ref) -> Predicate:
+        pattern = self._literal().value
+        if ref.type != Primitive("string") or not isinstance(pattern, str):
+            raise WhereError(f"'like' compares a string with a pattern in quotes, {_name(ref)} is {ref.type}")
+        if _STRAY_ESCAPE.search(pattern):
+            raise WhereError(f"pattern {pattern!r}: a backslash quotes '%', '_' or another backslash, nothing else")
+        return p.Like(ref, pattern)
+
+    def _between(self, ref: Ref) -> Predicate:
+        low = compared(ref, Op.GE, self._literal().value)
+        self._expect("and")
+        return p.all_of(low, compared(ref, Op.LE, self._literal().value))
+
+    def _is_literal(self) -> bool:
+        token = self._peek()
+        return token.kind in ("text", "number") or (
+            token.kind == "word" and token.text.lower() in ("true", "false") and token.text not in self._columns
+        )
+
+    def _literal(self) -> _Literal:
+        token = self._peek()
+        if token.kind == "word" and token.text.lower() in ("date", "time", "timestamp"):
+            self._take()  # DATE '2026-01-01' as in SQL; the column's type decides
+            if self._peek().kind != "text":
+                self._wrong("text in single quotes")
+            token = self._peek()
+        if token.kind == "text":
+            return _Literal(self._take().text[1:-1].replace("''", "'"))
+        if token.kind == "number":
+            return _Literal(Decimal(self._take().text))
+        if token.kind == "word" and token.text.lower() in ("true", "false"):
+            return _Literal(self._take().text.lower() == "true")
+        self._wrong("a number, text in single quotes, true or false")
+
+    def _ref(self) -> Ref:
+        path = [self._identifier()]
+        while self._accept("."):
+            path.append(self._identifier())
+        if path[0] not in self._columns:
+            raise WhereError(f"where {self._text!r}: " + unknown_column(path[0], list(self._columns)))
+        found = self._columns[path[0]]
+        for i, name in enumerate(path[1:], start=1):
+            fields = {f.name: f.type for f in found.fields} if isinstance(found, StructType) else {}
+            if name not in fields:
+                allowed = ", ".join(fields) or "none, it is no struct"
+                place = ".".join(path[:i])
+                raise WhereError(f"where {self._text!r}: {place} has no field {name!r} (fields: {allowed})")
+            found = fields[name]
+        return Ref(tuple(path), found)
+
+    def _identifier(self) -> str:
+        token = self._peek()
+        if token.kind == "word":
+            return self._take().text
+        if token.kind == "quoted":
+            return self._take().text[1:-1].replace('""', '"')
+        self._wrong("a column")
+
+
+def unknown_column(name: str, allowed: Sequence[str]) -> str:
+    """The sentence about a column that is not there."""
+    lower = {a.lower(): a for a in allowed}
+    close = [lower[name.lower()]] if name.lower() in lower else difflib.get_close_matches(name, allowed, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"there is no column {name!r}{hint}; columns: {', '.join(allowed)}"
+
+
+def compared(ref: Ref, op: Op, literal: str | Decimal | bool) -> Predicate:
+    """``ref op literal`` with the literal in the column's physical form.
+
+    A number that the column cannot hold (a fraction, too many digits, out of range) is not rounded: the comparison is
+    rewritten to an exact one. Raises: WhereError.
+    """
+    match ref.type:
+        case Primitive("int" | "long" as name) if isinstance(literal, Decimal):
+            limit = 2 ** _BITS[name]
+            return _exact(ref, op, literal, scale=0, low=-limit, high=limit - 1)
+        case DecimalType(precision, scale) if isinstance(literal, Decimal):
+            bound = 10**precision - 1
+            return _exact(ref, op, literal, scale=scale, low=-bound, high=bound)
+        case Primitive("float") if isinstance(literal, Decimal):
+            with np.errstate(over="ignore"):
+                return p.Compare(ref, op, float(np.float32(float(literal))))
+        case Primitive("double") if isinstance(literal, Decimal):
+            return p.Compare(ref, op, float(literal))
+        case Primitive("boolean") if isinstance(literal, bool):
+            return p.Compare(ref, op, literal)
+        case Primitive("string") if isinstance(literal, str):
+            return p.Compare(ref, op, literal)
+        case Primitive(name) if isinstance(literal, str) and name in _FROM_TEXT:
+            return p.Compare(ref, op, _from_text(ref, name, literal))
+    found = "text" if isinstance(literal, str) else "a number" if isinstance(literal, Decimal) else "true or false"
+    raise WhereError(f"{_name(ref)} is {ref.type}: it cannot be compared with {found} ({literal!s})")
+
+
+def _exact(ref: Ref, op: Op, literal: Decimal, *, scale: int, low: int, high: int) -> Predicate:
+    numerator, denominator = literal.as_integer_ratio()
+    below, remainder = divmod(numerator * 10**scale, denominator)
+    if remainder:
+        # Between two values of the column: above it means from the next one on.
+        if op in (Op.EQ, Op.NE):
+            return p.FALSE if op is Op.EQ else p.IsNull(ref, negated=True)
+        op = Op.LE if op in (Op.LT, Op.LE) else Op.GT
+    if low <= below <= high:
+        return p.Compare(ref, op, _scaled(below, scale) if isinstance(ref.type, DecimalType) else below)
+    holds = op in ((Op.LT, Op.LE, Op.NE) if below > high else (Op.GT, Op.GE, Op.NE))
+    return p.IsNull(ref, negated=True) if holds else p.FALSE
+
+
+def _scaled(unscaled: int, scale: int) -> Decimal:
+    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
+
+
+def _from_text(ref: Ref, name: str, text: str) -> Value:
+    try:
+        if _FRACTION.search(text):
+            raise ValueError("more than 6 digits of a second")
+        return _FROM_TEXT[name](text.strip())
+    except (ValueError, InvalidOperation) as error:
+        raise WhereError(f"{_name(ref)} is {ref.type}: {text!r} is not {_FORMS[name]} ({error})") from error
+
+
+def _days(text: str) -> int:
+    return dt.date.fromisoformat(text).toordinal() - _EPOCH_DAY
+
+
+def _micros_of_day(text: str) -> int:
+    time = dt.time.fromisoformat(text)
+    if time.tzinfo is not None:
+        raise ValueError("a time has no zone")
+    return (dt.datetime.combine(dt.date.min, time) - dt.datetime.min) // _MICROSECOND
+
+
+def _micros(text: str) -> int:
+    moment = dt.datetime.fromisoformat(text)
+    if moment.tzinfo is not None:
+        raise ValueError("it has a zone, the column has none")
+    return (moment - dt.datetime(1970, 1, 1)) // _MICROSECOND
+
+
+def _micros_utc(text: str) -> int:
+    moment = dt.datetime.fromisoformat(text)
+    zone = moment.utcoffset() or dt.timedelta(0)
+    return (moment.replace(tzinfo=None) - dt.datetime(1970, 1, 1) - zone) // _MICROSECOND
+
+
+def _uuid_bytes(text: str) -> bytes:
+    return uuid.UUID(text).bytes
+
+
+def _hex_bytes(text: str) -> bytes:
+    return bytes.fromhex(text.removeprefix("\\x"))
+
+
+_FROM_TEXT: Mapping[str, Callable[[str], Value]] = {
+    "date": _days,
+    "time": _micros_of_day,
+    "timestamp": _micros,
+    "timestamptz": _micros_utc,
+    "uuid": _uuid_bytes,
+    "binary": _hex_bytes,
+}
+_FORMS = {
+    "date": "a date like 2026-01-31",
+    "time": "a time like 23:59:59.999999",
+    "timestamp": "a timestamp like 2026-01-31 23:59:59",
+    "timestamptz": "a timestamp like 2026-01-31T23:59:59Z (UTC if it names no zone)",
+    "uuid": "a UUID",
+    "binary": "hexadecimal bytes",
+}
+
+
+def _name(ref: Ref) -> str:
+    return ".".join(ref.path)

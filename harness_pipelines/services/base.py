@@ -1,0 +1,57 @@
+"""What every embedded service has in common; the manager knows no more than this."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from harness_pipelines.services.process import ProcessId
+from harness_pipelines.services.values import ServiceName
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a service keeps its files and finds its jars."""
+
+    home: Path
+    jars: Path | None  #: folder that holds ``spark/`` and ``kafka/``; ``None``: the one of this checkout
+
+    def log(self, name: ServiceName) -> Path:
+        """Return the log of one service."""
+        return self.home / "logs" / f"{name}.log"
+
+
+class Service(Protocol):
+    """One embedded service. None of its methods keeps state: all of it is on disk, under the home."""
+
+    name: ServiceName
+    port_count: int
+    ready_timeout_s: float
+    stop_timeout_s: float
+    polite: ClassVar[signal.Signals]  #: asks for a clean end
+
+    def prepare(self, ports: tuple[int, ...], progress: Progress) -> None:
+        """Make the files that a start needs. No process of the service is alive. Raises: ServicesError."""
+
+    def launch(self, ports: tuple[int, ...]) -> ProcessId:
+        """Start the process."""
+
+    def is_ready(self, ports: tuple[int, ...]) -> bool:
+        """Tell whether the service answers."""
+
+    def finish(self, ports: tuple[int, ...]) -> None:
+        """Do what needs the running service, on each start. Raises: ServicesError."""
+
+    def address(self, ports: tuple[int, ...]) -> str:
+        """Return what a client connects to."""
+
+    def owns(self, proc: Path) -> bool:
+        """Tell whether the process in the folder *proc* of ``/proc`` belongs to this service of this home."""
+
+    def clean(self) -> None:
+        """Remove what only a running process needs, after its end."""

@@ -1,0 +1,29 @@
+"""What can go wrong with the embedded services; every message ends with the way on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness_pipelines.errors import HarnessError, TryAgain
+
+
+class ServicesError(HarnessError):
+    """Base of the errors of the embedded services."""
+
+
+class ToolMissing(ServicesError):
+    """A program or a jar that an embedded service is made of was not found."""
+
+
+class ServiceDied(ServicesError):
+    """A service ended, or did not answer in time, while it was being started."""
+
+    def __init__(self, name: str, what: str, *, log: Path, tail: str, way_on: str) -> None:
+        shown = "\n".join(f"    {line}" for line in tail.splitlines()) or "    (the log is empty)"
+        super().__init__(f"{name} {what}; the last lines of {log}:\n{shown}\n{way_on}")
+        self.name = name
+        self.log = log
+
+
+class ServicesBusy(TryAgain):
+    """Another call is starting or stopping the services of the same home."""

@@ -1,0 +1,172 @@
+"""Embedded Kafka: one KRaft node that is broker and controller."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import struct
+from pathlib import Path
+from typing import ClassVar
+
+from harness_pipelines.services.base import Place, Progress
+from harness_pipelines.services.errors import ServicesError
+from harness_pipelines.services.java import jars, java_home
+from harness_pipelines.services.process import Launch, ProcessId, child_environment, has_marker, launch, run
+from harness_pipelines.services.state import LOOPBACK, replace_file, secret
+from harness_pipelines.services.values import ServiceName
+
+LARGEST_MESSAGE_BYTES = 16 * 1024 * 1024
+SETTINGS = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{broker}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={folder}
+auto.create.topics.enable=false
+num.partitions=4
+default.replication.factor=1
+min.insync.replicas=1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=2
+group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+message.max.bytes={largest}
+replica.fetch.max.bytes={largest}
+num.network.threads=2
+num.io.threads=4
+log.cleaner.dedupe.buffer.size=33554432
+"""
+LOGGING = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %p %c{1}: %m%n
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+logger.server.name = kafka.server.KafkaRaftServer
+logger.server.level = info
+"""
+_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # length, api 18 version 0, correlation 1, no client id
+
+
+class Kafka:
+    """A broker for one machine. Ports: (broker, controller)."""
+
+    name: ServiceName = "kafka"
+    port_count = 2
+    ready_timeout_s = 60.0
+    stop_timeout_s = 30.0
+    polite: ClassVar[signal.Signals] = signal.SIGTERM
+
+    def __init__(self, place: Place, heap: str = "768m") -> None:
+        self._place = place
+        self._heap = heap
+        self._folder = place.home / "kafka"
+        self._data = self._folder / "data"
+
+    def prepare(self, ports: tuple[int, ...], progress: Progress) -> None:
+        """Write the settings and, once, format the log folder."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        settings = SETTINGS.format(
+            broker=ports[0], controller=ports[1], folder=self._data, largest=LARGEST_MESSAGE_BYTES
+        )
+        replace_file(self._folder / "server.properties", settings)
+        replace_file(self._folder / "log4j2.properties", LOGGING)
+        if not (self._data / "meta.properties").exists():
+            progress("kafka: formatting the log folder")
+            self._format()
+
+    def launch(self, ports: tuple[int, ...]) -> ProcessId:
+        """Start the broker."""
+        return launch(
+            Launch(
+                command=[*self._java(f"-Xmx{self._heap}", "-Xms256m"), "kafka.Kafka", self._settings()],
+                cwd=self._folder,
+                env=self._environment(),
+            ),
+            self._place.log(self.name),
+        )
+
+    def is_ready(self, ports: tuple[int, ...]) -> bool:
+        """Ask for the broker's API versions; it answers once it has joined its own cluster."""
+        try:
+            with socket.create_connection((LOOPBACK, ports[0]), timeout=2) as connection:
+                connection.sendall(_API_VERSIONS)
+                return len(connection.recv(8)) > 0
+        except OSError:
+            return False
+
+    def finish(self, ports: tuple[int, ...]) -> None:
+        """Nothing: topics are the user's."""
+
+    def address(self, ports: tuple[int, ...]) -> str:
+        """Return the bootstrap server."""
+        return f"{LOOPBACK}:{ports[0]}"
+
+    def owns(self, proc: Path) -> bool:
+        """Known by the marker in the environment."""
+        return has_marker(proc, self._place.home, self.name)
+
+    def clean(self) -> None:
+        """Remove the lock file that the broker leaves."""
+        (self._data / ".lock").unlink(missing_ok=True)
+
+    def _settings(self) -> str:
+        return str(self._folder / "server.properties")
+
+    def _java(self, *options: str) -> list[str]:
+        return [
+            str(java_home() / "bin" / "java"),
+            *options,
+            "-XX:+UseG1GC",
+            "-XX:+ExitOnOutOfMemoryError",
+            "-Djava.awt.headless=true",
+            f"-Djava.io.tmpdir={self._temporary()}",
+            f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}",
+            "-cp",
+            f"{jars(self._place, 'kafka')}/*",
+        ]
+
+    def _temporary(self) -> Path:
+        folder = self._folder / "tmp"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _environment(self) -> dict[str, str]:
+        return child_environment(self._place.home, self.name, {})
+
+    def _format(self) -> None:
+        shutil.rmtree(self._data, ignore_errors=True)  # left by a format that was cut off
+        java = self._java("-Xmx256m", "-XX:TieredStopAtLevel=1")
+        # One argument: an id may begin with a dash, which the tool would take for an option.
+        arguments = ["format", f"--cluster-id={self._cluster_id()}", "--config", self._settings()]
+        made = run(
+            Launch(
+                command=[*java, "kafka.tools.StorageTool", *arguments],
+                cwd=self._folder,
+                env=self._environment(),
+            )
+        )
+        if made.returncode:
+            with contextlib.suppress(OSError):
+                (self._data / "meta.properties").unlink()
+            raise ServicesError(
+                f"Kafka could not format {self._data}: {(made.stderr or made.stdout).strip()[-2000:]}\n"
+                "nothing was started; mend what it names and call `harness services up` again"
+            )
+
+    def _cluster_id(self) -> str:
+        return secret(self._folder / "cluster-id")[:22]

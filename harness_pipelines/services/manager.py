@@ -1,0 +1,239 @@
+"""Starting, finding and stopping the embedded services of one home."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+from harness_pipelines.services.base import Place, Progress, Service
+from harness_pipelines.services.errors import ServiceDied, ServicesError
+from harness_pipelines.services.kafka import Kafka
+from harness_pipelines.services.postgres import Postgres
+from harness_pipelines.services.process import end, is_alive, strays, tail, wait_until
+from harness_pipelines.services.spark import Spark
+from harness_pipelines.services.state import Record, StateFile, free_ports, is_free
+from harness_pipelines.services.values import SERVICE_NAMES, Endpoints, ServiceName, ServiceState, ServiceStatus
+from harness_pipelines.spec.settings import Settings
+
+LOCK_TIMEOUT_S = 180.0
+PORT_PATIENCE_S = 0.5  # how long the old port may still be held by what just ended
+START_ATTEMPTS = 3  # another program can take a free port before the service does
+
+
+def _are_free(ports: tuple[int, ...]) -> bool:
+    return all(is_free(port) for port in ports)
+
+
+def _silent(_message: str) -> None:
+    """Report nothing."""
+
+
+class Services:
+    """The embedded services of one home. Objects are cheap: all state is on disk, shared by all callers."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        jars: Path | None = None,
+        external: Mapping[ServiceName, str] | None = None,
+        warehouse: str | None = None,
+        postgres_binaries: Path | None = None,
+    ) -> None:
+        """*external* gives the addresses of services that the user runs; they are never started here."""
+        self.home = home.expanduser().resolve()
+        self.external = dict(external or {})
+        self._warehouse = warehouse
+        self._state = StateFile(self.home)
+        self._place = place = Place(home=self.home, jars=jars)
+        self._cancelled = threading.Event()
+        self._services: dict[ServiceName, Service] = {
+            "postgres": Postgres(place, postgres_binaries),
+            "kafka": Kafka(place),
+            "spark": Spark(place),
+        }
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Services:
+        """Return the services of ``settings.home``; what has an address in *settings* counts as external."""
+        named: dict[ServiceName, str | None] = {
+            "postgres": settings.dsn,
+            "kafka": settings.kafka,
+            "spark": settings.spark,
+        }
+        return cls(
+            settings.home,
+            jars=settings.jars,
+            external={name: address for name, address in named.items() if address},
+            warehouse=settings.warehouse,
+        )
+
+    def up(self, *, only: Iterable[ServiceName] | None = None, progress: Progress = _silent) -> Endpoints:
+        """Start what does not run yet (all, or *only* these) and return when it answers.
+
+        Calls may overlap and repeat. A service that died comes back with its data, on its old port if that is free.
+        Raises: ServicesError, ServicesBusy.
+        """
+        names = self._own(only)
+        self._cancelled.clear()
+        with self._exclusive(progress):
+            (self.home / "warehouse").mkdir(exist_ok=True)
+            with ThreadPoolExecutor(max_workers=len(SERVICE_NAMES), thread_name_prefix="services-up") as pool:
+                starts = [pool.submit(self._start, name, progress) for name in names]
+                try:
+                    errors = [error for start in starts if (error := start.exception())]
+                except BaseException:
+                    self._cancelled.set()
+                    raise
+        for error in errors:
+            raise error
+        return self.current()
+
+    def down(self, *, only: Iterable[ServiceName] | None = None, progress: Progress = _silent) -> None:
+        """Stop all services of this home (or *only* these) and whatever a crash left of them; data stays."""
+        if not self.home.exists():
+            return
+        names = self._own(only)
+        with (
+            self._exclusive(progress),
+            ThreadPoolExecutor(max_workers=len(SERVICE_NAMES), thread_name_prefix="services-down") as pool,
+        ):
+            for stopped in [pool.submit(self._stop, name, progress) for name in names]:
+                stopped.result()
+
+    def stop(self, name: ServiceName) -> None:
+        """Stop one service cleanly."""
+        self.down(only=[name])
+
+    def kill(self, name: ServiceName) -> None:
+        """End one service with SIGKILL, as a crash would; the next `up` brings it back."""
+        record = self._state.read().get(name)
+        if record is None or not is_alive(record.process):
+            raise ServicesError(f"{name} does not run in {self.home}; nothing was killed")
+        end(record.process, polite=signal.SIGKILL, timeout_s=10)
+
+    def send(self, name: ServiceName, number: signal.Signals) -> None:
+        """Send a signal to one service: SIGSTOP makes it hang, SIGCONT lets it go on."""
+        record = self._state.read().get(name)
+        if record is None or record.process is None or not is_alive(record.process):
+            raise ServicesError(f"{name} does not run in {self.home}; no signal was sent")
+        os.kill(record.process.pid, number)
+
+    def restart(self, name: ServiceName) -> Endpoints:
+        """Stop one service cleanly and start it again on the same port."""
+        self.stop(name)
+        return self.up(only=[name])
+
+    def status(self) -> list[ServiceStatus]:
+        """Return the state of each service; starts nothing and waits for nothing."""
+        records = self._state.read()
+        return [self._status(name, records.get(name)) for name in SERVICE_NAMES]
+
+    def endpoints(self) -> Endpoints | None:
+        """Return where the services answer; ``None`` when nothing runs."""
+        found = self.current()
+        return found if found.postgres or found.kafka or found.spark else None
+
+    def current(self) -> Endpoints:
+        """Return where the services answer now; nothing is started, what does not run is ``None``."""
+        reachable = {ServiceState.RUNNING, ServiceState.EXTERNAL}
+        known = {one.name: one.address for one in self.status() if one.state in reachable}
+        return Endpoints(
+            postgres=known.get("postgres"),
+            kafka=known.get("kafka"),
+            spark=known.get("spark"),
+            warehouse=self._warehouse or (self.home / "warehouse").as_uri(),
+            home=str(self.home),
+        )
+
+    def _own(self, only: Iterable[ServiceName] | None) -> list[ServiceName]:
+        chosen = set(SERVICE_NAMES if only is None else only)
+        return [name for name in SERVICE_NAMES if name in chosen and name not in self.external]
+
+    def _exclusive(self, progress: Progress) -> AbstractContextManager[None]:
+        return self._state.exclusive(
+            timeout_s=LOCK_TIMEOUT_S,
+            waiting=lambda: progress("waiting for another call that starts or stops the services"),
+        )
+
+    def _status(self, name: ServiceName, record: Record | None) -> ServiceStatus:
+        log = self._place.log(name)
+        if name in self.external:
+            return ServiceStatus(name=name, state=ServiceState.EXTERNAL, address=self.external[name], pid=None, log=log)
+        if record is None or record.process is None:
+            return ServiceStatus(name=name, state=ServiceState.STOPPED, address=None, pid=None, log=log)
+        if not is_alive(record.process):
+            return ServiceStatus(name=name, state=ServiceState.DIED, address=None, pid=None, log=log)
+        service = self._services[name]
+        state = ServiceState.RUNNING if service.is_ready(record.ports) else ServiceState.STARTING
+        address = service.address(record.ports)
+        return ServiceStatus(name=name, state=state, address=address, pid=record.process.pid, log=log)
+
+    def _start(self, name: ServiceName, progress: Progress) -> None:
+        service, record = self._services[name], self._state.read().get(name)
+        if record is None or not is_alive(record.process):
+            self._launch(service, record, progress)
+        elif not service.is_ready(record.ports):
+            self._wait_ready(service, record)  # a caller that crashed, or was stopped, had started it
+            service.finish(record.ports)
+
+    def _launch(self, service: Service, before: Record | None, progress: Progress) -> None:
+        self._sweep(service)
+        ports = before.ports if before else ()
+        for attempt in range(1, START_ATTEMPTS + 1):
+            if not ports or not wait_until(partial(_are_free, ports), timeout_s=PORT_PATIENCE_S):
+                ports = self._new_ports(service)
+            service.prepare(ports, progress)
+            progress(f"{service.name}: starting on port {ports[0]}")
+            record = Record(ports=ports, process=None)
+            self._state.write(service.name, record)
+            record = Record(ports=ports, process=service.launch(ports))
+            self._state.write(service.name, record)
+            try:
+                self._wait_ready(service, record)
+                break
+            except ServiceDied:
+                self._stop(service.name, _silent)
+                if attempt == START_ATTEMPTS or _are_free(ports):
+                    raise  # not a lost race for the port
+        service.finish(ports)
+        progress(f"{service.name}: ready")
+
+    def _new_ports(self, service: Service) -> tuple[int, ...]:
+        taken = frozenset(port for record in self._state.read().values() for port in record.ports)
+        return free_ports(service.port_count, home=self.home, name=service.name, taken=taken)
+
+    def _wait_ready(self, service: Service, record: Record) -> None:
+        def is_settled() -> bool:
+            return self._cancelled.is_set() or not is_alive(record.process) or service.is_ready(record.ports)
+
+        settled = wait_until(is_settled, timeout_s=service.ready_timeout_s)
+        if self._cancelled.is_set():
+            raise ServicesError(f"the start of {service.name} was interrupted; the next call finds its process")
+        if settled and is_alive(record.process):
+            return
+        what = "ended while it started" if settled else f"did not answer within {service.ready_timeout_s:.0f} s"
+        log = self._place.log(service.name)
+        way_on = f"Mend the cause, then call `harness services up` again; data under {self.home} is kept"
+        raise ServiceDied(service.name, what, log=log, tail=tail(log), way_on=way_on)
+
+    def _stop(self, name: ServiceName, progress: Progress) -> None:
+        service, record = self._services[name], self._state.read().get(name)
+        if record is not None and is_alive(record.process):
+            progress(f"{name}: stopping")
+            end(record.process, polite=service.polite, timeout_s=service.stop_timeout_s)
+        self._sweep(service)
+        service.clean()
+        if record is not None:
+            self._state.write(name, Record(ports=record.ports, process=None))
+
+    def _sweep(self, service: Service) -> None:
+        """End processes that nobody remembers: started by a call that crashed, or children of a killed service."""
+        for stray in strays(service.owns):
+            end(stray, polite=signal.SIGTERM, timeout_s=5)

@@ -1,0 +1,135 @@
+"""Embedded Spark Connect server: one warm JVM for all runs on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+from harness_pipelines.services.base import Place, Progress
+from harness_pipelines.services.errors import ToolMissing
+from harness_pipelines.services.java import jars, java_home
+from harness_pipelines.services.process import Launch, ProcessId, child_environment, has_marker, launch
+from harness_pipelines.services.state import LOOPBACK, answers, replace_file, secret
+from harness_pipelines.services.values import ServiceName
+
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+SETTINGS = """\
+spark.master                                  local[*]
+spark.app.name                                harness
+spark.driver.host                             127.0.0.1
+spark.driver.bindAddress                      127.0.0.1
+spark.driver.memory                           {memory}
+spark.driver.extraClassPath                   {jars}/*
+spark.driver.extraJavaOptions                 -Duser.timezone=UTC -Djava.io.tmpdir={temporary}
+spark.connect.grpc.binding.address            127.0.0.1
+spark.connect.grpc.binding.port               {port}
+spark.connect.authenticate.token              {token}
+spark.local.dir                               {temporary}
+spark.ui.enabled                              false
+spark.ui.showConsoleProgress                  false
+spark.sql.catalogImplementation               in-memory
+spark.sql.warehouse.dir                       {folder}/warehouse
+spark.sql.extensions                          org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions
+spark.sql.session.timeZone                    UTC
+spark.sql.shuffle.partitions                  {partitions}
+spark.sql.execution.arrow.pyspark.enabled     true
+"""
+LOGGING = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.target = SYSTEM_ERR
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %p %c{1}: %m%n%ex
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+"""
+
+
+class Spark:
+    """A Spark Connect server on ``local[*]`` with the Iceberg, Kafka and Postgres jars; catalogs come per session."""
+
+    name: ServiceName = "spark"
+    port_count = 1
+    ready_timeout_s = 120.0
+    stop_timeout_s = 20.0
+    polite: ClassVar[signal.Signals] = signal.SIGTERM
+
+    def __init__(self, place: Place, memory: str = "3g") -> None:
+        self._place = place
+        self._memory = memory
+        self._folder = place.home / "spark"
+        self._temporary = self._folder / "tmp"
+
+    def prepare(self, ports: tuple[int, ...], progress: Progress) -> None:
+        """Write the settings; a server starts with empty temporary files."""
+        self.clean()
+        self._temporary.mkdir(parents=True, exist_ok=True)
+        conf = self._folder / "conf"
+        conf.mkdir(exist_ok=True)
+        settings = SETTINGS.format(
+            memory=self._memory,
+            jars=jars(self._place, "spark"),
+            temporary=self._temporary,
+            port=ports[0],
+            token=self._token(),
+            folder=self._folder,
+            partitions=max(4, 2 * (os.cpu_count() or 1)),
+        )
+        replace_file(conf / "spark-defaults.conf", settings, 0o600)
+        replace_file(conf / "log4j2.properties", LOGGING)
+
+    def launch(self, ports: tuple[int, ...]) -> ProcessId:
+        """Start the server through ``spark-submit``, whose scripts replace themselves by the JVM."""
+        found = importlib.util.find_spec("pyspark")  # finds, does not import
+        if found is None or found.origin is None:
+            raise ToolMissing("the Python package pyspark is not installed; nothing was started")
+        spark_home = Path(found.origin).parent
+        return launch(
+            Launch(
+                command=[str(spark_home / "bin" / "spark-submit"), "--class", SERVER, "spark-internal"],
+                cwd=self._folder,
+                env=child_environment(
+                    self._place.home,
+                    self.name,
+                    {
+                        "JAVA_HOME": str(java_home()),
+                        "SPARK_HOME": str(spark_home),
+                        "SPARK_CONF_DIR": str(self._folder / "conf"),
+                        "SPARK_LOCAL_IP": LOOPBACK,
+                        "PYSPARK_PYTHON": sys.executable,
+                        "PYSPARK_DRIVER_PYTHON": sys.executable,
+                    },
+                ),
+            ),
+            self._place.log(self.name),
+        )
+
+    def is_ready(self, ports: tuple[int, ...]) -> bool:
+        """The server listens only after its session is there."""
+        return answers(ports[0])
+
+    def finish(self, ports: tuple[int, ...]) -> None:
+        """Nothing: catalogs are set by each session."""
+
+    def address(self, ports: tuple[int, ...]) -> str:
+        """Return the remote URL. Its client sends a token without TLS to the name ``localhost`` only."""
+        return f"sc://localhost:{ports[0]}/;token={self._token()}"
+
+    def owns(self, proc: Path) -> bool:
+        """Known by the marker in the environment; Python workers inherit it."""
+        return has_marker(proc, self._place.home, self.name)
+
+    def clean(self) -> None:
+        """Remove the shuffle files and session artifacts of the last server."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        shutil.rmtree(self._folder / "artifacts", ignore_errors=True)
+
+    def _token(self) -> str:
+        # Whoever may talk to a Spark server runs code as its user: other users of the machine shall not.
+        return secret(self._place.home / "secrets" / "spark")

@@ -1,0 +1,148 @@
+"""What a home remembers of its services: one small file, replaced whole, and the lock around its changes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import socket
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness_pipelines.services.errors import ServicesBusy
+from harness_pipelines.services.process import ProcessId, wait_until
+
+FIRST_PORT, LAST_PORT = 20_000, 32_000  # below the kernel's range for outgoing connections (32768 and up)
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What is remembered of one service; it outlives the process so that a restart finds the same port."""
+
+    ports: tuple[int, ...]
+    process: ProcessId | None  #: ``None`` once it was stopped on purpose
+
+
+class StateFile:
+    """``services.json`` of one home. Safe between threads; processes serialise with `exclusive`."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._path = home / "services.json"
+        self._mutex = threading.Lock()
+
+    def read(self) -> dict[str, Record]:
+        """Return the records by service name; empty for a home that never had any."""
+        try:
+            found = json.loads(self._path.read_text())
+        except FileNotFoundError:
+            return {}
+        return {
+            name: Record(
+                ports=tuple(one["ports"]),
+                process=ProcessId(pid=one["pid"], started=one["started"]) if one["pid"] else None,
+            )
+            for name, one in found["services"].items()
+        }
+
+    def write(self, name: str, record: Record) -> None:
+        """Replace the record of one service atomically."""
+        with self._mutex:
+            records = self.read() | {name: record}
+            text = json.dumps(
+                {
+                    "services": {
+                        key: {
+                            "ports": list(one.ports),
+                            "pid": one.process.pid if one.process else None,
+                            "started": one.process.started if one.process else None,
+                        }
+                        for key, one in records.items()
+                    }
+                },
+                indent=1,
+            )
+            replace_file(self._path, text)
+
+    @contextlib.contextmanager
+    def exclusive(self, *, timeout_s: float, waiting: Callable[[], None]) -> Iterator[None]:
+        """Hold the home's lock; a crash of the holder frees it. Raises: ServicesBusy."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        with (self.home / "services.lock").open("a") as lock:
+            if not _try_lock(lock.fileno()):
+                waiting()
+                if not wait_until(lambda: _try_lock(lock.fileno()), timeout_s=timeout_s):
+                    raise ServicesBusy(
+                        f"another call has been starting or stopping the services of {self.home} "
+                        f"for {timeout_s:.0f} s; nothing was changed; try again when it has ended"
+                    )
+            yield
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write *text* so that a reader sees the old or the new file, never half of one."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    draft.replace(path)
+
+
+def secret(path: Path) -> str:
+    """Return the secret kept in *path* (0600), made on first use."""
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        replace_file(path, secrets.token_urlsafe(24), 0o600)
+        return path.read_text().strip()
+
+
+def is_free(port: int) -> bool:
+    """Tell whether a server could listen on this loopback port now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def answers(port: int) -> bool:
+    """Tell whether something accepts connections on this loopback port."""
+    try:
+        socket.create_connection((LOOPBACK, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def free_ports(count: int, *, home: Path, name: str, taken: frozenset[int]) -> tuple[int, ...]:
+    """Choose *count* free loopback ports. Each home and service begins its search elsewhere, to keep them apart."""
+    span = LAST_PORT - FIRST_PORT
+    begin = zlib.crc32(f"{home}/{name}".encode()) % span
+    found: list[int] = []
+    for step in range(span):
+        port = FIRST_PORT + (begin + step) % span
+        if port not in taken and is_free(port):
+            found.append(port)
+            if len(found) == count:
+                return tuple(found)
+    raise ServicesBusy(f"no free loopback port between {FIRST_PORT} and {LAST_PORT}; nothing was started")

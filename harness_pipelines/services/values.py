@@ -1,0 +1,66 @@
+"""Values of the embedded services: names, states and addresses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from harness_pipelines.spec.settings import Settings, redact
+
+ServiceName = Literal["postgres", "kafka", "spark"]
+_TOKEN = re.compile(r"token=[^;&\s]+")
+SERVICE_NAMES: tuple[ServiceName, ...] = ("postgres", "kafka", "spark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoints:
+    """Where the services answer; ``None`` for one that is not running. The first and the third hold a secret."""
+
+    postgres: str | None = field(repr=False)  #: libpq URI
+    kafka: str | None  #: ``host:port`` for ``bootstrap.servers``
+    spark: str | None = field(repr=False)  #: for ``SparkSession.builder.remote``; holds the token of the server
+    warehouse: str  #: URI of the folder of the lake's files
+    home: str
+
+    def to_json(self) -> dict[str, str | None]:
+        """Return the fixed form of ``harness services status --json``."""
+        return asdict(self)
+
+    def fill(self, settings: Settings) -> Settings:
+        """Return *settings* with every address that is unset there taken from here."""
+        return replace(
+            settings,
+            dsn=settings.dsn or self.postgres,
+            kafka=settings.kafka or self.kafka,
+            spark=settings.spark or self.spark,
+            warehouse=settings.warehouse or self.warehouse,
+        )
+
+
+class ServiceState(StrEnum):
+    """What is known of a service without asking it anything."""
+
+    RUNNING = "running"
+    STARTING = "starting"  #: its process lives and does not answer yet
+    STOPPED = "stopped"
+    DIED = "died"  #: it was started, never stopped, and its process is gone
+    EXTERNAL = "external"  #: the user's own, named in the settings; never started or stopped here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatus:
+    """State of one service. `address` is the full one; show `shown_address` to people."""
+
+    name: ServiceName
+    state: ServiceState
+    address: str | None = field(repr=False)
+    pid: int | None
+    log: Path
+
+    @property
+    def shown_address(self) -> str:
+        """The address without its secrets."""
+        return _TOKEN.sub("token=***", redact(self.address)) if self.address else ""

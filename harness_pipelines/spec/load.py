@@ -1,0 +1,213 @@
+"""Specs from and to text; what is wrong is said with file, line and the allowed words."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from harness_pipelines.errors import UsageError
+from harness_pipelines.spec.table import (
+    ColumnWords,
+    Freshness,
+    Retention,
+    StartAt,
+    TableSpec,
+    TierRules,
+    reserved_words,
+)
+
+_NESTING_MAX = 50
+_FOUND_CHARS = 60
+_PARTS: dict[str, type[BaseModel]] = {
+    "tier": TierRules, "retention": Retention, "freshness": Freshness, "start": StartAt, "columns": ColumnWords,
+}  # fmt: skip
+Place = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecProblem:
+    """One thing that is wrong in a spec."""
+
+    line: int | None  #: from 1; None when no line is to blame
+    field: str  #: dotted, such as ``columns.amount.type``; empty for the whole
+    message: str  #: what was found and what is allowed
+
+
+class SpecError(UsageError):
+    """A spec that cannot be used; nothing was done. The message has one line per problem."""
+
+    def __init__(self, source: str, problems: Iterable[SpecProblem]) -> None:
+        self.source = source
+        self.problems = tuple(sorted(problems, key=lambda p: p.line or 0))
+        super().__init__("\n".join(self._line(p) for p in self.problems))
+
+    def _line(self, problem: SpecProblem) -> str:
+        where = self.source if problem.line is None else f"{self.source}:{problem.line}"
+        return f"{where}: {problem.field}: {problem.message}" if problem.field else f"{where}: {problem.message}"
+
+
+def load_spec(path: str | Path) -> TableSpec:
+    """Read a YAML (or JSON) file. Raises: SpecError."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise _whole(str(path), f"the spec cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise _whole(str(path), f"the spec is not UTF-8: {error.reason} at byte {error.start}") from error
+    return load_spec_text(text, source=str(path))
+
+
+def load_spec_text(text: str, *, source: str = "<text>") -> TableSpec:
+    """Read a spec from YAML (or JSON) text; *source* stands for the file in messages. Raises: SpecError."""
+    reader = _Reader()
+    words = reader.read(text, source)
+    problems = reader.problems
+    if not isinstance(words, dict):
+        raise _whole(source, "a spec is a mapping of words, beginning with `table: namespace.name`", line=1)
+    reserved = reserved_words({word: value for word, value in words.items() if value is not None})
+    problems += [SpecProblem(line=reader.line((word,)), field=word, message=why) for word, why in reserved.items()]
+    try:
+        spec = TableSpec.model_validate({word: value for word, value in words.items() if word not in reserved})
+    except ValidationError as error:
+        for one in error.errors(include_url=False):
+            place = tuple(one["loc"])
+            field = ".".join(map(str, place))
+            problems.append(SpecProblem(line=reader.line(place), field=field, message=_message(dict(one), place)))
+    if problems:
+        raise SpecError(source, problems)
+    return spec
+
+
+def dump_spec(spec: TableSpec) -> dict[str, Any]:
+    """The JSON form that the ledger keeps (columns as a list); ``TableSpec.model_validate`` reads it back."""
+    return spec.model_dump(mode="json", by_alias=True)
+
+
+def _whole(source: str, message: str, *, line: int | None = None) -> SpecError:
+    return SpecError(source, [SpecProblem(line=line, field="", message=message)])
+
+
+class _Words(yaml.SafeLoader):
+    """YAML in which only ``true``/``false``, numbers and ``null`` are not text (``on`` and dates are)."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (the name is PyYAML's)
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("int", r"[-+]?(?:0|[1-9][0-9_]*)", "-+0123456789"),
+    ("float", r"[-+]?[0-9]+\.[0-9]*(?:[eE][-+]?[0-9]+)?", "-+0123456789"),
+):
+    _Words.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
+
+
+class _Reader:
+    """YAML text to plain values, remembering the line of each place."""
+
+    def __init__(self) -> None:
+        self.problems: list[SpecProblem] = []
+        self._lines: dict[Place, int] = {}
+
+    def read(self, text: str, source: str) -> Any:
+        """Raises: SpecError when it is not YAML at all."""
+        try:
+            node = yaml.compose(text, Loader=_Words)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            raise _whole(source, f"not YAML: {error.problem}", line=mark.line + 1 if mark else None) from error
+        except yaml.YAMLError as error:
+            raise _whole(source, f"not YAML: {' '.join(str(error).split())}") from error
+        if node is None:
+            raise _whole(source, "the spec is empty; it begins with `table: namespace.name`")
+        return self._value(node, ())
+
+    def line(self, place: Place) -> int | None:
+        """The line of *place*, or of the closest thing around it that is in the text."""
+        while place and place not in self._lines:
+            place = place[:-1]
+        return self._lines.get(place)
+
+    def _value(self, node: yaml.Node, place: Place) -> Any:
+        self._lines.setdefault(place, node.start_mark.line + 1)
+        if len(place) > _NESTING_MAX:
+            self._wrong(node, place[:3], f"nested more than {_NESTING_MAX} deep")
+            return None
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, place)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._value(child, (*place, i)) for i, child in enumerate(node.value)]
+        return _scalar(node)
+
+    def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            word = key.value if isinstance(key, yaml.ScalarNode) else None
+            if word is None:
+                self._wrong(key, place, "a word is text, not a list or a mapping")
+                continue
+            here = (*place, word)
+            if word in found:
+                self._wrong(key, here, f"`{word}` is there twice, first in line {self._lines[here]}")
+                continue
+            self._lines[here] = key.start_mark.line + 1
+            found[word] = self._value(value, here)
+        return found
+
+    def _wrong(self, node: yaml.Node, place: Place, message: str) -> None:
+        line = node.start_mark.line + 1
+        self.problems.append(SpecProblem(line=line, field=".".join(map(str, place)), message=message))
+
+
+def _scalar(node: yaml.Node) -> Any:
+    match node.tag.rpartition(":")[2]:
+        case "bool":
+            return node.value.lower() == "true"
+        case "null":
+            return None
+        case "int":
+            return int(node.value)
+        case "float":
+            return float(node.value)
+    return node.value
+
+
+def _message(error: dict[str, Any], place: Place) -> str:
+    """pydantic's error in the words of a spec."""
+    found = repr(error["input"])
+    found = found if len(found) <= _FOUND_CHARS else f"{found[:_FOUND_CHARS]}..."
+    match error["type"]:
+        case "extra_forbidden":
+            allowed = _allowed_words(place[:-1])
+            return f"unknown word `{place[-1]}`{_did_you_mean(str(place[-1]), allowed)}; allowed: {', '.join(allowed)}"
+        case "missing":
+            return f"`{place[-1]}` is missing"
+        case "literal_error":
+            allowed = re.findall(r"'([^']*)'", error["ctx"]["expected"]) or [error["ctx"]["expected"]]
+            hint = _did_you_mean(str(error["input"]), allowed)
+            return f"{found} is not allowed{hint}; allowed: {', '.join(allowed)}"
+        case "value_error":
+            return str(error["ctx"]["error"])
+        case "column":
+            return str(error["msg"])
+        case "model_type":
+            return f"write words below it, not {found}; allowed: {', '.join(_allowed_words(place))}"
+    return f"{str(error['msg']).replace('Input should', 'it should')}, found {found}"
+
+
+def _allowed_words(place: Place) -> list[str]:
+    """The words that may stand directly below *place*."""
+    model = _PARTS[str(place[0])] if place else TableSpec
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _did_you_mean(word: str, allowed: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word.lower(), allowed, n=1)
+    return f" (did you mean `{near[0]}`?)" if near else ""

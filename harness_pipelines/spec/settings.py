@@ -1,0 +1,73 @@
+"""The one `Settings` object; nothing else in the package reads the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+KAFKA_PROPERTY_PREFIX = "HARNESS_KAFKA_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Where the services are. A value of ``None`` means: the embedded service under `home`.
+
+    Every setting comes from an environment variable of the same name: ``HARNESS_DSN``, ``HARNESS_BUFFER_DSN``,
+    ``HARNESS_KAFKA``, ``HARNESS_SPARK``, ``HARNESS_WAREHOUSE``, ``HARNESS_HOME``, ``HARNESS_JARS``,
+    ``HARNESS_CATALOG_NAME``. ``HARNESS_KAFKA_SASL_PASSWORD`` and its like become the librdkafka property
+    ``sasl.password``; libpq reads its own settings from the DSN and from ``PG*``.
+    """
+
+    home: Path
+    dsn: str | None = field(default=None, repr=False)
+    kafka: str | None = None
+    spark: str | None = None
+    warehouse: str | None = None
+    jars: Path | None = None
+    catalog_name: str = "harness"
+    kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None, *, home: Path | None = None) -> Settings:
+        """Read the settings once; *home* (a command line option) wins over ``HARNESS_HOME``."""
+        values = os.environ if env is None else env
+        chosen = home or Path(values.get("HARNESS_HOME") or ".harness")
+        jars = values.get("HARNESS_JARS")
+        return cls(
+            home=chosen.expanduser().absolute(),
+            dsn=values.get("HARNESS_DSN") or None,
+            kafka=values.get("HARNESS_KAFKA") or None,
+            spark=values.get("HARNESS_SPARK") or None,
+            warehouse=values.get("HARNESS_WAREHOUSE") or None,
+            jars=Path(jars).expanduser().absolute() if jars else None,
+            catalog_name=values.get("HARNESS_CATALOG_NAME") or "harness",
+            kafka_properties={
+                name.removeprefix(KAFKA_PROPERTY_PREFIX).lower().replace("_", "."): value
+                for name, value in values.items()
+                if name.startswith(KAFKA_PROPERTY_PREFIX)
+            },
+        )
+
+    def with_services(
+        self, *, dsn: str | None, kafka: str | None, spark: str | None, warehouse: str | None
+    ) -> Settings:
+        """Return these settings with every unset address filled in from the embedded services."""
+        return replace(
+            self,
+            dsn=self.dsn or dsn,
+            kafka=self.kafka or kafka,
+            spark=self.spark or spark,
+            warehouse=self.warehouse or warehouse,
+        )
+
+
+_SECRET_IN_URL = re.compile(r"(://[^:/@\s]+):[^@\s]+@")
+_SECRET_IN_PAIR = re.compile(r"(?i)\b(password|sslpassword|secret|token)(\s*=\s*)('[^']*'|[^\s&;]+)")
+
+
+def redact(text: str) -> str:
+    """Return *text* without the passwords of DSNs and key=value pairs."""
+    return _SECRET_IN_PAIR.sub(r"\1\2***", _SECRET_IN_URL.sub(r"\1:***@", text))

@@ -1,0 +1,410 @@
+"""What a user writes about one table."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from harness_pipelines.spec.types import (
+    FORMS,
+    DecimalType,
+    ListType,
+    MapType,
+    Primitive,
+    StructType,
+    Type,
+    TypeSpecError,
+    parse_type,
+)
+
+TimeForm = Literal["iso8601", "epoch_ms", "epoch_us"]
+RESERVED_PREFIX = "_kafka_"
+RESERVED = frozenset({
+    "_op", "_schema_version", "_partition", "_file", "_pos", "_spec_id", "_deleted", "_row_id",
+    "_last_updated_sequence_number", "_change_type", "_change_ordinal", "_commit_snapshot_id",
+})  # fmt: skip
+NAME_BYTES_MAX = 63  # Postgres cuts longer identifiers
+STREAM_SUFFIX = "__stream"  # of the stream view
+PART_MAX = NAME_BYTES_MAX - len(STREAM_SUFFIX)
+COLUMNS_MAX = 1_500  # Postgres has 1,600, the coordinates included
+LEASE_S_MAX = 24 * 3600.0
+LATER = {
+    "key": "keyed tables do not work yet",
+    "key_format": "record keys are not decoded yet",
+    "layout": "the batch view does not work yet",
+    "delete": "keyed tables do not work yet",
+    "contract": "contracts do not work yet",
+    "evolution": "schema evolution does not work yet",
+}
+LATER_VALUES: dict[str, tuple[tuple[Any, ...], str, str]] = {
+    "views": (("both", "batch"), "the batch view does not work yet", "stream"),
+    "format": (("avro", "protobuf", "debezium", "csv"), "only JSON values are decoded yet", "json"),
+}
+_TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_SIZE = re.compile(r"(\d+)\s*(B|KB|MB|GB|TB)", re.IGNORECASE)
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_BYTES = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
+_MAP_KEYS = ("string", "int", "long", "date", "time", "timestamp", "timestamptz", "uuid", "decimal(p,s)")
+
+
+def _duration(value: Any) -> float:
+    if isinstance(value, str) and (found := _DURATION.fullmatch(value.strip())):
+        value = float(found[1]) * _SECONDS[found[2]]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(
+            f"{value!r} is not a duration; write a number above 0 and ms, s, m, h or d (60s, 15m), or plain seconds"
+        )
+    return float(value)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
+        value = int(found[1]) * _BYTES[found[2].upper()]
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ValueError(
+            f"{value!r} is not a size; write a whole number above 0 and B, KB, MB, GB or TB (256MB), or plain bytes"
+        )
+    return value
+
+
+def _words(form: str, pattern: str) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": "string", "pattern": pattern}, {"type": form, "exclusiveMinimum": 0}]})
+
+
+Seconds = Annotated[float, BeforeValidator(_duration), _words("number", r"^\d+(\.\d+)?\s*(ms|s|m|h|d)$")]
+Bytes = Annotated[int, BeforeValidator(_size), _words("integer", r"^\d+\s*([bB]|[kmgtKMGT][bB])$")]
+Count = Annotated[int, Field(ge=1, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of the user's."""
+
+    name: str
+    type: Type
+    required: bool = False
+    source: TimeForm | None = None  #: how a timestamp is written in the record; ``from`` in YAML
+
+
+class ColumnWords(BaseModel):
+    """The long form of a column."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    type: Annotated[str, Field(description=f"Iceberg's type: {', '.join(FORMS)}.", examples=["long", "decimal(12,2)"])]
+    required: Annotated[
+        bool, Field(strict=True, description="A record without it, or with null, is refused (missing_field).")
+    ] = False
+    source: Annotated[
+        TimeForm | None,
+        Field(
+            alias="from",
+            description="How a timestamp is written: iso8601 text (default), or a whole number of milliseconds or "
+            "microseconds since 1970 UTC.",
+        ),
+    ] = None
+
+
+def _columns(value: Any) -> tuple[Column, ...]:
+    """Columns from a mapping, from the stored list, or as they are; all errors at once, each with its place."""
+    if isinstance(value, dict):
+        pairs: list[tuple[Any, Any]] = list(value.items())
+    elif isinstance(value, tuple) and all(isinstance(c, Column) for c in value):
+        pairs = [(c.name, c) for c in value]
+    elif isinstance(value, list | tuple) and all(isinstance(c, dict) and "name" in c for c in value):
+        pairs = [(c["name"], {word: w for word, w in c.items() if word != "name"}) for c in value]
+    else:
+        raise ValueError("write a mapping of names to types, such as `order_id: long`")
+    if not 1 <= len(pairs) <= COLUMNS_MAX:
+        raise ValueError(f"a table has 1 to {COLUMNS_MAX:,} columns, not {len(pairs):,}")
+    found: list[Column] = []
+    wrong: list[InitErrorDetails] = []
+    seen: dict[str, str] = {}
+    for name, words in pairs:
+        try:
+            if other := seen.get(str(name).lower()):
+                raise _Misfit((), f"the column is there twice, also as {other!r} (case does not count)")
+            seen[str(name).lower()] = str(name)
+            found.append(_column(name, words))
+        except _Misfit as why:
+            wrong.append(_detail((str(name), *why.place), str(why), words))
+        except ValidationError as error:
+            wrong += [_moved(e, str(name)) for e in error.errors(include_url=False)]
+    if wrong:
+        raise ValidationError.from_exception_data("columns", wrong)
+    return tuple(found)
+
+
+class _Misfit(Exception):
+    """What is wrong with one column; `place` is the word, if it is one."""
+
+    def __init__(self, place: tuple[str, ...], why: str) -> None:
+        super().__init__(why)
+        self.place = place
+
+
+def _detail(place: tuple[str | int, ...], why: str, found: Any) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError("column", "{why}", {"why": why}), loc=place, input=found)
+
+
+def _moved(error: Any, name: str) -> InitErrorDetails:
+    """The same error of pydantic's, at its place below the column."""
+    context = error.get("ctx", {})
+    return InitErrorDetails(type=error["type"], loc=(name, *error["loc"]), input=error["input"], ctx=context)
+
+
+def _column(name: Any, words: Any) -> Column:
+    """Raises: _Misfit, ValidationError."""
+    if not isinstance(name, str):
+        raise _Misfit((), f"the column name {name!r} is not text; put it in quotes")
+    if why := _name_trouble(name):
+        raise _Misfit((), why)
+    if isinstance(words, Column):
+        column = words
+    else:
+        words = {"type": words} if isinstance(words, str) else words
+        if not isinstance(words, dict):
+            raise _Misfit((), "write a type, such as `long`, or {type: long, required: true}")
+        found = ColumnWords.model_validate(words)
+        try:
+            column = Column(name=name, type=parse_type(found.type), required=found.required, source=found.source)
+        except TypeSpecError as error:
+            raise _Misfit(("type",), str(error)) from error
+    if column.source and column.type not in (Primitive("timestamp"), Primitive("timestamptz")):
+        raise _Misfit(("from",), f"`from` is for timestamp and timestamptz, not for {column.type}")
+    if why := _type_trouble(column.type):
+        raise _Misfit(("type",), why)
+    return column
+
+
+def _name_trouble(name: str) -> str | None:
+    if not name.strip() or len(name.encode(errors="replace")) > NAME_BYTES_MAX:
+        return f"a column name has 1 to {NAME_BYTES_MAX} bytes, not {len(name.encode(errors='replace'))}"
+    if why := _letter_trouble(name):
+        return f"the column name {name!r} {why}"
+    if name.lower().startswith(RESERVED_PREFIX) or name.lower() in RESERVED:
+        taken = ", ".join([RESERVED_PREFIX + "*", *sorted(RESERVED)])
+        return f"the column name {name!r} is reserved, as are {taken}; give the field another name in the topic"
+    return None
+
+
+def _letter_trouble(name: str) -> str | None:
+    if not name.isprintable():
+        return "holds characters that cannot be printed"
+    if '"' in name or "\\" in name:
+        return 'holds " or \\, which JSON writes in other ways; fields of such names cannot be decoded'
+    return None
+
+
+def _type_trouble(type_: Type) -> str | None:
+    """What JSON cannot hold: keys of a map that are no text, and names that are not written as they are."""
+    match type_:
+        case ListType(element):
+            return _type_trouble(element)
+        case StructType(fields):
+            for f in fields:
+                if why := _letter_trouble(f.name):
+                    return f"type {str(type_)!r}: the field name {f.name!r} {why}"
+            return next(filter(None, (_type_trouble(f.type) for f in fields)), None)
+        case MapType(key, value):
+            if not isinstance(key, DecimalType) and str(key) not in _MAP_KEYS:
+                return f"type {str(type_)!r}: {key} cannot be the key of a JSON map; allowed: {', '.join(_MAP_KEYS)}"
+            return _type_trouble(value)
+    return None
+
+
+def _column_words(columns: tuple[Column, ...]) -> list[dict[str, Any]]:
+    """The stored form is a list: a jsonb object forgets the order of its keys."""
+    return [
+        {"name": c.name, "type": str(c.type), "required": c.required, **({"from": c.source} if c.source else {})}
+        for c in columns
+    ]
+
+
+_COLUMN_SCHEMA = {
+    "type": "object",
+    "minProperties": 1,
+    "maxProperties": COLUMNS_MAX,
+    "propertyNames": {"minLength": 1, "maxLength": NAME_BYTES_MAX},
+    "additionalProperties": {
+        "anyOf": [
+            {"type": "string", "description": f"Iceberg's type: {', '.join(FORMS)}."},
+            ColumnWords.model_json_schema(),
+        ]
+    },
+    "examples": [{"order_id": {"type": "long", "required": True}, "amount": "decimal(12,2)", "tags": "list<string>"}],
+}
+Columns = Annotated[
+    tuple[Column, ...], PlainValidator(_columns), PlainSerializer(_column_words), WithJsonSchema(_COLUMN_SCHEMA)
+]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TierRules(_Part):
+    """When buffered rows move to the lake: whichever comes first."""
+
+    max_rows: Annotated[Count, Field(description="So many rows wait in the buffer.")] = 500_000
+    max_bytes: Annotated[Bytes, Field(description="They take so many bytes (KB = 1024 bytes).")] = 256 * 2**20
+    max_age: Annotated[Seconds, Field(description="The oldest waits so long.")] = 60.0
+
+
+class Retention(_Part):
+    """How long what is superseded stays readable."""
+
+    versions: Annotated[Seconds, Field(description="Old versions of the table can be read for so long.")] = 24 * 3600.0
+    snapshots: Annotated[Count, Field(description="Snapshots kept in the current Iceberg metadata.")] = 50
+    lease: Annotated[
+        Seconds, Field(le=LEASE_S_MAX, description="A reader's hold on its version without a renewal; at most 24h.")
+    ] = 15 * 60.0
+    grace: Annotated[Seconds, Field(description="Time from unreachable to deleted.")] = 10 * 60.0
+
+
+class Freshness(_Part):
+    """Objectives that alarms are judged by."""
+
+    visible: Annotated[Seconds, Field(description="From the log to readable.")] = 5.0
+    lake: Annotated[Seconds, Field(description="From the log to the lake.")] = 15 * 60.0
+
+
+class StartAt(_Part):
+    """Start at the first record that is not older."""
+
+    timestamp: Annotated[AwareDatetime, Field(description="With its offset, such as 2026-01-01T00:00:00Z.")]
+
+    @field_validator("timestamp", mode="after")
+    @classmethod
+    def _in_utc(cls, value: datetime) -> datetime:
+        return value.astimezone(UTC)
+
+
+def _start(value: Any) -> Any:
+    if isinstance(value, dict | StartAt):
+        return StartAt.model_validate(value)
+    if value in ("earliest", "latest"):
+        return value
+    raise ValueError(f"{value!r} is no start; allowed: earliest, latest, {{timestamp: 2026-01-01T00:00:00Z}}")
+
+
+Start = Annotated[Literal["earliest", "latest"] | StartAt, BeforeValidator(_start)]
+
+
+def reserved_words(words: Mapping[str, Any]) -> dict[str, str]:
+    """The words of a spec that have a meaning but do not work yet, each with what to do."""
+    found = {word: f"`{word}` is reserved: {why}; remove it" for word, why in LATER.items() if word in words}
+    for word, (later, why, now) in LATER_VALUES.items():
+        if isinstance(value := words.get(word), str) and value in later:
+            found[word] = f"`{word}: {value}` is reserved: {why}; write `{word}: {now}` or remove it"
+    shards = words.get("shards")
+    if isinstance(shards, int) and shards > 1:
+        found["shards"] = f"`shards: {shards}` is reserved: a table has one shard yet; write `shards: 1` or remove it"
+    return found
+
+
+class TableSpec(BaseModel):
+    """One logical table over a Kafka topic.
+
+    ``TableSpec(table="shop.orders", columns={"id": {"type": "long", "required": True}, "amount": "decimal(12,2)"})``;
+    from a file: `harness_pipelines.spec.load.load_spec`. Durations are seconds or text (``60s``), sizes bytes or text.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", title="Table of the data harness")
+
+    table: Annotated[
+        str,
+        Field(
+            description="`namespace.name`, each a-z, 0-9 and _, beginning with a letter.",
+            json_schema_extra={"pattern": f"^{_TABLE.pattern}$"},
+        ),
+    ]
+    topic: Annotated[str, Field(description="Kafka topic; default: the table's name.")] = ""
+    start: Annotated[
+        Start,
+        Field(description="Where a new table begins: earliest, latest or {timestamp: 2026-01-01T00:00:00Z}."),
+    ] = "earliest"
+    format: Annotated[Literal["json"], Field(description="Form of the record values.")] = "json"
+    columns: Annotated[
+        Columns, Field(description="Names to types; the long form is {type: ..., required: true, from: iso8601}.")
+    ]
+    views: Annotated[Literal["stream"], Field(description="Iceberg tables that are kept.")] = "stream"
+    buffer: Annotated[
+        Literal["postgres", "none"],
+        Field(description="postgres: readable at once; none: rows go from Kafka to the lake."),
+    ] = "postgres"
+    shards: Annotated[Literal[1], Field(description="Sets of partitions that are worked on apart.")] = 1
+    tier: Annotated[TierRules, Field(description="When buffered rows move to the lake.")] = TierRules()
+    on_error: Annotated[
+        Literal["quarantine", "stop"],
+        Field(description="A record that does not fit: keep it apart, or stop the table."),
+    ] = "quarantine"
+    unknown_fields: Annotated[
+        Literal["ignore", "quarantine"],
+        Field(description="A field that no column names: ignore it, or refuse the record."),
+    ] = "ignore"
+    retention: Annotated[Retention, Field(description="How long what is superseded stays readable.")] = Retention()
+    freshness: Annotated[Freshness, Field(description="Objectives that alarms are judged by.")] = Freshness()
+    mode: Annotated[
+        Literal["runs", "external_worker", "manual"],
+        Field(description="Who runs the stages: Dagster runs, a worker of your own (`harness run`), or nobody."),
+    ] = "runs"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _present_words(cls, value: Any) -> Any:
+        """A word without a value counts as absent; the topic is the table's name unless it is given."""
+        if not isinstance(value, dict):
+            return value
+        given = {word: v for word, v in value.items() if v is not None}
+        for why in reserved_words(given).values():
+            raise ValueError(why)
+        return {"topic": given["table"], **given} if "table" in given else given
+
+    @field_validator("table")
+    @classmethod
+    def _table_name(cls, value: str) -> str:
+        if not _TABLE.fullmatch(value):
+            raise ValueError(
+                f"{value!r} is no table name; write namespace.name, each of a-z, 0-9 and _, beginning with a letter"
+            )
+        if max(map(len, value.split("."))) > PART_MAX:
+            raise ValueError(f"{value!r} is too long; each part has at most {PART_MAX} characters")
+        if value.endswith(STREAM_SUFFIX):
+            raise ValueError(f"{value!r} ends with __stream, which names the stream view of another table")
+        return value
+
+    @field_validator("topic")
+    @classmethod
+    def _topic_name(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value) or value in {".", ".."}:
+            raise ValueError(f"{value!r} is no topic name; Kafka allows 1 to 249 of A-Z, a-z, 0-9, `.`, `_` and `-`")
+        return value
+
+    @property
+    def namespace(self) -> str:
+        return self.table.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.table.partition(".")[2]

@@ -1,0 +1,1 @@
+"""One module per stage, each read top to bottom as plan -> stage -> publish."""

@@ -1,0 +1,50 @@
+"""Making a table from its spec, changing its settings, dropping it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness_pipelines.protocol.bounds import Vector
+from harness_pipelines.spec.load import load_spec
+from harness_pipelines.spec.table import StartAt, TableSpec
+from harness_pipelines.spec.types import iceberg_fields
+from harness_pipelines.stores.ports import TableExists, TableRow, TableUnknown
+from harness_pipelines.stores.ports_log import TopicIdentity, added_partitions
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+
+def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
+    """Create the table, or take over the settings of one that exists; a second call changes nothing.
+
+    Raises: SpecError, TopicMissing, KafkaUnreachable, TableExists (columns, topic or buffer differ), TopicRecreated.
+    """
+    wanted = spec if isinstance(spec, TableSpec) else load_spec(spec)
+    identity = stores.log.describe(wanted.topic)
+    try:
+        known = stores.ledger.table(wanted.table)
+    except TableUnknown:
+        return _create(stores, wanted, identity)
+    _check_fits(known, wanted)
+    added_partitions(known.identity, identity)
+    return stores.ledger.update_spec(known, wanted) if known.spec != wanted else known
+
+
+def _create(stores: Stores, spec: TableSpec, identity: TopicIdentity) -> TableRow:
+    start = spec.start.timestamp if isinstance(spec.start, StartAt) else spec.start
+    starts: Vector = stores.log.start_offsets(spec.topic, identity.partitions, start)
+    stream, fields = stores.lake.make_stream_view(spec, iceberg_fields(spec.columns))
+    return stores.ledger.create_table(spec, identity, starts=starts, fields=fields, stream=stream)
+
+
+def _check_fits(known: TableRow, wanted: TableSpec) -> None:
+    """Settings may change; what rows already depend on may not."""
+    for word in ("topic", "columns", "buffer", "start"):
+        old, new = getattr(known.spec, word), getattr(wanted, word)
+        if old != new:
+            raise TableExists(
+                f"table {wanted.table} exists with another `{word}`; nothing was changed. Schema evolution does not "
+                "work yet: drop the table (`harness table drop`) or apply the spec under another name"
+            )

@@ -1,0 +1,98 @@
+"""Holding a claim: taken when it is free, renewed by a thread of its own, given back at the end."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
+from harness_pipelines.stores.ports import TableRow
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.ports import Ledger
+
+log = structlog.get_logger(__name__)
+RENEWALS_PER_LEASE = 3
+
+
+class ClaimKeeper:
+    """One stage of one shard, as far as this worker holds it.
+
+    `current` is safe to call from any thread. A claim that was lost is forgotten, and `acquire` may take it again.
+    """
+
+    def __init__(self, ledger: Ledger, table: TableRow, stage: Stage, *, holder: str, lease: timedelta) -> None:
+        self._ledger, self._table, self._stage = ledger, table, stage
+        self._holder, self._lease = holder, lease
+        self._claim: Claim | None = None
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._renewer: threading.Thread | None = None
+
+    def acquire(self) -> bool:
+        """Take the claim if this worker does not hold it and nobody else does; True if it is held now."""
+        with self._lock:
+            if self._claim is None:
+                self._claim = self._ledger.claim(
+                    self._table, self._stage, shard=0, holder=self._holder, lease=self._lease
+                )
+                if self._claim is not None:
+                    log.info("claim.taken", table=self._table.name, stage=self._stage, epoch=self._claim.epoch)
+            if self._claim is not None and self._renewer is None:
+                self._renewer = threading.Thread(target=self._renew, name=f"renew-{self._stage}", daemon=True)
+                self._renewer.start()
+            return self._claim is not None
+
+    def current(self) -> Claim:
+        """The claim as it was last renewed. Raises: FencedOut when it was lost."""
+        claim = self._claim
+        if claim is None:
+            raise FencedOut(f"{self._table.name}: {self._stage} is not claimed by this worker")
+        return claim
+
+    def doubt(self) -> None:
+        """After a FencedOut: keep the claim only if the ledger still renews it.
+
+        Threads share a claim, so the fence that one of them ran into may be of an epoch that another one has
+        already replaced.
+        """
+        with self._lock:
+            claim = self._claim
+        if claim is not None:
+            self._renew_once(claim)
+
+    def release(self) -> None:
+        """Give the claim back; the next holder starts at once."""
+        self._ended.set()
+        if self._renewer is not None:
+            self._renewer.join()
+        with self._lock:
+            claim, self._claim = self._claim, None
+        if claim is not None:
+            try:
+                self._ledger.release(claim)
+            except TryAgain as away:
+                log.info("claim.release_failed", table=self._table.name, stage=self._stage, error=str(away))
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._lease.total_seconds() / RENEWALS_PER_LEASE):
+            claim = self._claim
+            if claim is not None:
+                self._renew_once(claim)
+
+    def _renew_once(self, claim: Claim) -> None:
+        renewed: Claim | None = None
+        try:
+            renewed = self._ledger.renew(claim, lease=self._lease)
+        except FencedOut as lost:
+            log.info("claim.lost", table=self._table.name, stage=self._stage, error=str(lost))
+        except HarnessError as away:  # the lease may still be alive when the database is back
+            log.info("claim.not_renewed", table=self._table.name, stage=self._stage, error=str(away))
+            return
+        with self._lock:
+            if self._claim is claim:
+                self._claim = renewed

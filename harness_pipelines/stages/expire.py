@@ -1,0 +1,77 @@
+"""Expire: what nothing needs any more goes, in two runs at least.
+
+One run decides (segments retire, files are condemned) and removes only what an earlier run decided: an irreversible
+act never belongs to the run of the reversible one that it follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from harness_pipelines import faults
+from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.stores.lake import reachable
+from harness_pipelines.stores.ports import TableRow
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+log = structlog.get_logger(__name__)
+RETIRED_FOR_MIN = timedelta(seconds=30)  #: a statement of a reader may last so long after its lease was looked up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """What one run did, or with a dry run would do."""
+
+    floor: dict[int, int]
+    retired: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    condemned: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    retained_from: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "floor": {str(p): o for p, o in sorted(self.floor.items())},
+            "retired": self.retired,
+            "dropped": self.dropped,
+            "condemned": self.condemned,
+            "deleted": self.deleted,
+            "retained_from": self.retained_from,
+        }
+
+
+def expire_once(stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool = False) -> Expired:
+    """One run: first remove what earlier runs decided, then decide anew.
+
+    Raises: SizeGuard, FencedOut; LakeAway, PostgresUnreachable when a store is away.
+    """
+    with reachable(table.name, "expire"):
+        return _expire(stores, table, claim, dry_run=dry_run)
+
+
+def _expire(stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool) -> Expired:
+    grace = max(timedelta(seconds=table.spec.retention.grace), RETIRED_FOR_MIN)
+    dropped = [] if dry_run else stores.upkeep.drop_retired(table, retired_for=grace)
+    deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run)
+    faults.point("expire.before_trim")
+    decision = stores.upkeep.trim(table, claim, dry_run=dry_run)
+    faults.point("expire.after_trim")
+    if not dry_run and (dead := stores.upkeep.dead_branches(table)):
+        stores.lake.drop_branches(table, dead)
+    condemned = stores.upkeep.condemn(table, dry_run=dry_run)
+    expired = Expired(
+        floor=dict(decision.floor),
+        retired=[s.name for s in decision.retire],
+        dropped=dropped,
+        condemned=[f.path for f in condemned],
+        deleted=deleted,
+        retained_from=decision.retained_from,
+    )
+    log.info("expire.done", table=table.name, retired=len(expired.retired), dropped=len(dropped), deleted=len(deleted))
+    return expired

@@ -1,0 +1,237 @@
+"""Ingest: records of the log become rows of the buffer.
+
+The unit of work is the same wherever it runs: poll ``[lo, hi)`` of some partitions, decode, commit. `ingest_unit` is
+called by threads on one machine (`IngestLoop`) and by Spark tasks (`harness_pipelines.stages.ingest_spark`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import structlog
+
+from harness_pipelines import faults
+from harness_pipelines.codecs.base import Codec
+from harness_pipelines.codecs.json import JsonCodec
+from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stores.buffer import DecodedRange, SegmentClosed, Segments, SegmentWriter, with_coordinates
+from harness_pipelines.stores.ports import RefusedRecord, Segment, TableRow
+from harness_pipelines.stores.ports_log import (
+    Log,
+    LogReader,
+    PartitionBatch,
+    TopicIdentity,
+    added_partitions,
+    check_positions,
+)
+
+log = structlog.get_logger(__name__)
+BATCH_RECORDS_MAX = 65_536  #: a unit stays far below the 10 s that a commit may take
+POLL_S = 0.5
+CAUGHT_UP_RECORDS = BATCH_RECORDS_MAX // 4  #: a poll that returns no more than this was not held up by a backlog
+
+
+class RecordRefused(HarnessError):
+    """`on_error: stop` and a record that does not fit."""
+
+
+@dataclass(slots=True)
+class IngestProgress:
+    """Counters that the worker shows; written by one ingest thread each."""
+
+    rows: int = 0
+    refused: int = 0
+    commits: int = 0
+
+
+def codec_for(spec: TableSpec) -> Codec:
+    """The codec of a table's values."""
+    return JsonCodec(spec.columns, unknown_fields=spec.unknown_fields)
+
+
+def decode_batch(table: TableRow, codec: Codec, batch: PartitionBatch) -> DecodedRange:
+    """Decode one batch into rows with coordinates and refused records.
+
+    Raises: RecordRefused when the spec says ``on_error: stop`` and a record does not fit.
+    """
+    decoded = codec.decode(batch.values)
+    refused = [
+        RefusedRecord(
+            partition=batch.partition,
+            offset=int(batch.offsets[bad.index]),
+            reason=bad.reason,
+            detail=bad.detail,
+            key=batch.keys[bad.index],
+            value=batch.values[bad.index],
+            headers=batch.headers[bad.index] or (),
+        )
+        for bad in decoded.refused
+    ]
+    if refused and table.spec.on_error == "stop":
+        first = refused[0]
+        raise RecordRefused(
+            f"{table.name}: partition {first.partition}, offset {first.offset}: {first.reason}: {first.detail}; the "
+            "table says `on_error: stop`, nothing from this offset on was taken. Repair the producer or set `on_error: "
+            "quarantine` and apply the spec"
+        )
+    rows = with_coordinates(
+        decoded.rows,
+        partition=batch.partition,
+        offsets=pa.array(batch.offsets[decoded.accepted]),
+        timestamps_ms=pa.array(batch.timestamps_ms[decoded.accepted]),
+        columns=table.spec.columns,
+    )
+    return DecodedRange(
+        partition=batch.partition,
+        low=batch.low,
+        high=batch.high,
+        rows=rows,
+        refused=refused,
+        leader_epoch=batch.leader_epoch,
+    )
+
+
+def ingest_unit(
+    table: TableRow,
+    batches: Sequence[PartitionBatch],
+    *,
+    codec: Codec,
+    writer: SegmentWriter,
+    segment: OpenSegment,
+    identity: Callable[[], TopicIdentity],
+) -> int:
+    """Decode *batches* and commit them in one transaction; returns the number of rows.
+
+    A segment that was closed meanwhile is looked up again; *identity* answers, after the rows are written, which topic
+    they came from.
+    """
+    decoded = [decode_batch(table, codec, batch) for batch in batches]
+    faults.point("ingest.before_commit")
+    confirm = lambda: _same_topic(table, identity())  # noqa: E731
+    try:
+        return writer.commit(segment.current(), decoded, confirm=confirm)
+    except SegmentClosed:
+        return writer.commit(segment.renew(), decoded, confirm=confirm)
+
+
+def _same_topic(table: TableRow, found: TopicIdentity) -> None:
+    added_partitions(table.identity, found)
+
+
+@dataclass(slots=True)
+class OpenSegment:
+    """The segment that one ingest thread writes to, looked up again when it was closed."""
+
+    segments: Segments
+    table: TableRow
+    _current: Segment | None = None
+    _indexed: str | None = None
+
+    def current(self) -> Segment:
+        if self._current is None:
+            self._current = self.segments.open_segment(self.table)
+        return self._current
+
+    def renew(self) -> Segment:
+        """Look the open segment up again."""
+        self._current = None
+        return self.current()
+
+    def index(self) -> None:
+        """Give the segment its index, once the log was caught up with."""
+        current = self.current()
+        if self._indexed != current.name:
+            self.segments.index(current)
+            self._indexed = current.name
+
+
+class IngestLoop:
+    """Ingest of some partitions by one thread: poll, unit, again."""
+
+    def __init__(
+        self,
+        table: TableRow,
+        stream: Log,
+        *,
+        segments: Segments,
+        claim: Callable[[], Claim],
+        dsn: str,
+        run_id: str | None = None,
+    ) -> None:
+        self.table = table
+        self.progress = IngestProgress()
+        self._log = stream
+        self._segments = segments
+        self._open = OpenSegment(segments, table)
+        self._writer = SegmentWriter(dsn, table, claim, run_id=run_id)
+        self._codec = codec_for(table.spec)
+        self._reader: LogReader | None = None
+
+    def start(self, partitions: Iterable[int]) -> None:
+        """Begin at the ledger's positions. Raises: RecordsLost, LogTruncated, TopicRecreated, ..."""
+        wanted = set(partitions)
+        found = self._segments.positions(self.table)
+        positions = {p: found[p].buffer_hi for p in wanted}
+        check_source(self.table, self._log, positions)
+        if self._reader is None:
+            self._reader = self._log.reader(self.table.spec.topic, positions, identity=self.table.identity)
+        else:
+            self._reader.assign(positions)
+
+    def step(self) -> int:
+        """One unit of work; returns how many records it took (0 when the log had nothing new).
+
+        A unit that was planned on an older state (REFRESH, RESOLVE) is forgotten: the next one starts from what the
+        ledger says.
+        """
+        assert self._reader is not None, "start() comes first"
+        batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, POLL_S) if b.high > b.low]
+        if not batches:
+            return 0
+        identity = self._log.identity_async(self.table.spec.topic)
+        try:
+            rows = ingest_unit(
+                self.table, batches, codec=self._codec, writer=self._writer, segment=self._open, identity=identity
+            )
+            self._count(batches, rows)
+            if sum(len(b) for b in batches) <= CAUGHT_UP_RECORDS:
+                self._open.index()
+        except HarnessError as error:
+            if error.recovery is Recovery.NEVER:
+                raise
+            log.info("ingest.refresh", table=self.table.name, error=str(error))
+            self.start(self._reader.positions)
+            if error.exit_code == 75:
+                raise
+        return sum(len(b) for b in batches)
+
+    def _count(self, batches: Sequence[PartitionBatch], rows: int) -> None:
+        self.progress.rows += rows
+        self.progress.refused += sum(len(b) for b in batches) - rows
+        self.progress.commits += 1
+
+    def close(self) -> None:
+        self._writer.close()
+        if self._reader is not None:
+            self._reader.close()
+
+
+def check_source(table: TableRow, stream: Log, positions: Mapping[int, int]) -> None:
+    """Is the log still the one that the table was made from, and does it hold all from *positions* on?
+
+    Raises: TopicMissing, TopicRecreated, ClusterChanged, PartitionsMissing, RecordsLost, LogTruncated.
+    """
+    added_partitions(table.identity, stream.describe(table.spec.topic))
+    check_positions(table.spec.topic, positions, stream.watermarks(table.spec.topic, positions))
+
+
+def join_partitions(table: TableRow, stream: Log, *, known: Iterable[int]) -> dict[int, int]:
+    """Starts of the partitions that only the topic has: from the log's beginning, so nothing is lost."""
+    found = stream.describe(table.spec.topic)
+    added_partitions(table.identity, found)
+    fresh = sorted(set(found.partitions) - set(known))
+    return stream.start_offsets(table.spec.topic, fresh, "earliest") if fresh else {}

@@ -1,0 +1,336 @@
+"""The worker: all stages of some tables in one process, without Dagster.
+
+Every stage of every table has its own threads, so one sick table never stops another. A thread repeats: hold the
+claim, do one unit, say what happened. Trouble is shown, waited out and tried again; it is never a reason to skip.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal
+from uuid import uuid4
+
+import structlog
+
+from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.claims import FencedOut, Stage
+from harness_pipelines.stages import expire, ingest, ingest_spark, tier
+from harness_pipelines.stages.claims import ClaimKeeper
+from harness_pipelines.stores.ports import PartitionStatus, TableRow
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+log = structlog.get_logger(__name__)
+CLAIM_LEASE = timedelta(seconds=30)
+INGEST_THREADS_MAX = 2
+LOOK_S = 0.25  #: how often tier asks whether it is due
+EXPIRE_EVERY_S = 60.0
+PARTITIONS_EVERY_S = 5.0
+BACKOFF_S_MAX = 15.0
+SEGMENT_BYTES_MAX = 32 * 2**20
+SEGMENT_AGE_S_MAX = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker runs. ``until_idle``: end when nothing is left to move; ``for_s``: end after so many seconds."""
+
+    stages: frozenset[Stage] = frozenset(Stage)
+    until_idle: bool = False
+    for_s: float | None = None
+    lease: timedelta = CLAIM_LEASE
+    run_id: str | None = None
+    ingest_on: Literal["threads", "spark"] = "threads"  #: this machine, or Spark's executors
+
+
+@dataclass(slots=True)
+class TableProgress:
+    """What the worker did for one table, for those who watch."""
+
+    name: str
+    rows: int = 0
+    refused: int = 0
+    commits: int = 0
+    moves: int = 0
+    version: int = 0
+    trouble: dict[str, str] = field(default_factory=dict)  #: stage -> what it waits for
+    positions: list[PartitionStatus] = field(default_factory=list)
+    ends: dict[int, int] = field(default_factory=dict)
+
+
+class Worker:
+    """Runs stages of tables until it is told to stop."""
+
+    def __init__(self, stores: Stores, tables: Sequence[TableRow], options: WorkerOptions) -> None:
+        self.stores = stores
+        self.options = options
+        self.holder = str(uuid4())
+        self.stop = threading.Event()
+        self.defect: BaseException | None = None
+        self._tables = [_TableWorker(self, table) for table in tables]
+
+    @property
+    def progress(self) -> list[TableProgress]:
+        return [worker.progress for worker in self._tables]
+
+    def run(self, on_progress: Callable[[list[TableProgress]], None] | None = None, *, every_s: float = 1.0) -> None:
+        """Work until stopped, idle or out of time; claims are given back before it returns.
+
+        Raises: the first table's trouble, when it ends with a table that could not go on.
+        """
+        deadline = None if self.options.for_s is None else time.monotonic() + self.options.for_s
+        for worker in self._tables:
+            worker.start()
+        try:
+            while not self.stop.wait(0.05 if self.options.until_idle else every_s):
+                for worker in self._tables:
+                    worker.refresh()
+                if on_progress:
+                    on_progress(self.progress)
+                if self.options.until_idle and all(worker.finished() for worker in self._tables):
+                    break
+                if deadline is not None and time.monotonic() >= deadline:
+                    break
+        finally:
+            self.stop.set()
+            for worker in self._tables:
+                worker.join()
+        if self.defect is not None:
+            raise self.defect
+        failed = [worker.fatal for worker in self._tables if worker.fatal]
+        if failed and self.options.until_idle:
+            raise failed[0]
+
+
+class _TableWorker:
+    """The threads of one table."""
+
+    def __init__(self, worker: Worker, table: TableRow) -> None:
+        self.worker, self.table, self.stores = worker, table, worker.stores
+        self.progress = TableProgress(name=table.name)
+        self.fatal: HarnessError | None = None
+        self._keepers = {
+            stage: ClaimKeeper(self.stores.ledger, table, stage, holder=worker.holder, lease=worker.options.lease)
+            for stage in worker.options.stages
+        }
+        self._threads: list[threading.Thread] = []
+        self._ingests: list[ingest.IngestLoop] = []
+        self._generation = 0
+        self._last_refresh = 0.0
+
+    # -- life -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        stages = self.worker.options.stages
+        if self.table.stopped:  # by an earlier worker; whatever stopped it is found again if it is still there
+            with suppress(HarnessError):
+                self.stores.ledger.stop_table(self.table, None)
+        if Stage.INGEST in stages and self.table.spec.buffer != "none":
+            if self.worker.options.ingest_on == "spark":
+                self._thread("ingest-spark", self._forever, Stage.INGEST, self._ingest_on_spark, LOOK_S)
+            else:
+                for number in range(INGEST_THREADS_MAX):
+                    self._thread(f"ingest-{number}", self._ingest_forever, number)
+        if Stage.INGEST in stages:
+            self._thread("partitions", self._join_forever)
+        if Stage.TIER in stages:
+            self._thread("tier", self._forever, Stage.TIER, self._tier, LOOK_S)
+        if Stage.EXPIRE in stages and not self.worker.options.until_idle:
+            self._thread("expire", self._forever, Stage.EXPIRE, self._expire, EXPIRE_EVERY_S)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        for keeper in self._keepers.values():
+            keeper.release()
+
+    def _thread(self, name: str, target: Callable[..., None], *arguments: object) -> None:
+        def guarded() -> None:
+            try:
+                target(*arguments)
+            except BaseException as error:
+                # A defect, not trouble of the table: the worker ends with it instead of going on without a thread.
+                self.worker.defect = error
+                self.worker.stop.set()
+
+        thread = threading.Thread(target=guarded, name=f"{self.table.name}/{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def refresh(self) -> None:
+        """Look at the ledger and the log for those who watch; trouble there is shown by the stages."""
+        if time.monotonic() - self._last_refresh < LOOK_S:
+            return
+        self._last_refresh = time.monotonic()
+        if self._ingests:
+            self.progress.rows = sum(loop.progress.rows for loop in self._ingests)
+            self.progress.refused = sum(loop.progress.refused for loop in self._ingests)
+            self.progress.commits = sum(loop.progress.commits for loop in self._ingests)
+        with suppress(HarnessError):
+            positions = self.stores.ledger.positions(self.table)
+            marks = self.stores.log.watermarks(self.table.spec.topic, [p.partition for p in positions])
+            self.progress.positions, self.progress.ends = positions, {p: m.end for p, m in marks.items()}
+
+    def finished(self) -> bool:
+        """Nothing left to move, or nothing that waiting would help."""
+        if self.fatal:
+            return True
+        positions, ends = self.progress.positions, self.progress.ends
+        if not positions or set(ends) != {p.partition for p in positions}:
+            return False
+        stages = self.worker.options.stages
+        read = Stage.INGEST not in stages or all(p.bounds.buffer_hi >= ends[p.partition] for p in positions)
+        moved = Stage.TIER not in stages or all(p.bounds.stream_hi >= p.bounds.buffer_hi for p in positions)
+        return read and moved
+
+    # -- loops ----------------------------------------------------------------------------------------------
+
+    def _forever(self, stage: Stage, step: Callable[[], bool], pause_s: float) -> None:
+        """Hold the claim, do *step*, pause while it has nothing to do."""
+        backoff = _Backoff(self, stage)
+        while not self.worker.stop.is_set():
+            try:
+                busy = self._keepers[stage].acquire() and step()
+                backoff.reset()
+            except HarnessError as error:
+                backoff.wait(error)
+                continue
+            if not busy:
+                self.worker.stop.wait(pause_s)
+
+    def _ingest_forever(self, number: int) -> None:
+        keeper = self._keepers[Stage.INGEST]
+        backoff = _Backoff(self, Stage.INGEST)
+        loop = ingest.IngestLoop(
+            self.table,
+            self.stores.log,
+            segments=self.stores.segments,
+            claim=keeper.current,
+            dsn=self.stores.dsn,
+            run_id=self.worker.options.run_id,
+        )
+        self._ingests.append(loop)
+        started: int | None = None
+        while not self.worker.stop.is_set():
+            try:
+                if not keeper.acquire():
+                    started = None
+                    self.worker.stop.wait(LOOK_S)
+                elif started != self._generation:
+                    generation = self._generation
+                    mine = [p for p in self.stores.segments.positions(self.table) if p % INGEST_THREADS_MAX == number]
+                    loop.start(mine)
+                    started = generation
+                else:
+                    loop.step()
+                    backoff.reset()
+            except HarnessError as error:
+                started = None
+                backoff.wait(error)
+        loop.close()
+
+    def _ingest_on_spark(self) -> bool:
+        done = ingest_spark.ingest_on_spark(self.stores, self.table, self._keepers[Stage.INGEST].current())
+        self.progress.rows += done.rows
+        return bool(done.reached)
+
+    def _join_forever(self) -> None:
+        """Partitions that were added to the topic join by themselves."""
+        while not self.worker.stop.wait(PARTITIONS_EVERY_S):
+            with suppress(HarnessError):  # the ingest threads show what is wrong with the topic
+                known = self.stores.segments.positions(self.table)
+                if starts := ingest.join_partitions(self.table, self.stores.log, known=known):
+                    self.stores.ledger.add_partitions(self.table, starts)
+                    log.info("ingest.partitions_joined", table=self.table.name, partitions=sorted(starts))
+                    self._generation += 1
+
+    def _tier(self) -> bool:
+        trigger = self._trigger()
+        if trigger is None:
+            return False
+        claim = self._keepers[Stage.TIER].current()
+        published = tier.tier_once(self.stores, self.table, claim, trigger=trigger, run_id=self.worker.options.run_id)
+        if published is not None:
+            self.progress.moves += 1
+            self.progress.version = published.version
+            self._rotate()
+        return published is not None
+
+    def _trigger(self) -> str | None:
+        """Why tier should move now; an open move always has to be finished first."""
+        if self.stores.ledger.open_move(self.table, Stage.TIER, shard=0) is not None:
+            return "recovery"
+        bounds = tier.takeable(self.stores, self.table)
+        if self.worker.options.until_idle and self._ingest_is_idle(bounds):
+            return "idle" if any(b.buffer_hi > b.stream_hi for b in bounds.values()) else None
+        sizes = self.stores.segments.sizes(self.table)
+        since = (datetime.now(UTC) - self.stores.ledger.head(self.table).committed_at).total_seconds()
+        buffered = sum(int(s["bytes"]) for s in sizes if s["state"] != "retired")
+        return tier.due(self.table, bounds, buffered_bytes=buffered, oldest_s=since)
+
+    def _ingest_is_idle(self, bounds: Mapping[int, Bounds]) -> bool:
+        if Stage.INGEST not in self.worker.options.stages:
+            return True
+        marks = self.stores.log.watermarks(self.table.spec.topic, bounds)
+        return all(b.buffer_hi >= marks[p].end for p, b in bounds.items())
+
+    def _rotate(self) -> None:
+        """Give a segment that is large or old a successor after a move, so that it can retire."""
+        newest = self.stores.segments.sizes(self.table)[-1:]
+        if any(s["bytes"] >= SEGMENT_BYTES_MAX or s["age_s"] >= SEGMENT_AGE_S_MAX for s in newest):
+            self.stores.segments.rotate(self.table)
+
+    def _expire(self) -> bool:
+        expire.expire_once(self.stores, self.table, self._keepers[Stage.EXPIRE].current())
+        return False
+
+
+class _Backoff:
+    """Waits longer after each failure, shows the trouble, and forgets it after the next success of the same thread."""
+
+    def __init__(self, owner: _TableWorker, stage: Stage) -> None:
+        self._owner, self._stage = owner, stage
+        self._wait_s = 0.1
+        self._trouble: HarnessError | None = None
+        self._stopped_before = owner.table.stopped is not None
+
+    def reset(self) -> None:
+        """The thread did its work: its trouble is over. That of another thread of the stage is not."""
+        self._wait_s = 0.1
+        over, self._trouble = self._trouble, None
+        owner = self._owner
+        if self._stopped_before:  # what stopped the worker before this one is repaired
+            self._stopped_before = False
+            with suppress(HarnessError):
+                owner.stores.ledger.stop_table(owner.table, None)
+        if over is None:
+            return
+        if owner.progress.trouble.get(self._stage) == str(over):
+            del owner.progress.trouble[self._stage]
+        if owner.fatal is over:
+            owner.fatal = None
+            with suppress(HarnessError):
+                owner.stores.ledger.stop_table(owner.table, None)
+
+    def wait(self, error: HarnessError) -> None:
+        if isinstance(error, FencedOut):
+            self._owner._keepers[self._stage].doubt()
+            return
+        self._trouble = error
+        shown = self._owner.progress.trouble
+        if shown.get(self._stage) != str(error):
+            log.warning("stage.trouble", table=self._owner.table.name, stage=self._stage, error=str(error))
+        shown[self._stage] = str(error)
+        if not isinstance(error, TryAgain) and error.recovery == "never":
+            self._owner.fatal = error
+            with suppress(HarnessError):
+                self._owner.stores.ledger.stop_table(self._owner.table, str(error))
+        self._owner.worker.stop.wait(self._wait_s)
+        self._wait_s = min(self._wait_s * 2, BACKOFF_S_MAX)

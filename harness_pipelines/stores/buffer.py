@@ -1,0 +1,296 @@
+"""The buffer's writing side: the ingest commit, and the life of segments.
+
+The ingest commit is one transaction on one ADBC connection: the segment's row is shared, rows go in by binary COPY,
+positions advance where they are what the batch was read from, refused records are set aside, and the claim is checked
+last. Idea: Kafka Connect's transactional sinks, with the offsets beside the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import adbc_driver_manager
+import adbc_driver_postgresql.dbapi as adbc
+import orjson
+import pyarrow as pa
+import pyarrow.compute
+from psycopg.errors import UniqueViolation
+
+from harness_pipelines import faults
+from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery
+from harness_pipelines.protocol.bounds import BoundaryGap
+from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
+from harness_pipelines.spec.settings import redact
+from harness_pipelines.spec.table import Column
+from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.ports import IngestPosition, RefusedRecord, Segment, TableRow
+from harness_pipelines.stores.postgres import (
+    WORKER,
+    Database,
+    LedgerBusy,
+    PostgresUnreachable,
+    session_dsn,
+    sql,
+)
+from harness_pipelines.stores.segment_types import segment_ddl, segment_index, to_copy
+
+SCHEMA = "harness_buffer"
+MOVE_ROWS_MAX = 1_000_000  #: an accounting row is closed and the next begun after so many rows
+
+
+class SegmentClosed(HarnessError):
+    """The segment was closed between the read and the commit: write to the open one."""
+
+    recovery = Recovery.REFRESH
+
+
+class SchemaMoved(HarnessError):
+    """The table's schema was changed since these records were decoded: decode again."""
+
+    recovery = Recovery.REFRESH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DecodedRange:
+    """Rows and refused records of ``[low, high)`` of one partition, ready to be committed."""
+
+    partition: int
+    low: int
+    high: int
+    rows: pa.Table  #: coordinates and user columns, in offset order
+    refused: Sequence[RefusedRecord]
+    leader_epoch: int | None
+
+
+class SegmentWriter:
+    """One ingest connection. Not safe for use by two threads at once."""
+
+    def __init__(self, dsn: str, table: TableRow, claim: Callable[[], Claim], *, run_id: str | None) -> None:
+        self._dsn = session_dsn(dsn, role=WORKER)
+        self._table = table
+        self._claim = claim
+        self._run_id = run_id
+        self._connection: Any = None
+        self._move: tuple[int, int, int] | None = None  # accounting row: move id, epoch, rows so far
+
+    def commit(self, segment: Segment, ranges: Sequence[DecodedRange], *, confirm: Callable[[], None]) -> int:
+        """Commit *ranges* in one transaction, all or none; returns the number of rows.
+
+        *confirm* is called after the rows are written and before the commit; it raises if the log is not the one
+        that the rows were read from.
+
+        Raises: SegmentClosed, SchemaMoved, BoundaryGap (REFRESH), FencedOut (NEVER), OutcomeUnknown (RESOLVE),
+        PostgresUnreachable.
+        """
+        with self._explained():
+            connection = self._connected()
+            try:
+                count, accounting = self._write(connection, segment, ranges, confirm)
+            except BaseException:
+                with suppress(adbc_driver_manager.Error):
+                    connection.rollback()
+                raise
+            faults.point("ingest.in_transaction")
+            self._commit(connection)
+            faults.point("ingest.after_commit")
+        self._move = accounting
+        return count
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(adbc_driver_manager.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _write(
+        self, connection: Any, segment: Segment, ranges: Sequence[DecodedRange], confirm: Callable[[], None]
+    ) -> tuple[int, tuple[int, int, int]]:
+        claim = self._claim()
+        with connection.cursor() as cursor:
+            found = _one(cursor, "share_segment", segment.name)
+            if found is None or found["state"] != "open":
+                raise SegmentClosed(f"segment {segment.name} is not open any more")
+            batch = pa.concat_tables([r.rows for r in ranges])
+            if batch.num_rows:
+                cursor.adbc_ingest(segment.name, to_copy(batch), mode="append", db_schema_name=SCHEMA)
+            self._advance(cursor, segment, ranges)
+            refused = [record for taken in ranges for record in taken.refused]
+            if refused:
+                cursor.executemany(sql("buffer/refuse"), [_refusal(self._table.table_id, r) for r in refused])
+            accounting = self._account(cursor, claim, segment, ranges, batch.num_rows)
+            confirm()
+            self._fence(cursor, claim)
+        return batch.num_rows, accounting
+
+    def _advance(self, cursor: Any, segment: Segment, ranges: Sequence[DecodedRange]) -> None:
+        """Move the bounds of all *ranges*, each where it is what the range was read from."""
+        table_id, schema_version = self._table.table_id, segment.schema_version
+        wanted = [
+            {"partition": r.partition, "low": r.low, "high": r.high, "leader_epoch": r.leader_epoch} for r in ranges
+        ]
+        answer = _one(cursor, "advance", table_id, orjson.dumps(wanted).decode(), schema_version)
+        moved = set(str(answer and answer["partitions"]).split(","))
+        for taken in ranges:
+            if str(taken.partition) in moved:
+                continue
+            found = _one(cursor, "position", table_id, taken.partition)
+            if found is not None and found["schema_version"] != schema_version:
+                now = found["schema_version"]
+                raise SchemaMoved(f"{self._table.name}: decoded with schema {schema_version}, the table is at {now}")
+            reached = -1 if found is None else found["buffer_hi"]
+            raise BoundaryGap(what="the buffer", partition=taken.partition, expected_low=reached, got_low=taken.low)
+
+    def _account(
+        self, cursor: Any, claim: Claim, segment: Segment, ranges: Sequence[DecodedRange], count: int
+    ) -> tuple[int, int, int]:
+        """Keep the COMMITTED move row; neighbouring commits of one holder share one."""
+        lo = orjson.dumps({str(r.partition): r.low for r in ranges}).decode()
+        hi = orjson.dumps({str(r.partition): r.high for r in ranges}).decode()
+        if self._move and self._move[1] == claim.epoch and self._move[2] < MOVE_ROWS_MAX:
+            move_id, epoch, so_far = self._move
+            if _one(cursor, "extend_move", move_id, lo, hi, count) is not None:
+                return move_id, epoch, so_far + count
+        begun = (self._table.table_id, claim.shard, lo, hi, segment.schema_version, claim.epoch, self._run_id, count)
+        row = _one(cursor, "begin_move", *begun)
+        assert row is not None
+        return row["move_id"], claim.epoch, count
+
+    def _fence(self, cursor: Any, claim: Claim) -> None:
+        row = _one(cursor, "check_claim", claim.table_id, claim.shard)
+        if row is None:
+            raise FencedOut(f"{self._table.name}: the ingest claim is gone; nothing was written")
+        check_claim(claim, rows.claim(row), now=row["now"])
+
+    def _commit(self, connection: Any) -> None:
+        try:
+            connection.commit()
+        except adbc_driver_manager.Error as error:
+            self.close()
+            raise OutcomeUnknown(f"{self._table.name}: COMMIT was sent, its answer was lost: {error}") from error
+
+    def _connected(self) -> Any:
+        if self._connection is None:
+            self._connection = adbc.connect(self._dsn, autocommit=False)
+        return self._connection
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (adbc_driver_manager.Error, pa.ArrowInvalid) as error:
+            state = getattr(error, "sqlstate", None) or ""
+            if state in {"55P03", "57014"}:
+                raise LedgerBusy(f"{self._table.name}: a lock was not granted in time; nothing was written") from error
+            if state == "23505":
+                raise BoundaryGap(what="quarantine", partition=-1, expected_low=-1, got_low=-1) from error
+            if isinstance(error, adbc_driver_manager.OperationalError | adbc_driver_manager.InternalError) or not state:
+                self.close()
+                raise PostgresUnreachable(
+                    f"{self._table.name}: the buffer's Postgres did not answer: {redact(str(error))}; "
+                    "nothing was written"
+                ) from error
+            raise
+
+
+class Segments:
+    """Segments of the tables of one database: opened, closed, retired and dropped."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def all(self, table: TableRow) -> list[Segment]:
+        """Every segment that is not dropped yet, oldest first."""
+        return [rows.segment(row) for row in self.database.rows("buffer/segments", {"table_id": table.table_id})]
+
+    def positions(self, table: TableRow) -> dict[int, IngestPosition]:
+        found = self.database.rows("ledger/ingest_positions", {"table_id": table.table_id})
+        return {row["partition"]: rows.ingest_position(row) for row in found}
+
+    def open_segment(self, table: TableRow) -> Segment:
+        """The newest open segment in the table's schema; makes one if there is none."""
+        found = self._newest_open(self.all(table), table.schema_version)
+        return found or self._make(table, even_if_open=False)
+
+    def index(self, segment: Segment) -> None:
+        """Make the index on the coordinates if it is not there; writers of the segment wait meanwhile.
+
+        A backlog is written without it, because keeping it up row by row halves the rate.
+        """
+        # IF NOT EXISTS does not see an index that another thread is making; when that shows, it is made.
+        with suppress(UniqueViolation), self.database.transaction() as connection:
+            connection.execute(segment_index(SCHEMA, segment.name))
+
+    def rotate(self, table: TableRow) -> None:
+        """Open the next segment, then close the ones before it: writers move on, so closing does not starve."""
+        fresh = self._make(table, even_if_open=True)
+        for segment in self.all(table):
+            if segment.state == "open" and segment.seq < fresh.seq:
+                self.index(segment)
+                with self.database.transaction() as connection:
+                    connection.execute(sql("buffer/lock_segment"), {"segment": segment.name})
+                    key = {"segment": segment.name, "table_id": table.table_id}
+                    connection.execute(sql("buffer/close_segment"), key)
+
+    def sizes(self, table: TableRow) -> list[Mapping[str, Any]]:
+        """Name, state, bytes and age in seconds of each segment."""
+        return list(self.database.rows("buffer/segment_sizes", {"table_id": table.table_id}))
+
+    def _make(self, table: TableRow, *, even_if_open: bool) -> Segment:
+        with self.database.transaction() as connection:
+            connection.execute(sql("buffer/lock_segments"), {"table_id": table.table_id})
+            known = [rows.segment(r) for r in connection.execute(sql("buffer/segments"), {"table_id": table.table_id})]
+            found = self._newest_open(known, table.schema_version)
+            if found and not even_if_open:
+                return found
+            seq = max((s.seq for s in known), default=0) + 1
+            name = f"seg_{table.table_id}_{seq}"
+            connection.execute(segment_ddl(SCHEMA, name, table.spec.columns))
+            values = {"segment": name, "table_id": table.table_id, "seq": seq, "schema_version": table.schema_version}
+            row = connection.execute(sql("buffer/insert_segment"), values).fetchone()
+            assert row is not None
+            return rows.segment(row)
+
+    @staticmethod
+    def _newest_open(segments: Sequence[Segment], schema_version: int) -> Segment | None:
+        fitting = [s for s in segments if s.state == "open" and s.schema_version == schema_version]
+        return fitting[-1] if fitting else None
+
+
+def with_coordinates(
+    rows_: pa.Table, *, partition: int, offsets: pa.Array, timestamps_ms: pa.Array, columns: Sequence[Column]
+) -> pa.Table:
+    """Put the stored coordinate columns in front of decoded user columns.
+
+    *offsets* and *timestamps_ms* are int64 of the same length; a timestamp of -1 means that the log has none.
+    """
+    length = rows_.num_rows
+    stamps = pa.compute.if_else(pa.compute.equal(timestamps_ms, -1), None, timestamps_ms)
+    coordinates = {
+        "_kafka_partition": pa.repeat(pa.scalar(partition, pa.int32()), length),
+        "_kafka_offset": offsets,
+        "_kafka_timestamp": stamps.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+    }
+    return pa.table({**coordinates, **{c.name: rows_.column(c.name) for c in columns}})
+
+
+def _one(cursor: Any, name: str, *parameters: Any) -> dict[str, Any] | None:
+    cursor.execute(sql(f"buffer/{name}"), parameters)
+    row = cursor.fetchone()
+    return None if row is None else dict(zip([d[0] for d in cursor.description], row, strict=True))
+
+
+def _refusal(table_id: int, record: RefusedRecord) -> tuple[Any, ...]:
+    headers = [[name, None if value is None else value.hex()] for name, value in record.headers]
+    return (
+        table_id,
+        record.partition,
+        record.offset,
+        record.reason,
+        record.detail,
+        record.key,
+        record.value,
+        orjson.dumps(headers).decode(),
+    )

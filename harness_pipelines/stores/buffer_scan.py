@@ -1,0 +1,199 @@
+"""Reads of named segments as Arrow, by one statement over kept ADBC connections."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import adbc_driver_manager
+import adbc_driver_postgresql.dbapi as adbc
+import pyarrow as pa
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.protocol.plan import SegmentRef
+from harness_pipelines.protocol.predicate import TRUE, Predicate, Ranges
+from harness_pipelines.spec.settings import redact
+from harness_pipelines.stores.postgres import READER, PostgresUnreachable, session_dsn
+from harness_pipelines.stores.predicates import to_postgres
+from harness_pipelines.stores.segment_types import BUFFER_SCHEMA, adbc_select, from_copy
+
+POINT_OFFSETS_MAX = 20_000  #: a read of no more offsets goes by the index, a larger one reads the segments through
+CONNECTIONS_KEPT = 4
+TRUSTED_S = 2.0  #: a connection that was used so lately is not tried out first
+_UNDEFINED_TABLE, _CANCELED, _NO_RIGHT = "42P01", "57014", "42501"
+
+
+class SegmentMissing(HarnessError):
+    """A segment that a read plan names is not there: the lease that held it has ended, or it was dropped by hand."""
+
+
+class BufferBusy(TryAgain):
+    """Postgres stopped the read: it took longer than the session allows."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BufferStats:
+    """What came out of Postgres, before the last filter. Bytes are those of the Arrow tables."""
+
+    segments: int = 0
+    rows_read: int = 0
+    bytes_read: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferQuery:
+    """What is wanted of the segments: ranges per partition, columns, and the rows for which *where* holds."""
+
+    table: str  #: for messages
+    segments: Sequence[SegmentRef]
+    ranges: Ranges
+    schema: pa.Schema  #: columns of the result in order, coordinates among them
+    where: Predicate = TRUE
+    limit: int | None = None
+
+
+class BufferReader:
+    """Reader connections to the buffer, kept open because one costs as much as thirty small reads. Thread-safe."""
+
+    def __init__(self, dsn: str, *, role: str | None = READER, keep: int = CONNECTIONS_KEPT) -> None:
+        self._dsn = session_dsn(dsn, role=role)
+        self._keep = keep
+        self._idle: list[tuple[Any, float]] = []  # connection, when it was given back
+        self._lock = threading.Lock()
+
+    def read(self, query: BufferQuery, stats: BufferStats) -> pa.Table:
+        """All wanted rows in one table. Raises: SegmentMissing, BufferBusy, PostgresUnreachable."""
+        return pa.concat_tables([query.schema.empty_table(), *self.batches(query, stats)])
+
+    def batches(self, query: BufferQuery, stats: BufferStats) -> Iterator[pa.Table]:
+        """The wanted rows in tables of some 16 MB, in no order. `where` may let more rows through: filter again."""
+        stats.segments += len(query.segments)
+        with self._connection(query) as connection, connection.cursor() as cursor:
+            cursor.execute(statement(query))
+            for batch in cursor.fetch_record_batch():
+                table = from_copy(pa.Table.from_batches([batch]), query.schema)
+                stats.rows_read += table.num_rows
+                stats.bytes_read += table.nbytes
+                yield table
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            self._discard(connection)
+
+    @contextmanager
+    def _connection(self, query: BufferQuery) -> Iterator[Any]:
+        connection = None
+        try:
+            connection = self._take()
+            yield connection
+        except adbc_driver_manager.Error as error:
+            self._discard(connection)
+            connection = None
+            raise self._explained(error, query) from error
+        except BaseException:
+            # Rows of an unfinished COPY are still on the wire.
+            self._discard(connection)
+            connection = None
+            raise
+        finally:
+            if connection is not None:
+                self._give_back(connection)
+
+    def _take(self) -> Any:
+        while True:
+            with self._lock:
+                connection, since = self._idle.pop() if self._idle else (None, 0.0)
+            if connection is None:
+                return adbc.connect(self._dsn, autocommit=True)
+            if time.monotonic() - since < TRUSTED_S or _is_alive(connection):
+                return connection
+            self._discard(connection)
+
+    def _give_back(self, connection: Any) -> None:
+        with self._lock:
+            if len(self._idle) < self._keep:
+                self._idle.append((connection, time.monotonic()))
+                return
+        self._discard(connection)
+
+    @staticmethod
+    def _discard(connection: Any) -> None:
+        if connection is not None:
+            with suppress(adbc_driver_manager.Error, RuntimeError):
+                connection.close()
+
+    def _explained(self, error: adbc_driver_manager.Error, query: BufferQuery) -> HarnessError:
+        state, detail = getattr(error, "sqlstate", None) or "", redact(str(error)).strip()
+        names = ", ".join(segment.name for segment in query.segments)
+        if state == _UNDEFINED_TABLE:
+            return SegmentMissing(
+                f"{query.table}: a segment of this read is gone ({detail}; it named {names}): its lease has ended or "
+                "the segment was dropped by hand; nothing is returned, read again"
+            )
+        if state == _CANCELED:
+            return BufferBusy(f"{query.table}: Postgres stopped the read of {names}: {detail}; nothing is returned")
+        place = conninfo_to_dict(self._dsn)
+        return PostgresUnreachable(
+            f"{query.table}: the buffer in Postgres at {place.get('host', 'the local socket')}:"
+            f"{place.get('port', 5432)} cannot be read: {detail}; nothing is returned"
+        )
+
+
+def _is_alive(connection: Any) -> bool:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            cursor.fetchall()
+    except adbc_driver_manager.Error:
+        return False
+    return True
+
+
+def statement(query: BufferQuery) -> str:
+    """The one statement of a read."""
+    condition = _bounds(query.ranges)
+    pushed = to_postgres(query.where)
+    if pushed is not None:
+        condition = sql.SQL("{} AND {}").format(condition, pushed)
+    branches = [
+        sql.SQL("SELECT {} FROM {} WHERE {}").format(
+            adbc_select(query.schema.names, schema_version=segment.schema_version),
+            sql.Identifier(BUFFER_SCHEMA, segment.name),
+            condition,
+        )
+        for segment in query.segments
+    ]
+    whole = sql.SQL(" UNION ALL ").join(branches)
+    if query.limit is not None and query.where == TRUE:
+        whole = sql.SQL("{} LIMIT {}").format(whole, sql.Literal(query.limit))
+    return whole.as_string()
+
+
+def _bounds(ranges: Ranges) -> sql.Composable:
+    """Bounds that the index serves for few offsets, and that cost the same for any number of partitions for many."""
+    if sum(high - low for low, high in ranges.values()) <= POINT_OFFSETS_MAX:
+        return sql.SQL("({})").format(
+            sql.SQL(" OR ").join(
+                sql.SQL("(_kafka_partition = {} AND _kafka_offset >= {} AND _kafka_offset < {})").format(
+                    sql.Literal(partition), sql.Literal(low), sql.Literal(high)
+                )
+                for partition, (low, high) in sorted(ranges.items())
+            )
+        )
+    partitions = range(max(ranges) + 1)
+    # One look-up by partition instead of one comparison per partition; NULL, so no row, where nothing is wanted.
+    return sql.SQL(
+        "_kafka_offset >= ({}::bigint[])[_kafka_partition + 1] AND _kafka_offset < ({}::bigint[])[_kafka_partition + 1]"
+    ).format(
+        sql.Literal([ranges[p][0] if p in ranges else None for p in partitions]),
+        sql.Literal([ranges[p][1] if p in ranges else None for p in partitions]),
+    )

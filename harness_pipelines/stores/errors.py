@@ -1,0 +1,135 @@
+"""What the stores find wrong, by name. Each message says what was expected, what was found, and the way on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain, UsageError
+
+
+class KafkaUnreachable(TryAgain):
+    """No broker of the cluster answered within the time allowed; nothing was written."""
+
+    def __init__(self, bootstrap: str, *, waited_s: float, doing: str, detail: str = "") -> None:
+        self.bootstrap, self.waited_s, self.doing = bootstrap, waited_s, doing
+        because = f" ({detail})" if detail else ""
+        super().__init__(
+            f"Kafka at {bootstrap} gave no answer for {waited_s:.1f} s while {doing}{because}; nothing was written. "
+            "Check that the broker runs and that HARNESS_KAFKA names it, then run the same command again"
+        )
+
+
+class KafkaPropertyRefused(UsageError):
+    """A property given for the Kafka client is unknown, has a bad value, or belongs to the harness."""
+
+
+class KafkaLoginFailed(HarnessError):
+    """The broker answered and refused who we say we are."""
+
+    def __init__(self, bootstrap: str, *, detail: str) -> None:
+        self.bootstrap = bootstrap
+        super().__init__(
+            f"the login at Kafka {bootstrap} failed: {detail}. "
+            "Check HARNESS_KAFKA_SECURITY_PROTOCOL, HARNESS_KAFKA_SASL_* and HARNESS_KAFKA_SSL_*"
+        )
+
+
+class KafkaFailed(HarnessError):
+    """The client gave up for a reason without a name of its own."""
+
+    recovery = Recovery.REFRESH
+
+    def __init__(self, bootstrap: str, *, doing: str, detail: str) -> None:
+        self.bootstrap, self.doing = bootstrap, doing
+        super().__init__(f"Kafka at {bootstrap} failed while {doing}: {detail}; nothing was written")
+
+
+class TopicForbidden(HarnessError):
+    """The topic may exist, but this user may not look at it or read it."""
+
+    def __init__(self, topic: str, *, bootstrap: str) -> None:
+        self.topic, self.bootstrap = topic, bootstrap
+        super().__init__(
+            f"topic {topic!r} at {bootstrap} may not be read by this user; nothing was read. "
+            "Grant DESCRIBE and READ on the topic, or log in as another user"
+        )
+
+
+class TopicMissing(HarnessError):
+    """The cluster answered and knows no such topic."""
+
+    def __init__(self, topic: str, *, bootstrap: str) -> None:
+        self.topic, self.bootstrap = topic, bootstrap
+        super().__init__(
+            f"topic {topic!r} does not exist at {bootstrap}. Create it, or correct `topic` in the spec. If it was "
+            "deleted under a table, what was ingested stays readable; a topic created anew needs a new table"
+        )
+
+
+class TopicRecreated(HarnessError):
+    """A topic of the same name, but not the one that the table follows: offsets mean other records now."""
+
+    def __init__(self, topic: str, *, expected_id: str, found_id: str) -> None:
+        self.topic, self.expected_id, self.found_id = topic, expected_id, found_id
+        super().__init__(
+            f"topic {topic!r} was deleted and created again: expected topic id {expected_id}, found {found_id}; "
+            "nothing was written. The table keeps the records of the old topic; apply a new table for the new one"
+        )
+
+
+class ClusterChanged(HarnessError):
+    """The bootstrap address leads to another cluster than the one that the table follows."""
+
+    def __init__(self, topic: str, *, expected_id: str, found_id: str) -> None:
+        self.topic, self.expected_id, self.found_id = topic, expected_id, found_id
+        super().__init__(
+            f"topic {topic!r} is on another Kafka cluster now: expected cluster id {expected_id}, found {found_id}; "
+            "nothing was written. Point HARNESS_KAFKA back at the cluster of the table"
+        )
+
+
+class PartitionsMissing(HarnessError):
+    """The topic has fewer partitions than the table follows, which Kafka never does to a living topic."""
+
+    def __init__(self, topic: str, *, expected: Sequence[int], found: Sequence[int]) -> None:
+        self.topic, self.expected, self.found = topic, tuple(expected), tuple(found)
+        gone = sorted(set(expected) - set(found))
+        super().__init__(
+            f"topic {topic!r} has no partition {', '.join(map(str, gone))}: expected partitions {sorted(expected)}, "
+            f"found {sorted(found)}; nothing was written. The topic is not the one that the table follows"
+        )
+
+
+class LogTruncated(HarnessError):
+    """The log ends below the position: records that were read are gone from Kafka (an unclean leader election)."""
+
+    def __init__(self, topic: str, *, partition: int, expected: int, end: int) -> None:
+        self.topic, self.partition, self.expected, self.end = topic, partition, expected, end
+        super().__init__(
+            f"topic {topic!r} partition {partition} ends at offset {end}, below the position {expected}: Kafka lost "
+            f"[{end}, {expected}) after it was read; nothing was written. New records would reuse these offsets, so "
+            "the table stops here and stays readable; apply a new table to go on"
+        )
+
+
+class RecordsLost(HarnessError):
+    """The log starts above the position: retention removed records that were never read."""
+
+    def __init__(self, topic: str, *, partition: int, expected: int, log_start: int) -> None:
+        self.topic, self.partition, self.expected, self.log_start = topic, partition, expected, log_start
+        super().__init__(
+            f"topic {topic!r} partition {partition} starts at offset {log_start}, above the position {expected}: "
+            f"retention removed [{expected}, {log_start}) before it was read; nothing was written. Restore these "
+            f"records, or go on behind them: `harness accept-loss TABLE --partition {partition} --to {log_start} --yes`"
+        )
+
+
+class RecordUnreadable(HarnessError):
+    """The bytes of a record batch are damaged (checksum, compression): the log itself is sick, not one value."""
+
+    def __init__(self, topic: str, *, partition: int, position: int, detail: str) -> None:
+        self.topic, self.partition, self.position = topic, partition, position
+        super().__init__(
+            f"topic {topic!r} partition {partition}: the batch at or after offset {position} cannot be read: {detail}; "
+            "nothing was written. Restore it from another replica, or delete the records up to it and accept the loss"
+        )

@@ -1,0 +1,166 @@
+"""The log port over Apache Kafka: who a topic is, where its partitions start and end, and readers of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Any
+
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not in __all__
+
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stores.errors import KafkaLoginFailed, PartitionsMissing, TopicMissing
+from harness_pipelines.stores.kafka_client import KafkaClient, KafkaTimeouts, LeaderUnsettled, Trail, as_kafka_error
+from harness_pipelines.stores.kafka_contact import OffsetAnswer, Offsets
+from harness_pipelines.stores.kafka_reader import KafkaReader
+from harness_pipelines.stores.ports_log import Start, TopicIdentity, Watermark
+
+_WAIT_STEP_S = 0.05
+_EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client has no types here
+_LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+class KafkaLog:
+    """`Log` over a Kafka cluster. Safe for use by several threads; each reader belongs to one thread.
+
+    *bootstrap* is ``host:port[,host:port]``; *properties* are librdkafka's (TLS, SASL, sockets, fetch sizes).
+    Connects on first use. Raises: KafkaPropertyRefused.
+    """
+
+    def __init__(
+        self, bootstrap: str, properties: Mapping[str, str] | None = None, *, timeouts: KafkaTimeouts | None = None
+    ) -> None:
+        self._client = KafkaClient(bootstrap, properties, timeouts=timeouts or KafkaTimeouts())
+        self._trail = Trail()
+        self._cluster_id: str | None = None
+        try:
+            self._admin = AdminClient(self._client.admin_config(self._trail))
+        except KafkaException as error:
+            # The cause could quote the value of a secret property.
+            raise self._client.bad_config(error) from None
+
+    @classmethod
+    def from_settings(cls, settings: Settings, *, timeouts: KafkaTimeouts | None = None) -> KafkaLog:
+        """Open the cluster that *settings* name; `Settings.kafka` must be filled in."""
+        if settings.kafka is None:
+            raise ValueError("Settings.kafka is not set: start the services or set HARNESS_KAFKA")
+        return cls(settings.kafka, settings.kafka_properties, timeouts=timeouts)
+
+    @property
+    def bootstrap(self) -> str:
+        return self._client.bootstrap
+
+    def describe(self, topic: str) -> TopicIdentity:
+        self._cluster_id = None  # asked anew; a topic's id is enough to tell two clusters apart in between
+        return self.identity_async(topic)()
+
+    def identity_async(self, topic: str) -> Callable[[], TopicIdentity]:
+        limit_s = self._client.timeouts.request_s
+        doing = f"describing topic {topic!r}"
+        about_topic: Future[Any] = self._admin.describe_topics(TopicCollection([topic]), request_timeout=limit_s)[topic]
+        known = self._cluster_id
+        about_cluster = None if known else self._admin.describe_cluster(request_timeout=limit_s)
+
+        def wait() -> TopicIdentity:
+            description = self._answer(about_topic, topic=topic, doing=doing)
+            if about_cluster is not None:
+                self._cluster_id = str(self._answer(about_cluster, topic=topic, doing=doing).cluster_id)
+            return TopicIdentity(
+                cluster_id=str(self._cluster_id),
+                topic=topic,
+                topic_id=str(description.topic_id),
+                partitions=tuple(sorted(partition.id for partition in description.partitions)),
+            )
+
+        return wait
+
+    def watermarks(self, topic: str, partitions: Iterable[int]) -> dict[int, Watermark]:
+        wanted = sorted(set(partitions))
+        low, end = self._offsets(topic, wanted, _EARLIEST, _LATEST)
+        return {partition: Watermark(low[partition], end[partition]) for partition in wanted}
+
+    def start_offsets(self, topic: str, partitions: Iterable[int], start: Start) -> dict[int, int]:
+        wanted = sorted(set(partitions))
+        if start == "earliest":
+            return {partition: mark.low for partition, mark in self.watermarks(topic, wanted).items()}
+        if not isinstance(start, datetime):
+            return self._offsets(topic, wanted, _LATEST)[0]
+        if start.tzinfo is None:
+            raise ValueError("a start time needs a time zone")
+        at_ms = -int(-start.timestamp() * 1000 // 1)  # rounded up: a record before the start is never taken
+        first, end = self._offsets(topic, wanted, OffsetSpec.for_timestamp(at_ms), _LATEST)
+        return {p: min(first[p], end[p]) if first[p] >= 0 else end[p] for p in wanted}
+
+    def reader(self, topic: str, positions: Mapping[int, int], *, identity: TopicIdentity | None = None) -> KafkaReader:
+        known = identity or self.describe(topic)
+        return KafkaReader(self._client, self, known, positions)
+
+    def ask_ends(self, topic: str, partitions: Iterable[int]) -> Offsets:
+        """Ask the leaders of *partitions* for their last stable offsets; the answers are futures."""
+        return self._ask(topic, partitions, _LATEST)
+
+    def _ask(self, topic: str, partitions: Iterable[int], spec: Any) -> Offsets:
+        question = {TopicPartition(topic, partition): spec for partition in partitions}
+        if not question:
+            return {}
+        return self._admin.list_offsets(
+            question,
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=self._client.timeouts.request_s,
+        )
+
+    def close(self) -> None:
+        """Nothing to give back: the client's threads end with the object."""
+
+    def _offsets(self, topic: str, partitions: list[int], *specs: Any) -> list[dict[int, int]]:
+        """Return {partition: offset} for each of *specs*; all questions are on their way at once."""
+        doing = f"reading the offsets of topic {topic!r}"
+        deadline = time.monotonic() + self._client.timeouts.request_s
+        while True:
+            asked = [self._ask(topic, partitions, spec) for spec in specs]
+            try:
+                return [
+                    {where.partition: self._offset(answer, topic, doing) for where, answer in one.items()}
+                    for one in asked
+                ]
+            except (TopicMissing, LeaderUnsettled) as error:
+                found = self.describe(topic)
+                if not set(partitions) <= set(found.partitions):
+                    raise PartitionsMissing(topic, expected=partitions, found=found.partitions) from None
+                # It is there: new, created again, or between two leaders, and the client has not noticed yet.
+                if time.monotonic() > deadline:
+                    raise self._client.unreachable(doing=doing, detail="a partition has no leader") from error
+                time.sleep(_WAIT_STEP_S)
+
+    def _offset(self, answer: Future[OffsetAnswer], topic: str, doing: str) -> int:
+        offset: int = self._answer(answer, topic=topic, doing=doing).offset
+        if offset == OFFSET_INVALID:
+            raise self._client.unreachable(doing=doing, detail=self._trail.last)
+        return offset
+
+    def _answer(self, answer: Future[Any], *, topic: str, doing: str) -> Any:
+        """Wait for *answer*; a refused login ends the wait at once, since the client would try until the limit."""
+        began = time.monotonic()
+        while True:
+            try:
+                value = answer.result(timeout=_WAIT_STEP_S)
+            except TimeoutError:
+                self._admin.poll(0)  # runs the error callback
+                if self._trail.login_failed:
+                    raise KafkaLoginFailed(self.bootstrap, detail=self._trail.login_failed) from None
+                waited_s = time.monotonic() - began
+                if waited_s > self._client.timeouts.request_s + 1.0:
+                    raise self._client.unreachable(doing=doing, detail=self._trail.last, waited_s=waited_s) from None
+            except KafkaException as error:
+                self._admin.poll(0)
+                cause = as_kafka_error(error)
+                named = self._client.translate(cause, topic=topic, doing=doing)
+                if self._trail.login_failed:
+                    named = KafkaLoginFailed(self.bootstrap, detail=self._trail.login_failed)
+                raise named from error
+            else:
+                self._trail.clear()
+                return value

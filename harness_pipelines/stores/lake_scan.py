@@ -1,0 +1,370 @@
+"""Reads of one pinned metadata file by PyIceberg and Arrow: no catalog, no JVM.
+
+A metadata file is immutable, and so are the manifests that it names, so both are parsed once. The stream view has one
+Kafka partition per file with exact bounds of its offsets: a file wholly inside the wanted ranges is read without a
+filter on them, one that straddles with one, any other is not opened.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import StaticTable
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import LongType, NestedField
+
+from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.protocol.predicate import (
+    OFFSET,
+    TRUE,
+    Compare,
+    Leaf,
+    OneOf,
+    Op,
+    Predicate,
+    Ranges,
+    Ref,
+    all_of,
+    refs,
+    relaxed,
+)
+from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.types import Primitive
+from harness_pipelines.stores.conform import FIELD_ID, by_field_ids
+from harness_pipelines.stores.predicates import to_arrow, to_iceberg
+from harness_pipelines.stores.segment_types import COORDINATES
+
+METADATA_KEPT = 64
+MANIFESTS_KEPT = 4096
+FILES_AHEAD = 3  #: files that are read while the caller works on an earlier one
+_PARQUET = ds.ParquetFileFormat(pre_buffer=True, buffer_size=8 * 2**20)
+_OFFSET_REF = Ref((OFFSET,), Primitive("long"))
+
+
+class LakeFileMissing(HarnessError):
+    """A metadata file, manifest or data file that a read plan reaches is not there."""
+
+
+class LakeUnreadable(TryAgain):
+    """The storage of the lake did not answer as it should."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeColumn:
+    """A column of the result: its name there, and the field of the view by which it is found."""
+
+    name: str
+    field_id: int | None  #: None: a coordinate, found by its name
+
+
+@dataclass(slots=True, kw_only=True)
+class LakeStats:
+    """What a scan opened. Bytes are the compressed sizes of the column chunks read, from the manifests."""
+
+    files: int = 0
+    files_opened: int = 0
+    files_straddling: int = 0
+    rows_in_opened: int = 0
+    rows_read: int = 0
+    bytes_read: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)  #: files not opened, by reason: ranges, statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeFile:
+    """A data file with its run of offsets ``[low, high)`` in one partition."""
+
+    data: DataFile
+    partition: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedView:
+    """What one metadata file fixes."""
+
+    location: str
+    metadata: TableMetadata
+    io: FileIO
+    files: tuple[LakeFile, ...]  #: by partition and first offset
+
+    @property
+    def schema(self) -> Schema:
+        return self.metadata.schema()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeQuery:
+    """What is wanted of a view: ranges per partition, columns in order, and the rows for which *where* holds."""
+
+    table: str  #: for messages
+    version: int
+    ranges: Ranges
+    columns: Sequence[LakeColumn]
+    where: Predicate = TRUE
+    limit: int | None = None  #: the caller may stop early: no file is read ahead
+
+
+def scan(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table]:
+    """Tables in offset order per partition, with the columns of *query* in order under their names.
+
+    `where` prunes files and row groups and may let more rows through: filter again. The types are those of the files.
+    Raises: LakeFileMissing, LakeUnreadable.
+    """
+    with named_errors(query, metadata):
+        view = pinned(metadata)
+    chosen = choose_files(view, query, stats)
+    if not chosen:
+        return
+
+    def read(file: LakeFile) -> pa.Table:
+        with named_errors(query, file.data.file_path):
+            return _read_file(view, file, query)
+
+    ids = _leaf_ids(view, query)
+    for file, table in zip(chosen, _ahead(chosen, read, ahead=FILES_AHEAD if query.limit is None else 0), strict=True):
+        _count_opened(stats, file, ids, query)
+        stats.rows_read += table.num_rows
+        yield table
+
+
+def forecast(metadata: str, query: LakeQuery) -> LakeStats:
+    """What `scan` would open at most, from metadata alone. Raises: LakeFileMissing, LakeUnreadable."""
+    stats = LakeStats()
+    with named_errors(query, metadata):
+        view = pinned(metadata)
+    ids = _leaf_ids(view, query)
+    for file in choose_files(view, query, stats):
+        _count_opened(stats, file, ids, query)
+    return stats
+
+
+def _count_opened(stats: LakeStats, file: LakeFile, ids: Sequence[int], query: LakeQuery) -> None:
+    stats.files_opened += 1
+    stats.files_straddling += _straddles(file, query.ranges)
+    stats.rows_in_opened += file.data.record_count
+    stats.bytes_read += sum((file.data.column_sizes or {}).get(i, 0) for i in ids)
+
+
+@lru_cache(maxsize=METADATA_KEPT)
+def _opened(location: str) -> StaticTable:
+    return StaticTable.from_metadata(location)
+
+
+def pinned(metadata: str) -> PinnedView:
+    """Parse a metadata file and the manifests of its current snapshot."""
+    return _pinned(metadata)
+
+
+def covered(view: PinnedView, ranges: Ranges) -> bool:
+    """True if every row of *view* lies in *ranges*, so that no filter on them is needed."""
+    return all(_overlaps(file, ranges) and not _straddles(file, ranges) for file in view.files)
+
+
+@lru_cache(maxsize=METADATA_KEPT)
+def _pinned(location: str) -> PinnedView:
+    table = _opened(location)
+    snapshot = table.metadata.current_snapshot()
+    offset_id = table.schema().find_field(OFFSET).field_id
+    files: list[LakeFile] = []
+    for manifest in snapshot.manifests(table.io) if snapshot else ():
+        files += [_lake_file(data, offset_id) for data in _live_files(_Manifest(manifest, table.io))]
+    files.sort(key=lambda file: (file.partition, file.low))
+    return PinnedView(location=location, metadata=table.metadata, io=table.io, files=tuple(files))
+
+
+class _Manifest:
+    """A manifest as a cache key: its path says it all."""
+
+    __slots__ = ("io", "manifest")
+
+    def __init__(self, manifest: ManifestFile, io: FileIO) -> None:
+        self.manifest, self.io = manifest, io
+
+    def __hash__(self) -> int:
+        return hash(self.manifest.manifest_path)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Manifest) and other.manifest.manifest_path == self.manifest.manifest_path
+
+
+@lru_cache(maxsize=MANIFESTS_KEPT)
+def _live_files(held: _Manifest) -> tuple[DataFile, ...]:
+    found = tuple(entry.data_file for entry in held.manifest.fetch_manifest_entry(held.io, discard_deleted=True))
+    if any(data.content is not DataFileContent.DATA for data in found):
+        raise LakeUnreadable(f"{held.manifest.manifest_path} names delete files: a stream view has none")
+    return found
+
+
+def _lake_file(data: DataFile, offset_id: int) -> LakeFile:
+    low, high = (data.lower_bounds or {}).get(offset_id), (data.upper_bounds or {}).get(offset_id)
+    if low is None or high is None:
+        return LakeFile(data=data, partition=data.partition[0], low=0, high=2**63 - 1)
+    first, last = int(from_bytes(LongType(), low)), int(from_bytes(LongType(), high))
+    return LakeFile(data=data, partition=data.partition[0], low=first, high=last + 1)
+
+
+def choose_files(view: PinnedView, query: LakeQuery, stats: LakeStats) -> list[LakeFile]:
+    """The files that can hold wanted rows; *stats* learns why the others cannot."""
+    stats.files += len(view.files)
+    inside = [file for file in view.files if _overlaps(file, query.ranges)]
+    pushed = _pushed(view, query)
+    might_match = (lambda _: True) if pushed == AlwaysTrue() else _InclusiveMetricsEvaluator(view.schema, pushed).eval
+    chosen = [file for file in inside if might_match(file.data)]
+    _count(stats, "ranges", len(view.files) - len(inside))
+    _count(stats, "statistics", len(inside) - len(chosen))
+    return chosen
+
+
+def _count(stats: LakeStats, reason: str, files: int) -> None:
+    if files:
+        stats.skipped[reason] = stats.skipped.get(reason, 0) + files
+
+
+def _overlaps(file: LakeFile, ranges: Ranges) -> bool:
+    low, high = ranges.get(file.partition, (0, 0))
+    return file.low < high and low < file.high
+
+
+def _straddles(file: LakeFile, ranges: Ranges) -> bool:
+    low, high = ranges[file.partition]
+    return file.low < low or file.high > high
+
+
+def _field(view: PinnedView, column: LakeColumn) -> NestedField:
+    found: NestedField = view.schema.find_field(column.name if column.field_id is None else column.field_id)
+    return found
+
+
+def view_names(view: PinnedView, columns: Sequence[LakeColumn]) -> dict[str, str]:
+    """The name that each column has in *view*, by its name in the result."""
+    return {column.name: _field(view, column).name for column in columns}
+
+
+def _leaf_ids(view: PinnedView, query: LakeQuery) -> list[int]:
+    """Ids of the primitive fields that are read."""
+    schema = Schema(*(_field(view, column) for column in query.columns))
+    return [i for i in schema.field_ids if schema.find_field(i).field_type.is_primitive]
+
+
+def _pushed(view: PinnedView, query: LakeQuery) -> BooleanExpression:
+    """The part of `where` that the view's files can be asked: columns that have the same name there."""
+    same = {c.name for c in query.columns if _field(view, c).name == c.name} | set(COORDINATES)
+    known = relaxed(query.where, lambda leaf: all(ref.column in same for ref in refs(leaf)))
+    return to_iceberg(known)
+
+
+def _read_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> pa.Table:
+    """The wanted columns of one file, filtered by its bounds only if it straddles them.
+
+    Not by PyIceberg's ArrowScan: it turns a NULL list or map of structs into an empty one.
+    """
+    with view.io.new_input(file.data.file_path).open() as stream:
+        fragment = _PARQUET.make_fragment(stream)
+        physical = fragment.physical_schema
+        places = _places(physical)
+        fields = [_field(view, column) for column in query.columns]
+        found = [places.get(f.field_id, f.name if f.name in physical.names else None) for f in fields]
+        scanner = ds.Scanner.from_fragment(
+            fragment,
+            schema=physical,
+            columns=[name for name in found if name is not None],
+            filter=_row_filter(file, query, dict(zip((c.name for c in query.columns), found, strict=True)), physical),
+        )
+        table = scanner.to_table()
+    columns = [
+        pa.nulls(table.num_rows, type=schema_to_pyarrow(f.field_type, include_field_ids=False))
+        if name is None
+        else _shaped(table.column(name), f)
+        for f, name in zip(fields, found, strict=True)
+    ]
+    return pa.table(columns, names=[column.name for column in query.columns])
+
+
+def _shaped(column: pa.ChunkedArray, field_: NestedField) -> pa.ChunkedArray:
+    if field_.field_type.is_primitive:
+        return column
+    chunks = [by_field_ids(chunk, field_.field_type) for chunk in column.chunks]
+    return pa.chunked_array(chunks) if chunks else column
+
+
+def _places(physical: pa.Schema) -> dict[int, str]:
+    """Names of a file's columns by the field ids that Iceberg's writers leave there."""
+    ids = ((f.metadata or {}).get(FIELD_ID) for f in physical)
+    return {int(i): f.name for i, f in zip(ids, physical, strict=True) if i is not None}
+
+
+def _row_filter(
+    file: LakeFile, query: LakeQuery, names: Mapping[str, str | None], physical: pa.Schema
+) -> pc.Expression | None:
+    """What a file's reader can filter by: columns that have the same name and type there."""
+
+    def can(leaf: Leaf) -> bool:
+        ref = leaf.ref  # type: ignore[union-attr]  # constants are kept before this is asked
+        name = ref.column
+        if ref.is_nested or names.get(name) != name or physical.field(name).type != arrow_type(ref.type):
+            return False
+        # Parquet's statistics leave NaN out, and NaN is unequal to everything: a row group must not be skipped for it.
+        is_unequal = (isinstance(leaf, Compare) and leaf.op is Op.NE) or (isinstance(leaf, OneOf) and leaf.negated)
+        return not (is_unequal and pa.types.is_floating(physical.field(name).type))
+
+    pushed = relaxed(query.where, can)
+    if _straddles(file, query.ranges):
+        low, high = query.ranges[file.partition]
+        pushed = all_of(Compare(_OFFSET_REF, Op.GE, low), Compare(_OFFSET_REF, Op.LT, high), pushed)
+    return None if pushed == TRUE else to_arrow(pushed)
+
+
+def _ahead(files: Sequence[LakeFile], read: Callable[[LakeFile], pa.Table], *, ahead: int) -> Iterator[pa.Table]:
+    """Read *files* in order, a few ahead of the caller, so that memory stays bounded."""
+    if len(files) == 1 or ahead == 0:
+        yield from map(read, files)
+        return
+    waiting: deque[Future[pa.Table]] = deque()
+    with ThreadPoolExecutor(max_workers=ahead, thread_name_prefix="lake-scan") as pool:
+        try:
+            for file in files:
+                waiting.append(pool.submit(read, file))
+                if len(waiting) > ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def named_errors(query: LakeQuery, path: str) -> Iterator[None]:
+    """Turn what the storage says about a file into the harness's errors."""
+    place = f"{query.table}, version {query.version}"
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise LakeFileMissing(
+            f"{place}: {path} is gone ({error}); nothing is returned. `harness fsck` names all that is missing; "
+            "a read of the newest version may still work"
+        ) from error
+    except OSError as error:
+        raise LakeUnreadable(f"{place}: {path} cannot be read: {error}; nothing is returned") from error
+
+
+def ranges_of(low: Mapping[int, int], high: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """``[low, high)`` per partition, without the empty ones."""
+    return {p: (low[p], high[p]) for p in low if low[p] < high[p]}

@@ -1,0 +1,112 @@
+"""Lease first, then look: the short transaction with which every read begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.segments import may_hold
+from harness_pipelines.protocol.versions import Version, VersionGone, answering_version
+from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.ports import LeaseEnded, ReadState, TableRow
+from harness_pipelines.stores.postgres import Connection, Database, sql
+
+LEASE_AGE_MAX = timedelta(hours=24)
+
+
+class Leases:
+    """Leases of one database, as a reader takes them."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def look(self, table: TableRow, *, holder: str, lease: timedelta, at: int | None = None) -> ReadState:
+        """Lease a version and read the bounds of this instant.
+
+        The trim lock is taken shared in a statement of its own: what retire and expire decided before is visible
+        to the next statement, and what they decide later sees the lease. The lease row is not flushed to disk: a
+        crash of Postgres ends every session anyway, and the renewal then ends the read by name.
+
+        Raises: VersionGone when *at* is not retained.
+        """
+        with self.database.transaction() as connection:
+            with connection.pipeline():
+                connection.execute(sql("reads/async_commit"))
+                connection.execute(sql("reads/share_trim_lock"), {"table_id": table.table_id})
+                cursor = connection.execute(
+                    sql("reads/look"),
+                    {
+                        "table_id": table.table_id,
+                        "version": at,
+                        "lease_id": uuid4(),
+                        "lease": min(lease, LEASE_AGE_MAX),
+                        "holder": holder,
+                    },
+                )
+            row = cursor.fetchone()
+            if row is None or row["version"] < row["retained_from"]:
+                raise VersionGone(
+                    f"{table.name}: version {at} is not retained"
+                    + (f" (the oldest is {row['retained_from']})" if row else "; `harness status` shows the newest")
+                )
+            return self._state(connection, table, row, old=at is not None)
+
+    def _state(self, connection: Connection, table: TableRow, row: Mapping[str, Any], *, old: bool) -> ReadState:
+        version = rows.version(row)
+        bounds = _bounds_now(version, row["positions"] or {})
+        answered_by: Version | None = None
+        if old:
+            later = connection.execute(
+                sql("reads/answering"), {"table_id": table.table_id, "version": version.version}
+            ).fetchall()
+            if later:
+                bounds = dict(version.bounds)
+                answered_by = answering_version(version, [rows.version(r) for r in later])
+        low = {p: b.stream_hi for p, b in bounds.items() if b.buffer_hi > b.stream_hi}
+        segments = [] if answered_by else [rows.segment(_times(s)) for s in row["segments"]]
+        return ReadState(
+            version=version,
+            bounds=bounds,
+            segments=tuple(s.ref for s in segments if low and may_hold(s.max_hi, low)),
+            lease_id=str(row["lease_id"]),
+            lease_until=row["until"],
+            answered_by=answered_by,
+        )
+
+    def renew(self, lease_id: str, *, lease: timedelta) -> datetime:
+        """Extend a lease that is alive. Raises: LeaseEnded."""
+        found = self.database.rows("reads/renew_lease", {"lease_id": lease_id, "lease": lease})
+        if not found:
+            raise LeaseEnded(
+                f"lease {lease_id} of this read has ended: its rows may be gone, nothing is returned; "
+                "read again (or ask for a longer lease)"
+            )
+        until: datetime = found[0]["until"]
+        return until
+
+    def end(self, lease_id: str) -> None:
+        """Give a lease back."""
+        self.database.run("reads/end_lease", {"lease_id": lease_id})
+
+
+def _bounds_now(version: Version, positions: Mapping[str, tuple[int, int]]) -> dict[int, Bounds]:
+    """The version's lake bounds with the buffer's positions of this instant."""
+    bounds = {}
+    for partition, (start, buffer_hi) in sorted((int(p), v) for p, v in positions.items()):
+        known = version.bounds.get(partition, Bounds.at(start))
+        bounds[partition] = Bounds(
+            start=known.start, batch_hi=known.batch_hi, stream_hi=known.stream_hi, buffer_hi=buffer_hi
+        )
+    return bounds
+
+
+def _times(segment: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no timestamps: turn those of a segment row back."""
+    return {
+        **segment,
+        "created_at": datetime.fromisoformat(segment["created_at"]),
+        "retired_at": segment["retired_at"] and datetime.fromisoformat(segment["retired_at"]),
+    }

@@ -1,0 +1,433 @@
+"""The ledger in Postgres: tables, claims, moves, and the boundary commit.
+
+`PostgresLedger.publish` is the one transaction by which a stage takes effect. It locks in the order of the design
+(tables, catalog rows, the move, lake positions, claims) and checks what it has locked with the pure rules of
+`harness_pipelines.protocol`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from psycopg.errors import UniqueViolation
+from psycopg.types.json import Jsonb
+
+from harness_pipelines import faults
+from harness_pipelines.errors import HarnessError, OutcomeUnknown
+from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector
+from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim, may_take
+from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open
+from harness_pipelines.protocol.versions import Version, View, advance_stream, check_base
+from harness_pipelines.spec.load import dump_spec
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stores import drop
+from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.drop import Dropped
+from harness_pipelines.stores.ports import (
+    Boundary,
+    MoveDraft,
+    PartitionStatus,
+    PointerMoved,
+    Swap,
+    TableExists,
+    TableRow,
+    TableUnknown,
+)
+from harness_pipelines.stores.ports_log import TopicIdentity
+from harness_pipelines.stores.postgres import Connection, Database, sql
+
+log = structlog.get_logger(__name__)
+OPTIMISTIC_BUILDS = 3  #: builds on a head read without a lock, before one is made while the lock is held
+OUTCOME_CHECKS = 5
+
+
+class PostgresLedger:
+    """The ledger of one database. *catalog* is the catalog's name in ``iceberg_tables``."""
+
+    def __init__(self, database: Database, *, catalog: str) -> None:
+        self.database = database
+        self.catalog = catalog
+
+    # -- tables ---------------------------------------------------------------------------------------------
+
+    def create_table(
+        self,
+        spec: TableSpec,
+        identity: TopicIdentity,
+        *,
+        starts: Vector,
+        fields: Sequence[Mapping[str, Any]],
+        stream: View,
+    ) -> TableRow:
+        """Record the table, its schema 1, its partitions and version 1, and make its view known to the catalog."""
+        with self.database.transaction() as connection:
+            values = {
+                "namespace": spec.namespace,
+                "name": spec.name,
+                "spec": Jsonb(dump_spec(spec)),
+                "cluster_id": identity.cluster_id,
+                "topic": identity.topic,
+                "topic_id": identity.topic_id,
+            }
+            made = connection.execute(sql("ledger/insert_table"), values).fetchone()
+            if made is None:  # it was there, or another `apply` was first
+                raise TableExists(f"table {spec.table} exists already; nothing was changed")
+            table_id = made["table_id"]
+            _run(connection, "ledger/insert_schema", table_id=table_id, schema_version=1, fields=Jsonb(list(fields)))
+            table = self._find(spec.table, connection)
+            assert table is not None
+            pointer = {"catalog": self.catalog, "namespace": spec.namespace, "view": table.stream_view}
+            _run(connection, "ledger/insert_pointer", **pointer, new=stream.metadata)
+            self._insert_partitions(connection, table, starts)
+            now = _one(connection, "reads/now")["now"]
+            first = Version(
+                table_id=table_id,
+                version=1,
+                stream=stream,
+                schema_version=1,
+                bounds={p: Bounds.at(start) for p, start in starts.items()},
+                move_id=None,
+                committed_at=now,
+            )
+            _run(connection, "ledger/insert_version", **rows.version_parameters(first))
+            _emit(connection, table_id, "created", {"version": 1})
+            return table
+
+    def update_spec(self, table: TableRow, spec: TableSpec) -> TableRow:
+        """Replace the settings of a table; columns are evolved, never overwritten."""
+        with self.database.transaction() as connection:
+            _run(connection, "ledger/lock_table", table_id=table.table_id)
+            _run(connection, "ledger/update_spec", table_id=table.table_id, spec=Jsonb(dump_spec(spec)))
+        return self.table(spec.table)
+
+    def tables(self) -> list[TableRow]:
+        found = self.database.rows("ledger/tables", {"namespace": None, "name": None})
+        return [rows.table_row(row) for row in found]
+
+    def table(self, name: str) -> TableRow:
+        """The table called ``namespace.name``. Raises: TableUnknown, naming the tables that exist."""
+        with self.database.transaction() as connection:
+            found = self._find(name, connection)
+        if found is None:
+            known = ", ".join(t.name for t in self.tables()) or "none yet"
+            raise TableUnknown(f"no table {name!r}; tables: {known}. `harness table apply FILE` creates one")
+        return found
+
+    def drop_table(self, table: TableRow, *, dry_run: bool = False) -> Dropped:
+        """Drop a table, all or nothing; see `harness_pipelines.stores.drop`. Raises: TableUnknown, TableInUse."""
+        return drop.drop_table(self.database, table, catalog=self.catalog, dry_run=dry_run)
+
+    def stop_table(self, table: TableRow, reason: str | None) -> None:
+        """Stop (or with ``None`` start again) a table; its workers stand by until then."""
+        self.database.run("ledger/stop_table", {"table_id": table.table_id, "stopped": reason})
+
+    def add_partitions(self, table: TableRow, starts: Vector) -> None:
+        """Let partitions that were added to the topic join, from *starts*. A second call changes nothing."""
+        with self.database.transaction() as connection:
+            _run(connection, "ledger/lock_table", table_id=table.table_id)
+            self._insert_partitions(connection, table, starts)
+
+    def _find(self, name: str, connection: Connection) -> TableRow | None:
+        namespace, _, short = name.partition(".")
+        row = connection.execute(sql("ledger/tables"), {"namespace": namespace, "name": short}).fetchone()
+        return rows.table_row(row) if row else None
+
+    @staticmethod
+    def _insert_partitions(connection: Connection, table: TableRow, starts: Vector) -> None:
+        for partition in sorted(starts):
+            where = {"table_id": table.table_id, "partition": partition, "start": starts[partition]}
+            _run(connection, "ledger/insert_partition", **where)
+            _run(connection, "ledger/insert_ingest_partition", **where, schema_version=table.schema_version)
+
+    # -- claims ---------------------------------------------------------------------------------------------
+
+    def claim(self, table: TableRow, stage: Stage, *, shard: int, holder: str, lease: timedelta) -> Claim | None:
+        """Take the claim if nobody holds it; ``None`` if somebody does. Locks nothing but the claim."""
+        key = {"table_id": table.table_id, "stage": stage, "shard": shard}
+        with self.database.transaction() as connection:
+            seen = connection.execute(sql("ledger/claim"), key).fetchone()
+            if seen is None:
+                row = connection.execute(
+                    sql("ledger/insert_claim"), {**key, "holder": holder, "lease": lease}
+                ).fetchone()
+                return rows.claim(row) if row else None
+            if not may_take(rows.claim(seen), now=seen["now"]):
+                return None
+            locked = _one(connection, "ledger/lock_claim", **key)
+            if not may_take(rows.claim(locked), now=locked["now"]):
+                return None
+            return rows.claim(_one(connection, "ledger/take_claim", **key, holder=holder, lease=lease))
+
+    def renew(self, claim: Claim, *, lease: timedelta) -> Claim:
+        """Extend a claim that is still held. Raises: FencedOut."""
+        with self.database.transaction() as connection:
+            row = connection.execute(sql("ledger/renew_claim"), {**_claim_key(claim), "lease": lease}).fetchone()
+            if row is None:
+                self._check_claim(connection, claim)
+                raise FencedOut(f"{claim.stage} of table {claim.table_id}: the claim could not be renewed")
+            return rows.claim(row)
+
+    def release(self, claim: Claim) -> None:
+        """Give a claim back, so that the next holder need not wait for its lease."""
+        self.database.run("ledger/release_claim", _claim_key(claim))
+
+    @staticmethod
+    def _check_claim(connection: Connection, claim: Claim) -> None:
+        """The last check of every commit; the row stays locked against a thief until the commit ends."""
+        row = connection.execute(sql("ledger/check_claim"), _claim_key(claim)).fetchone()
+        if row is None:
+            raise FencedOut(f"{claim.stage} of table {claim.table_id}: the claim is gone; nothing was written")
+        check_claim(claim, rows.claim(row), now=row["now"])
+
+    # -- moves ----------------------------------------------------------------------------------------------
+
+    def plan_move(self, claim: Claim, draft: MoveDraft) -> Move:
+        """Record a move before any file of it is written. Raises: MoveClosed when the stage has an open one."""
+        try:
+            with self.database.transaction() as connection:
+                _run(connection, "ledger/lock_table", table_id=claim.table_id)
+                row = _one(connection, "ledger/insert_move", **_draft_parameters(claim, draft), state=MoveState.PLANNED)
+                self._check_claim(connection, claim)
+                return rows.move(row)
+        except UniqueViolation as error:
+            raise MoveClosed(
+                f"{draft.stage} of table {claim.table_id} has an open move of another holder; nothing was planned"
+            ) from error
+
+    def open_move(self, table: TableRow, stage: Stage, *, shard: int) -> Move | None:
+        """The move that a stage of a shard has to finish first, if any."""
+        found = self.database.rows("ledger/open_move", {"table_id": table.table_id, "stage": stage, "shard": shard})
+        return rows.move(found[0]) if found else None
+
+    def take_attempt(self, claim: Claim, move: Move, *, run_id: str | None) -> Move:
+        """Begin the next attempt of an open move: same range, same base, same schema, another branch."""
+        with self.database.transaction() as connection:
+            row = connection.execute(
+                sql("ledger/take_attempt"),
+                {"move_id": move.move_id, "attempt": move.attempt, "epoch": claim.epoch, "run_id": run_id},
+            ).fetchone()
+            if row is None:
+                raise MoveClosed(f"move {move.move_id} is not open in attempt {move.attempt} any more")
+            self._check_claim(connection, claim)
+            return rows.move(row)
+
+    def close_move(self, claim: Claim, move: Move, *, state: MoveState, error: str) -> None:
+        """End a move without effect."""
+        with self.database.transaction() as connection:
+            _run(connection, "ledger/lock_move", move_id=move.move_id)
+            _run(connection, "ledger/close_move", move_id=move.move_id, state=state, rows=None, bytes=None, error=error)
+            self._check_claim(connection, claim)
+
+    def note_failure(self, move: Move, *, error: str, counts: bool) -> int:
+        """Record why an attempt failed; *counts* is false for outages. Returns the failures that count so far."""
+        with self.database.transaction() as connection:
+            key = {"move_id": move.move_id, "attempt": move.attempt, "error": error[:2000], "counts": int(counts)}
+            _run(connection, "ledger/note_failure", **key)
+            return int(_one(connection, "ledger/lock_move", move_id=move.move_id)["failures"])
+
+    def moves(self, table: TableRow, *, stage: Stage | None = None, limit: int = 100) -> list[Mapping[str, Any]]:
+        """The latest moves, newest first, as the ledger's rows."""
+        key = {"table_id": table.table_id, "stage": stage, "limit": limit}
+        return list(self.database.rows("ledger/moves", key))
+
+    # -- versions -------------------------------------------------------------------------------------------
+
+    def head(self, table: TableRow) -> Version:
+        return rows.version(self.database.rows("ledger/head", {"table_id": table.table_id})[0])
+
+    def versions(self, table: TableRow) -> list[Version]:
+        """All versions that can still be read, oldest first."""
+        found = self.database.rows("ledger/versions", {"table_id": table.table_id, "first": table.retained_from})
+        return [rows.version(row) for row in found]
+
+    def positions(self, table: TableRow) -> list[PartitionStatus]:
+        """Bounds of the head and of this instant, by partition."""
+        return [
+            PartitionStatus(
+                partition=row["partition"],
+                bounds=Bounds(
+                    start=row["start"],
+                    batch_hi=row["batch_hi"],
+                    stream_hi=row["stream_hi"],
+                    buffer_hi=row["buffer_hi"],
+                ),
+                trim_floor=row["trim_floor"],
+            )
+            for row in self.database.rows("reads/positions", {"table_id": table.table_id})
+        ]
+
+    def pointer(self, table: TableRow, view: str) -> str:
+        """The metadata file that the catalog names for *view* now."""
+        key = {"catalog": self.catalog, "namespace": table.spec.namespace, "view": view}
+        found = self.database.rows("reads/pointer", key)
+        if not found:
+            raise TableUnknown(f"{table.name}: the catalog has no view {view}; was it dropped by another engine?")
+        return str(found[0]["metadata_location"])
+
+    def publish(self, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]) -> Version:
+        """Publish a staged move on the stream view: the boundary commit of *tier*.
+
+        *build* writes the new metadata on top of a metadata location; it is called again when the pointer
+        moved meanwhile, the last time while the pointer is locked.
+
+        Raises: FencedOut, MoveClosed, BoundaryGap; never returns without knowing the outcome.
+        """
+        for _ in range(OPTIMISTIC_BUILDS):
+            swap = self._built(table, boundary.move, build)
+            faults.point("tier.before_lock")
+            try:
+                return self._publish_known(table, boundary, lambda old, swap=swap: _same_base(swap, old))  # type: ignore[misc]
+            except PointerMoved as moved:
+                log.info("publish.pointer_moved", table=table.name, move=boundary.move.move_id, detail=str(moved))
+        return self._publish_known(table, boundary, build)
+
+    def _built(self, table: TableRow, move: Move, build: Callable[[str], Swap]) -> Swap:
+        """Build on the head of now. Of a late attempt it is said that its move is closed, not what it stumbled over."""
+        try:
+            return build(self.pointer(table, table.stream_view))
+        except HarnessError:
+            found = self.database.rows("ledger/lock_move", {"move_id": move.move_id})
+            check_open(move, rows.move(found[0]) if found else None)
+            raise
+
+    def _publish_known(self, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]) -> Version:
+        try:
+            with self.database.transaction() as connection:
+                published = self._publish(connection, table, boundary, build)
+                faults.point("tier.in_transaction")
+            faults.point("tier.after_commit")
+            return published
+        except OutcomeUnknown as unknown:
+            log.info("publish.outcome_unknown", table=table.name, move=boundary.move.move_id)
+            return self._resolve(table, boundary, unknown)
+
+    def _publish(
+        self, connection: Connection, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]
+    ) -> Version:
+        move = boundary.move
+        _run(connection, "ledger/lock_table", table_id=table.table_id)
+        pointer = {"catalog": self.catalog, "namespace": table.spec.namespace, "view": table.stream_view}
+        head_location = str(_one(connection, "ledger/lock_pointer", **pointer)["metadata_location"])
+        locked_move = connection.execute(sql("ledger/lock_move"), {"move_id": move.move_id}).fetchone()
+        check_open(move, rows.move(locked_move) if locked_move else None)
+        swap = build(head_location)
+        starts = {
+            row["partition"]: row["start"]
+            for row in connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id})
+        }
+        if boundary.ingest_to:
+            self._ingest_with_move(connection, boundary)
+        head = _one(connection, "ledger/head", table_id=table.table_id)
+        check_base(rows.version(head), swap.base_snapshot)
+        buffered = connection.execute(sql("ledger/ingest_positions"), {"table_id": table.table_id}).fetchall()
+        following = advance_stream(
+            rows.version(head),
+            move,
+            stream=swap.new,
+            buffer_hi={row["partition"]: row["buffer_hi"] for row in buffered if row["partition"] in starts},
+            starts=starts,
+            now=head["now"],
+        )
+        _run(connection, "ledger/move_pointer", **pointer, old=swap.old, new=swap.new.metadata)
+        for taken in move.ranges:
+            where = {"table_id": table.table_id, "partition": taken.partition}
+            if not _run(connection, "ledger/advance_position", **where, lo=taken.low, hi=taken.high):
+                raise BoundaryGap(
+                    what="its row in lake_positions", partition=taken.partition, expected_low=-1, got_low=taken.low
+                )
+        _run(connection, "ledger/insert_version", **rows.version_parameters(following))
+        closing = {"state": MoveState.COMMITTED, "rows": boundary.rows, "bytes": boundary.bytes, "error": None}
+        _run(connection, "ledger/close_move", move_id=move.move_id, **closing)
+        payload = {"version": following.version, "move": move.move_id, "stage": move.stage, "rows": boundary.rows}
+        _emit(connection, table.table_id, "published", payload)
+        self._check_claim(connection, boundary.claim)
+        return following
+
+    @staticmethod
+    def _ingest_with_move(connection: Connection, boundary: Boundary) -> None:
+        """`buffer: none`: the move itself is the ingest; its refused records are set aside with it."""
+        move = boundary.move
+        for partition, high in sorted(boundary.ingest_to.items()):
+            where = {"table_id": move.table_id, "partition": partition}
+            if not _run(connection, "ledger/advance_ingest", **where, lo=move.lo[partition], hi=high):
+                raise BoundaryGap(what="the buffer", partition=partition, expected_low=-1, got_low=move.lo[partition])
+        insert_refused(connection, move.table_id, boundary)
+
+    def _resolve(self, table: TableRow, boundary: Boundary, unknown: OutcomeUnknown) -> Version:
+        """After a lost answer: read the move under the locks of the publish, and say what happened."""
+        with self.database.transaction() as connection:
+            _run(connection, "ledger/lock_table", table_id=table.table_id)
+            found = _one(connection, "ledger/lock_move", move_id=boundary.move.move_id)
+            if found["state"] == MoveState.COMMITTED and found["attempt"] == boundary.move.attempt:
+                published = connection.execute(
+                    sql("reads/version_of_move"), {"table_id": table.table_id, "move_id": boundary.move.move_id}
+                ).fetchone()
+                assert published is not None
+                return rows.version(published)
+        raise MoveClosed(f"{table.name}: {unknown}; the ledger shows that it did not take effect: plan again")
+
+
+def insert_refused(connection: Connection, table_id: int, boundary: Boundary) -> None:
+    for record in boundary.refused:
+        _run(
+            connection,
+            "ledger/insert_quarantined",
+            table_id=table_id,
+            partition=record.partition,
+            offset=record.offset,
+            reason=record.reason,
+            detail=record.detail,
+            key=record.key,
+            value=record.value,
+            headers=Jsonb([[name, None if value is None else value.hex()] for name, value in record.headers]),
+        )
+
+
+def _same_base(swap: Swap, locked: str) -> Swap:
+    if locked != swap.old:
+        raise PointerMoved(f"built on {swap.old.rsplit('/', 1)[-1]}, the catalog is at {locked.rsplit('/', 1)[-1]}")
+    return swap
+
+
+def _claim_key(claim: Claim) -> dict[str, Any]:
+    return {
+        "table_id": claim.table_id,
+        "stage": claim.stage,
+        "shard": claim.shard,
+        "holder": claim.holder,
+        "epoch": claim.epoch,
+    }
+
+
+def _draft_parameters(claim: Claim, draft: MoveDraft) -> dict[str, Any]:
+    return {
+        "table_id": claim.table_id,
+        "stage": draft.stage,
+        "shard": draft.shard,
+        "lo": rows.vector(draft.lo),
+        "hi": rows.vector(draft.hi),
+        "base_version": draft.base_version,
+        "schema_version": draft.schema_version,
+        "epoch": claim.epoch,
+        "trigger": draft.trigger,
+        "run_id": draft.run_id,
+        "parent_move": draft.parent_move,
+        "rows": None,
+    }
+
+
+def _run(connection: Connection, statement: str, /, **parameters: Any) -> int:
+    return connection.execute(sql(statement), parameters).rowcount
+
+
+def _one(connection: Connection, statement: str, /, **parameters: Any) -> Mapping[str, Any]:
+    row = connection.execute(sql(statement), parameters).fetchone()
+    assert row is not None, f"{statement} returned no row"
+    return row
+
+
+def _emit(connection: Connection, table_id: int, event: str, payload: Mapping[str, Any]) -> None:
+    _run(connection, "ledger/append_outbox", table_id=table_id, event=event, payload=Jsonb(dict(payload)))

@@ -1,0 +1,68 @@
+"""The reference of expire's decisions on segments: the trim floor, retiring, and dropping in a later run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.protocol.segments import may_retire
+from harness_pipelines.protocol.versions import Version, trim_floor
+from harness_pipelines.stores.memory.state import Books, MemoryState
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.upkeep import TrimDecision
+
+
+class MemoryUpkeep:
+    """Trimming in memory."""
+
+    def __init__(self, state: MemoryState) -> None:
+        self.state = state
+
+    def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision:
+        """Raise the trim floor, retire the segments below it, and move ``retained_from`` up, all or nothing."""
+        now = self.state.now()
+        if dry_run:
+            return _decide(self.state.books, table, now=now)
+        with self.state.transaction() as books:
+            books.leases = {k: v for k, v in books.leases.items() if v.table_id != table.table_id or v.until > now}
+            decision = _decide(books, table, now=now)
+            for partition, at in books.lake_of(table.table_id).items():
+                floor = max(at.trim_floor, min(decision.floor.get(partition, at.trim_floor), at.stream_hi))
+                books.lake_positions[table.table_id, partition] = replace(at, trim_floor=floor)
+            for segment in decision.retire:
+                books.segments[segment.name] = replace(segment, state="retired", retired_at=now)
+            row = books.tables[table.table_id]
+            retained_from = max(row.retained_from, decision.retained_from)
+            books.tables[table.table_id] = replace(row, retained_from=retained_from)
+            books.fence(claim, now=now)
+            return decision
+
+    def drop_retired(self, table: TableRow, *, retired_for: timedelta) -> list[str]:
+        """Drop segments that were retired by an earlier run."""
+        with self.state.transaction() as books:
+            ripe = self.state.now() - retired_for
+            gone = [s.name for s in books.segments_of(table.table_id) if s.retired_at and s.retired_at <= ripe]
+            for name in gone:
+                del books.segments[name], books.segment_rows[name]
+            return gone
+
+
+def _decide(books: Books, table: TableRow, *, now: datetime) -> TrimDecision:
+    retention = table.spec.retention
+    versions = [v for v in books.versions[table.table_id] if v.version >= table.retained_from]
+    held = {x.version for x in books.leases.values() if x.table_id == table.table_id and x.until > now}
+    leased = [v for v in books.versions[table.table_id] if v.version in held]
+    kept = _kept(versions, ended=now - timedelta(seconds=retention.versions))
+    floor = trim_floor(versions, leased, retained=kept, grace=timedelta(seconds=retention.grace), now=now)
+    closed = [s for s in books.segments_of(table.table_id) if s.state == "closed"]
+    return TrimDecision(
+        floor=floor,
+        retire=tuple(s for s in closed if may_retire(s.max_hi, floor)),
+        retained_from=kept[0].version,
+    )
+
+
+def _kept(versions: list[Version], *, ended: datetime) -> list[Version]:
+    """The head, and every version that was the head less than the retention ago."""
+    return [v for i, v in enumerate(versions) if i + 1 == len(versions) or versions[i + 1].committed_at > ended]

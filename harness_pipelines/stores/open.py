@@ -1,0 +1,237 @@
+"""All stores of one installation, opened from the settings; what the stages, reads and audits work with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql as compose
+
+from harness_pipelines.errors import UsageError
+from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.plan import SegmentRef
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stores.leases import Leases
+from harness_pipelines.stores.ledger import PostgresLedger
+from harness_pipelines.stores.ports import RefusedRecord, TableRow
+from harness_pipelines.stores.postgres import READER, Database, session_dsn
+
+# Arrow, ADBC, PyIceberg and the Kafka client are imported by what uses them: a command that only asks the ledger
+# starts in a fraction of the time.
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from harness_pipelines.stores.buffer import Segments
+    from harness_pipelines.stores.buffer_scan import BufferReader
+    from harness_pipelines.stores.catalog import StagingCatalog
+    from harness_pipelines.stores.kafka import KafkaLog
+    from harness_pipelines.stores.lake import Lake
+    from harness_pipelines.stores.spark_write import BranchTarget
+    from harness_pipelines.stores.upkeep import Upkeep
+
+TASK_OFFSETS_MAX = 1_000_000
+
+
+@dataclass
+class Stores:
+    """Lazily opened: a command that needs no Spark starts no Spark, a reader opens no worker's session."""
+
+    settings: Settings
+    _spark_lock: threading.Lock = field(default_factory=threading.Lock)
+    _spark: SparkSession | None = None
+    _opener: Callable[[Mapping[str, str]], Any] | None = None
+
+    @property
+    def dsn(self) -> str:
+        return _needed(self.settings.dsn, "HARNESS_DSN", "the Postgres database")
+
+    @cached_property
+    def database(self) -> Database:
+        return Database(self.dsn)
+
+    @cached_property
+    def readers(self) -> Database:
+        return Database(self.dsn, role=READER)
+
+    @cached_property
+    def ledger(self) -> PostgresLedger:
+        return PostgresLedger(self.database, catalog=self.settings.catalog_name)
+
+    @cached_property
+    def tables(self) -> PostgresLedger:
+        """The ledger as a reader may use it."""
+        return PostgresLedger(self.readers, catalog=self.settings.catalog_name)
+
+    @cached_property
+    def leases(self) -> Leases:
+        return Leases(self.readers)
+
+    @cached_property
+    def buffer_reader(self) -> BufferReader:
+        from harness_pipelines.stores.buffer_scan import BufferReader
+
+        return BufferReader(session_dsn(self.dsn, role=READER))
+
+    @cached_property
+    def segments(self) -> Segments:
+        from harness_pipelines.stores.buffer import Segments
+
+        return Segments(self.database)
+
+    @cached_property
+    def catalog(self) -> StagingCatalog:
+        from harness_pipelines.stores.catalog import StagingCatalog
+
+        return StagingCatalog(self.settings.catalog_name, dsn=self.dsn, warehouse=self.warehouse)
+
+    @property
+    def warehouse(self) -> str:
+        return _needed(self.settings.warehouse, "HARNESS_WAREHOUSE", "the folder of the lake")
+
+    @cached_property
+    def lake(self) -> Lake:
+        from harness_pipelines.stores.lake import Lake
+
+        return Lake(self.catalog, self.database, warehouse=self.warehouse)
+
+    @cached_property
+    def upkeep(self) -> Upkeep:
+        from harness_pipelines.stores.upkeep import Upkeep
+
+        return Upkeep(self.database, self.catalog)
+
+    @cached_property
+    def log(self) -> KafkaLog:
+        from harness_pipelines.stores.kafka import KafkaLog
+
+        _needed(self.settings.kafka, "HARNESS_KAFKA", "the Kafka cluster")
+        return KafkaLog.from_settings(self.settings)
+
+    def spark(self) -> SparkSession:
+        """The Spark session, opened by the first caller. Raises: SparkUnreachable."""
+        from harness_pipelines.stores.spark import open_spark
+
+        with self._spark_lock:
+            if self._spark is None:
+                self._spark = open_spark(self.settings, opener=self._opener)
+            return self._spark
+
+    def use_spark(self, opener: Callable[[Mapping[str, str]], Any]) -> None:
+        """Let *opener* make the session, from Spark's options, when one is needed."""
+        self._opener = opener
+
+    def forget_spark(self) -> None:
+        """Open another session next time: the server of this one is gone."""
+        with self._spark_lock:
+            self._spark = None
+
+    def buffer_rows(self, segments: Sequence[SegmentRef], ranges: Sequence[OffsetRange]) -> dict[int, int]:
+        """Exact number of buffered rows per partition in *ranges*, over all *segments*."""
+        from harness_pipelines.stores.buffer import SCHEMA
+
+        if not segments or not ranges:
+            return {}
+        parts = [
+            compose.SQL(
+                "SELECT {partition} AS partition, count(*) AS rows FROM {segment} WHERE _kafka_partition = "
+                "{partition} AND _kafka_offset >= {low} AND _kafka_offset < {high}"
+            ).format(
+                partition=compose.Literal(r.partition),
+                low=compose.Literal(r.low),
+                high=compose.Literal(r.high),
+                segment=compose.Identifier(SCHEMA, segment.name),
+            )
+            for segment in segments
+            for r in ranges
+        ]
+        counts: dict[int, int] = {}
+        with self.database.transaction() as connection:
+            for row in connection.execute(compose.SQL(" UNION ALL ").join(parts)):
+                counts[row["partition"]] = counts.get(row["partition"], 0) + row["rows"]
+        return counts
+
+    @contextmanager
+    def _spark_work(self, table: TableRow, move: Move) -> Iterator[None]:
+        """Name what goes wrong in Spark; after an outage the next attempt opens a session of its own."""
+        from harness_pipelines.stores import spark_write
+
+        try:
+            with spark_write.explained(table, move):
+                yield
+        except spark_write.SparkAway:
+            self.forget_spark()
+            raise
+
+    @contextmanager
+    def _staging(self, table: TableRow, move: Move) -> Iterator[tuple[SparkSession, BranchTarget]]:
+        """Spark and where the attempt writes; a session whose server went away is not used again."""
+        from harness_pipelines.stores import spark_write
+
+        target = spark_write.BranchTarget(catalog=self.settings.catalog_name, table=table, move=move)
+        try:
+            with spark_write.explained(table, move):
+                yield self.spark(), target
+        except spark_write.SparkAway:
+            self.forget_spark()
+            raise
+
+    def write_from_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef]) -> None:
+        """Let Spark write the move's rows from *segments* to the attempt's branch."""
+        from harness_pipelines.stores import spark_write
+        from harness_pipelines.stores.spark import jdbc_options
+
+        ranges = spark_write.task_ranges(move.ranges, offsets_max=TASK_OFFSETS_MAX)
+        jdbc = jdbc_options(self.dsn, role=READER)
+        with self._staging(table, move) as (spark, target):
+            frame = spark_write.read_segments(spark, table, segments=segments, ranges=ranges, jdbc=jdbc)
+            spark_write.append_to_branch(frame, target)
+
+    def write_from_kafka(self, table: TableRow, move: Move) -> tuple[int, list[RefusedRecord]]:
+        """Let Spark decode the move's records and write their rows to the attempt's branch.
+
+        Returns how many rows it wrote and the records that do not fit.
+        """
+        from harness_pipelines.stores import spark_kafka, spark_write
+        from harness_pipelines.stores.lake import StagedWrong
+
+        with self._staging(table, move) as (spark, target):
+            records = spark_kafka.read_kafka(spark, self.settings, table.spec.topic, move.ranges)
+            rows, seen = spark_write.append_counted(spark_kafka.decoded_rows(records, table), target)
+            refused = spark_kafka.refused_records(records, table) if seen > rows else []
+        if seen != rows + len(refused):
+            raise StagedWrong(
+                f"{table.name}: move {move.move_id}: {seen} records gave {rows} rows and {len(refused)} refused"
+            )
+        return rows, refused
+
+    def run_on_spark(
+        self, ranges: Sequence[OffsetRange], work: Callable[[Iterable[Any]], Iterable[Any]], result: Any
+    ) -> list[Mapping[str, Any]]:
+        """Run *work* over *ranges* in Spark tasks, one range each; returns its rows (Arrow schema *result*)."""
+        from harness_pipelines.stores import spark_tasks
+
+        return spark_tasks.run(self.spark(), ranges, work, result)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        opened: Mapping[str, object] = self.__dict__
+        for name in ("database", "readers", "catalog", "log", "buffer_reader"):
+            if name in opened:
+                getattr(self, name).close()
+        with self._spark_lock:
+            session, self._spark = self._spark, None
+        if session is not None:
+            from harness_pipelines.stores.spark import close_spark
+
+            close_spark(session, self.settings)
+
+
+def _needed(value: str | None, variable: str, what: str) -> str:
+    if not value:
+        raise UsageError(f"where is {what}? Set {variable}, or start the embedded services: `harness services up`")
+    return value

@@ -1,0 +1,75 @@
+"""What the ledger shows to those who watch; as a reader, and nothing here decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql as compose
+
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.postgres import Connection, Database, sql
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Sizes of a table's books."""
+
+    quarantined: int  #: records set aside and not replayed
+    readers: int  #: live leases
+    lake_rows: int  #: rows of all committed tier moves
+
+
+class Overview:
+    """Claims, open moves and quarantined records of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def claims(self, table: TableRow) -> list[Row]:
+        """Stage, shard, holder, epoch, lease_until, and whether the lease is alive."""
+        return list(self.database.rows("overview/claims", {"table_id": table.table_id}))
+
+    def open_moves(self, table: TableRow) -> list[Row]:
+        """Moves that a stage has to finish, or that hold it by name, oldest first."""
+        return list(self.database.rows("overview/open_moves", {"table_id": table.table_id}))
+
+    def counts(self, table: TableRow) -> Counts:
+        return Counts(**self.database.rows("overview/counts", {"table_id": table.table_id})[0])
+
+    def quarantine(
+        self,
+        table: TableRow,
+        *,
+        partition: int | None = None,
+        offset: int | None = None,
+        reason: str | None = None,
+        limit: int = 100,
+    ) -> list[Row]:
+        """Quarantined records with their raw bytes, by partition and offset."""
+        wanted = {"partition": partition, "offset": offset, "reason": reason, "limit": limit}
+        return list(self.database.rows("overview/quarantine", {"table_id": table.table_id, **wanted}))
+
+    def quarantine_reasons(self, table: TableRow) -> list[Row]:
+        """Per reason and partition: how many records, from which offset to which."""
+        return list(self.database.rows("overview/quarantine_reasons", {"table_id": table.table_id}))
+
+
+def buffered_rows(connection: Connection, table: TableRow) -> int:
+    """Rows of the segments in ``[stream_hi, buffer_hi)``, in the transaction of *connection*."""
+    key = {"table_id": table.table_id}
+    segments = [r["segment"] for r in connection.execute(sql("buffer/segments"), key) if r["state"] != "retired"]
+    if not segments:
+        return 0
+    parts = [
+        compose.SQL(
+            "SELECT count(*) AS rows FROM {} s JOIN harness.lake_positions l ON l.partition = s._kafka_partition "
+            "JOIN harness.ingest_positions i USING (table_id, partition) "
+            "WHERE l.table_id = {} AND s._kafka_offset >= l.stream_hi AND s._kafka_offset < i.buffer_hi"
+        ).format(compose.Identifier("harness_buffer", name), compose.Literal(table.table_id))
+        for name in segments
+    ]
+    return sum(row["rows"] for row in connection.execute(compose.SQL(" UNION ALL ").join(parts)))

@@ -1,0 +1,194 @@
+"""What the stages need of the ledger, as ports. `PostgresLedger` is the real one, `MemoryLedger` the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.protocol.bounds import Bounds, Vector
+from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.moves import Move, MoveState
+from harness_pipelines.protocol.plan import SegmentRef
+from harness_pipelines.protocol.versions import Version, View
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stores.ports_log import TopicIdentity
+
+
+class TableUnknown(HarnessError):
+    """No table of that name in the ledger."""
+
+
+class TableExists(HarnessError):
+    """The table is there already with a spec that does not fit."""
+
+
+class TableStopped(HarnessError):
+    """The table was stopped by an error that needs a decision."""
+
+
+class PointerMoved(HarnessError):
+    """The catalog pointer is not the one that was built on: rebuild on the new head."""
+
+    recovery = Recovery.REFRESH
+
+
+class LeaseEnded(HarnessError):
+    """The lease of a read ended before the read did; its rows may be incomplete and are not returned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """One table as the ledger knows it."""
+
+    table_id: int
+    spec: TableSpec
+    identity: TopicIdentity  #: cluster, topic and topic id at `table apply`; partitions as of then
+    schema_version: int
+    fields: tuple[Mapping[str, Any], ...]  #: Iceberg's JSON form of the user's columns
+    retained_from: int
+    stopped: str | None
+
+    @property
+    def name(self) -> str:
+        return self.spec.table
+
+    @property
+    def stream_view(self) -> str:
+        """Name of the Iceberg table in offset order, inside the namespace."""
+        return f"{self.spec.name}__stream"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestPosition:
+    """How far one partition is in the buffer."""
+
+    partition: int
+    start: int
+    buffer_hi: int
+    leader_epoch: int | None
+    schema_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One buffer table."""
+
+    name: str
+    seq: int
+    state: str  #: open, closed or retired
+    schema_version: int
+    max_hi: Mapping[int, int] | None
+    created_at: datetime
+    retired_at: datetime | None = None
+
+    @property
+    def ref(self) -> SegmentRef:
+        return SegmentRef(name=self.name, schema_version=self.schema_version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveDraft:
+    """A move as planned, before it has an id."""
+
+    stage: Stage
+    shard: int
+    lo: Vector
+    hi: Vector
+    base_version: int
+    schema_version: int
+    trigger: str
+    run_id: str | None = None
+    parent_move: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """A catalog pointer that goes from one metadata file to the next."""
+
+    view: str
+    old: str
+    base_snapshot: int  #: the snapshot of main in *old*; the ledger must have published it
+    new: View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRecord:
+    """A record that is set aside, with its raw bytes."""
+
+    partition: int
+    offset: int
+    reason: str
+    detail: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """What a move claims to have staged; the ledger checks it against what it has locked."""
+
+    claim: Claim
+    move: Move
+    rows: int
+    bytes: int
+    refused: Sequence[RefusedRecord] = ()
+    ingest_to: Mapping[int, int] = field(default_factory=dict)  #: `buffer: none`: buffer_hi moves with stream_hi
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadState:
+    """What a leased reader may see: one version, the bounds of one instant, and the segments that hold the rest."""
+
+    version: Version
+    bounds: Mapping[int, Bounds]
+    segments: tuple[SegmentRef, ...]
+    lease_id: str
+    lease_until: datetime
+    answered_by: Version | None = None  #: an old version's buffered rows, when they have moved to the lake since
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    partition: int
+    bounds: Bounds
+    trim_floor: int
+
+
+class Ledger(Protocol):
+    """Truth of the lake side: tables, claims, moves, versions, leases. Every method is one transaction."""
+
+    def create_table(
+        self,
+        spec: TableSpec,
+        identity: TopicIdentity,
+        *,
+        starts: Vector,
+        fields: Sequence[Mapping[str, Any]],
+        stream: View,
+    ) -> TableRow: ...
+    def update_spec(self, table: TableRow, spec: TableSpec) -> TableRow: ...
+    def tables(self) -> list[TableRow]: ...
+    def table(self, name: str) -> TableRow: ...
+    def stop_table(self, table: TableRow, reason: str | None) -> None: ...
+    def add_partitions(self, table: TableRow, starts: Vector) -> None: ...
+
+    def claim(self, table: TableRow, stage: Stage, *, shard: int, holder: str, lease: timedelta) -> Claim | None: ...
+    def renew(self, claim: Claim, *, lease: timedelta) -> Claim: ...
+    def release(self, claim: Claim) -> None: ...
+
+    def plan_move(self, claim: Claim, draft: MoveDraft) -> Move: ...
+    def open_move(self, table: TableRow, stage: Stage, *, shard: int) -> Move | None: ...
+    def take_attempt(self, claim: Claim, move: Move, *, run_id: str | None) -> Move: ...
+    def close_move(self, claim: Claim, move: Move, *, state: MoveState, error: str) -> None: ...
+    def note_failure(self, move: Move, *, error: str, counts: bool) -> int: ...
+    def moves(self, table: TableRow, *, stage: Stage | None = None, limit: int = 100) -> list[Mapping[str, Any]]: ...
+
+    def head(self, table: TableRow) -> Version: ...
+    def versions(self, table: TableRow) -> list[Version]: ...
+    def positions(self, table: TableRow) -> list[PartitionStatus]: ...
+    def pointer(self, table: TableRow, view: str) -> str: ...
+    def publish(self, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]) -> Version: ...

@@ -1,0 +1,219 @@
+"""Spark sessions that can read segments and write views: Connect, local and standalone masters alike.
+
+DataFrame and SQL only, so that everything that is given a session runs on Spark Connect too.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
+
+from harness_pipelines.errors import TryAgain, UsageError
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stores.postgres import WORKER, session_dsn
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DRIVER = "org.postgresql.Driver"
+CONNECT_PORT = 15002
+REACH_TIMEOUT_S = 5.0
+#: libpq's names of connection settings that the JDBC driver has too.
+_JDBC_NAMES: Mapping[str, str] = {
+    "user": "user",
+    "password": "password",
+    "options": "options",
+    "sslmode": "sslmode",
+    "sslrootcert": "sslrootcert",
+    "sslcert": "sslcert",
+    "sslkey": "sslkey",
+    "sslpassword": "sslpassword",
+    "application_name": "ApplicationName",
+    "connect_timeout": "connectTimeout",
+}
+
+
+class SparkUnreachable(TryAgain):
+    """No Spark answers at the configured address; nothing was written."""
+
+
+class SparkJarsMissing(UsageError):
+    """The jars that a local Spark needs are not where the settings say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JdbcOptions:
+    """A Postgres address in JDBC's form; the properties hold the password and are never shown."""
+
+    url: str
+    properties: Mapping[str, str] = field(repr=False)
+
+
+def jdbc_options(dsn: str, *, role: str | None) -> JdbcOptions:
+    """The JDBC form of the libpq *dsn*, with the session settings of every harness connection and *role*.
+
+    What the DSN leaves out comes from ``PG*``, as libpq has it. Raises: UsageError for a Unix socket, which the JDBC
+    driver cannot use.
+    """
+    known = {d.keyword.decode(): d.val.decode() for d in pq.Conninfo.get_defaults() if d.val}
+    given = {**known, **{k: str(v) for k, v in conninfo_to_dict(session_dsn(dsn, role=role)).items() if v is not None}}
+    host, database = given.get("host") or given.get("hostaddr") or "localhost", given.get("dbname") or given["user"]
+    if host.startswith(("/", "@")):
+        raise UsageError(
+            f"Spark cannot reach Postgres by the Unix socket {host}: give a host name or address in HARNESS_DSN"
+        )
+    ports = (given.get("port") or "5432").split(",")
+    hosts = host.split(",")
+    places = [_place(h, ports[i] if i < len(ports) else ports[-1]) for i, h in enumerate(hosts)]
+    properties = {jdbc: given[libpq] for libpq, jdbc in _JDBC_NAMES.items() if given.get(libpq)}
+    url = f"jdbc:postgresql://{','.join(places)}/{quote(database, safe='')}"
+    return JdbcOptions(url=url, properties={**properties, "driver": DRIVER, "tcpKeepAlive": "true"})
+
+
+def _place(host: str, port: str) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def open_spark(
+    settings: Settings, *, app_name: str = "harness", opener: Callable[[Mapping[str, str]], Any] | None = None
+) -> SparkSession:
+    """Open a session on ``settings.spark`` and give it the Iceberg catalog of ``settings.catalog_name``.
+
+    ``sc://host:port`` is Spark Connect; anything else is a master (``local[*]``, ``local-cluster[2,1,1024]``,
+    ``spark://host:port``, …) to which the jars of the harness are given.
+
+    With *opener* the session is made by the caller, from `session_options`.
+
+    Raises: UsageError when no Spark is set, SparkUnreachable, SparkJarsMissing.
+    """
+    if not settings.spark:
+        raise UsageError("where is Spark? Set HARNESS_SPARK, or start the embedded services: `harness services up`")
+    if opener is not None:
+        spark: SparkSession = opener(session_options(settings, app_name=app_name))
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    elif settings.spark.startswith("sc://"):
+        spark = _connect(settings.spark)
+    else:
+        spark = _master(settings, settings.spark, app_name=app_name)
+    if settings.dsn and settings.warehouse:
+        configure_catalog(spark, settings)
+    return spark
+
+
+def session_options(settings: Settings, *, app_name: str) -> dict[str, str]:
+    """Spark's options of the session that *settings* ask for, for those who build sessions themselves."""
+    assert settings.spark is not None
+    if settings.spark.startswith("sc://"):
+        return {"spark.remote": settings.spark}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return {"spark.master": settings.spark, "spark.app.name": app_name, **_master_options(settings, settings.spark)}
+
+
+def close_spark(spark: SparkSession, settings: Settings) -> None:
+    """End a session that `open_spark` opened; a master's session may be shared with the caller and goes on."""
+    import grpc
+    from pyspark.errors import PySparkException
+
+    if settings.spark and settings.spark.startswith("sc://"):
+        with suppress(PySparkException, grpc.RpcError, OSError):  # the server may be gone, and the session with it
+            spark.stop()
+
+
+def configure_catalog(spark: SparkSession, settings: Settings) -> None:
+    """Tell *spark* of the harness's Iceberg catalog; a session may be told again."""
+    assert settings.dsn is not None
+    prefix = f"spark.sql.catalog.{settings.catalog_name}"
+    for name, value in catalog_options(settings.dsn, warehouse=settings.warehouse or "").items():
+        spark.conf.set(f"{prefix}.{name}" if name else prefix, value)
+
+
+def catalog_options(dsn: str, *, warehouse: str) -> dict[str, str]:
+    """Settings of Iceberg's JDBC catalog below ``spark.sql.catalog.<name>``; the empty key is the class."""
+    jdbc = jdbc_options(dsn, role=WORKER)
+    return {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        "type": "jdbc",
+        "uri": jdbc.url,
+        "warehouse": warehouse,
+        # The harness moves the pointer itself: a cached table would be written to on a stale head.
+        "cache-enabled": "false",
+        "jdbc.schema-version": "V1",
+        **{f"jdbc.{name}": value for name, value in jdbc.properties.items() if name != "driver"},
+    }
+
+
+def _connect(remote: str) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    place = urlsplit(remote)
+    try:
+        address = (place.hostname or "localhost", place.port or CONNECT_PORT)
+        socket.create_connection(address, timeout=REACH_TIMEOUT_S).close()
+        session: SparkSession = SparkSession.builder.remote(remote).create()
+        session.conf.set("spark.sql.session.timeZone", "UTC")
+    except (OSError, PySparkException) as error:
+        raise SparkUnreachable(
+            f"Spark Connect at {place.hostname}:{place.port or CONNECT_PORT} is not answering: {error}; "
+            "nothing was written, check HARNESS_SPARK or `harness services status`"
+        ) from error
+    return session
+
+
+def _master(settings: Settings, master: str, *, app_name: str) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    # PySpark takes the executors' interpreter from here, not from its own setting, when it starts the JVM itself.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in _master_options(settings, master).items():
+        builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except (OSError, PySparkException) as error:
+        raise SparkUnreachable(
+            f"Spark at {master} did not start: {error}; nothing was written, check HARNESS_SPARK"
+        ) from error
+
+
+def _master_options(settings: Settings, master: str) -> dict[str, str]:
+    options = {
+        "spark.jars": ",".join(_jars(settings)),
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(settings.home / "spark" / "warehouse"),
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "FATAL",
+    }
+    if master.startswith("local"):
+        options |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "2g",
+            "spark.ui.enabled": "false",
+            "spark.local.dir": str(settings.home / "spark" / "tmp"),
+            "spark.sql.shuffle.partitions": "4",
+        }
+    return options
+
+
+def _jars(settings: Settings) -> list[str]:
+    """The jars for Spark; a master that was set up with jars of its own may do without (`HARNESS_JARS` unset)."""
+    if settings.jars is None:
+        return []
+    found = sorted(str(path) for path in (settings.jars / "spark").glob("*.jar"))
+    if not found:
+        raise SparkJarsMissing(f"no jars in {settings.jars / 'spark'}: run `deploy/run`, or set HARNESS_JARS")
+    return found

@@ -1,0 +1,216 @@
+"""Kafka to Arrow rows on Spark executors, for tables without a buffer (``buffer: none``).
+
+The records are decoded by the same codec as everywhere else, in Python workers (`mapInArrow`), so that a record's
+verdict does not depend on the route that it takes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from harness_pipelines.codecs.json import JsonCodec
+from harness_pipelines.errors import UsageError
+from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.spec.arrow import arrow_schema
+from harness_pipelines.spec.load import dump_spec
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stores.nested_json import uuid_text
+from harness_pipelines.stores.ports import RefusedRecord, TableRow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Batches = Iterable[pa.RecordBatch]
+REFUSED = pa.schema(
+    [
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+    ]
+)
+#: librdkafka's names that the Java client spells otherwise; all others are the same in both.
+_JAVA_NAMES: Mapping[str, str] = {
+    "sasl.mechanisms": "sasl.mechanism",
+    "ssl.ca.location": "ssl.truststore.location",
+    "ssl.key.location": "ssl.keystore.location",
+    "ssl.key.password": "ssl.key.password",
+}
+_SAME_NAMES = frozenset({"security.protocol", "sasl.mechanism", "ssl.endpoint.identification.algorithm", "client.id"})
+_LOGIN = ("sasl.username", "sasl.password")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What a write from Kafka saw."""
+
+    records: int
+    rows: int
+
+
+def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Settings of librdkafka as the Java client spells them.
+
+    Raises: UsageError for one that has no counterpart here.
+    """
+    made: dict[str, str] = {}
+    for name, value in properties.items():
+        if name in _JAVA_NAMES or name in _SAME_NAMES:
+            made[_JAVA_NAMES.get(name, name)] = value
+            if name == "ssl.ca.location":
+                made["ssl.truststore.type"] = "PEM"
+            if name == "ssl.key.location":
+                made["ssl.keystore.type"] = "PEM"
+        elif name not in _LOGIN:
+            raise UsageError(
+                f"Kafka setting {name!r} has no counterpart in Spark's Kafka source: `buffer: none` cannot use it"
+            )
+    if _LOGIN[0] in properties:
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        if properties.get("sasl.mechanisms", properties.get("sasl.mechanism", "PLAIN")).startswith("SCRAM"):
+            module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        user, password = (json.dumps(properties.get(name, "")) for name in _LOGIN)
+        made["sasl.jaas.config"] = f"{module} required username={user} password={password};"
+    return made
+
+
+def read_kafka(spark: SparkSession, settings: Settings, topic: str, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """The records of *ranges*: ``key, value, topic, partition, offset, timestamp, ...``; fails when one is gone."""
+    source = spark.read.format("kafka").options(
+        **{
+            "kafka.bootstrap.servers": settings.kafka or "",
+            "kafka.isolation.level": "read_committed",
+            "assign": json.dumps({topic: [r.partition for r in ranges]}),
+            "startingOffsets": json.dumps({topic: {str(r.partition): r.low for r in ranges}}),
+            "endingOffsets": json.dumps({topic: {str(r.partition): r.high for r in ranges}}),
+            "failOnDataLoss": "true",
+            **{f"kafka.{name}": value for name, value in java_properties(settings.kafka_properties).items()},
+        }
+    )
+    return source.load()
+
+
+def decoded_rows(records: DataFrame, table: TableRow) -> DataFrame:
+    """Rows of the view from Kafka *records*; refused records appear with ``_refused = true`` and no values."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = spark_schema(table.spec)
+    narrow = records.select("partition", "offset", "timestamp", "value")
+    return narrow.mapInArrow(
+        _row_decoder(dump_spec(table.spec), table.schema_version), from_arrow_schema(schema)
+    ).withColumn("_refused", f.col("_op").isNull())
+
+
+def refused_records(records: DataFrame, table: TableRow) -> list[RefusedRecord]:
+    """The records that do not fit, with their raw bytes; decodes all of *records* once more."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    narrow = records.select("partition", "offset", "key", "value")
+    found = narrow.mapInArrow(_refusal_decoder(dump_spec(table.spec)), from_arrow_schema(REFUSED)).collect()
+    return [
+        RefusedRecord(
+            partition=row["partition"],
+            offset=row["offset"],
+            reason=row["reason"],
+            detail=row["detail"],
+            key=None if row["key"] is None else bytes(row["key"]),
+            value=None if row["value"] is None else bytes(row["value"]),
+        )
+        for row in found
+    ]
+
+
+def spark_schema(spec: TableSpec) -> pa.Schema:
+    """Arrow schema of a view's rows as Spark has them: uuid as text, time as microseconds, everything nullable."""
+    fields = arrow_schema(spec.columns, coordinates=True)
+    return pa.schema([pa.field(field.name, _spark_type(field.type)) for field in fields])
+
+
+def _spark_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.string()
+    if pa.types.is_time64(kind):
+        return pa.int64()
+    if pa.types.is_map(kind):
+        return pa.map_(_spark_type(kind.key_type), _spark_type(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_spark_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(part.name, _spark_type(part.type)) for part in kind])
+    return kind
+
+
+def _row_decoder(spec: dict[str, Any], schema_version: int) -> Callable[[Batches], Batches]:
+    def decode(batches: Batches) -> Batches:
+        table = TableSpec.model_validate(spec)
+        codec = JsonCodec(table.columns, unknown_fields=table.unknown_fields)
+        schema = spark_schema(table)
+        for batch in batches:
+            yield from _decode_rows(batch, codec, schema, schema_version)
+
+    return decode
+
+
+def _decode_rows(batch: pa.RecordBatch, codec: JsonCodec, schema: pa.Schema, schema_version: int) -> Batches:
+    decoded = codec.decode(batch.column("value").to_pylist())
+    accepted = pa.array(decoded.accepted)
+    columns = {name: _for_spark(decoded.rows.column(name).combine_chunks()) for name in decoded.rows.column_names}
+    columns["_kafka_partition"] = batch.column("partition").take(accepted)
+    columns["_kafka_offset"] = batch.column("offset").take(accepted)
+    columns["_kafka_timestamp"] = batch.column("timestamp").take(accepted).cast(pa.timestamp("us", "UTC"))
+    columns["_op"] = pa.repeat(pa.scalar("put"), len(accepted))
+    columns["_schema_version"] = pa.repeat(pa.scalar(schema_version, pa.int32()), len(accepted))
+    yield from pa.table([columns[name] for name in schema.names], schema=schema).combine_chunks().to_batches()
+    if decoded.refused:  # counted, so that records = rows + refused can be checked
+        empty = [pa.nulls(len(decoded.refused), kind) for kind in schema.types]
+        yield pa.record_batch(empty, schema=schema)
+
+
+def _for_spark(array: pa.Array) -> pa.Array:
+    """*array*, which is no slice, in the types of `spark_schema`."""
+    kind = array.type
+    target = _spark_type(kind)
+    if target == kind:
+        return array
+    if pa.types.is_fixed_size_binary(kind):
+        return uuid_text(array)
+    if pa.types.is_time64(kind):
+        return array.view(pa.int64())
+    nulls = array.is_null() if array.null_count else None
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(
+            array.offsets, _for_spark(array.keys), _for_spark(array.items), type=target, mask=nulls
+        )
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(array.offsets, _for_spark(array.values), type=target, mask=nulls)
+    parts = [_for_spark(array.field(i)) for i in range(kind.num_fields)]
+    return pa.StructArray.from_arrays(parts, fields=list(target), mask=nulls)
+
+
+def _refusal_decoder(spec: dict[str, Any]) -> Callable[[Batches], Batches]:
+    def decode(batches: Batches) -> Batches:
+        table = TableSpec.model_validate(spec)
+        codec = JsonCodec(table.columns, unknown_fields=table.unknown_fields)
+        for batch in batches:
+            refused = codec.decode(batch.column("value").to_pylist()).refused
+            where = pa.array([r.index for r in refused], pa.int64())
+            columns = [
+                batch.column("partition").take(where),
+                batch.column("offset").take(where),
+                pa.array([str(r.reason) for r in refused], pa.string()),
+                pa.array([r.detail for r in refused], pa.string()),
+                batch.column("key").take(where),
+                batch.column("value").take(where),
+            ]
+            yield pa.record_batch(columns, schema=REFUSED)
+
+    return decode

@@ -1,0 +1,139 @@
+"""The parts of a union read as Spark frames. DataFrame API only: Connect and any master."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+from harness_pipelines.protocol.plan import SegmentRef
+from harness_pipelines.protocol.predicate import TRUE, Predicate, Ranges
+from harness_pipelines.stores.lake_scan import LakeQuery, covered, named_errors, pinned, view_names
+from harness_pipelines.stores.predicates import to_postgres, to_spark
+from harness_pipelines.stores.segment_types import COORDINATES, Named, jdbc_nothing, jdbc_select, spark_columns
+from harness_pipelines.stores.spark import JdbcOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, SparkSession
+
+FETCH_ROWS = 10_000
+TASK_OFFSETS_MAX = 250_000  #: a JDBC task reads no more offsets; small ranges share a task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedJdbc:
+    """The buffer's address, and the lease without which nothing is read from it.
+
+    The guard runs in each task's session before its query, so that even a dropped segment is told by the lease's name.
+    """
+
+    options: JdbcOptions
+    lease_id: str
+
+    def load(self, spark: SparkSession, relation: str, predicates: Sequence[str]) -> DataFrame:
+        guard = sql.SQL("SELECT {}").format(self.condition).as_string()
+        properties = {
+            **self.options.properties,
+            "fetchsize": str(FETCH_ROWS),
+            "sessionInitStatement": guard,
+            "pushDownPredicate": "true",
+        }
+        return spark.read.jdbc(self.options.url, relation, predicates=list(predicates), properties=properties)
+
+    @property
+    def condition(self) -> sql.Composable:
+        return sql.SQL("harness.require_lease({}::uuid)").format(sql.Literal(self.lease_id))
+
+
+def lake_frame(spark: SparkSession, metadata: str, query: LakeQuery) -> DataFrame:
+    """The rows of *query* in a pinned view; files outside of its ranges are not opened.
+
+    Raises: LakeFileMissing, LakeUnreadable.
+    """
+    from pyspark.sql import functions as f
+
+    with named_errors(query, metadata):
+        view = pinned(metadata)
+        names = view_names(view, query.columns)
+    frame = spark.read.format("iceberg").load(metadata)
+    if not covered(view, query.ranges):
+        frame = frame.filter(reduce(or_, (_inside(p, *query.ranges[p]) for p in sorted(query.ranges))))
+    wanted = [c.name for c in query.columns]
+    frame = frame.select(*(f.col(_quoted(names[name])).alias(name) for name in wanted))
+    return frame if query.where == TRUE else frame.filter(to_spark(query.where))
+
+
+def segments_frame(
+    spark: SparkSession,
+    jdbc: GuardedJdbc,
+    *,
+    segments: Sequence[SegmentRef],
+    columns: Sequence[Named],
+    rows: RowsWanted,
+) -> DataFrame:
+    """The rows of *segments* in *rows*, columns in order; some tasks, each with a statement of its own."""
+    user = [c for c in columns if c.name not in COORDINATES]
+    relation = jdbc_select(user, segments, condition=to_postgres(rows.where))
+    frame = _user_columns(jdbc.load(spark, relation, list(_tasks(rows.ranges))), columns)
+    return frame if rows.where == TRUE else frame.filter(to_spark(rows.where))
+
+
+def guard_frame(spark: SparkSession, jdbc: GuardedJdbc, *, columns: Sequence[Named]) -> DataFrame:
+    """No rows; its every use fails when the lease has ended. Neither Spark nor Postgres can see that it is empty."""
+    user = [c for c in columns if c.name not in COORDINATES]
+    relation = jdbc_nothing(user, unless=jdbc.condition)
+    return _user_columns(jdbc.load(spark, relation, ["true"]), columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsWanted:
+    """Ranges per partition and what must hold in them."""
+
+    ranges: Ranges
+    where: Predicate = TRUE
+
+
+def filtered(frame: DataFrame, where: Predicate, columns: Sequence[str]) -> DataFrame:
+    """Rows of *frame* for which *where* holds, with *columns* in order."""
+    kept = frame if where == TRUE else frame.filter(to_spark(where))
+    return kept.select(*map(_quoted, columns))
+
+
+def _user_columns(raw: DataFrame, columns: Sequence[Named]) -> DataFrame:
+    user = [c for c in columns if c.name not in COORDINATES]
+    frame = raw.select(*spark_columns(user))
+    return frame.select(*(_quoted(c.name) for c in columns))
+
+
+def _inside(partition: int, low: int, high: int) -> SparkColumn:
+    from pyspark.sql import functions as f
+
+    offset = f.col("_kafka_offset")
+    return (f.col("_kafka_partition") == partition) & (offset >= low) & (offset < high)
+
+
+def _tasks(ranges: Ranges) -> Iterator[str]:
+    """One condition per JDBC task: large ranges are cut, small ones share a task."""
+    shared: list[str] = []
+    room = TASK_OFFSETS_MAX
+    for partition in sorted(ranges):
+        low, high = ranges[partition]
+        while low < high:
+            upto = min(high, low + room)
+            shared.append(f"(_kafka_partition = {partition} AND _kafka_offset >= {low} AND _kafka_offset < {upto})")
+            room -= upto - low
+            low = upto
+            if room == 0:
+                yield " OR ".join(shared)
+                shared, room = [], TASK_OFFSETS_MAX
+    if shared:
+        yield " OR ".join(shared)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

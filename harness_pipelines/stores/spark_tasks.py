@@ -1,0 +1,78 @@
+"""Python work on Spark's executors, one task per range."""
+
+from __future__ import annotations
+
+import threading
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import grpc
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import harness_pipelines
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.spec.settings import redact
+
+_shipped: set[str] = set()
+_lock = threading.Lock()
+
+
+class TasksFailed(HarnessError):
+    """A task on an executor failed; what it had committed stays committed."""
+
+    recovery = Recovery.REFRESH
+
+
+class ExecutorsAway(TryAgain):
+    """Spark was lost while tasks ran; what they had committed stays committed."""
+
+
+def run(
+    spark: SparkSession,
+    ranges: Sequence[OffsetRange],
+    work: Callable[[Iterable[Any]], Iterable[Any]],
+    result: pa.Schema,
+) -> list[Mapping[str, Any]]:
+    """Run *work* over batches of (partition, low, high), one range per task; returns the rows that it yields.
+
+    Raises: TasksFailed, ExecutorsAway.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    try:
+        ship(spark)
+        rows = [(r.partition, r.low, r.high) for r in ranges]
+        frame = spark.createDataFrame(rows, "partition int, low long, high long")
+        spread = frame.repartitionByRange(len(rows), "partition")
+        return [row.asDict() for row in spread.mapInArrow(work, from_arrow_schema(result)).collect()]
+    except grpc.RpcError as error:
+        raise ExecutorsAway(f"Spark was lost: {redact(str(error))[:500]}") from error
+    except (PySparkException, Py4JError) as error:
+        raise TasksFailed(f"a Spark task failed: {redact(str(error))[:1000]}") from error
+
+
+def ship(spark: SparkSession) -> None:
+    """Give the executors this very package, once per session."""
+    key = str(id(spark))
+    with _lock:
+        if key not in _shipped:
+            spark.addArtifacts(str(package_zip()), pyfile=True)
+            _shipped.add(key)
+
+
+def package_zip() -> Path:
+    """The package as a zip that Python can import from, its SQL files included."""
+    root = Path(harness_pipelines.__file__).parent
+    made = Path(mkdtemp(prefix="harness-")) / "harness_pipelines.zip"
+    with zipfile.ZipFile(made, "w") as archive:
+        for file in sorted(root.rglob("*")):
+            if file.suffix in {".py", ".sql"}:
+                archive.write(file, Path("harness_pipelines") / file.relative_to(root))
+    return made

@@ -1,0 +1,135 @@
+"""What Spark does for the tier stage: read a move's ranges and write them to the attempt's branch.
+
+Each Spark task reads one run of offsets of one Kafka partition and writes one file, so no shuffle is needed and every
+file lies in offset order inside one partition. DataFrame API only: it runs on Spark Connect and on any master.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]  # py4j has no types
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
+
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.plan import SegmentRef
+from harness_pipelines.spec.settings import redact
+from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
+from harness_pipelines.stores.ports import TableRow
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.spark import JdbcOptions
+
+FETCH_ROWS = 20_000
+#: What Spark's messages say when the machine or a service is at fault, not the move.
+_OUTAGES = (
+    "No space left on device",
+    "Connection refused",
+    "Connection reset",
+    "SparkContext was shut down",
+    "UNAVAILABLE",
+    "INVALID_HANDLE",
+    "NO_ACTIVE_SESSION",
+    "SESSION_CLOSED",
+    "SESSION_CHANGED",
+    "the database system is",
+    "terminating connection",
+)
+
+
+class SparkFailed(HarnessError):
+    """Spark could not do the work of a move; after some attempts the move is halved."""
+
+    recovery = Recovery.REFRESH
+
+
+class SparkAway(TryAgain):
+    """Spark, its disk or what it reads from is away; waiting helps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchTarget:
+    """Where an attempt writes."""
+
+    catalog: str
+    table: TableRow
+    move: Move
+
+
+def task_ranges(ranges: Sequence[OffsetRange], *, offsets_max: int) -> list[OffsetRange]:
+    """Cut ranges so that no task takes more than *offsets_max* offsets."""
+    return [piece for taken in ranges for piece in _cut(taken, offsets_max)]
+
+
+def _cut(taken: OffsetRange, offsets_max: int) -> Iterator[OffsetRange]:
+    pieces = max(-(-taken.span // offsets_max), 1)
+    for i in range(pieces):
+        low = taken.low + taken.span * i // pieces
+        yield OffsetRange(partition=taken.partition, low=low, high=taken.low + taken.span * (i + 1) // pieces)
+
+
+def append_to_branch(frame: DataFrame, target: BranchTarget) -> None:
+    """Write *frame* to the attempt's branch, with the move in the snapshot's summary."""
+    move, table = target.move, target.table
+    name = f"{target.catalog}.{table.spec.namespace}.{table.stream_view}.branch_{move.branch}"
+    properties: Mapping[str, str] = {
+        MOVE: str(move.move_id),
+        ATTEMPT: str(move.attempt),
+        SCHEMA_VERSION: str(move.schema_version),
+        RANGES: ",".join(f"{r.partition}:{r.low}-{r.high}" for r in move.ranges),
+    }
+    writer = frame.writeTo(name)
+    for key, value in properties.items():
+        writer = writer.option(f"snapshot-property.{key}", value)
+    writer.append()
+
+
+def append_counted(frame: DataFrame, target: BranchTarget) -> tuple[int, int]:
+    """Write the rows of *frame* that are not ``_refused``; returns (rows written, rows and refused together)."""
+    seen = Observation()
+    counted = frame.observe(seen, f.count(f.lit(1)).alias("records"), f.count_if(~f.col("_refused")).alias("rows"))
+    append_to_branch(counted.where(~f.col("_refused")).drop("_refused"), target)
+    return int(seen.get["rows"]), int(seen.get["records"])
+
+
+@contextmanager
+def explained(table: TableRow, move: Move) -> Iterator[None]:
+    """Spark's errors as the harness's: an outage may be waited for, anything else counts against the move."""
+    try:
+        yield
+    except (PySparkException, Py4JError, grpc.RpcError, OSError) as error:
+        text = redact(str(error)).strip()
+        where = f"{table.name}: Spark could not stage move {move.move_id}, attempt {move.attempt}"
+        shown = text.splitlines()[0][:500] if text else type(error).__name__
+        if isinstance(error, grpc.RpcError | OSError | Py4JNetworkError) or any(s in text for s in _OUTAGES):
+            raise SparkAway(f"{where}: {shown}; nothing was published, it is tried again") from error
+        raise SparkFailed(f"{where}: {shown}; nothing was published") from error
+
+
+def read_segments(
+    spark: SparkSession,
+    table: TableRow,
+    *,
+    segments: Sequence[SegmentRef],
+    ranges: Sequence[OffsetRange],
+    jdbc: JdbcOptions,
+) -> DataFrame:
+    """The rows of *ranges* in *segments*, with all coordinates, in the column order of the view."""
+    from harness_pipelines.stores.segment_types import jdbc_select, spark_columns
+
+    source = jdbc_select(table.spec.columns, segments)
+    predicates = [
+        f"_kafka_partition = {r.partition} AND _kafka_offset >= {r.low} AND _kafka_offset < {r.high}" for r in ranges
+    ]
+    frame = spark.read.jdbc(
+        url=jdbc.url, table=source, predicates=predicates, properties={**jdbc.properties, "fetchsize": str(FETCH_ROWS)}
+    )
+    return frame.select(*spark_columns(table.spec.columns))

@@ -1,0 +1,22 @@
+-- name: quarantined
+SELECT "offset", reason, sha256(value) AS value_digest, sha256(key) AS key_digest FROM harness.quarantine
+WHERE table_id = %(table_id)s AND partition = %(partition)s AND state = 'held'
+  AND "offset" >= %(low)s AND "offset" < %(high)s
+ORDER BY "offset"
+
+-- name: quarantined_outside
+SELECT q.partition, q."offset" FROM harness.quarantine q
+LEFT JOIN harness.ingest_positions i USING (table_id, partition)
+WHERE q.table_id = %(table_id)s AND (i.partition IS NULL OR q."offset" < i.start) LIMIT 1000
+
+-- name: taken
+SELECT move_id, stage, trigger, lo, hi, coalesce(rows, 0) AS rows FROM harness.moves
+WHERE table_id = %(table_id)s AND state = 'COMMITTED' AND (stage = %(stage)s OR trigger = 'accept-loss')
+ORDER BY move_id
+
+-- name: begin_accepted
+INSERT INTO harness.moves (table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, rows, committed_at)
+VALUES (%(table_id)s, 'ingest', %(shard)s, jsonb_build_object(%(partition)s::int, %(lo)s::bigint),
+        jsonb_build_object(%(partition)s::int, %(hi)s::bigint), %(schema_version)s, 'COMMITTED', %(epoch)s, 'accept-loss',
+        0, clock_timestamp())
+RETURNING move_id

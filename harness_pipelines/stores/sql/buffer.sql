@@ -1,0 +1,72 @@
+-- Statements of the ingest commit use $n: they run on the ADBC connection that also does the COPY.
+
+-- name: share_segment
+SELECT state FROM harness.segments WHERE segment = $1 FOR KEY SHARE
+
+-- name: advance
+WITH moved AS (
+    UPDATE harness.ingest_positions i
+    SET buffer_hi = r.high, leader_epoch = coalesce(r.leader_epoch, i.leader_epoch)
+    FROM jsonb_to_recordset($2::text::jsonb) AS r (partition integer, low bigint, high bigint, leader_epoch integer)
+    WHERE i.table_id = $1 AND i.partition = r.partition AND i.buffer_hi = r.low AND i.schema_version = $3
+    RETURNING i.partition
+)
+SELECT coalesce(string_agg(partition::text, ','), '') AS partitions FROM moved
+
+-- name: position
+SELECT buffer_hi, schema_version FROM harness.ingest_positions WHERE table_id = $1 AND partition = $2
+
+-- name: refuse
+INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text::jsonb)
+
+-- name: begin_move
+INSERT INTO harness.moves (table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, run_id, rows, committed_at)
+VALUES ($1, 'ingest', $2, $3::text::jsonb, $4::text::jsonb, $5, 'COMMITTED', $6, 'log', $7, $8, clock_timestamp())
+RETURNING move_id
+
+-- name: extend_move
+UPDATE harness.moves SET lo = $2::text::jsonb || lo, hi = hi || $3::text::jsonb, rows = rows + $4, committed_at = clock_timestamp()
+WHERE move_id = $1
+RETURNING move_id
+
+-- name: check_claim
+SELECT table_id, stage, shard, holder::text AS holder, epoch, lease_until, clock_timestamp() AS now FROM harness.claims
+WHERE table_id = $1 AND stage = 'ingest' AND shard = $2 FOR KEY SHARE
+
+-- The rest runs on psycopg connections.
+
+-- name: segments
+SELECT * FROM harness.segments WHERE table_id = %(table_id)s ORDER BY seq
+
+-- name: lock_segments
+SELECT pg_advisory_xact_lock(1752330866, %(table_id)s)
+
+-- name: insert_segment
+INSERT INTO harness.segments (segment, table_id, seq, state, schema_version)
+VALUES (%(segment)s, %(table_id)s, %(seq)s, 'open', %(schema_version)s)
+RETURNING *
+
+-- name: lock_segment
+SELECT * FROM harness.segments WHERE segment = %(segment)s FOR UPDATE
+
+-- name: close_segment
+UPDATE harness.segments SET state = 'closed', closed_at = clock_timestamp(), max_hi = (
+    SELECT coalesce(jsonb_object_agg(partition, buffer_hi), '{}') FROM harness.ingest_positions WHERE table_id = %(table_id)s
+) WHERE segment = %(segment)s AND state = 'open'
+
+-- name: retire_segment
+UPDATE harness.segments SET state = 'retired', retired_at = clock_timestamp() WHERE segment = %(segment)s AND state = 'closed'
+
+-- name: forget_segment
+DELETE FROM harness.segments WHERE segment = %(segment)s AND state = 'retired'
+
+-- name: segment_sizes
+SELECT s.segment, s.state, s.created_at, coalesce(pg_table_size(c.oid), 0) AS bytes,
+       extract(epoch FROM clock_timestamp() - s.created_at)::float8 AS age_s
+FROM harness.segments s
+LEFT JOIN pg_class c ON c.relname = s.segment AND c.relnamespace = 'harness_buffer'::regnamespace
+WHERE s.table_id = %(table_id)s ORDER BY s.seq
+
+-- name: short_lock_timeout
+SET LOCAL lock_timeout = '1s'

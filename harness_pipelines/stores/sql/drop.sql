@@ -1,0 +1,42 @@
+-- name: as_owner
+SET LOCAL ROLE NONE
+
+-- name: lock_table
+SELECT table_id FROM harness.tables WHERE table_id = %(table_id)s FOR UPDATE
+
+-- name: lock_pointers
+SELECT table_name, metadata_location FROM public.iceberg_tables
+WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name IN (%(stream)s, %(batch)s)
+ORDER BY table_name FOR UPDATE
+
+-- name: live_claims
+SELECT stage, shard, holder::text AS holder, lease_until FROM harness.claims
+WHERE table_id = %(table_id)s AND lease_until > clock_timestamp() ORDER BY stage, shard
+
+-- name: ledger_rows
+SELECT (SELECT count(*) FROM harness.versions WHERE table_id = %(table_id)s) AS versions,
+       (SELECT count(*) FROM harness.moves WHERE table_id = %(table_id)s) AS moves,
+       (SELECT count(*) FROM harness.quarantine WHERE table_id = %(table_id)s) AS quarantined,
+       (SELECT count(*) FROM harness.leases WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS readers
+
+-- name: segments
+SELECT s.segment, s.state, coalesce(pg_total_relation_size(c.oid), 0) AS bytes
+FROM harness.segments s
+LEFT JOIN pg_class c ON c.relname = s.segment AND c.relnamespace = 'harness_buffer'::regnamespace
+WHERE s.table_id = %(table_id)s ORDER BY s.seq
+
+-- name: delete_pointers
+DELETE FROM public.iceberg_tables
+WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name IN (%(stream)s, %(batch)s)
+
+-- name: delete_segments
+DELETE FROM harness.segments WHERE table_id = %(table_id)s
+
+-- name: delete_ingest_positions
+DELETE FROM harness.ingest_positions WHERE table_id = %(table_id)s
+
+-- name: delete_quarantine
+DELETE FROM harness.quarantine WHERE table_id = %(table_id)s
+
+-- name: delete_table
+DELETE FROM harness.tables WHERE table_id = %(table_id)s

@@ -1,0 +1,165 @@
+-- name: insert_table
+INSERT INTO harness.tables (namespace, name, spec, cluster_id, topic, topic_id)
+VALUES (%(namespace)s, %(name)s, %(spec)s, %(cluster_id)s, %(topic)s, %(topic_id)s)
+ON CONFLICT (namespace, name) DO NOTHING
+RETURNING table_id
+
+-- name: update_spec
+UPDATE harness.tables SET spec = %(spec)s WHERE table_id = %(table_id)s
+
+-- name: insert_schema
+INSERT INTO harness.schemas (table_id, schema_version, fields) VALUES (%(table_id)s, %(schema_version)s, %(fields)s)
+
+-- name: tables
+SELECT t.table_id, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
+       s.schema_version, s.fields
+FROM harness.tables t
+JOIN LATERAL (
+    SELECT schema_version, fields FROM harness.schemas WHERE table_id = t.table_id ORDER BY schema_version DESC LIMIT 1
+) s ON true
+WHERE (%(namespace)s::text IS NULL OR t.namespace = %(namespace)s) AND (%(name)s::text IS NULL OR t.name = %(name)s)
+ORDER BY t.namespace, t.name
+
+-- name: schema
+SELECT fields FROM harness.schemas WHERE table_id = %(table_id)s AND schema_version = %(schema_version)s
+
+-- name: stop_table
+UPDATE harness.tables SET stopped = %(stopped)s WHERE table_id = %(table_id)s
+
+-- name: lock_table
+SELECT table_id, outbox_seq, retained_from, stopped FROM harness.tables WHERE table_id = %(table_id)s FOR NO KEY UPDATE
+
+-- name: lock_pointer
+SELECT metadata_location FROM public.iceberg_tables
+WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = %(view)s FOR UPDATE
+
+-- name: move_pointer
+UPDATE public.iceberg_tables SET metadata_location = %(new)s, previous_metadata_location = %(old)s
+WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = %(view)s
+  AND metadata_location = %(old)s
+
+-- name: insert_pointer
+INSERT INTO public.iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)
+VALUES (%(catalog)s, %(namespace)s, %(view)s, %(new)s, 'TABLE')
+
+-- name: insert_partition
+INSERT INTO harness.lake_positions (table_id, partition, start, stream_hi, batch_hi, trim_floor)
+VALUES (%(table_id)s, %(partition)s, %(start)s, %(start)s, %(start)s, %(start)s)
+ON CONFLICT DO NOTHING
+
+-- name: insert_ingest_partition
+INSERT INTO harness.ingest_positions (table_id, partition, start, buffer_hi, schema_version)
+VALUES (%(table_id)s, %(partition)s, %(start)s, %(start)s, %(schema_version)s)
+ON CONFLICT DO NOTHING
+
+-- name: lock_positions
+SELECT partition, start, stream_hi, batch_hi, trim_floor FROM harness.lake_positions
+WHERE table_id = %(table_id)s ORDER BY partition FOR NO KEY UPDATE
+
+-- name: advance_position
+UPDATE harness.lake_positions SET stream_hi = %(hi)s
+WHERE table_id = %(table_id)s AND partition = %(partition)s AND stream_hi = %(lo)s
+
+-- name: ingest_positions
+SELECT partition, start, buffer_hi, leader_epoch, schema_version FROM harness.ingest_positions
+WHERE table_id = %(table_id)s ORDER BY partition
+
+-- name: head
+SELECT v.*, clock_timestamp() AS now FROM harness.versions v WHERE table_id = %(table_id)s ORDER BY version DESC LIMIT 1
+
+-- name: versions
+SELECT v.* FROM harness.versions v
+WHERE table_id = %(table_id)s AND version >= %(first)s ORDER BY version
+
+-- name: insert_version
+INSERT INTO harness.versions
+    (table_id, version, stream_metadata, stream_snapshot, schema_version, bounds, move_id, committed_at)
+VALUES (%(table_id)s, %(version)s, %(stream_metadata)s, %(stream_snapshot)s, %(schema_version)s, %(bounds)s,
+        %(move_id)s, %(committed_at)s)
+
+-- name: append_outbox
+WITH next AS (
+    UPDATE harness.tables SET outbox_seq = outbox_seq + 1 WHERE table_id = %(table_id)s RETURNING outbox_seq
+)
+INSERT INTO harness.outbox (table_id, seq, event, payload)
+SELECT %(table_id)s, outbox_seq, %(event)s, %(payload)s FROM next
+
+-- name: insert_move
+INSERT INTO harness.moves
+    (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, run_id, parent_move, rows,
+     committed_at)
+VALUES (%(table_id)s, %(stage)s, %(shard)s, %(lo)s, %(hi)s, %(base_version)s, %(schema_version)s, %(state)s, %(epoch)s,
+        %(trigger)s, %(run_id)s, %(parent_move)s, %(rows)s,
+        CASE WHEN %(state)s = 'COMMITTED' THEN clock_timestamp() END)
+RETURNING *
+
+-- name: open_move
+SELECT * FROM harness.moves
+WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s AND state IN ('PLANNED', 'QUARANTINED')
+ORDER BY move_id DESC LIMIT 1
+
+-- name: last_move
+SELECT * FROM harness.moves
+WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s ORDER BY move_id DESC LIMIT 1
+
+-- name: moves
+SELECT * FROM harness.moves WHERE table_id = %(table_id)s AND (%(stage)s::text IS NULL OR stage = %(stage)s)
+ORDER BY move_id DESC LIMIT %(limit)s
+
+-- name: lock_move
+SELECT * FROM harness.moves WHERE move_id = %(move_id)s FOR NO KEY UPDATE
+
+-- name: take_attempt
+UPDATE harness.moves SET attempt = attempt + 1, epoch = %(epoch)s, run_id = %(run_id)s
+WHERE move_id = %(move_id)s AND state = 'PLANNED' AND attempt = %(attempt)s
+RETURNING *
+
+-- name: close_move
+UPDATE harness.moves SET state = %(state)s, rows = coalesce(%(rows)s, rows), bytes = coalesce(%(bytes)s, bytes),
+    error = coalesce(%(error)s, error), committed_at = CASE WHEN %(state)s = 'COMMITTED' THEN clock_timestamp() END
+WHERE move_id = %(move_id)s AND state IN ('PLANNED', 'QUARANTINED')
+
+-- name: note_failure
+UPDATE harness.moves SET failures = failures + %(counts)s, error = %(error)s
+WHERE move_id = %(move_id)s AND state = 'PLANNED' AND attempt = %(attempt)s
+
+-- name: claim
+SELECT *, clock_timestamp() AS now FROM harness.claims
+WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s
+
+-- name: lock_claim
+SELECT *, clock_timestamp() AS now FROM harness.claims
+WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s FOR UPDATE
+
+-- name: check_claim
+SELECT *, clock_timestamp() AS now FROM harness.claims
+WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s FOR KEY SHARE
+
+-- name: insert_claim
+INSERT INTO harness.claims (table_id, stage, shard, holder, epoch, lease_until)
+VALUES (%(table_id)s, %(stage)s, %(shard)s, %(holder)s, 1, clock_timestamp() + %(lease)s)
+ON CONFLICT DO NOTHING
+RETURNING *
+
+-- name: take_claim
+UPDATE harness.claims SET holder = %(holder)s, epoch = epoch + 1, lease_until = clock_timestamp() + %(lease)s
+WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s
+RETURNING *
+
+-- name: renew_claim
+UPDATE harness.claims SET lease_until = clock_timestamp() + %(lease)s
+WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s
+  AND holder = %(holder)s AND epoch = %(epoch)s AND lease_until > clock_timestamp()
+RETURNING *
+
+-- name: release_claim
+UPDATE harness.claims SET lease_until = clock_timestamp()
+WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s AND holder = %(holder)s AND epoch = %(epoch)s
+
+-- name: insert_quarantined
+INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers)
+VALUES (%(table_id)s, %(partition)s, %(offset)s, %(reason)s, %(detail)s, %(key)s, %(value)s, %(headers)s)
+
+-- name: advance_ingest
+UPDATE harness.ingest_positions SET buffer_hi = %(hi)s
+WHERE table_id = %(table_id)s AND partition = %(partition)s AND buffer_hi = %(lo)s

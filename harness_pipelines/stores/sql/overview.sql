@@ -1,0 +1,26 @@
+-- name: claims
+SELECT stage, shard, holder::text AS holder, epoch, lease_until, lease_until > clock_timestamp() AS alive
+FROM harness.claims WHERE table_id = %(table_id)s ORDER BY stage, shard
+
+-- name: open_moves
+SELECT move_id, stage, shard, lo, hi, state, attempt, failures, trigger, error, planned_at
+FROM harness.moves WHERE table_id = %(table_id)s AND state IN ('PLANNED', 'QUARANTINED') ORDER BY move_id
+
+-- name: counts
+SELECT (SELECT count(*) FROM harness.quarantine WHERE table_id = %(table_id)s AND state = 'held') AS quarantined,
+       (SELECT count(*) FROM harness.leases WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS readers,
+       (SELECT coalesce(sum(rows), 0)::bigint FROM harness.moves
+        WHERE table_id = %(table_id)s AND stage = 'tier' AND state = 'COMMITTED') AS lake_rows
+
+-- name: quarantine
+SELECT partition, "offset", reason, detail, key, value, headers, state, recorded_at FROM harness.quarantine
+WHERE table_id = %(table_id)s
+  AND (%(partition)s::int IS NULL OR partition = %(partition)s)
+  AND (%(offset)s::bigint IS NULL OR "offset" = %(offset)s)
+  AND (%(reason)s::text IS NULL OR reason = %(reason)s)
+ORDER BY partition, "offset" LIMIT %(limit)s
+
+-- name: quarantine_reasons
+SELECT reason, partition, count(*) AS records, min("offset") AS first_offset, max("offset") AS last_offset,
+       max(recorded_at) AS last_at
+FROM harness.quarantine WHERE table_id = %(table_id)s GROUP BY reason, partition ORDER BY reason, partition

@@ -1,0 +1,56 @@
+-- name: now
+SELECT clock_timestamp() AS now
+
+-- name: share_trim_lock
+SELECT pg_advisory_xact_lock_shared(1752330865, %(table_id)s)
+
+-- name: take_trim_lock
+SELECT pg_advisory_xact_lock(1752330865, %(table_id)s)
+
+-- name: positions
+SELECT i.partition, i.start, coalesce(l.stream_hi, i.start) AS stream_hi, coalesce(l.batch_hi, i.start) AS batch_hi,
+       i.buffer_hi, coalesce(l.trim_floor, i.start) AS trim_floor
+FROM harness.ingest_positions i
+LEFT JOIN harness.lake_positions l USING (table_id, partition)
+WHERE i.table_id = %(table_id)s ORDER BY i.partition
+
+-- name: pointer
+SELECT metadata_location FROM public.iceberg_tables
+WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = %(view)s
+
+-- name: version_of_move
+SELECT * FROM harness.versions WHERE table_id = %(table_id)s AND move_id = %(move_id)s
+
+-- name: look
+WITH wanted AS (
+    SELECT v.* FROM harness.versions v
+    WHERE v.table_id = %(table_id)s AND (%(version)s::bigint IS NULL OR v.version = %(version)s)
+    ORDER BY v.version DESC LIMIT 1
+), positions AS (
+    SELECT jsonb_object_agg(partition, jsonb_build_array(start, buffer_hi)) AS positions
+    FROM harness.ingest_positions WHERE table_id = %(table_id)s
+), segments AS (
+    SELECT coalesce(jsonb_agg(to_jsonb(s) ORDER BY s.seq), '[]') AS segments
+    FROM harness.segments s WHERE s.table_id = %(table_id)s AND s.state <> 'retired'
+), lease AS (
+    INSERT INTO harness.leases (lease_id, table_id, version, bounds, holder, until, born)
+    SELECT %(lease_id)s, %(table_id)s, w.version, p.positions, %(holder)s, clock_timestamp() + %(lease)s, clock_timestamp()
+    FROM wanted w, positions p
+    RETURNING lease_id, until
+)
+SELECT w.*, p.positions, s.segments, l.lease_id, l.until, t.retained_from, clock_timestamp() AS now
+FROM wanted w, positions p, segments s, lease l, harness.tables t WHERE t.table_id = %(table_id)s
+
+-- name: answering
+SELECT * FROM harness.versions WHERE table_id = %(table_id)s AND version > %(version)s ORDER BY version
+
+-- name: renew_lease
+UPDATE harness.leases SET until = least(clock_timestamp() + %(lease)s, born + interval '24 hours')
+WHERE lease_id = %(lease_id)s AND until > clock_timestamp() AND born + interval '24 hours' > clock_timestamp()
+RETURNING until
+
+-- name: end_lease
+DELETE FROM harness.leases WHERE lease_id = %(lease_id)s
+
+-- name: async_commit
+SET LOCAL synchronous_commit = off

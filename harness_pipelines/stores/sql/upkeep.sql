@@ -1,0 +1,52 @@
+-- name: delete_expired_leases
+DELETE FROM harness.leases WHERE table_id = %(table_id)s AND until <= clock_timestamp()
+
+-- name: leased_versions
+SELECT v.* FROM harness.versions v
+WHERE v.table_id = %(table_id)s AND v.version IN (SELECT version FROM harness.leases WHERE table_id = %(table_id)s)
+
+-- name: all_versions
+SELECT v.*, lead(v.committed_at) OVER (ORDER BY v.version) AS superseded_at
+FROM harness.versions v
+WHERE v.table_id = %(table_id)s AND v.version >= %(first)s ORDER BY v.version
+
+-- name: open_bases
+SELECT base_version FROM harness.moves WHERE table_id = %(table_id)s AND state = 'PLANNED' AND base_version IS NOT NULL
+
+-- name: oldest_open_move
+SELECT min(planned_at) AS planned_at FROM harness.moves WHERE table_id = %(table_id)s AND state = 'PLANNED'
+
+-- name: moves_by_id
+SELECT move_id, attempt, state FROM harness.moves WHERE move_id = ANY(%(move_ids)s)
+
+-- name: set_trim_floor
+UPDATE harness.lake_positions SET trim_floor = greatest(trim_floor, least(%(floor)s, stream_hi))
+WHERE table_id = %(table_id)s AND partition = %(partition)s
+
+-- name: set_retained_from
+UPDATE harness.tables SET retained_from = greatest(retained_from, %(retained_from)s) WHERE table_id = %(table_id)s
+
+-- name: abandon_orphaned
+UPDATE harness.moves m SET state = 'ABANDONED', error = coalesce(m.error, 'no live claim for an hour')
+WHERE m.table_id = %(table_id)s AND m.state = 'PLANNED' AND m.planned_at < clock_timestamp() - interval '1 hour'
+  AND NOT EXISTS (
+    SELECT FROM harness.claims c WHERE c.table_id = m.table_id AND c.stage = m.stage AND c.shard = m.shard
+      AND c.lease_until > clock_timestamp() - interval '1 hour')
+
+-- name: condemn
+INSERT INTO harness.condemned_files (table_id, path, bytes) VALUES (%(table_id)s, %(path)s, %(bytes)s)
+ON CONFLICT DO NOTHING
+
+-- name: pardon
+DELETE FROM harness.condemned_files WHERE table_id = %(table_id)s AND NOT (path = ANY(%(paths)s))
+
+-- name: ripe
+SELECT path, bytes FROM harness.condemned_files
+WHERE table_id = %(table_id)s AND since <= clock_timestamp() - %(grace)s ORDER BY since, path
+
+-- name: forget_file
+DELETE FROM harness.condemned_files WHERE table_id = %(table_id)s AND path = %(path)s
+
+-- name: claim_of_expire
+SELECT *, clock_timestamp() AS now FROM harness.claims
+WHERE table_id = %(table_id)s AND stage = 'expire' AND shard = 0 FOR KEY SHARE

@@ -1,0 +1,267 @@
+"""What expire decides and removes: leases that ended, segments below the trim floor, files that nothing reaches.
+
+Every decision is taken under the trim lock in a statement begun after the lock was granted; every removal is a
+transaction or an act of its own, later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import structlog
+from psycopg import sql as compose
+from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
+from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.protocol.segments import may_retire
+from harness_pipelines.protocol.versions import trim_floor
+from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.by_path import ByPath
+from harness_pipelines.stores.catalog import StagingCatalog
+from harness_pipelines.stores.ports import Segment, TableRow
+from harness_pipelines.stores.postgres import Connection, Database, LedgerBusy, sql
+
+log = structlog.get_logger(__name__)
+FILES_PER_RUN_MAX = 10_000
+SHARE_MAX = 0.5  #: the size guard: one run never removes more than this share of a table's bytes
+GUARD_FREE_BYTES = 256 * 1024 * 1024
+_files_of: ByPath[frozenset[str]] = ByPath(20_000)
+
+
+class SizeGuard(HarnessError):
+    """Expire would remove more than it may in one run; nothing was removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimDecision:
+    """What one decision under the trim lock found."""
+
+    floor: Mapping[int, int]
+    retire: tuple[Segment, ...]
+    retained_from: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    path: str  #: as Iceberg names it, with its scheme
+    bytes: int
+    modified: datetime
+
+
+class Upkeep:
+    """Decisions and removals of the expire stage for one database and catalog."""
+
+    def __init__(self, database: Database, catalog: StagingCatalog) -> None:
+        self.database = database
+        self.catalog = catalog
+
+    def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision:
+        """Raise the trim floor, retire the segments below it, and move ``retained_from`` up, all or nothing."""
+        with self.database.transaction() as connection:
+            connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
+            connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id})
+            connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
+            connection.execute(sql("upkeep/delete_expired_leases"), {"table_id": table.table_id})
+            decision = self._decide(connection, table)
+            if dry_run:
+                connection.rollback()
+                return decision
+            for partition, floor in sorted(decision.floor.items()):
+                key = {"table_id": table.table_id, "partition": partition, "floor": floor}
+                connection.execute(sql("upkeep/set_trim_floor"), key)
+            for segment in decision.retire:
+                connection.execute(sql("buffer/lock_segment"), {"segment": segment.name})
+                connection.execute(sql("buffer/retire_segment"), {"segment": segment.name})
+            key = {"table_id": table.table_id, "retained_from": decision.retained_from}
+            connection.execute(sql("upkeep/set_retained_from"), key)
+            connection.execute(sql("upkeep/abandon_orphaned"), {"table_id": table.table_id})
+            self._fence(connection, claim)
+            return decision
+
+    def _decide(self, connection: Connection, table: TableRow) -> TrimDecision:
+        retention = table.spec.retention
+        key = {"table_id": table.table_id, "first": table.retained_from}
+        now: datetime = connection.execute(sql("reads/now")).fetchone()["now"]  # type: ignore[index]
+        found = connection.execute(sql("upkeep/all_versions"), key).fetchall()
+        versions = [rows.version(row) for row in found]
+        leased = [rows.version(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
+        ended = now - timedelta(seconds=retention.versions)
+        kept = [
+            v
+            for v, row in zip(versions, found, strict=True)
+            if not row["superseded_at"] or row["superseded_at"] > ended
+        ]
+        floor = trim_floor(versions, leased, retained=kept, grace=timedelta(seconds=retention.grace), now=now)
+        segments = [rows.segment(row) for row in connection.execute(sql("buffer/segments"), key)]
+        return TrimDecision(
+            floor=floor,
+            retire=tuple(s for s in segments if s.state == "closed" and may_retire(s.max_hi, floor)),
+            retained_from=kept[0].version,
+        )
+
+    @staticmethod
+    def _fence(connection: Connection, claim: Claim) -> None:
+        row = connection.execute(sql("upkeep/claim_of_expire"), {"table_id": claim.table_id}).fetchone()
+        if row is None:
+            raise FencedOut(f"expire of table {claim.table_id}: the claim is gone; nothing was written")
+        check_claim(claim, rows.claim(row), now=row["now"])
+
+    def drop_retired(self, table: TableRow, *, retired_for: timedelta) -> list[str]:
+        """Drop segments that were retired by an earlier run. A busy one is left for the next run."""
+        dropped = []
+        now: datetime = self.database.rows("reads/now")[0]["now"]
+        for row in self.database.rows("buffer/segments", {"table_id": table.table_id}):
+            segment = rows.segment(row)
+            if segment.retired_at is None or segment.retired_at > now - retired_for:
+                continue
+            if self._drop(segment):
+                dropped.append(segment.name)
+        return dropped
+
+    def _drop(self, segment: Segment) -> bool:
+        name = compose.Identifier("harness_buffer", segment.name)
+        try:
+            with self.database.transaction() as connection:
+                connection.execute(sql("buffer/short_lock_timeout"))
+                connection.execute(compose.SQL("DROP TABLE IF EXISTS {}").format(name))
+                connection.execute(sql("buffer/forget_segment"), {"segment": segment.name})
+        except LedgerBusy:
+            log.info("expire.segment_busy", segment=segment.name)
+            return False
+        return True
+
+    # -- files ----------------------------------------------------------------------------------------------
+
+    def condemn(self, table: TableRow, *, dry_run: bool = False) -> list[StoredFile]:
+        """Mark the files below the stream view's location that nothing reaches now; pardon those reached again."""
+        reached = self._reached(table)
+        horizon = self._horizon(table)
+        loose = [f for f in self._stored(table) if owner_path(f.path) not in reached and f.modified < horizon]
+        if not dry_run:
+            with self.database.transaction() as connection:
+                paths = [f.path for f in loose]
+                connection.execute(sql("upkeep/pardon"), {"table_id": table.table_id, "paths": paths})
+                for file in loose:
+                    key = {"table_id": table.table_id, "path": file.path, "bytes": file.bytes}
+                    connection.execute(sql("upkeep/condemn"), key)
+        return loose
+
+    def delete_ripe(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> list[str]:
+        """Delete files that have been condemned for longer than the grace and that still nothing reaches.
+
+        Raises: SizeGuard, with nothing removed.
+        """
+        grace = timedelta(seconds=table.spec.retention.grace)
+        with self.database.transaction() as connection:
+            connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
+            found = connection.execute(sql("upkeep/ripe"), {"table_id": table.table_id, "grace": grace}).fetchall()
+            if not dry_run:
+                self._fence(connection, claim)
+        reached = self._reached(table)
+        ripe = [(str(row["path"]), int(row["bytes"])) for row in found if owner_path(row["path"]) not in reached]
+        if not dry_run:
+            self._guard(table, ripe)
+            ripe = ripe[:FILES_PER_RUN_MAX]
+            for path, _ in ripe:
+                self._delete(path)
+                self.database.run("upkeep/forget_file", {"table_id": table.table_id, "path": path})
+        return [path for path, _ in ripe]
+
+    def _guard(self, table: TableRow, ripe: Sequence[tuple[str, int]]) -> None:
+        going, total = sum(size for _, size in ripe), sum(f.bytes for f in self._stored(table))
+        if going > GUARD_FREE_BYTES and going > SHARE_MAX * total:
+            raise SizeGuard(
+                f"{table.name}: expire would remove {going:,} of {total:,} bytes in one run, more than "
+                f"{SHARE_MAX:.0%}; nothing was removed. `harness run {table.name} --stage expire --dry-run` lists them"
+            )
+
+    def _reached(self, table: TableRow) -> set[str]:
+        """Every file that a readable version, a lease, an open move or the catalog's present metadata reaches."""
+        identifier = (table.spec.namespace, table.stream_view)
+        key = {"table_id": table.table_id, "first": table.retained_from}
+        fresh = self.database.rows("ledger/tables", {"namespace": table.spec.namespace, "name": table.spec.name})
+        key["first"] = fresh[0]["retained_from"] if fresh else table.retained_from
+        metadata = {str(r["stream_metadata"]) for r in self.database.rows("upkeep/all_versions", key)}
+        metadata |= {str(r["stream_metadata"]) for r in self.database.rows("upkeep/leased_versions", key)}
+        bases = {r["base_version"] for r in self.database.rows("upkeep/open_bases", key)}
+        every = self.database.rows("upkeep/all_versions", {**key, "first": min(bases, default=0)}) if bases else []
+        metadata |= {str(r["stream_metadata"]) for r in every if r["version"] in bases}
+        pointer = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.stream_view}
+        current = str(self.database.rows("reads/pointer", pointer)[0]["metadata_location"])
+        reached = {current, *metadata}
+        for location in metadata:
+            reached |= self._snapshot_files(identifier, location, all_snapshots=False)
+        reached |= self._snapshot_files(identifier, current, all_snapshots=True)
+        return {plain_path(path) for path in reached}
+
+    def _snapshot_files(self, identifier: tuple[str, str], location: str, *, all_snapshots: bool) -> set[str]:
+        view = self.catalog.at(identifier, location)
+        head = view.metadata.current_snapshot()
+        files: set[str] = set()
+        for snapshot in view.metadata.snapshots if all_snapshots else [s for s in (head,) if s]:
+            files.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(view.io):
+                files.add(manifest.manifest_path)
+                files |= _files_of.get(manifest.manifest_path, partial(_data_files, manifest, view.io))
+        return files
+
+    def _horizon(self, table: TableRow) -> datetime:
+        """Nothing younger may be condemned: an open move may still be writing it."""
+        now: datetime = self.database.rows("reads/now")[0]["now"]
+        oldest = self.database.rows("upkeep/oldest_open_move", {"table_id": table.table_id})[0]["planned_at"]
+        return min(oldest or now, now) - timedelta(seconds=table.spec.retention.grace)
+
+    def _stored(self, table: TableRow) -> Iterable[StoredFile]:
+        identifier = (table.spec.namespace, table.stream_view)
+        pointer = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.stream_view}
+        current = str(self.database.rows("reads/pointer", pointer)[0]["metadata_location"])
+        location = self.catalog.at(identifier, current).location()
+        system, root = FileSystem.from_uri(location)
+        for entry in system.get_file_info(FileSelector(root, recursive=True)):
+            if entry.type is FileType.File:
+                relative = entry.path.removeprefix(root).lstrip("/")
+                yield StoredFile(
+                    path=plain_path(f"{location}/{relative}"),
+                    bytes=entry.size,
+                    modified=entry.mtime or datetime.now(UTC),
+                )
+
+    @staticmethod
+    def _delete(path: str) -> None:
+        system, name = FileSystem.from_uri(path)
+        if system.get_file_info(name).type is FileType.File:
+            system.delete_file(name)
+
+    def dead_branches(self, table: TableRow) -> list[str]:
+        """Branches in the view's metadata whose move is closed, or that a later attempt has superseded."""
+        pointer = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.stream_view}
+        current = str(self.database.rows("reads/pointer", pointer)[0]["metadata_location"])
+        view = self.catalog.at((table.spec.namespace, table.stream_view), current)
+        named = {name: int(name.split("_")[1]) for name in view.metadata.refs if name.startswith("move_")}
+        found = self.database.rows("upkeep/moves_by_id", {"move_ids": sorted(set(named.values()))}) if named else []
+        alive = {f"move_{row['move_id']}_{row['attempt']}" for row in found if row["state"] == MoveState.PLANNED}
+        return sorted(set(named) - alive)
+
+
+def plain_path(path: str) -> str:
+    """One spelling for a local file: Java writes ``file:/x``, PyIceberg ``file:///x``."""
+    return re.sub(r"^file:/+", "file:///", path)
+
+
+def owner_path(path: str) -> str:
+    """The file that a Hadoop checksum (``.name.crc`` beside ``name``) belongs to; any other file is its own."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{name[1:-4]}" if name.startswith(".") and name.endswith(".crc") else path
+
+
+def _data_files(manifest: ManifestFile, io: FileIO) -> frozenset[str]:
+    entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+    return frozenset(entry.data_file.file_path for entry in entries)

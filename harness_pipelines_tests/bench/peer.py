@@ -1,0 +1,141 @@
+"""The peer: Spark Structured Streaming from Kafka to an Iceberg table, as its manual says it is done.
+
+It runs in the same Spark as the harness's tier, commits to the same Postgres by Iceberg's JDBC catalog, and writes
+the same columns with the record's coordinates. Its table is unpartitioned and written without a shuffle.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import uuid
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import psycopg
+from pyiceberg.table import StaticTable
+
+import harness_pipelines as hp
+from harness_pipelines.stores.spark import catalog_options
+from harness_pipelines_tests.bench.records import PARTITIONS, SPARK_COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CATALOG, NAMESPACE = "bench_peer", "bench"
+DEADLINE_S = 300.0
+POLL_S = 0.02
+_POINTER = (
+    "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s"
+)
+
+
+class Peer:
+    """A streaming query into a table of its own; stopped and dropped with the block."""
+
+    def __init__(self, harness: hp.Harness, topic: str, *, trigger_s: int, start: Mapping[int, int] | None) -> None:
+        self._harness, self._topic = harness, topic
+        self._trigger_s = trigger_s
+        self._start = start
+        self._name = f"t_{uuid.uuid4().hex[:10]}"
+        self._checkpoint = harness.settings.home / "bench" / self._name
+        self._query: Any = None
+        self._connection = psycopg.connect(harness.stores.dsn, autocommit=True)
+
+    @property
+    def table(self) -> str:
+        return f"{CATALOG}.{NAMESPACE}.{self._name}"
+
+    def __enter__(self) -> Self:
+        self._make_table()
+        return self
+
+    def begin(self) -> float:
+        """Start the query; returns the monotonic time just before."""
+        from pyspark.sql import functions as f
+
+        settings, spark = self._harness.settings, self._harness.stores.spark()
+        starting = (
+            "earliest"
+            if self._start is None
+            else json.dumps({self._topic: {str(p): o for p, o in self._start.items()}})
+        )
+        source = spark.readStream.format("kafka").option("subscribe", self._topic).option("startingOffsets", starting)
+        source = source.option("kafka.bootstrap.servers", settings.kafka)
+        for name, given in settings.kafka_properties.items():
+            source = source.option(f"kafka.{name}", given)
+        parsed = f.from_json(f.col("value").cast("string"), SPARK_COLUMNS).alias("record")
+        rows = source.load().select("partition", "offset", "timestamp", parsed)
+        rows = rows.selectExpr(
+            "partition AS kafka_partition", "offset AS kafka_offset", "timestamp AS kafka_timestamp", "record.*"
+        )
+        began = time.monotonic()
+        self._query = (
+            rows.writeStream.format("iceberg")
+            .outputMode("append")
+            .trigger(processingTime=f"{self._trigger_s} seconds")
+            .option("checkpointLocation", self._checkpoint.as_uri())
+            .toTable(self.table)
+        )
+        return began
+
+    def await_running(self) -> None:
+        """Until the query looks for records."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not self._query.status["message"].startswith(("Waiting", "Processing", "Getting offsets", "No new")):
+            self._check(deadline)
+            time.sleep(POLL_S)
+
+    def await_rows(self, count: int) -> None:
+        """Until the table that its readers see holds *count* rows."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self._rows() < count:
+            self._check(deadline)
+            time.sleep(POLL_S)
+        assert self._rows() == count, f"the peer's table holds {self._rows()} rows of {count}"
+
+    def pointer(self) -> str:
+        """The metadata file that the catalog names now: what a reader of the table asks first."""
+        row = self._connection.execute(_POINTER, [CATALOG, NAMESPACE, self._name]).fetchone()
+        assert row is not None
+        return str(row[0])
+
+    def newest(self, metadata: str, above: Mapping[int, int]) -> pa.Table:
+        """Coordinates and id of the rows from the offsets *above* on, read as a user of PyIceberg reads them."""
+        where = " or ".join(f"(kafka_partition = {p} and kafka_offset >= {above[p]})" for p in range(PARTITIONS))
+        columns = ("kafka_partition", "kafka_offset", "id")
+        return StaticTable.from_metadata(metadata).scan(row_filter=where, selected_fields=columns).to_arrow()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._query is not None:
+            self._query.stop()
+        self._harness.stores.spark().sql(f"DROP TABLE IF EXISTS {self.table} PURGE")
+        self._connection.close()
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+    def _make_table(self) -> None:
+        stores = self._harness.stores
+        spark = stores.spark()
+        for name, given in catalog_options(stores.dsn, warehouse=f"{stores.warehouse}/bench_peer").items():
+            spark.conf.set(f"spark.sql.catalog.{CATALOG}.{name}" if name else f"spark.sql.catalog.{CATALOG}", given)
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{NAMESPACE}")
+        spark.sql(
+            f"CREATE TABLE {self.table} (kafka_partition INT, kafka_offset BIGINT, kafka_timestamp TIMESTAMP, "
+            f"{SPARK_COLUMNS}) USING iceberg TBLPROPERTIES ('write.distribution-mode'='none', "
+            "'write.parquet.compression-codec'='zstd')"
+        )
+
+    def _rows(self) -> int:
+        snapshot = StaticTable.from_metadata(self.pointer()).metadata.current_snapshot()
+        if snapshot is None or snapshot.summary is None:
+            return 0
+        return int(snapshot.summary["total-records"] or 0)
+
+    def _check(self, deadline: float) -> None:
+        if (failure := self._query.exception()) is not None:
+            raise AssertionError(f"the peer's query failed: {failure}")
+        assert time.monotonic() < deadline, f"the peer did not get there within {DEADLINE_S:g} s: {self._query.status}"

@@ -1,0 +1,141 @@
+"""The benches' own judges: a bench that cannot see a fault proves nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from harness_pipelines.cli import bench as command
+from harness_pipelines.cli.bench import bench
+from harness_pipelines.errors import UsageError
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines_tests.bench import main
+from harness_pipelines_tests.bench.base import Figure, Run
+from harness_pipelines_tests.bench.freshness import Seen
+from harness_pipelines_tests.bench.reads import Read, _goes_back, _Truth, fault_of
+from harness_pipelines_tests.bench.records import COLUMNS, value
+from harness_pipelines_tests.bench.steady import Produced
+
+
+def produced(ids: list[int], *, first: int = 0) -> Produced:
+    count = len(ids)
+    return Produced(
+        offsets=np.arange(first, first + count), ids=np.array(ids), acked_at=np.arange(count, dtype=np.float64)
+    )
+
+
+def sums_of(ids: list[int]) -> tuple[int, int, int, int, int]:
+    return len(ids), 0, len(ids) - 1, sum(range(len(ids))), sum(ids)
+
+
+def test_a_figure_holds_up_to_its_goal_and_one_without_a_value_never_holds():
+    def figure(value: float | None, sense: str) -> Figure:
+        return Figure(figure="f", value=value, unit="s", goal=2, sense=sense)  # type: ignore[arg-type]
+
+    assert figure(2, "<=").holds and figure(2, ">=").holds
+    assert not figure(2.1, "<=").holds and not figure(1.9, ">=").holds
+    assert not figure(None, "<=").holds and not figure(None, ">=").holds
+    assert figure(None, "<=").to_json() == {
+        "figure": "f",
+        "value": None,
+        "unit": "s",
+        "goal": 2.0,
+        "sense": "<=",
+        "holds": False,
+    }
+
+
+def test_a_record_is_json_of_about_130_bytes_with_every_column():
+    values = [value(i) for i in range(0, 2_000_000, 99_991)]
+    assert all(set(orjson.loads(v)) == set(COLUMNS) for v in values)
+    assert 115 <= sum(map(len, values)) / len(values) <= 140
+
+
+def test_a_read_that_is_the_producers_log_below_its_bounds_has_no_fault():
+    truth = {0: _Truth.of(produced([4, 8, 15, 16])), 1: _Truth.of(produced([1, 2]))}
+    assert fault_of(Read({0: (0, 3), 1: (0, 0)}, {0: sums_of([4, 8, 15])}), truth) is None
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([4, 8], id="one is lost"),
+        pytest.param([4, 8, 15, 15], id="one is doubled"),
+        pytest.param([4, 8, 14], id="one is changed"),
+        pytest.param([4, 8, 15, 16], id="one is beyond the bounds"),
+    ],
+)
+def test_a_read_with_a_wrong_row_is_found(rows):
+    truth = {0: _Truth.of(produced([4, 8, 15, 16]))}
+    assert "partition 0 [0, 3)" in (fault_of(Read({0: (0, 3)}, {0: sums_of(rows)}), truth) or "")
+
+
+def test_rows_of_a_partition_without_bounds_are_found():
+    truth = {0: _Truth.of(produced([4]))}
+    assert "[7]" in (fault_of(Read({0: (0, 1)}, {0: sums_of([4]), 7: sums_of([1])}), truth) or "")
+
+
+def test_a_reader_that_goes_back_is_found():
+    reads = [Read({0: (0, high)}, {}) for high in (1, 5, 4, 5)]
+    assert _goes_back(reads) == 1
+
+
+def test_age_is_from_acknowledgement_to_the_first_read_that_returned_the_record():
+    seen = Seen({0: 10})
+    seen.take(pa.table({"p": [0, 0], "o": [10, 11]}), at=1.5)
+    seen.take(pa.table({"p": [0], "o": [12]}), at=2.25)
+    log = {0: produced([7, 8, 9], first=10)}
+    assert seen.has_all(log)
+    assert seen.ages(log, skip_s=0).tolist() == [1.5, 0.5, 0.25]
+    assert seen.ages(log, skip_s=1).tolist() == [0.5, 0.25]
+
+
+def test_a_read_of_the_newest_rows_with_a_hole_is_not_counted_as_fresh():
+    with pytest.raises(AssertionError, match=r"1 rows of \[10, 12\)"):
+        Seen({0: 10}).take(pa.table({"p": [0], "o": [11]}), at=1.0)
+
+
+def test_an_unknown_bench_or_group_is_named_with_those_that_exist():
+    with pytest.raises(UsageError, match="no bench 'mian'; there is: main"):
+        command._groups("mian", None)
+    with pytest.raises(UsageError, match=r"no bench 'base'"):
+        command._groups("base", None)
+    with pytest.raises(UsageError, match="no figures speed; it has: throughput, union"):
+        command._groups("main", ["speed"])
+
+
+def test_bench_says_that_it_needs_a_checkout(monkeypatch):
+    monkeypatch.setattr(command, "BENCHES", "no_such_package.bench")
+    monkeypatch.setattr(command, "PACKAGE", "no_such_package")
+    with pytest.raises(UsageError, match="needs a checkout"):
+        command._groups("main", None)
+
+
+@pytest.fixture
+def without_services(monkeypatch):
+    monkeypatch.setattr(command, "_services_up", lambda _settings: None)
+    monkeypatch.setattr("harness_pipelines.client.Harness.init", lambda _harness: [])
+
+
+def test_a_group_that_fails_does_not_stop_the_others_and_ends_with_code_1(monkeypatch, tmp_path, without_services):
+    def bad(run: Run) -> list[Figure]:
+        raise RuntimeError("password=secret is wrong")
+
+    def good(run: Run) -> list[Figure]:
+        run.note("n", 3, "s")
+        return [Figure(figure="good.f", value=1, unit="s", goal=2, sense="<=")]
+
+    monkeypatch.setattr(main, "FIGURES", {"bad": bad, "good": good})
+    out = tmp_path / "bench.json"
+    result = CliRunner().invoke(bench, ["main", f"--json={out}"], obj=Settings(home=Path(tmp_path)))
+    found = json.loads(out.read_text())
+    assert [f["figure"] for f in found["figures"]] == ["good.f"]
+    assert {"name", "machine", "figures"} <= set(found)
+    assert result.exit_code == 1
+    assert "bad: could not be measured" in result.output and "secret" not in result.output

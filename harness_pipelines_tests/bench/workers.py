@@ -1,0 +1,81 @@
+"""The worker of a bench: `harness run` as a process of its own, as users run it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from types import TracebackType
+from typing import Self
+
+import harness_pipelines as hp
+from harness_pipelines.stores.overview import Overview
+from harness_pipelines_tests.rig import environment
+
+START_S, END_S = 60.0, 60.0
+
+
+class WorkerProcess:
+    """Runs all stages of *table* while the block lasts; ended with SIGTERM, so that its claims are given back."""
+
+    def __init__(self, table: hp.Table, *, at_most_s: float) -> None:
+        self._table = table
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
+        self._at_most_s = at_most_s
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        settings = self._table.harness.settings
+        more = {"HARNESS_JARS": str(settings.jars)} if settings.jars else {}
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "harness_pipelines.cli.main",
+                "run",
+                self._table.name,
+                f"--for={self._at_most_s:.0f}s",
+            ],
+            env=environment(settings, **more),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        self._await_claims()
+        return self
+
+    def check(self) -> None:
+        """Raises: AssertionError with its last lines when it is not running any more."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError(f"the worker ended with code {self._process.returncode}:\n{self._tail()}")
+
+    def _await_claims(self) -> None:
+        books = Overview(self._table.harness.stores.readers)
+        deadline = time.monotonic() + START_S
+        while {"ingest", "tier"} - {c["stage"] for c in books.claims(self._table.row) if c["alive"]}:
+            self.check()
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the worker did not begin within {START_S:g} s:\n{self._tail()}")
+            time.sleep(0.05)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        try:
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGTERM)
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        finally:
+            self._log.close()
+
+    def _tail(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")[-2000:]

@@ -1,0 +1,30 @@
+"""Fixtures that all tests share: the embedded services, started once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness_pipelines.services import Endpoints, Services
+
+
+@pytest.fixture(scope="session")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    """All three services, running. HARNESS_TEST_HOME names a home to reuse; its services are left running."""
+    reused = os.environ.get("HARNESS_TEST_HOME")
+    found = Services(Path(reused) if reused else tmp_path_factory.mktemp("services"))
+    try:
+        found.up()
+        yield found
+    finally:
+        if not reused:
+            found.down()
+
+
+@pytest.fixture(scope="session")
+def endpoints(services: Services) -> Endpoints:
+    """Where the shared services answer."""
+    return services.current()

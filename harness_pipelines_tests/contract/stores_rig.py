@@ -1,0 +1,390 @@
+"""The stores under one roof for the contract tests: the reference in memory, or Postgres with real Iceberg files.
+
+Beside the ports a rig can let time pass, look behind the ports, and write files as an engine would.
+"""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from psycopg import sql as compose
+
+from harness_pipelines.protocol.bounds import Vector
+from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.versions import Version, View
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.types import iceberg_fields
+from harness_pipelines.stores.buffer import DecodedRange, Segments, SegmentWriter, with_coordinates
+from harness_pipelines.stores.catalog import StagingCatalog
+from harness_pipelines.stores.lake import ATTEMPT, MOVE, Lake, offset_bounds
+from harness_pipelines.stores.leases import Leases
+from harness_pipelines.stores.ledger import PostgresLedger
+from harness_pipelines.stores.memory.buffer import MemorySegments, MemorySegmentWriter
+from harness_pipelines.stores.memory.lake import MemoryFile, MemoryLake
+from harness_pipelines.stores.memory.leases import MemoryLeases
+from harness_pipelines.stores.memory.ledger import MemoryLedger
+from harness_pipelines.stores.memory.state import MemoryState
+from harness_pipelines.stores.memory.upkeep import MemoryUpkeep
+from harness_pipelines.stores.ports import Boundary, Ledger, MoveDraft, RefusedRecord, Segment, Swap, TableRow
+from harness_pipelines.stores.ports_buffer import BufferSegments, BufferWriter, LakeViews, ReadLeases, Trimmer
+from harness_pipelines.stores.ports_log import TopicIdentity
+from harness_pipelines.stores.postgres import READER, Database
+from harness_pipelines.stores.upkeep import Upkeep
+
+CATALOG = "harness"
+COLUMNS = {"id": {"type": "long", "required": True}, "s": "string"}
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+Files = Mapping[int, Sequence[int]]  #: one file per partition, with a row at each offset
+
+
+def fresh_view() -> View:
+    """A view of which only the name counts."""
+    return View(metadata=f"nowhere/{uuid.uuid4().hex}.metadata.json", snapshot=uuid.uuid4().int >> 66)
+
+
+def rows_at(partition: int, offsets: Sequence[int], spec: TableSpec) -> pa.Table:
+    """Rows as ingest makes them, one at each of *offsets*."""
+    user = pa.table({"id": pa.array(offsets, pa.int64()), "s": pa.array([f"row {o}" for o in offsets], pa.string())})
+    return with_coordinates(
+        user,
+        partition=partition,
+        offsets=pa.array(offsets, pa.int64()),
+        timestamps_ms=pa.array([1_700_000_000_000] * len(offsets), pa.int64()),
+        columns=spec.columns,
+    )
+
+
+def decoded(table: TableRow, partition: int, low: int, high: int, *, refused: Sequence[int] = ()) -> DecodedRange:
+    """[low, high) of a partition with a row at each offset, but for the *refused* ones."""
+    return DecodedRange(
+        partition=partition,
+        low=low,
+        high=high,
+        rows=rows_at(partition, [o for o in range(low, high) if o not in refused], table.spec),
+        refused=[
+            RefusedRecord(
+                partition=partition, offset=o, reason="malformed", detail="no JSON", key=None, value=b"{", headers=()
+            )
+            for o in refused
+        ],
+        leader_epoch=None,
+    )
+
+
+def agrees() -> None:
+    """The log is the one that was read."""
+
+
+class StoresRig:
+    """What both kinds share."""
+
+    ledger: Ledger
+    leases: ReadLeases
+    segments: BufferSegments
+    upkeep: Trimmer
+    lake: LakeViews[Any]
+
+    def __init__(self) -> None:
+        self.made: list[TableRow] = []
+
+    # -- tables ---------------------------------------------------------------------------------------------
+
+    def spec(self, **changes: Any) -> TableSpec:
+        return TableSpec.model_validate(
+            {"table": f"contract.t_{uuid.uuid4().hex[:12]}", "topic": "t", "columns": COLUMNS, **changes}
+        )
+
+    def table(self, *, partitions: int = 2, start: int = 0, files: bool = False, **changes: Any) -> TableRow:
+        """A table of *partitions*; with *files* its view is a real one."""
+        spec = self.spec(**changes)
+        fields: Sequence[Mapping[str, Any]] = iceberg_fields(spec.columns)
+        view = fresh_view()
+        if files:
+            view, fields = self.lake.make_stream_view(spec, fields)
+        identity = TopicIdentity(cluster_id="c", topic="t", topic_id="i", partitions=tuple(range(partitions)))
+        starts = {p: start for p in range(partitions)}
+        made = self.ledger.create_table(spec, identity, starts=starts, fields=fields, stream=view)
+        self.made.append(made)
+        return made
+
+    def again(self, table: TableRow) -> TableRow:
+        """The table as the ledger has it now."""
+        return self.ledger.table(table.name)
+
+    def claim(self, table: TableRow, stage: Stage = Stage.TIER, *, lease: timedelta = HOUR) -> Claim:
+        found = self.ledger.claim(table, stage, shard=0, holder=str(uuid.uuid4()), lease=lease)
+        assert found is not None, f"{stage} is claimed by somebody"
+        return found
+
+    def taken_over(self, table: TableRow, stage: Stage = Stage.TIER) -> tuple[Claim, Claim]:
+        """The claim of a holder that sleeps, and of the one that took it over when its lease had ended."""
+        asleep = self.claim(table, stage, lease=MINUTE)
+        self.pass_time(2 * MINUTE)
+        return asleep, self.claim(table, stage)
+
+    # -- ingest ---------------------------------------------------------------------------------------------
+
+    def ingest(self, table: TableRow, ranges: Mapping[int, tuple[int, int]], *, claim: Claim | None = None) -> Segment:
+        """Commit a row at each offset of *ranges* into the open segment."""
+        held = claim or self.claim(table, Stage.INGEST)
+        segment = self.segments.open_segment(table)
+        writer = self.writer(table, held)
+        writer.commit(segment, [decoded(table, p, *r) for p, r in ranges.items()], confirm=agrees)
+        writer.close()
+        if claim is None:
+            self.ledger.release(held)
+        return segment
+
+    # -- moves ----------------------------------------------------------------------------------------------
+
+    def plan(self, table: TableRow, claim: Claim, lo: Vector, hi: Vector) -> Move:
+        draft = MoveDraft(
+            stage=Stage.TIER,
+            shard=0,
+            lo=lo,
+            hi=hi,
+            base_version=self.ledger.head(table).version,
+            schema_version=1,
+            trigger="rows",
+        )
+        return self.ledger.plan_move(claim, draft)
+
+    def build(self, table: TableRow) -> Callable[[str], Swap]:
+        """Builds a view of which only the name counts."""
+
+        def build(base: str) -> Swap:
+            found = self.ledger.head(table).stream.snapshot
+            return Swap(view=table.stream_view, old=base, base_snapshot=found, new=fresh_view())
+
+        return build
+
+    def publish(self, table: TableRow, claim: Claim, move: Move, **changes: Any) -> Version:
+        boundary = replace(Boundary(claim=claim, move=move, rows=7, bytes=70), **changes)
+        return self.ledger.publish(table, boundary, self.build(table))
+
+    def move(self, table: TableRow, lo: Vector, hi: Vector) -> Version:
+        """A whole move, without files."""
+        claim = self.claim(table)
+        published = self.publish(table, claim, self.plan(table, claim, lo, hi))
+        self.ledger.release(claim)
+        return published
+
+    # -- what a rig has to know -----------------------------------------------------------------------------
+
+    def writer(self, table: TableRow, claim: Claim) -> BufferWriter:
+        raise AssertionError
+
+    def pass_time(self, by: timedelta) -> None:
+        """Let the clock of the stores go ahead."""
+        raise AssertionError
+
+    def contents(self, table: TableRow) -> Any:
+        """All that the stores hold of *table*, to compare before and after."""
+        raise AssertionError
+
+    def outbox(self, table: TableRow) -> list[tuple[int, str]]:
+        """[(seq, event)] in order."""
+        raise AssertionError
+
+    def buffered(self, table: TableRow) -> dict[str, Counter[tuple[int, int]]]:
+        """{segment: (partition, offset) of its rows}."""
+        raise AssertionError
+
+    def refused(self, table: TableRow) -> set[tuple[int, int]]:
+        """(partition, offset) of the quarantined records."""
+        raise AssertionError
+
+    def evolve(self, table: TableRow) -> None:
+        """What a schema publish does to the ingest positions."""
+        raise AssertionError
+
+    def stage_files(self, table: TableRow, branch: str, files: Files, *, move: tuple[int, int] | None) -> None:
+        """What an engine does: append one snapshot with *files* to *branch*."""
+        raise AssertionError
+
+    def live(self, table: TableRow, metadata: str) -> Counter[tuple[int, int, int]]:
+        """(partition, lowest, highest offset) of each file that main of a metadata file has."""
+        raise AssertionError
+
+    def shape(self, table: TableRow) -> tuple[int, set[str]]:
+        """How many snapshots the current metadata keeps, and its branches."""
+        raise AssertionError
+
+    def close(self) -> None:
+        """End what was opened."""
+
+
+class MemoryRig(StoresRig):
+    """Over the reference."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = MemoryState()
+        self.ledger = MemoryLedger(self.state)
+        self.leases = MemoryLeases(self.state)
+        self.segments = MemorySegments(self.state)
+        self.upkeep = MemoryUpkeep(self.state)
+        self.lake = self._lake = MemoryLake(self.state)
+
+    def writer(self, table: TableRow, claim: Claim) -> BufferWriter:
+        return MemorySegmentWriter(self.state, table, lambda: claim)
+
+    def pass_time(self, by: timedelta) -> None:
+        self.state.pass_time(by)
+
+    def contents(self, table: TableRow) -> Any:
+        return copy.copy(self.state.books)
+
+    def outbox(self, table: TableRow) -> list[tuple[int, str]]:
+        return [(seq, event) for seq, event, _ in self.state.books.outbox[table.table_id]]
+
+    def buffered(self, table: TableRow) -> dict[str, Counter[tuple[int, int]]]:
+        return {
+            s.name: Counter(
+                pair
+                for part in self.state.books.segment_rows[s.name]
+                for pair in zip(part["_kafka_partition"].to_pylist(), part["_kafka_offset"].to_pylist(), strict=True)
+            )
+            for s in self.segments.all(table)
+        }
+
+    def refused(self, table: TableRow) -> set[tuple[int, int]]:
+        return {(p, o) for owner, p, o in self.state.books.quarantine if owner == table.table_id}
+
+    def evolve(self, table: TableRow) -> None:
+        with self.state.transaction() as books:
+            for partition, at in books.ingest_of(table.table_id).items():
+                books.ingest_positions[table.table_id, partition] = replace(at, schema_version=2)
+
+    def stage_files(self, table: TableRow, branch: str, files: Files, *, move: tuple[int, int] | None) -> None:
+        made = [MemoryFile(partition=p, low=min(at), high=max(at), rows=len(at)) for p, at in files.items()]
+        self._lake.append_to(table, branch, made, move=move)
+
+    def live(self, table: TableRow, metadata: str) -> Counter[tuple[int, int, int]]:
+        return Counter((f.partition, f.low, f.high) for f in self._lake.load(table, metadata).main.files)
+
+    def shape(self, table: TableRow) -> tuple[int, set[str]]:
+        view = self._lake.load(table, self.ledger.pointer(table, table.stream_view))
+        return len(view.snapshots), {name for name in view.refs if name != "main"}
+
+
+class RealRig(StoresRig):
+    """Over a Postgres database and Iceberg files in a folder."""
+
+    def __init__(self, dsn: str, folder: Path) -> None:
+        super().__init__()
+        self.dsn = dsn
+        self.database, self.readers = Database(dsn), Database(dsn, role=READER)
+        self.owner = Database(dsn, role=None, size=1)
+        self.catalog = StagingCatalog(CATALOG, dsn=dsn, warehouse=folder.as_uri())
+        self.ledger = PostgresLedger(self.database, catalog=CATALOG)
+        self.leases = Leases(self.readers)
+        self.segments = Segments(self.database)
+        self.upkeep = Upkeep(self.database, self.catalog)
+        self.lake = self._lake = Lake(self.catalog, self.database, warehouse=folder.as_uri())
+
+    def ask(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[dict[str, Any]]:
+        """Run a statement as the owner."""
+        with self.owner.transaction() as connection:
+            cursor = connection.execute(statement, parameters)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def writer(self, table: TableRow, claim: Claim) -> BufferWriter:
+        return SegmentWriter(self.dsn, table, lambda: claim, run_id=None)
+
+    def pass_time(self, by: timedelta) -> None:
+        # The clock is the database's, so all that it has written of these tables becomes older.
+        with self.owner.transaction() as connection:
+            for name, columns in _TIMES.items():
+                older = compose.SQL(", ").join(
+                    compose.SQL("{0} = {0} - %(by)s").format(compose.Identifier(column)) for column in columns
+                )
+                statement = compose.SQL("UPDATE {} SET {} WHERE table_id = ANY(%(tables)s)").format(
+                    compose.Identifier("harness", name), older
+                )
+                connection.execute(statement, {"by": by, "tables": [table.table_id for table in self.made]})
+
+    def contents(self, table: TableRow) -> Any:
+        held = {}
+        with self.owner.transaction() as connection:
+            for name in _TABLES:
+                statement = compose.SQL("SELECT r::text AS r FROM {} r WHERE table_id = %s ORDER BY 1").format(
+                    compose.Identifier("harness", name)
+                )
+                held[name] = [row["r"] for row in connection.execute(statement, [table.table_id])]
+        return {**held, "buffer": self.buffered(table), "pointer": self.ledger.pointer(table, table.stream_view)}
+
+    def outbox(self, table: TableRow) -> list[tuple[int, str]]:
+        found = self.ask("SELECT seq, event FROM harness.outbox WHERE table_id = %s ORDER BY seq", [table.table_id])
+        return [(row["seq"], row["event"]) for row in found]
+
+    def buffered(self, table: TableRow) -> dict[str, Counter[tuple[int, int]]]:
+        return {
+            s.name: Counter(
+                (row["_kafka_partition"], row["_kafka_offset"])
+                for row in self.ask(f"SELECT _kafka_partition, _kafka_offset FROM harness_buffer.{s.name}")
+            )
+            for s in self.segments.all(table)
+        }
+
+    def refused(self, table: TableRow) -> set[tuple[int, int]]:
+        found = self.ask('SELECT partition, "offset" FROM harness.quarantine WHERE table_id = %s', [table.table_id])
+        return {(row["partition"], row["offset"]) for row in found}
+
+    def evolve(self, table: TableRow) -> None:
+        self.ask("UPDATE harness.ingest_positions SET schema_version = 2 WHERE table_id = %s", [table.table_id])
+
+    def stage_files(self, table: TableRow, branch: str, files: Files, *, move: tuple[int, int] | None) -> None:
+        view = self._lake.load(table, self.ledger.pointer(table, table.stream_view))
+        old = view.metadata_location
+        schema = view.schema().as_arrow()
+        parts = []
+        for partition, offsets in files.items():
+            rows = rows_at(partition, offsets, table.spec)
+            rows = rows.append_column("_op", pa.array(["put"] * len(offsets), pa.string()))
+            rows = rows.append_column("_schema_version", pa.array([1] * len(offsets), pa.int32()))
+            parts.append(rows.select(schema.names).cast(schema))
+        summary = {} if move is None else {MOVE: str(move[0]), ATTEMPT: str(move[1])}
+        view.append(pa.concat_tables(parts), snapshot_properties=summary, branch=branch)
+        key = {"catalog": CATALOG, "namespace": table.spec.namespace, "view": table.stream_view}
+        assert self.database.run("ledger/move_pointer", {**key, "old": old, "new": view.metadata_location}) == 1
+
+    def live(self, table: TableRow, metadata: str) -> Counter[tuple[int, int, int]]:
+        view = self._lake.load(table, metadata)
+        head = view.metadata.current_snapshot()
+        assert head is not None
+        return Counter(
+            (int(entry.data_file.partition[0]), *offset_bounds(entry.data_file, view))
+            for manifest in head.manifests(view.io)
+            for entry in manifest.fetch_manifest_entry(view.io, discard_deleted=True)
+        )
+
+    def shape(self, table: TableRow) -> tuple[int, set[str]]:
+        metadata = self._lake.load(table, self.ledger.pointer(table, table.stream_view)).metadata
+        return len(metadata.snapshots), {name for name in metadata.refs if name != "main"}
+
+    def close(self) -> None:
+        for one in (self.database, self.readers, self.owner, self.catalog):
+            one.close()
+
+
+_TIMES: Mapping[str, Sequence[str]] = {
+    "claims": ["lease_until"],
+    "leases": ["until", "born"],
+    "versions": ["committed_at"],
+    "segments": ["created_at", "closed_at", "retired_at"],
+    "moves": ["planned_at", "committed_at"],
+}
+_TABLES = (
+    *("tables", "schemas", "lake_positions", "versions", "claims", "moves", "leases", "outbox"),
+    *("ingest_positions", "segments", "quarantine"),
+)

@@ -1,0 +1,277 @@
+"""The rules that only the database itself can keep: rights, migrations, the order of locks."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from harness_pipelines.protocol.bounds import BoundaryGap
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.stores import postgres
+from harness_pipelines.stores.ledger import PostgresLedger
+from harness_pipelines.stores.postgres import READER, WORKER, Database, NotInitialised, migrate, session_dsn
+from harness_pipelines.stores.upkeep import Upkeep
+from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, decoded
+from harness_pipelines_tests.producer import wait_until
+
+# -- rights -------------------------------------------------------------------------------------------------
+
+APPEND_ONLY = ("versions", "outbox", "schemas")
+LEDGER = ("tables", "schemas", "lake_positions", "versions", "claims", "moves", "outbox")
+BUFFER = ("ingest_positions", "segments", "quarantine", "condemned_files")
+
+
+def refused(dsn: str, role: str, statement: str) -> bool:
+    with psycopg.connect(session_dsn(dsn, role=role)) as connection:
+        try:
+            connection.execute(statement.encode())
+        except psycopg.errors.InsufficientPrivilege:
+            return True
+        finally:
+            connection.rollback()
+    return False
+
+
+@pytest.mark.parametrize("name", APPEND_ONLY)
+def test_a_worker_cannot_change_what_is_append_only(ledger_dsn: str, name: str):
+    assert refused(ledger_dsn, WORKER, f"UPDATE harness.{name} SET table_id = table_id")
+    assert refused(ledger_dsn, WORKER, f"DELETE FROM harness.{name}")
+    assert refused(ledger_dsn, WORKER, f"TRUNCATE harness.{name}")
+
+
+@pytest.mark.parametrize("name", [*LEDGER, *BUFFER])
+def test_a_reader_may_look_and_not_write(real: RealRig, name: str):
+    (may,) = real.ask(
+        "SELECT has_table_privilege(%(role)s, %(name)s, 'SELECT') AS look, "
+        "has_table_privilege(%(role)s, %(name)s, 'INSERT, UPDATE, DELETE, TRUNCATE') AS write",
+        {"role": READER, "name": f"harness.{name}"},
+    )
+    assert (may["look"], may["write"]) == (True, False)
+
+
+def test_a_reader_cannot_move_a_pointer_or_make_and_drop_segments(real: RealRig):
+    segment = real.segments.open_segment(real.table())
+
+    assert refused(real.dsn, READER, "UPDATE public.iceberg_tables SET metadata_location = ''")
+    assert refused(real.dsn, READER, "CREATE TABLE harness_buffer.mine (a int)")
+    assert refused(real.dsn, READER, f"DELETE FROM harness_buffer.{segment.name}")
+    assert refused(real.dsn, READER, f"DROP TABLE harness_buffer.{segment.name}")
+
+
+# -- migrations ---------------------------------------------------------------------------------------------
+
+
+def test_two_inits_at_once_do_it_once_and_a_later_one_changes_nothing(make_database: Callable[[], str]):
+    fresh, done = make_database(), []
+    threads = [threading.Thread(target=lambda: done.append(migrate(fresh))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert sorted(map(len, done)) == [0, len(postgres.migrations())]
+    assert migrate(fresh) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "undo", "said"),
+    [
+        (
+            "UPDATE public.harness_migrations SET digest = 'x' || digest WHERE number = 1",
+            "UPDATE public.harness_migrations SET digest = substr(digest, 2) WHERE number = 1",
+            "0001_ledger differs from the one",
+        ),
+        (
+            "INSERT INTO public.harness_migrations VALUES (999, 'later', 'x')",
+            "DELETE FROM public.harness_migrations WHERE number = 999",
+            r"\[999\] that this harness does not know",
+        ),
+    ],
+)
+def test_a_ledger_of_another_harness_is_left_alone(real: RealRig, change: str, undo: str, said: str):
+    real.ask(change)
+    try:
+        with pytest.raises(NotInitialised, match=f"{said}.*nothing was changed"):
+            migrate(real.dsn)
+    finally:
+        real.ask(undo)
+
+
+# -- locks --------------------------------------------------------------------------------------------------
+
+
+class Recorded:
+    """A connection that notes what it is asked to run."""
+
+    def __init__(self, connection: Any, notes: list[str]) -> None:
+        self._connection, self._notes = connection, notes
+
+    def execute(self, statement: Any, *parameters: Any) -> Any:
+        self._notes.append(statement if isinstance(statement, str) else statement.as_string(None))
+        return self._connection.execute(statement, *parameters)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+class RecordingDatabase(Database):
+    """Notes the statements of each transaction."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        self.transactions: list[list[str]] = []
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        with super().transaction() as connection:
+            self.transactions.append([])
+            yield Recorded(connection, self.transactions[-1])
+
+
+def locked(statements: list[str]) -> list[str]:
+    """What each statement locks, each thing once, in the order of its first lock."""
+    found: list[str] = []
+    for statement in statements:
+        if "pg_advisory_xact_lock" in statement:
+            names = ["trim lock"]
+        elif re.search(r"\bFOR (NO KEY )?(UPDATE|KEY SHARE)\b", statement):
+            names = re.findall(r"FROM ([\w.]+)", statement)
+        else:
+            names = re.findall(r"(?:UPDATE|INTO|DELETE FROM) (\w+\.\w+)", statement)
+        found += [name for name in names if name not in found]
+    return found
+
+
+@pytest.fixture
+def recording(real: RealRig) -> Iterator[RecordingDatabase]:
+    made = RecordingDatabase(real.dsn)
+    yield made
+    made.close()
+
+
+def test_a_publish_locks_in_the_order_of_the_design(real: RealRig, recording: RecordingDatabase):
+    table = real.table()
+    real.ingest(table, {0: (0, 10)})
+    claim = real.claim(table)
+    move = real.plan(table, claim, {0: 0}, {0: 10})
+    real.ledger = PostgresLedger(recording, catalog=CATALOG)
+    try:
+        real.publish(table, claim, move)
+    finally:
+        real.ledger = PostgresLedger(real.database, catalog=CATALOG)
+
+    (publishing,) = [t for t in recording.transactions if any("INSERT INTO harness.versions" in s for s in t)]
+    assert locked(publishing) == [
+        "harness.tables",
+        "public.iceberg_tables",
+        "harness.moves",
+        "harness.lake_positions",
+        "harness.versions",
+        "harness.outbox",
+        "harness.claims",
+    ]
+    assert "harness.claims" in publishing[-1]  # the fence is the last word
+
+
+def test_a_retire_locks_in_the_order_of_the_design(real: RealRig, recording: RecordingDatabase):
+    table = real.table()
+    real.ingest(table, {0: (0, 10)})
+    real.segments.rotate(table)
+    real.move(table, {0: 0}, {0: 10})
+    real.pass_time(timedelta(days=2))
+    claim = real.claim(table, Stage.EXPIRE)
+
+    assert len(Upkeep(recording, real.catalog).trim(table, claim).retire) == 1
+
+    (retiring,) = [t for t in recording.transactions if any("trim_floor = " in s for s in t)]
+    found = [name for name in locked(retiring) if name != "harness.moves"]  # orphaned moves: no publish waits there
+    assert found == [
+        "harness.tables",
+        "harness.lake_positions",
+        "trim lock",
+        "harness.leases",
+        "harness.segments",
+        "harness.claims",
+    ]
+    assert "harness.claims" in retiring[-1]
+
+
+@pytest.mark.parametrize("refused_offsets", [range(0), range(5)], ids=["rows", "no rows"])
+def test_a_segment_is_closed_after_the_writer_that_is_in_it(real: RealRig, refused_offsets: range):
+    """Else a row could lie above the `max_hi` by which the segment is retired."""
+    table = real.table()
+    claim = real.claim(table, Stage.INGEST)
+    segment = real.segments.open_segment(table)
+    writer = real.writer(table, claim)
+    closing = threading.Thread(target=lambda: real.segments.rotate(table))
+
+    def waits() -> bool:
+        found = real.ask(
+            "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        return bool(found[0]["n"])
+
+    def meanwhile() -> None:
+        closing.start()
+        wait_until(waits, "closing waits for the writer", deadline_s=8)
+
+    writer.commit(segment, [decoded(table, 0, 0, 5, refused=refused_offsets)], confirm=meanwhile)
+    closing.join(30)
+    writer.close()
+
+    assert next((s.state, s.max_hi) for s in real.segments.all(table)) == ("closed", {0: 5, 1: 0})
+
+
+def test_a_decision_to_retire_waits_for_the_reader_that_is_looking(real: RealRig):
+    table = real.table()
+    claim = real.claim(table, Stage.EXPIRE)
+    trimming = threading.Thread(target=lambda: real.upkeep.trim(table, claim))
+    with psycopg.connect(session_dsn(real.dsn, role=READER), row_factory=dict_row) as looking:
+        looking.execute(postgres.sql("reads/share_trim_lock"), {"table_id": table.table_id})
+        trimming.start()
+
+        def waits() -> bool:
+            found = real.ask("SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+            return bool(found[0]["n"])
+
+        wait_until(waits, "the decision waits for the reader", deadline_s=8)
+    trimming.join(30)
+    assert not trimming.is_alive()
+
+
+def test_a_thief_waits_for_the_commit_that_was_fenced_in_time(real: RealRig):
+    """Between the fence and COMMIT nobody may take the claim over, or two holders would have effect."""
+    table = real.table()
+    claim = real.claim(table)
+    with real.database.transaction() as connection:
+        real.ledger._check_claim(connection, claim)  # type: ignore[attr-defined]
+        with psycopg.connect(session_dsn(real.dsn, role=WORKER)) as thief:
+            thief.execute("SET LOCAL lock_timeout = '50ms'")
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                thief.execute(
+                    postgres.sql("ledger/lock_claim"), {"table_id": table.table_id, "stage": "tier", "shard": 0}
+                )
+
+
+# -- a ledger that was changed by hand ----------------------------------------------------------------------
+
+
+def test_a_lake_position_that_disagrees_with_the_head_stops_the_publish(real: RealRig):
+    table = real.table()
+    real.ingest(table, {0: (0, 10)})
+    claim = real.claim(table)
+    move = real.plan(table, claim, {0: 0}, {0: 10})
+    real.ask("UPDATE harness.lake_positions SET stream_hi = 3 WHERE table_id = %s", [table.table_id])
+    before = real.contents(table)
+
+    with pytest.raises(BoundaryGap, match="partition 0: it starts at offset 0, its row in lake_positions ends"):
+        real.publish(table, claim, move)
+    assert real.contents(table) == before

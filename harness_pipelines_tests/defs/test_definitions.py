@@ -1,0 +1,194 @@
+"""Dagster runs the same stages as `harness run`, and what it shows is what the ledger committed."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from dagster import (
+    AssetKey,
+    DagsterInstance,
+    Definitions,
+    RunRequest,
+    SensorResult,
+    SkipReason,
+    build_sensor_context,
+)
+
+from harness_pipelines.audit import checks
+from harness_pipelines.defs.definitions import TABLES_FOLDER, build, known_specs
+from harness_pipelines.defs.resources import HarnessResource
+from harness_pipelines.defs.tables import STAGE_TAG, TABLE_TAG, job_name
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stores.buffer import SegmentWriter
+from harness_pipelines.stores.postgres import LedgerBusy
+from harness_pipelines_tests.rig import TableRig
+
+
+@pytest.fixture
+def environment(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The addresses as a code server gets them."""
+    for name, value in {
+        "HARNESS_HOME": str(settings.home),
+        "HARNESS_DSN": settings.dsn,
+        "HARNESS_KAFKA": settings.kafka,
+        "HARNESS_SPARK": settings.spark,
+        "HARNESS_WAREHOUSE": settings.warehouse,
+    }.items():
+        monkeypatch.setenv(name, value or "")
+
+
+@pytest.fixture
+def instance() -> Iterator[DagsterInstance]:
+    with DagsterInstance.ephemeral() as made:
+        yield made
+
+
+@pytest.fixture
+def definitions(rig: TableRig, environment: None) -> Definitions:
+    return build([rig.table.spec])
+
+
+def run(definitions: Definitions, rig: TableRig, stage: Stage, instance: DagsterInstance) -> Any:
+    return definitions.resolve_job_def(job_name(rig.name, stage)).execute_in_process(instance=instance)
+
+
+def metadata(result: Any, key: AssetKey) -> dict[str, Any]:
+    [event] = [e for e in result.get_asset_materialization_events() if e.asset_key == key]
+    return {name: value.value for name, value in event.materialization.metadata.items()}
+
+
+def sensed(definitions: Definitions, instance: DagsterInstance) -> list[RunRequest | SkipReason]:
+    sensor = definitions.resolve_sensor_def("harness_wake")
+    with build_sensor_context(instance=instance, resources={"harness": HarnessResource()}) as context:
+        found = sensor(context)
+        assert not isinstance(found, SensorResult)
+        return list(found)  # type: ignore[arg-type]  # a generator of requests
+
+
+def test_a_folder_of_specs_loads_without_any_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TABLES_FOLDER, str(Path(__file__).parent / "tables"))
+
+    specs = known_specs()
+
+    assert [spec.table for spec in specs] == ["shop.orders"]
+    keys = {key.to_user_string() for key in build(specs).resolve_asset_graph().get_all_asset_keys()}
+    assert {"kafka/orders", "shop/orders/ingest", "shop/orders/buffer", "shop/orders/tier", "shop/orders"} == keys
+
+
+def test_without_a_ledger_there_are_no_tables_and_loading_succeeds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in [name for name in os.environ if name.startswith("HARNESS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
+
+    assert known_specs() == []
+
+
+def test_runs_of_ingest_and_tier_name_the_moves_that_the_ledger_committed(
+    rig: TableRig, definitions: Definitions, instance: DagsterInstance
+) -> None:
+    rig.produce(100)
+    prefix = [rig.table.spec.namespace, rig.table.spec.name]
+
+    ingested = run(definitions, rig, Stage.INGEST, instance)
+    assert ingested.success
+    rig.assert_exact()
+    tiered = run(definitions, rig, Stage.TIER, instance)
+
+    assert tiered.success
+    rig.assert_exact()
+    committed = {m["move_id"]: m for m in rig.stores.ledger.moves(rig.table.row) if m["state"] == "COMMITTED"}
+    for result, key in ((ingested, "ingest"), (ingested, "buffer"), (tiered, "tier")):
+        assert metadata(result, AssetKey([*prefix, key]))["move"] in committed
+    shown = metadata(tiered, AssetKey(prefix))
+    assert shown["version"] == rig.stores.ledger.head(rig.table.row).version
+    [run_of_tier] = {m["run_id"] for m in committed.values() if m["stage"] == "tier"}
+    assert run_of_tier == tiered.run_id
+
+
+def test_a_tick_requests_what_is_due_and_skips_when_nothing_is(
+    rig: TableRig, definitions: Definitions, instance: DagsterInstance
+) -> None:
+    assert all(isinstance(found, SkipReason) for found in sensed(definitions, instance))
+    rig.produce(10)
+
+    [request] = sensed(definitions, instance)
+
+    assert isinstance(request, RunRequest)
+    assert request.job_name == job_name(rig.name, Stage.INGEST)
+    assert request.tags[TABLE_TAG] == rig.name
+    assert request.tags[STAGE_TAG] == Stage.INGEST
+
+
+def test_a_tick_leaves_a_stage_to_the_worker_that_holds_its_claim(
+    rig: TableRig, definitions: Definitions, instance: DagsterInstance
+) -> None:
+    rig.produce(10)
+    claim = rig.claim(Stage.INGEST)
+
+    assert all(isinstance(found, SkipReason) for found in sensed(definitions, instance))
+    rig.stores.ledger.release(claim)
+    assert any(isinstance(found, RunRequest) for found in sensed(definitions, instance))
+
+
+def test_a_failed_run_is_red_says_why_and_does_not_block_its_retry(
+    rig: TableRig, definitions: Definitions, instance: DagsterInstance
+) -> None:
+    rig.produce(10)
+    [first] = sensed(definitions, instance)
+    step = f"{job_name(rig.name, Stage.INGEST).removesuffix('ingest')}take"
+    with patch.object(SegmentWriter, "commit", side_effect=LedgerBusy("a lock was not granted")):
+        failed = definitions.resolve_job_def(job_name(rig.name, Stage.INGEST)).execute_in_process(
+            instance=instance,
+            raise_on_error=False,
+            run_config={"ops": {step: {"config": {"for_s": 3}}}},
+            tags={TABLE_TAG: rig.name, STAGE_TAG: Stage.INGEST.value},
+        )
+    assert not failed.success
+    assert "a lock was not granted" in str(failed.get_step_failure_events()[0].event_specific_data)
+
+    [again] = sensed(definitions, instance)
+
+    assert isinstance(first, RunRequest)
+    assert isinstance(again, RunRequest)
+    assert first.run_key != again.run_key
+
+
+def test_checks_pass_on_a_whole_table_and_name_what_a_doctored_ledger_lacks(rig: TableRig) -> None:
+    rig.produce(50)
+    rig.ingest()
+    table, stores = rig.table.row, rig.stores
+    assert {name: check(stores, table).passed for name, check in checks.CHECKS.items()} == dict.fromkeys(
+        checks.CHECKS, True
+    )
+
+    with stores.database.session() as connection:
+        connection.execute(
+            "UPDATE harness.moves SET rows = rows + 1, lo = jsonb_set(lo, '{0}', '7') "
+            "WHERE table_id = %s AND stage = 'ingest' AND lo ? '0'",
+            [table.table_id],
+        )
+        connection.commit()
+
+    seams, rows = checks.no_gap_no_overlap(stores, table), checks.rows_are_conserved(stores, table)
+    assert not seams.passed
+    assert "partition 0 goes on at 7" in seams.description
+    assert not rows.passed
+    assert "101 rows taken, 0 in the lake, 100 in the buffer" in rows.description
+
+
+def test_checks_run_as_asset_checks_of_the_table(
+    rig: TableRig, definitions: Definitions, instance: DagsterInstance
+) -> None:
+    rig.produce(5)
+    rig.ingest()
+
+    result = run(definitions, rig, Stage.TIER, instance)
+
+    found = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
+    assert found == dict.fromkeys(checks.CHECKS, True)

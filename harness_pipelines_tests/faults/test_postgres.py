@@ -1,0 +1,131 @@
+"""Postgres away at the start, midway, and exactly at a COMMIT."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+import harness_pipelines as hp
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stores.postgres import Database, PostgresUnreachable
+from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.rig import Command, PostgresProxy, TableRig, await_trouble, with_session
+
+INGEST_COMMIT = b"UPDATE harness.ingest_positions i"
+PUBLISH = b"INSERT INTO harness.versions"
+
+
+@pytest.fixture
+def through(proxy: PostgresProxy, settings: Settings, harness: hp.Harness) -> Iterator[hp.Harness]:
+    """A harness whose every session goes through the proxy."""
+    with hp.connect(replace(settings, dsn=proxy.dsn)) as opened:
+        for database in (opened.stores.database, opened.stores.readers):
+            database._pool.timeout = 2.0  # how long a session is waited for; 15 s are long for a test
+        yield opened
+
+
+def over(rig: TableRig, harness: hp.Harness) -> TableRig:
+    """The same table, its worker's stores those of *harness*; reads stay on the direct way."""
+    other = object.__new__(TableRig)
+    other.__dict__.update(rig.__dict__)
+    other.harness = harness
+    return other
+
+
+def test_a_command_without_postgres_ends_with_75_and_names_the_address_and_the_way_on(settings: Settings):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert settings.dsn is not None
+        dsn = make_conninfo(settings.dsn, host="127.0.0.1", port=port, password="rosebud-4711")
+        with Command(replace(settings, dsn=dsn), "run", "faults.any", "--for", "1s") as command:
+            code, said = command.await_end()
+    assert code == 75, said
+    assert re.search(rf"Postgres at 127.0.0.1:{port} is not answering.*HARNESS_DSN.*services status", said, re.S), said
+    assert "Traceback" not in said
+    assert "rosebud" not in said
+
+
+def test_a_worker_that_loses_postgres_says_so_and_goes_on_by_itself(rig, through, proxy: PostgresProxy):
+    rig.produce(200)
+    with over(rig, through).working() as worker:
+        rig.await_exact()
+        proxy.down()
+        rig.produce(200)
+        said = await_trouble(worker, Stage.INGEST)
+        assert re.search(r"Postgres.*not answer.*nothing was written", said, re.S)
+        proxy.up()
+        rig.await_exact()
+        wait_until(lambda: not worker.progress[0].trouble, "the trouble is forgotten")
+
+
+def test_connections_cut_again_and_again_lose_and_double_nothing(rig, through, proxy: PostgresProxy):
+    with over(rig, through).working():
+        for _ in range(8):
+            rig.produce(150)
+            seen = rig.read().total()
+            proxy.cut()
+            rig.await_rows(seen + 1)
+        rig.await_exact()
+
+
+@pytest.mark.parametrize("forwards_commit", [True, False], ids=["took effect", "was lost"])
+def test_an_ingest_commit_whose_answer_is_lost_is_looked_up_and_never_repeated_blindly(
+    rig, through, proxy: PostgresProxy, forwards_commit: bool
+):
+    with over(rig, through).working():
+        rig.produce(5)
+        rig.await_exact()
+        proxy.cut_commit_after(INGEST_COMMIT, forwards_commit=forwards_commit)
+        rig.produce(100)
+        rig.await_exact()
+        rig.produce(5)
+        rig.await_exact()
+    assert proxy.cuts == 1
+
+
+@pytest.mark.parametrize("forwards_commit", [True, False], ids=["took effect", "was lost"])
+def test_a_publish_whose_answer_is_lost_is_looked_up_under_its_locks(
+    rig, through, proxy: PostgresProxy, forwards_commit: bool
+):
+    rig.produce(50)
+    rig.ingest()
+    before = rig.table.versions()[-1].version
+    proxy.cut_commit_after(PUBLISH, forwards_commit=forwards_commit)
+    over(rig, through).tier()
+    assert proxy.cuts == 1
+    rig.assert_exact()
+    assert {stream_hi for stream_hi, _ in rig.status().values()} == {50}
+    assert rig.table.versions()[-1].version == before + 1
+
+
+def test_a_read_without_postgres_fails_by_name_and_returns_nothing(rig, through, proxy: PostgresProxy):
+    rig.produce(5)
+    rig.ingest()
+    table = through.table(rig.name)
+    assert table.read().num_rows == 10
+    proxy.down()
+    with pytest.raises(PostgresUnreachable, match=rf"Postgres at 127.0.0.1:{proxy.port} is not answering"):
+        table.read()
+    proxy.up()
+    assert table.read().num_rows == 10
+
+
+def test_timeouts_that_a_user_sets_in_the_dsn_win_but_role_and_time_zone_do_not(settings: Settings):
+    assert settings.dsn is not None
+    own = with_session(settings.dsn, lock_timeout="3s", TimeZone="Asia/Tokyo", role="harness_reader")
+    database = Database(own)
+    with database.session() as connection:
+        shown = {name: _show(connection, name) for name in ("lock_timeout", "statement_timeout", "TimeZone", "role")}
+    database.close()
+    assert shown == {"lock_timeout": "3s", "statement_timeout": "2min", "TimeZone": "UTC", "role": "harness_worker"}
+
+
+def _show(connection, name: str) -> str:
+    return str(connection.execute("SELECT current_setting(%s) AS value", [name]).fetchone()["value"])

@@ -1,0 +1,170 @@
+"""Workers that are killed, stopped and woken, interrupted, or two at a time."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.rig import INGEST, TIER, Command, TableRig, WorkerProcess, with_session
+
+from .conftest import MakeRig
+
+INGEST_POINTS = ("ingest.before_commit", "ingest.in_transaction", "ingest.after_commit")
+TIER_POINTS = (
+    "tier.after_plan",
+    "tier.during_files",
+    "tier.after_files",
+    "tier.before_lock",
+    "tier.in_transaction",
+    "tier.after_commit",
+)
+QUICK = {"idle_in_transaction_session_timeout": "2s", "lock_timeout": "1s"}
+
+
+@pytest.fixture
+def quick(settings: Settings) -> Settings:
+    """The shared services with timeouts that a test can wait for."""
+    assert settings.dsn is not None
+    return replace(settings, dsn=with_session(settings.dsn, **QUICK))
+
+
+@pytest.mark.parametrize("point", INGEST_POINTS)
+def test_an_ingest_worker_killed_at_any_point_is_followed_without_loss_or_double(rig, settings, point: str):
+    rig.produce(300)
+    with WorkerProcess(settings, [rig.name], stages=INGEST, fault=f"{point}=kill", lease_s=1.0) as worker:
+        worker.await_killed()
+    rig.produce(50)
+    rig.ingest()
+    rig.assert_exact()
+
+
+@pytest.mark.parametrize("point", TIER_POINTS)
+def test_a_tier_worker_killed_at_any_point_is_followed_without_a_human_act(rig, settings, point: str):
+    rig.produce(40)
+    rig.ingest()
+    fault = f"{point}=kill"
+    with WorkerProcess(settings, [rig.name], stages=TIER, fault=fault, lease_s=1.0, until_idle=True) as worker:
+        worker.await_killed()
+    rig.assert_exact()
+    rig.tier()
+    rig.assert_exact()
+    assert set(rig.status().values()) == {(40, 40)}
+    moved = rig.stores.ledger.moves(rig.table.row)
+    assert [(m["state"], m["attempt"]) for m in moved if m["stage"] == "tier"] == [
+        ("COMMITTED", 1 if point == "tier.after_commit" else 2)
+    ]
+
+
+def test_a_worker_killed_at_random_moments_and_started_again_loses_and_doubles_nothing(rig, settings):
+    for _ in range(4):
+        moment = random.randrange(1, 600)  # pytest-randomly prints the seed
+        until = rig.read().total() + moment
+        with WorkerProcess(settings, [rig.name], stages=INGEST, lease_s=1.0):
+            for _ in range(6):
+                rig.produce(50)
+            rig.await_rows(until)
+    rig.ingest()
+    rig.assert_exact()
+
+
+def test_two_workers_on_one_table_take_every_record_once(rig: TableRig, settings: Settings):
+    with (
+        WorkerProcess(settings, [rig.name], stages=INGEST, lease_s=1.0) as one,
+        WorkerProcess(settings, [rig.name], stages=INGEST, lease_s=1.0),
+    ):
+        rig.produce(300)
+        rig.await_exact()
+        one.send(signal.SIGKILL)
+        rig.produce(300)
+        rig.await_exact()
+
+
+@pytest.mark.parametrize("fault", ["ingest.before_commit=stop@2", "ingest.in_transaction=stop@2"])
+def test_an_ingest_worker_that_slept_past_its_lease_is_replaced_and_changes_nothing_when_it_wakes(
+    rig, settings, quick, fault: str
+):
+    with WorkerProcess(quick, [rig.name], stages=INGEST, fault=fault, lease_s=1.0) as asleep:
+        rig.kafka.produce(rig.topic, 0, rig.values(10))
+        rig.await_exact()
+        rig.kafka.produce(rig.topic, 0, rig.values(10))
+        asleep.await_stopped()
+        with WorkerProcess(quick, [rig.name], stages=INGEST, lease_s=1.0):
+            rig.produce(20)
+            rig.await_exact(deadline_s=20)
+            asleep.send(signal.SIGCONT)
+            for _ in range(5):
+                rig.produce(20)
+                rig.await_exact()
+    assert asleep.was_alive, "a worker that was overtaken goes on as a stand-by"
+
+
+@pytest.mark.parametrize("fault", ["tier.after_files=stop", "tier.in_transaction=stop"])
+def test_a_tier_worker_that_slept_past_its_lease_holds_nobody_and_publishes_nothing(
+    rig, settings, quick, harness, fault: str
+):
+    rig.produce(40)
+    rig.ingest()
+    with WorkerProcess(quick, [rig.name], stages=TIER, fault=fault, lease_s=1.0, until_idle=True) as asleep:
+        asleep.await_stopped()
+        rig.assert_exact()  # readers are not held up
+        rig.worker(TIER, until_idle=True, lease_s=1.0).run()
+        rig.assert_exact()
+        assert set(rig.status().values()) == {(40, 40)}
+        version = rig.table.versions()[-1].version
+        asleep.send(signal.SIGCONT)
+        assert asleep.await_end() == 0
+    rig.assert_exact()
+    assert rig.table.versions()[-1].version == version
+    assert harness.table(rig.name).row.stopped is None
+
+
+def test_ctrl_c_while_the_command_starts_loses_nothing(rig: TableRig, settings: Settings):
+    rig.produce(20)
+    with Command(settings, "run", rig.name) as command:
+        command.send(signal.SIGINT)
+        code, said = command.await_end(deadline_s=20)
+    assert code in {130, -signal.SIGINT}, said  # the interpreter itself may not be up yet
+    rig.ingest()
+    rig.assert_exact()
+
+
+MOMENTS: dict[str, Callable[[TableRig], bool]] = {
+    "rows were committed": lambda rig: rig.read().total() > 0,
+    "a move is open": lambda rig: rig.stores.ledger.open_move(rig.table.row, Stage.TIER, shard=0) is not None,
+}
+
+
+@pytest.mark.parametrize("moment", list(MOMENTS))
+def test_ctrl_c_ends_a_worker_with_130_within_seconds_and_loses_nothing(make_rig: MakeRig, settings, moment: str):
+    rig = make_rig(tier={"max_age": "1s"})
+    rig.produce(300)
+    with Command(settings, "run", rig.name) as command:
+        wait_until(lambda: MOMENTS[moment](rig), moment, deadline_s=60)
+        command.send(signal.SIGINT)
+        began = time.monotonic()
+        code, said = command.await_end(deadline_s=20)
+        assert time.monotonic() - began < 10
+    assert code == 130, said
+    assert "stopping after the current transaction" in said
+    assert "Traceback" not in said
+    assert not _claims(rig), "an ended worker gives its claims back"
+    rig.ingest()
+    rig.assert_exact()
+
+
+def _claims(rig: TableRig) -> list[str]:
+    """Stages of the table that somebody holds now."""
+    with rig.stores.database.session() as connection:
+        found = connection.execute(
+            "SELECT stage FROM harness.claims WHERE table_id = %s AND lease_until > clock_timestamp()",
+            [rig.table.row.table_id],
+        ).fetchall()
+    return [row["stage"] for row in found]

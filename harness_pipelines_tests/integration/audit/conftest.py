@@ -1,0 +1,140 @@
+"""A table with records in every tier, and ways to damage it behind the harness's back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pyarrow.parquet as pq
+import pytest
+
+import harness_pipelines as hp
+from harness_pipelines.client import Harness, Table
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.services import Endpoints
+from harness_pipelines.stages.worker import Worker, WorkerOptions
+from harness_pipelines_tests.producer import KafkaRig
+
+COLUMNS = {"id": {"type": "long", "required": True}, "price": "decimal(12,2)", "name": "string", "tags": "list<string>"}
+LAKE, BUFFER, TAIL = 100, 50, 10  #: records per partition and tier; the third of each partition and tier is refused
+ONLY_INGEST = frozenset({Stage.INGEST})
+
+
+def record(number: int) -> bytes:
+    return b'{"id": %d, "price": %d.25, "name": "n %d", "tags": ["a", "%d"]}' % (number, number, number, number)
+
+
+def records(first: int, count: int) -> list[bytes]:
+    made = [record(first + i) for i in range(count)]
+    made[2] = b'{"id": "no number"}'
+    return made
+
+
+@dataclass
+class Rig:
+    """One table, its topic, and the hands that damage it."""
+
+    harness: Harness
+    kafka: KafkaRig
+    table: Table
+    dsn: str = field(repr=False)
+
+    @property
+    def topic(self) -> str:
+        return self.table.spec.topic
+
+    def work(self, stages: frozenset[Stage] = frozenset(Stage)) -> None:
+        Worker(self.harness.stores, [self.table.row], WorkerOptions(until_idle=True, stages=stages)).run()
+
+    def sql(self, text: str, *parameters: object) -> list[Any]:
+        with psycopg.connect(self.dsn) as connection:
+            cursor = connection.execute(text, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def lake_files(self, partition: int) -> list[str]:
+        from harness_pipelines.stores.lake_scan import pinned
+
+        view = pinned(self.harness.stores.ledger.head(self.table.row).stream.metadata)
+        return [urlsplit(f.data.file_path).path for f in view.files if f.partition == partition]
+
+    def segment(self) -> str:
+        (name,) = self.sql("SELECT segment FROM harness.segments WHERE table_id = %s", self.table.row.table_id)[0]
+        return f"harness_buffer.{name}"
+
+
+def make(endpoints: Endpoints, *, partitions: int, **spec: object) -> Rig:
+    assert endpoints.kafka is not None
+    assert endpoints.postgres is not None
+    harness = hp.connect(home=endpoints.home)
+    harness.init()
+    kafka = KafkaRig(endpoints.kafka)
+    topic = kafka.create(partitions, topic=f"audit_{uuid.uuid4().hex[:8]}")
+    table = harness.apply(hp.TableSpec(table=f"audit.{topic}", topic=topic, columns=COLUMNS, **spec))
+    return Rig(harness=harness, kafka=kafka, table=table, dsn=endpoints.postgres)
+
+
+@pytest.fixture(scope="package")
+def whole(endpoints: Endpoints) -> Iterator[Rig]:
+    """Records in lake, buffer, quarantine and tail. Tests that damage it repair it again."""
+    rig = make(endpoints, partitions=2)
+    try:
+        for partition in range(2):
+            rig.kafka.produce(rig.topic, partition, records(0, LAKE), key=b"k")
+        rig.work()
+        for partition in range(2):
+            rig.kafka.produce(rig.topic, partition, records(LAKE, BUFFER))
+        rig.work(ONLY_INGEST)
+        for partition in range(2):
+            rig.kafka.produce(rig.topic, partition, records(LAKE + BUFFER, TAIL))
+        yield rig
+    finally:
+        rig.kafka.close()
+        rig.harness.close()
+
+
+@pytest.fixture
+def fresh(endpoints: Endpoints) -> Iterator[Rig]:
+    """A table of one partition of which nothing was read yet."""
+    rig = make(endpoints, partitions=1)
+    yield rig
+    rig.kafka.close()
+    rig.harness.close()
+
+
+@pytest.fixture
+def rewritten(whole: Rig) -> Iterator[object]:
+    """`rewrite(partition, change)` replaces a data file in place by ``change(its table)``; undone at the end."""
+    undo: list[tuple[str, bytes]] = []
+
+    def rewrite(partition: int, change: object) -> None:
+        path = whole.lake_files(partition)[0]
+        with open(path, "rb") as file:
+            undo.append((path, file.read()))
+        assert callable(change)
+        pq.write_table(change(pq.read_table(path, partitioning=None)), path)
+
+    yield rewrite
+    for path, content in undo:
+        with open(path, "wb") as file:
+            file.write(content)
+
+
+@pytest.fixture
+def without_row(whole: Rig) -> Iterator[object]:
+    """`remove(table, condition)` deletes rows of Postgres by hand; they come back at the end."""
+    undo: list[tuple[str, str]] = []
+
+    def remove(table: str, condition: str) -> None:
+        kept = f"public.kept_{uuid.uuid4().hex[:8]}"
+        whole.sql(f"CREATE TABLE {kept} AS SELECT * FROM {table} WHERE {condition}")
+        whole.sql(f"DELETE FROM {table} WHERE {condition}")
+        undo.append((table, kept))
+
+    yield remove
+    for table, kept in undo:
+        whole.sql(f"INSERT INTO {table} SELECT * FROM {kept}")
+        whole.sql(f"DROP TABLE {kept}")

@@ -1,0 +1,55 @@
+"""Worlds on the shared services."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from harness_pipelines.services import Endpoints
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stores.postgres import migrate
+from harness_pipelines.stores.spark import open_spark
+from harness_pipelines_tests.integration.read.world import World, standard_rows
+
+
+@pytest.fixture(scope="session")
+def dsn(endpoints: Endpoints) -> str:
+    """A database with the ledger's schema and roles."""
+    assert endpoints.postgres is not None
+    migrate(endpoints.postgres)
+    return endpoints.postgres
+
+
+@pytest.fixture(scope="session")
+def spark(endpoints: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session on the shared Spark Connect server."""
+    settings = endpoints.fill(Settings(home=tmp_path_factory.mktemp("home")))
+    session = open_spark(settings)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def world(dsn: str, tmp_path: Path) -> Iterator[World]:
+    """An empty table of standard columns."""
+    found = World(dsn, tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def union(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Three partitions: lake [0, 300), buffer [300, 400), and leftovers of each tier in the other's range.
+
+    The lake has three files per partition; the last reaches to 320. Segments hold [250, 350) and [350, 420).
+    """
+    made = World(dsn, tmp_path_factory.mktemp("lake"))
+    for low, high in ((0, 100), (100, 200), (200, 320)):
+        made.append_to_lake(*(standard_rows(made, p, low, high) for p in range(3)))
+    for low, high in ((250, 350), (350, 420)):
+        made.add_segment(*(standard_rows(made, p, low, high) for p in range(3)))
+    yield made
+    made.close()

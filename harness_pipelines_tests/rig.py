@@ -1,0 +1,473 @@
+"""What the tests of whole tables share: a topic with its table, workers in threads and processes, and the judge.
+
+The judge is the producer's own log: a read must give exactly the acknowledged records, each once, and the ledger is
+never asked.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+import harness_pipelines as hp
+from harness_pipelines import faults
+from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.services import Endpoints
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stages.worker import Worker, WorkerOptions
+from harness_pipelines.stores.open import Stores
+from harness_pipelines_tests.producer import KafkaRig, wait_until
+
+COLUMNS: Mapping[str, Any] = {"id": {"type": "long", "required": True}, "n": "int", "s": "string"}
+ALL = frozenset(Stage)
+INGEST = frozenset({Stage.INGEST})
+TIER = frozenset({Stage.TIER})
+COORDINATES = ("_kafka_partition", "_kafka_offset")
+DEADLINE_S = 60.0
+Row = tuple[int, int, int]  #: partition, offset, id
+
+
+def good(number: int) -> bytes:
+    """A value that fits `COLUMNS`."""
+    return b'{"id":%d,"n":%d,"s":"row %d"}' % (number, number % 100, number)
+
+
+def settings_for(endpoints: Endpoints, home: Path, **changes: Any) -> Settings:
+    """Settings of the shared services, with *changes* for what a test replaces."""
+    jars = os.environ.get("HARNESS_JARS")
+    return replace(
+        Settings(
+            home=home,
+            dsn=endpoints.postgres,
+            kafka=endpoints.kafka,
+            spark=endpoints.spark,
+            warehouse=endpoints.warehouse,
+            jars=Path(jars) if jars else None,
+        ),
+        **changes,
+    )
+
+
+def environment(settings: Settings, **more: str) -> dict[str, str]:
+    """The environment of a command that shall use *settings*."""
+    named = {
+        "HARNESS_HOME": str(settings.home),
+        "HARNESS_DSN": settings.dsn or "",
+        "HARNESS_KAFKA": settings.kafka or "",
+        "HARNESS_SPARK": settings.spark or "",
+        "HARNESS_WAREHOUSE": settings.warehouse or "",
+        "PYTHONUNBUFFERED": "1",
+    }
+    # A Connect session of this process marks its environment; a command decides for itself.
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
+    return {**inherited, **named, **more}
+
+
+def with_session(dsn: str, **options: str) -> str:
+    """*dsn* with session settings of its own, as a user writes them."""
+    return make_conninfo(dsn, options=" ".join(f"-c {name}={value}" for name, value in options.items()))
+
+
+class TableRig:
+    """One topic, its table, and what a read of it must show."""
+
+    def __init__(
+        self,
+        harness: hp.Harness,
+        kafka: KafkaRig,
+        *,
+        partitions: int = 2,
+        topic_config: dict[str, str] | None = None,
+        **spec: Any,
+    ) -> None:
+        self.harness, self.kafka = harness, kafka
+        self.topic = kafka.create(partitions, topic=f"f_{uuid.uuid4().hex[:10]}", config=topic_config)
+        self.table = harness.apply(
+            hp.TableSpec.model_validate(
+                {"table": f"faults.{self.topic}", "topic": self.topic, "columns": COLUMNS, **spec}
+            )
+        )
+        self._next = 0
+        self._misfits: set[tuple[int, int]] = set()
+
+    @property
+    def name(self) -> str:
+        return self.table.name
+
+    @property
+    def stores(self) -> Stores:
+        return self.harness.stores
+
+    # -- the producer's side --------------------------------------------------------------------------------
+
+    def values(self, count: int) -> list[bytes]:
+        """The next *count* values that fit."""
+        first, self._next = self._next, self._next + count
+        return [good(i) for i in range(first, first + count)]
+
+    def produce(self, count: int) -> None:
+        """Produce *count* good records to every partition and wait for their acknowledgement."""
+        for partition in self.kafka.acked(self.topic):
+            self.kafka.produce(self.topic, partition, self.values(count))
+
+    def produce_misfit(self, value: bytes | None, partition: int = 0) -> int:
+        """Produce a record that must end in quarantine; returns its offset."""
+        [offset] = self.kafka.produce(self.topic, partition, [value])
+        self._misfits.add((partition, offset))
+        return offset
+
+    @property
+    def truth(self) -> Counter[Row]:
+        """Every acknowledged record that fits."""
+        return Counter(
+            (partition, offset, orjson.loads(value or b"null")["id"])
+            for partition, records in self.kafka.acked(self.topic).items()
+            for offset, value in records.items()
+            if (partition, offset) not in self._misfits
+        )
+
+    # -- the reader's side ----------------------------------------------------------------------------------
+
+    def read(self, **options: Any) -> Counter[Row]:
+        """What a read shows now; a doubled row counts twice."""
+        found = self.table.read(columns=["id", *COORDINATES], **options)
+        return Counter(zip(*(found.column(name).to_pylist() for name in (*COORDINATES, "id")), strict=True))
+
+    def quarantine(self) -> dict[tuple[int, int], tuple[str, str, bytes | None]]:
+        """{(partition, offset): (reason, detail, value)} of the refused records."""
+        with self.stores.database.session() as connection:
+            rows = connection.execute(
+                'SELECT partition, "offset", reason, detail, value FROM harness.quarantine WHERE table_id = %s',
+                [self.table.row.table_id],
+            ).fetchall()
+        return {(r["partition"], r["offset"]): (r["reason"], r["detail"], r["value"]) for r in rows}
+
+    def assert_exact(self) -> None:
+        """A read gives the producer's log: nothing lost, nothing doubled, nothing else; misfits are in quarantine."""
+        found, truth = self.read(), self.truth
+        assert found == truth, f"lost {sorted(truth - found)[:5]}, too many {sorted(found - truth)[:5]}"
+        assert set(self.quarantine()) == self._misfits
+
+    def await_exact(self, *, deadline_s: float = DEADLINE_S) -> None:
+        """Wait until a read has as many rows as were acknowledged, then judge. No read on the way may be wrong."""
+        self.await_rows(self.truth.total(), deadline_s=deadline_s)
+        self.assert_exact()
+
+    def await_rows(self, count: int, *, deadline_s: float = DEADLINE_S) -> None:
+        """Wait until a read has at least *count* rows; none on the way may show one that nobody produced, or twice."""
+
+        def there() -> bool:
+            found = self.read()
+            assert not found - self.truth, f"rows that nobody produced: {sorted(found - self.truth)[:5]}"
+            return found.total() >= count
+
+        wait_until(there, f"{count} records of {self.name} are read", deadline_s=deadline_s)
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    def ingest(self) -> None:
+        """Take what the log has into the buffer and stop."""
+        self.worker(INGEST, until_idle=True).run()
+
+    def tier(self) -> None:
+        """Move what is buffered to the lake and stop."""
+        self.worker(TIER, until_idle=True).run()
+
+    def worker(self, stages: frozenset[Stage] = ALL, *, lease_s: float = 5.0, until_idle: bool = False) -> Worker:
+        options = WorkerOptions(stages=stages, until_idle=until_idle, lease=timedelta(seconds=lease_s))
+        return Worker(self.stores, [self.table.row], options)
+
+    @contextmanager
+    def working(self, stages: frozenset[Stage] = INGEST, *, lease_s: float = 5.0) -> Iterator[Worker]:
+        """A worker in a thread; what ended it, if anything did, is raised at the end."""
+        with running(self.worker(stages, lease_s=lease_s)) as worker:
+            yield worker
+
+    def claim(self, stage: Stage, *, lease_s: float = 60.0) -> Claim:
+        claim = self.stores.ledger.claim(
+            self.table.row, stage, shard=0, holder=str(uuid.uuid4()), lease=timedelta(seconds=lease_s)
+        )
+        assert claim is not None, f"{stage} of {self.name} is claimed by somebody"
+        return claim
+
+    def status(self) -> dict[int, tuple[int, int]]:
+        """{partition: (stream_hi, buffer_hi)}."""
+        return {p.partition: (p.bounds.stream_hi, p.bounds.buffer_hi) for p in self.table.positions()}
+
+
+@contextmanager
+def running(worker: Worker) -> Iterator[Worker]:
+    """Run *worker* in a thread while the block lasts."""
+    ended: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            worker.run(every_s=0.05)
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        worker.stop.set()
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive(), "the worker did not stop"
+    if ended:
+        raise ended[0]
+
+
+def await_trouble(worker: Worker, stage: Stage, *, table: int = 0, deadline_s: float = DEADLINE_S) -> str:
+    """Wait until *stage* says what it waits for, and return it."""
+    trouble = worker.progress[table].trouble
+    wait_until(lambda: stage in trouble, f"{stage} is in trouble", deadline_s=deadline_s)
+    return trouble[stage]
+
+
+# -- processes ----------------------------------------------------------------------------------------------
+
+
+class WorkerProcess:
+    """A worker in a process of its own, to be killed, stopped and woken. Ends with the block."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        tables: Sequence[str],
+        *,
+        stages: frozenset[Stage] = ALL,
+        fault: str = "",
+        lease_s: float = 3.0,
+        until_idle: bool = False,
+    ) -> None:
+        options = WorkerOptions(stages=stages, until_idle=until_idle, lease=timedelta(seconds=lease_s))
+        self.was_alive = False  #: until the block ended
+        self._process = _FORKS.Process(target=_work, args=(settings, tuple(tables), options, fault), daemon=True)
+
+    def __enter__(self) -> WorkerProcess:
+        self._process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.was_alive = self._process.is_alive()
+        if self.was_alive:
+            self.send(signal.SIGKILL)
+        self._process.join(10)
+        self._process.close()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.exitcode
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def await_killed(self) -> None:
+        """Wait until its armed crash point killed it."""
+        wait_until(lambda: self.exit_code is not None, "the crash point was reached", deadline_s=DEADLINE_S)
+        assert self.exit_code == -signal.SIGKILL
+
+    def await_end(self) -> int:
+        """Wait until it ends by itself; returns its exit code."""
+        wait_until(lambda: self.exit_code is not None, "the worker ended", deadline_s=DEADLINE_S)
+        assert self.exit_code is not None
+        return self.exit_code
+
+    def await_stopped(self) -> None:
+        """Wait until its armed crash point stopped it."""
+        wait_until(lambda: _state(self.pid) == "T", "the stop point was reached", deadline_s=DEADLINE_S)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return "gone"
+
+
+def _work(settings: Settings, tables: tuple[str, ...], options: WorkerOptions, fault: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faults.arm_from({"HARNESS_FAULT": fault})
+    with hp.connect(settings) as harness:
+        Worker(harness.stores, [harness.table(name).row for name in tables], options).run()
+
+
+#: A process that has imported everything and has no threads; workers are forked from it within milliseconds.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(
+    ["harness_pipelines.stages.worker", "harness_pipelines.stores.open", "harness_pipelines_tests.rig"]
+)
+
+
+class Command:
+    """A `harness` command in a process of its own."""
+
+    def __init__(self, settings: Settings, *arguments: str, fault: str = "") -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "harness_pipelines.cli.main", *arguments],
+            env=environment(settings, HARNESS_FAULT=fault),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def await_end(self, *, deadline_s: float = DEADLINE_S) -> tuple[int, str]:
+        """Exit code, and what it said on both outputs."""
+        out, err = self._process.communicate(timeout=deadline_s)
+        return self._process.returncode, out + err
+
+
+# -- between the harness and Postgres -----------------------------------------------------------------------
+
+
+class PostgresProxy:
+    """A TCP proxy in front of Postgres, that goes down, comes back, and loses the answer of a chosen COMMIT.
+
+    Bounded: it ends with `close`, and no wait in it is longer than a second.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        place = conninfo_to_dict(dsn)
+        self._target = (str(place.get("host") or "127.0.0.1"), int(place.get("port") or 5432))
+        self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
+        self._listener: socket.socket | None = None
+        self._marker: bytes | None = None
+        self._forwards_commit = True
+        self.cuts = 0  #: COMMITs that were cut
+        self.port = 0
+        self.up()
+        self.dsn = make_conninfo(dsn, host="127.0.0.1", hostaddr=None, port=self.port)
+
+    def up(self) -> None:
+        """Let connections through."""
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self.port))
+        listener.listen(64)
+        self.port = listener.getsockname()[1]
+        self._listener = listener
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def down(self) -> None:
+        """Cut all connections and refuse new ones."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the accept
+            listener.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """Cut all connections; new ones are let through."""
+        with self._lock:
+            cut, self._open = self._open, []
+        for one in cut:
+            _end(one)
+
+    def cut_commit_after(self, marker: bytes, *, forwards_commit: bool) -> None:
+        """Cut the next connection at the COMMIT of a transaction in which it sent *marker*.
+
+        With *forwards_commit* Postgres commits and only its answer is lost, else the COMMIT itself is lost.
+        """
+        self._forwards_commit, self._marker = forwards_commit, marker
+
+    def close(self) -> None:
+        self.down()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+                server = socket.create_connection(self._target, timeout=5)
+            except OSError:
+                return
+            server.settimeout(None)
+            for one in (client, server):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._open += [client, server]
+            for source, sink, forward in ((client, server, self._requests()), (server, client, None)):
+                threading.Thread(target=self._pump, args=(source, sink, forward), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, watch: Callable[[bytes], bool] | None) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if watch is not None and watch(data):
+                    self._cut_here(client=source, server=sink, data=data)
+                    return
+                sink.sendall(data)
+        _end(source)
+        _end(sink)
+
+    def _requests(self) -> Callable[[bytes], bool]:
+        """Tells of each piece that a client sends whether it holds the COMMIT that is to be cut."""
+        seen = False
+        before = b""
+
+        def watch(data: bytes) -> bool:
+            nonlocal seen, before
+            marker, text = self._marker, before[-200:] + data
+            before = data
+            if marker is None:
+                seen = False
+                return False
+            seen = seen or marker in text
+            if seen and b"COMMIT" in data:
+                self._marker = None
+                return True
+            return False
+
+        return watch
+
+    def _cut_here(self, *, client: socket.socket, server: socket.socket, data: bytes) -> None:
+        self.cuts += 1
+        with self._lock:
+            self._open = [one for one in self._open if one not in (client, server)]
+        if self._forwards_commit:
+            # Nothing reaches the client from here on: the pump of the answers ends when it tries.
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+                server.sendall(data)
+            return
+        _end(client)
+        _end(server)
+
+
+def _end(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()

@@ -1,0 +1,132 @@
+"""The command line's frame: lazy commands, exit codes, JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from harness_pipelines.cli import main
+from harness_pipelines.cli.output import emit, json_option
+from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain, UsageError
+
+SLOW_MODULES = {
+    "confluent_kafka",
+    "dagster",
+    "pandas",
+    "psycopg",
+    "pyarrow",
+    "pydantic",
+    "pyiceberg",
+    "pyspark",
+    "rich",
+}
+
+
+def run_failing(error: BaseException):
+    @click.group(cls=main.LazyGroup)
+    def group() -> None:
+        """Stands for `harness`."""
+
+    @group.command()
+    def fail() -> None:
+        raise error
+
+    return CliRunner().invoke(group, ["fail"])
+
+
+def test_help_lists_every_command_and_imports_nothing_slow():
+    code = (
+        "import sys; sys.argv = ['harness', '--help']\n"
+        "from harness_pipelines.cli.main import main\n"
+        "try: main()\n"
+        "finally: print('\\n'.join(sys.modules), file=sys.stderr)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert all(f"  {name}" in shown.stdout for name in main.COMMANDS)
+    assert SLOW_MODULES.isdisjoint(shown.stderr.splitlines())
+
+
+def test_every_command_can_be_loaded():
+    with click.Context(main.cli) as context:
+        assert all(main.cli.get_command(context, name) for name in main.cli.list_commands(context))
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [(HarnessError, 1), (UsageError, 2), (TryAgain, 75), (OutcomeUnknown, 76)], ids=lambda x: str(x)
+)
+def test_an_error_of_ours_is_one_message_and_its_exit_code(kind, code):
+    result = run_failing(kind("table shop.orders: nothing was written"))
+
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr == "harness: table shop.orders: nothing was written\n"
+
+
+def test_a_message_never_shows_a_password():
+    assert "hunter2" not in run_failing(HarnessError("cannot reach postgresql://me:hunter2@db/x")).stderr
+
+
+def test_ctrl_c_ends_with_130_and_one_clean_line():
+    result = run_failing(KeyboardInterrupt())
+
+    assert result.exit_code == 130
+    assert result.stderr.strip() == "harness: interrupted"
+
+
+def test_wrong_usage_ends_with_2_and_names_what_was_meant():
+    result = CliRunner().invoke(main.cli, ["servics"])
+
+    assert result.exit_code == 2
+    assert "services" in result.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(shell):
+    result = CliRunner().invoke(main.cli, ["completion", shell], prog_name="harness")
+
+    assert result.exit_code == 0
+    assert "_HARNESS_COMPLETE" in result.stdout
+
+
+@click.command()
+@json_option
+def a_command(json_target: str | None) -> None:
+    emit(
+        {"rows": 3, "at": datetime(2026, 1, 2, tzinfo=UTC), "sum": Decimal("1.10")},
+        json_target,
+        lambda: print("3 rows"),
+    )
+
+
+def test_without_json_people_get_their_form():
+    assert CliRunner().invoke(a_command, []).stdout == "3 rows\n"
+
+
+def test_json_prints_one_object_and_nothing_else():
+    shown = CliRunner().invoke(a_command, ["--json"]).stdout
+
+    assert json.loads(shown) == {"rows": 3, "at": "2026-01-02T00:00:00+00:00", "sum": "1.10"}
+
+
+def test_json_with_a_file_writes_it_there_and_shows_the_form_for_people(tmp_path):
+    result = CliRunner().invoke(a_command, ["--json", str(tmp_path / "new" / "out.json")])
+
+    assert json.loads((tmp_path / "new" / "out.json").read_text())["rows"] == 3
+    assert result.stdout == "3 rows\n"
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["out.json"]
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+
+    result = CliRunner().invoke(a_command, ["--json", str(tmp_path / "file" / "out.json")])
+
+    assert result.exit_code == 1
+    assert "out.json" in result.stderr

@@ -1,0 +1,53 @@
+"""Bars and figures that people read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness_pipelines.cli import render
+from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.stores.ports import PartitionStatus
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=3, max_size=3))
+def test_a_bar_never_hides_a_tier_that_holds_something_and_never_outgrows_its_width(sizes):
+    found = render.cells(sizes, scale=sum(sizes), width=48)
+
+    assert sum(found) <= 48
+    assert [size > 0 for size in sizes] == [count > 0 for count in found]
+
+
+def test_bars_of_partitions_share_one_scale():
+    spans = [
+        render.Spans(partition=0, lake=100, buffer=0, tail=0),
+        render.Spans(partition=1, lake=25, buffer=25, tail=None),
+    ]
+
+    first, second = (line.plain for line in render.bars(spans, width=8))
+
+    assert first == "  0 ████████ 100 | 0 | 0"
+    assert second == "  1 ██▓▓     25 | 25 | ?"
+
+
+def test_spans_come_from_the_bounds_and_an_unknown_end_stays_unknown():
+    bounds = Bounds(start=10, batch_hi=10, stream_hi=30, buffer_hi=35)
+    positions = [PartitionStatus(partition=p, bounds=bounds, trim_floor=10) for p in (0, 1)]
+
+    known, unknown = render.spans_of(positions, {0: 40})
+
+    assert known == render.Spans(partition=0, lake=20, buffer=5, tail=5)
+    assert unknown.tail is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.04, "0.0 s"), (9.96, "10.0 s"), (119, "119 s"), (180, "3 min"), (7200, "2 h"), (200_000, "2 d")],
+)
+def test_an_age_is_short(seconds, shown):
+    assert render.ago(seconds) == shown
+
+
+def test_sizes_are_in_the_unit_that_fits():
+    assert [render.size(n) for n in (512, 30_310, 5 * 2**30)] == ["512 B", "29.6 KB", "5.0 GB"]

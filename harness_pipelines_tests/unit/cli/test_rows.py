@@ -1,0 +1,118 @@
+"""Rows as JSON, CSV, Parquet and text."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from harness_pipelines.cli.rows import json_rows, table_lines, text_lines, write
+
+ID = uuid.UUID("123e4567-e89b-12d3-a456-426614174000")
+SCHEMA = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("amount", pa.decimal128(12, 2)),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("name", pa.string()),
+        ("raw", pa.binary()),
+        ("id", pa.binary(16)),
+        ("tags", pa.list_(pa.string())),
+        ("by", pa.map_(pa.int32(), pa.decimal128(5, 1))),
+        ("in", pa.struct([("x", pa.float64())])),
+    ]
+)
+ROW = {
+    "n": 1,
+    "amount": Decimal("1.10"),
+    "day": date(2026, 1, 2),
+    "at": datetime(2026, 1, 2, 3, tzinfo=UTC),
+    "name": 'a "b", c',
+    "raw": b"\x00\xff",
+    "id": ID.bytes,
+    "tags": ["x", None],
+    "by": [(7, Decimal("2.5"))],
+    "in": {"x": 0.5},
+}
+EXPECTED = {
+    "n": 1,
+    "amount": "1.10",
+    "day": "2026-01-02",
+    "at": "2026-01-02T03:00:00+00:00",
+    "name": 'a "b", c',
+    "raw": "00ff",
+    "id": str(ID),
+    "tags": ["x", None],
+    "by": {"7": "2.5"},
+    "in": {"x": 0.5},
+}
+NOTHING = dict.fromkeys(ROW)
+
+
+def written(form: str, rows: list[dict[str, object]]) -> bytes:
+    batches = [pa.RecordBatch.from_pylist([row], schema=SCHEMA) for row in rows]
+    sink = io.BytesIO()
+    assert write(pa.RecordBatchReader.from_batches(SCHEMA, batches), form, sink) == len(rows)
+    return sink.getvalue()
+
+
+def test_json_rows_keep_every_digit_and_every_null():
+    rows = pa.Table.from_pylist([ROW, NOTHING], schema=SCHEMA)
+
+    assert list(json_rows(rows)) == [EXPECTED, NOTHING]
+
+
+def test_json_is_one_array_with_one_row_per_line():
+    text = written("json", [ROW, NOTHING]).decode()
+
+    assert json.loads(text) == [EXPECTED, NOTHING]
+    assert len(text.splitlines()) == 4
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_no_rows_are_still_a_whole_file(form):
+    text = written(form, [])
+
+    assert text
+    if form == "json":
+        assert json.loads(text) == []
+
+
+def test_csv_tells_null_from_empty_and_writes_nested_values_as_json():
+    lines = written("csv", [ROW, {**NOTHING, "name": ""}]).decode().splitlines()
+
+    assert lines[0].replace('"', "") == ",".join(SCHEMA.names)
+    assert '"a ""b"", c"' in lines[1]
+    assert '"[""x"",null]"' in lines[1]
+    assert lines[2] == ',,,,"",,,,,'
+
+
+def test_parquet_has_the_rows_as_they_are():
+    found = pq.read_table(io.BytesIO(written("parquet", [ROW, NOTHING])))
+
+    assert found.equals(pa.Table.from_pylist([ROW, NOTHING], schema=SCHEMA))
+
+
+def test_a_table_aligns_numbers_right_and_cuts_long_cells():
+    rows = pa.table({"n": [5, 12345], "text": ["x" * 100, None]})
+
+    assert table_lines(rows) == [
+        "    n  text",
+        "-----  " + "-" * 60,
+        "    5  " + "x" * 59 + "…",
+        "12345  NULL",
+    ]
+
+
+def test_a_cell_cannot_move_the_cursor_and_wide_letters_count_twice():
+    lines = text_lines(["a", "b"], [("\x1b[2J", 1), ("東京", 22)])
+
+    assert "\x1b" not in "".join(lines)
+    assert lines[-1] == "東京     22"

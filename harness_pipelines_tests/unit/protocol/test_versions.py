@@ -1,0 +1,153 @@
+"""Versions follow each other, old ones are answered for, and the trim floor spares whoever needs the buffer."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, covers
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.moves import Move, MoveState
+from harness_pipelines.protocol.versions import (
+    ForeignCommit,
+    Version,
+    View,
+    advance_stream,
+    answering_version,
+    check_base,
+    trim_floor,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+GRACE = timedelta(minutes=10)
+
+
+def version(number: int, bounds: dict[int, Bounds], *, age: timedelta = timedelta(0)) -> Version:
+    return Version(
+        table_id=1,
+        version=number,
+        stream=View(metadata=f"{number}.metadata.json", snapshot=number),
+        schema_version=1,
+        bounds=bounds,
+        move_id=None,
+        committed_at=NOW - age,
+    )
+
+
+def move(lo: dict[int, int], hi: dict[int, int]) -> Move:
+    return Move(
+        move_id=9,
+        table_id=1,
+        stage=Stage.TIER,
+        shard=0,
+        lo=lo,
+        hi=hi,
+        base_version=1,
+        schema_version=1,
+        state=MoveState.PLANNED,
+        attempt=1,
+        epoch=1,
+    )
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Version]:
+    """Versions as moves make them: the lake follows a buffer that fills, ages fall."""
+    partitions = range(draw(st.integers(1, 2)))
+    ages = sorted(draw(st.lists(st.integers(0, 40), min_size=1, max_size=6)), reverse=True)
+    stream, buffer = dict.fromkeys(partitions, 0), dict.fromkeys(partitions, 0)
+    made = []
+    for number, age in enumerate(ages, start=1):
+        for p in partitions:
+            buffer[p] += draw(st.integers(0, 10))
+            stream[p] = draw(st.integers(stream[p], buffer[p])) if number > 1 else 0
+        bounds = {p: Bounds(start=0, batch_hi=0, stream_hi=stream[p], buffer_hi=buffer[p]) for p in partitions}
+        made.append(version(number, bounds, age=timedelta(minutes=age)))
+    return made
+
+
+@given(histories(), st.data())
+def test_an_old_version_is_answered_by_the_first_that_holds_all_it_had(history, data):
+    old = data.draw(st.sampled_from(history))
+
+    found = answering_version(old, history)
+
+    holding = [v.version for v in history if v.version >= old.version and covers(v.stream_hi, old.buffer_hi)]
+    assert (found and found.version) == (min(holding) if holding else None)
+
+
+@given(histories(), st.data())
+def test_the_floor_takes_nothing_from_readers_old_versions_or_a_revert(history, data):
+    leased = data.draw(st.lists(st.sampled_from(history), max_size=2))
+    retained = history[data.draw(st.integers(0, len(history) - 1)) :]
+
+    floor = trim_floor(history, leased, retained=retained, grace=GRACE, now=NOW)
+
+    def spares(needs: Version) -> bool:
+        return all(floor[p] <= at for p, at in needs.stream_hi.items())
+
+    assert all(spares(v) for v in leased if any(v.committed_at <= NOW - GRACE for v in history))
+    assert all(spares(v) for v in retained if answering_version(v, history) is None)
+    assert all(spares(v) for v in history if v.committed_at > NOW - GRACE)
+    assert spares(history[-1])
+
+
+@given(histories())
+def test_the_floor_rises_to_the_head_once_everything_is_settled_and_moved(history):
+    last = history[-1]
+    moved = {
+        p: Bounds(start=0, batch_hi=0, stream_hi=b.buffer_hi, buffer_hi=b.buffer_hi) for p, b in last.bounds.items()
+    }
+    history = [*history, version(last.version + 1, moved)]
+
+    floor = trim_floor(history, [], retained=history, grace=GRACE, now=NOW + timedelta(hours=2))
+
+    assert floor == history[-1].stream_hi
+
+
+@given(histories())
+def test_the_next_version_changes_the_columns_of_its_move_alone(history):
+    head = history[-1]
+    some = min(head.bounds)
+    new = View(metadata="new", snapshot=77)
+    ends = {p: b.buffer_hi + 1 for p, b in head.bounds.items()}
+    planned = move({some: head.bounds[some].stream_hi}, {some: head.bounds[some].buffer_hi})
+
+    following = advance_stream(head, planned, stream=new, buffer_hi=ends, starts=dict.fromkeys(ends, 0), now=NOW)
+
+    assert (following.version, following.stream, following.move_id) == (head.version + 1, new, 9)
+    assert following.buffer_hi == ends
+    assert following.stream_hi == {**head.stream_hi, some: planned.hi[some]}
+
+
+def test_a_partition_that_the_head_does_not_know_begins_at_its_start():
+    head = version(1, {0: Bounds.at(0)})
+
+    following = advance_stream(
+        head, move({3: 40}, {3: 45}), stream=head.stream, buffer_hi={0: 0, 3: 50}, starts={0: 0, 3: 40}, now=NOW
+    )
+
+    assert following.bounds[3] == Bounds(start=40, batch_hi=40, stream_hi=45, buffer_hi=50)
+    with pytest.raises(BoundaryGap, match="partition 3: it starts at offset 41, the stream view ends at 40"):
+        advance_stream(head, move({3: 41}, {3: 45}), stream=head.stream, buffer_hi={3: 50}, starts={3: 40}, now=NOW)
+
+
+def test_only_what_the_ledger_published_is_built_on():
+    head = version(4, {})
+
+    check_base(head, 4)
+    with pytest.raises(ForeignCommit, match="at snapshot 5, version 4 published 4: another writer"):
+        check_base(head, 5)
+
+
+def test_a_lease_on_a_version_that_does_not_know_a_partition_holds_it_from_its_start():
+    """Its reader took the partition's rows from the buffer before any version named them."""
+    before = version(1, {0: Bounds.at(0)}, age=timedelta(hours=3))
+    joined = Bounds(start=7, batch_hi=7, stream_hi=9, buffer_hi=9)
+    after = version(2, {0: Bounds.at(0), 1: joined}, age=timedelta(hours=2))
+
+    assert trim_floor([before, after], [before], retained=[after], grace=GRACE, now=NOW) == {0: 0, 1: 7}
+    assert trim_floor([before, after], [], retained=[after], grace=GRACE, now=NOW) == {0: 0, 1: 9}

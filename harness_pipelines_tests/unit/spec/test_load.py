@@ -1,0 +1,241 @@
+"""Spec files: what is wrong is said with file, line and the allowed words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from harness_pipelines.errors import Recovery, UsageError
+from harness_pipelines.spec.load import SpecError, dump_spec, load_spec, load_spec_text
+from harness_pipelines.spec.table import StartAt, TableSpec
+
+HEAD = "table: shop.orders\ncolumns:\n  order_id: long\n"
+FULL = """\
+# every word
+table: shop.orders
+topic: orders
+start: {timestamp: 2026-01-01T00:00:00Z}
+format: json
+columns:
+  order_id: {type: long, required: true}
+  amount: decimal(12,2)
+  ordered_at: {type: timestamptz, from: iso8601}
+  tags: list<string>
+views: stream
+buffer: none
+shards: 1
+tier: {max_rows: 1000, max_bytes: 1MB, max_age: 5s}
+on_error: stop
+unknown_fields: quarantine
+retention: {versions: 1h, snapshots: 5, lease: 1m, grace: 30s}
+freshness: {visible: 1s, lake: 1m}
+mode: external_worker
+"""
+
+
+def test_every_word_is_read(tmp_path):
+    file = tmp_path / "orders.yaml"
+    file.write_text(FULL)
+
+    orders = load_spec(file)
+
+    assert orders.start == StartAt(timestamp=datetime(2026, 1, 1, tzinfo=UTC))
+    assert [str(c.type) for c in orders.columns] == ["long", "decimal(12, 2)", "timestamptz", "list<string>"]
+    assert (orders.buffer, orders.on_error, orders.unknown_fields) == ("none", "stop", "quarantine")
+    assert (orders.tier.max_rows, orders.tier.max_bytes, orders.tier.max_age) == (1000, 2**20, 5.0)
+    assert orders.mode == "external_worker"
+    assert load_spec(str(file)) == orders == TableSpec.model_validate(dump_spec(orders))
+
+
+def test_json_is_a_spec_too():
+    assert load_spec_text('{"table": "shop.orders", "columns": {"order_id": "long"}}') == load_spec_text(HEAD)
+
+
+@pytest.mark.parametrize("name", ["on", "off", "yes", "no", "y", "null", "true", "1", "1.5", "2026-01-01", "12:30"])
+def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
+    assert load_spec_text(f"table: a.b\ncolumns:\n  {name}: string\n").columns[0].name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "table: Orders\ncolumns: {a: int}",
+            "t.yaml:1: table: 'Orders' is no table name; write namespace.name, each of "
+            "a-z, 0-9 and _, beginning with a letter",
+        ),
+        (
+            HEAD + "topics: x",
+            "t.yaml:4: topics: unknown word `topics` (did you mean `topic`?); allowed: table, topic, start, "
+            "format, columns, views, buffer, shards, tier, on_error, unknown_fields, retention, freshness, mode",
+        ),
+        (
+            HEAD + "tier:\n  max_age: 1s\n  max_row: 5",
+            "t.yaml:6: tier.max_row: unknown word `max_row` (did you mean "
+            "`max_rows`?); allowed: max_rows, max_bytes, max_age",
+        ),
+        (
+            HEAD + "mode: extrnal_worker",
+            "t.yaml:4: mode: 'extrnal_worker' is not allowed (did you mean "
+            "`external_worker`?); allowed: runs, external_worker, manual",
+        ),
+        (HEAD + "buffer: kafka", "t.yaml:4: buffer: 'kafka' is not allowed; allowed: postgres, none"),
+        (HEAD + "format: xml", "t.yaml:4: format: 'xml' is not allowed; allowed: json"),
+        (HEAD + "views: strem", "t.yaml:4: views: 'strem' is not allowed (did you mean `stream`?); allowed: stream"),
+        (HEAD + "shards: 0", "t.yaml:4: shards: 0 is not allowed; allowed: 1"),
+        (
+            HEAD + "start: later",
+            "t.yaml:4: start: 'later' is no start; allowed: earliest, latest, {timestamp: 2026-01-01T00:00:00Z}",
+        ),
+        (
+            HEAD + "start: {timestamp: 2026-01-01}",
+            "t.yaml:4: start.timestamp: it should have timezone info, found '2026-01-01'",
+        ),
+        (
+            HEAD + "start:\n  at: 1",
+            "t.yaml:4: start.timestamp: `timestamp` is missing\n"
+            "t.yaml:5: start.at: unknown word `at`; allowed: timestamp",
+        ),
+        (HEAD + "tier: 7", "t.yaml:4: tier: write words below it, not 7; allowed: max_rows, max_bytes, max_age"),
+        (HEAD + "tier: {max_rows: lots}", "t.yaml:4: tier.max_rows: it should be a valid integer, found 'lots'"),
+        (HEAD + "tier: {max_rows: 0}", "t.yaml:4: tier.max_rows: it should be greater than or equal to 1, found 0"),
+        (
+            HEAD + "tier: {max_age: 5 parsecs}",
+            "t.yaml:4: tier.max_age: '5 parsecs' is not a duration; write a number above 0 "
+            "and ms, s, m, h or d (60s, 15m), or plain seconds",
+        ),
+        (
+            HEAD + "tier: {max_bytes: big}",
+            "t.yaml:4: tier.max_bytes: 'big' is not a size; write a whole number above 0 and "
+            "B, KB, MB, GB or TB (256MB), or plain bytes",
+        ),
+        (
+            HEAD + "retention:\n  lease: 25h",
+            "t.yaml:5: retention.lease: it should be less than or equal to 86400, found '25h'",
+        ),
+        (
+            HEAD + "topic: a b",
+            "t.yaml:4: topic: 'a b' is no topic name; Kafka allows 1 to 249 of A-Z, a-z, 0-9, `.`, `_` and `-`",
+        ),
+        (
+            HEAD + "  a: bigint",
+            "t.yaml:4: columns.a.type: expected a type, found 'bigint' (did you mean long?); allowed: "
+            "boolean, int, long, float, double, date, time, timestamp, timestamptz, string, binary, uuid, "
+            "decimal(p,s), list<type>, map<key, value>, struct<name: type, ...>",
+        ),
+        (
+            HEAD + "  a: {typ: int}",
+            "t.yaml:4: columns.a.type: `type` is missing\n"
+            "t.yaml:4: columns.a.typ: unknown word `typ` (did you mean `type`?); allowed: type, required, from",
+        ),
+        (
+            HEAD + "  a:\n    type: int\n    required: yes",
+            "t.yaml:6: columns.a.required: it should be a valid boolean, found 'yes'",
+        ),
+        (
+            HEAD + "  a: {type: timestamp, from: epoch}",
+            "t.yaml:4: columns.a.from: 'epoch' is not allowed (did you mean "
+            "`epoch_us`?); allowed: iso8601, epoch_ms, epoch_us",
+        ),
+        (
+            HEAD + "  a: {type: int, from: iso8601}",
+            "t.yaml:4: columns.a.from: `from` is for timestamp and timestamptz, not for int",
+        ),
+        (HEAD + "  a: 5", "t.yaml:4: columns.a: write a type, such as `long`, or {type: long, required: true}"),
+        (HEAD + "  order_id: int", "t.yaml:4: columns.order_id: `order_id` is there twice, first in line 3"),
+        (
+            HEAD + "  ORDER_ID: int",
+            "t.yaml:4: columns.ORDER_ID: the column is there twice, also as 'order_id' (case does not count)",
+        ),
+        (HEAD + "  ? [a]\n  : int", "t.yaml:4: columns: a word is text, not a list or a mapping"),
+        (
+            "table: a.b\ncolumns:\n  - int",
+            "t.yaml:2: columns: write a mapping of names to types, such as `order_id: long`",
+        ),
+        ("table: a.b\ncolumns: {}", "t.yaml:2: columns: a table has 1 to 1,500 columns, not 0"),
+        ("table: a.b", "t.yaml:1: columns: `columns` is missing"),
+        ("columns: {a: int}", "t.yaml:1: table: `table` is missing"),
+        (HEAD + "table: a.b", "t.yaml:4: table: `table` is there twice, first in line 1"),
+        ("- a", "t.yaml:1: a spec is a mapping of words, beginning with `table: namespace.name`"),
+        ("", "t.yaml: the spec is empty; it begins with `table: namespace.name`"),
+        ("# nothing\n", "t.yaml: the spec is empty; it begins with `table: namespace.name`"),
+        (HEAD + "tier: [", "t.yaml:4: not YAML: expected the node content, but found '<stream end>'"),
+        (HEAD + "\ttopic: x", "t.yaml:4: not YAML: found character '\\t' that cannot start any token"),
+        (HEAD + "---\n" + HEAD, "t.yaml:4: not YAML: but found another document"),
+    ],
+)
+def test_each_mistake_is_named_with_its_line(text, message):
+    with pytest.raises(SpecError) as caught:
+        load_spec_text(text, source="t.yaml")
+
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("key: [order_id]", "`key` is reserved: keyed tables do not work yet; remove it"),
+        ("key_format: json", "`key_format` is reserved: record keys are not decoded yet; remove it"),
+        (
+            "views: both",
+            "`views: both` is reserved: the batch view does not work yet; write `views: stream` or remove it",
+        ),
+        (
+            "views: batch",
+            "`views: batch` is reserved: the batch view does not work yet; write `views: stream` or remove it",
+        ),
+        (
+            "format: protobuf",
+            "`format: protobuf` is reserved: only JSON values are decoded yet; write `format: json` or remove it",
+        ),
+        ("layout: {sample: 0.01}", "`layout` is reserved: the batch view does not work yet; remove it"),
+        ("delete: tombstone", "`delete` is reserved: keyed tables do not work yet; remove it"),
+        ("contract: x", "`contract` is reserved: contracts do not work yet; remove it"),
+        ("evolution: auto", "`evolution` is reserved: schema evolution does not work yet; remove it"),
+        ("shards: 3", "`shards: 3` is reserved: a table has one shard yet; write `shards: 1` or remove it"),
+    ],
+)
+def test_a_word_that_does_not_work_yet_is_refused_with_its_line(line, message):
+    with pytest.raises(SpecError) as caught:
+        load_spec_text(HEAD + line, source="t.yaml")
+
+    assert str(caught.value) == f"t.yaml:4: {line.partition(':')[0]}: {message}"
+
+
+def test_all_mistakes_are_named_at_once_in_the_order_of_their_lines():
+    with pytest.raises(SpecError) as caught:
+        load_spec_text("mode: x\ntable: y\nkey: [a]\ncolumns:\n  a: z\n  _op: int\n", source="t.yaml")
+
+    assert [(p.line, p.field) for p in caught.value.problems] == [
+        (1, "mode"),
+        (2, "table"),
+        (3, "key"),
+        (5, "columns.a.type"),
+        (6, "columns._op"),
+    ]
+    assert str(caught.value).count("\n") == 4
+
+
+def test_a_mistake_is_wrong_usage_that_no_repetition_helps():
+    error = SpecError("t.yaml", [])
+
+    assert isinstance(error, UsageError) and error.exit_code == 2 and error.recovery is Recovery.NEVER
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SpecError, match=r"nowhere.yaml: the spec cannot be read: No such file or directory"):
+        load_spec(tmp_path / "nowhere.yaml")
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path):
+    file = tmp_path / "spec.yaml"
+    file.write_bytes(b"table: \xff")
+
+    with pytest.raises(SpecError, match=r"spec.yaml: the spec is not UTF-8: invalid start byte at byte 7"):
+        load_spec(file)
+
+
+def test_an_alias_of_itself_ends_with_a_message():
+    with pytest.raises(SpecError, match="nested more than 50 deep"):
+        load_spec_text("table: &a [*a]")

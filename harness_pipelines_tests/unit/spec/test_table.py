@@ -1,0 +1,260 @@
+"""What a spec means, from Python and in its stored form."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import UTC, datetime
+
+import pytest
+from pydantic import ValidationError
+
+from harness_pipelines.spec.load import dump_spec
+from harness_pipelines.spec.table import Column, StartAt, TableSpec
+from harness_pipelines.spec.types import DecimalType, Primitive
+
+COLUMNS = {"order_id": {"type": "long", "required": True}, "amount": "decimal(12,2)"}
+
+
+def spec(**words) -> TableSpec:
+    return TableSpec.model_validate({"table": "shop.orders", "columns": COLUMNS, **words})
+
+
+def test_a_spec_can_be_written_in_python():
+    orders = TableSpec(
+        table="shop.orders",
+        columns={"order_id": {"type": "long", "required": True}, "amount": "decimal(12,2)"},
+    )
+
+    assert (orders.namespace, orders.name, orders.topic) == ("shop", "orders", "shop.orders")
+    assert orders.columns == (
+        Column(name="order_id", type=Primitive("long"), required=True),
+        Column(name="amount", type=DecimalType(12, 2)),
+    )
+
+
+def test_what_is_not_given_has_the_documented_default():
+    orders = spec()
+
+    assert (orders.start, orders.format, orders.views, orders.buffer) == ("earliest", "json", "stream", "postgres")
+    assert (orders.shards, orders.on_error, orders.unknown_fields, orders.mode) == (1, "quarantine", "ignore", "runs")
+    assert (orders.tier.max_rows, orders.tier.max_bytes, orders.tier.max_age) == (500_000, 268_435_456, 60.0)
+    assert (orders.retention.versions, orders.retention.snapshots) == (86_400.0, 50)
+    assert (orders.retention.lease, orders.retention.grace) == (900.0, 600.0)
+    assert (orders.freshness.visible, orders.freshness.lake) == (5.0, 900.0)
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("60s", 60), ("15m", 900), ("24h", 86_400), ("500ms", 0.5), ("1.5h", 5400), (7, 7), ("2d", 172_800)],
+)
+def test_durations_are_seconds(written, seconds):
+    assert spec(tier={"max_age": written}).tier.max_age == seconds
+
+
+@pytest.mark.parametrize(
+    ("written", "count"), [("256MB", 2**28), ("1 kb", 1024), ("2GB", 2**31), (4096, 4096), ("9B", 9)]
+)
+def test_sizes_are_bytes_in_powers_of_1024(written, count):
+    assert spec(tier={"max_bytes": written}).tier.max_bytes == count
+
+
+@pytest.mark.parametrize("written", ["0s", "-1s", "5", "five", "1w", 0, True, float("inf"), float("nan"), [1]])
+def test_a_duration_that_is_none_is_refused(written):
+    with pytest.raises(ValidationError, match="is not a duration; write a number above 0 and ms, s, m, h or d"):
+        spec(tier={"max_age": written})
+
+
+@pytest.mark.parametrize("written", ["0MB", "1.5MB", "12", "MB", 0, 1.5, False])
+def test_a_size_that_is_none_is_refused(written):
+    with pytest.raises(ValidationError, match="is not a size; write a whole number above 0 and B, KB, MB, GB or TB"):
+        spec(tier={"max_bytes": written})
+
+
+def test_a_lease_is_at_most_a_day():
+    with pytest.raises(ValidationError, match="less than or equal to 86400"):
+        spec(retention={"lease": "25h"})
+
+
+def test_a_start_time_has_an_offset_and_is_kept_in_utc():
+    assert spec(start={"timestamp": "2026-01-01T01:00:00+01:00"}).start == StartAt(
+        timestamp=datetime(2026, 1, 1, tzinfo=UTC)
+    )
+    with pytest.raises(ValidationError, match="timezone"):
+        spec(start={"timestamp": "2026-01-01T01:00:00"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "order-id",
+        "größe",
+        "select",
+        "user",
+        "group",
+        "a b",
+        "a.b",
+        "2nd",
+        "it's",
+        "back`tick",
+        "true",
+        "x" * 63,
+        "日本" * 10,
+    ],
+)
+def test_column_names_may_be_any_printable_text(name):
+    assert spec(columns={name: "int"}).columns[0].name == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_kafka_offset",
+        "_kafka_x",
+        "_KAFKA_x",
+        "_op",
+        "_Op",
+        "_schema_version",
+        "_partition",
+        "_file",
+        "_pos",
+        "_spec_id",
+        "_deleted",
+        "_row_id",
+        "_last_updated_sequence_number",
+    ],
+)
+def test_names_of_the_harness_and_of_iceberg_are_reserved(name):
+    with pytest.raises(ValidationError, match=f"the column name '{name}' is reserved, as are _kafka_\\*.*_spec_id"):
+        spec(columns={name: "int"})
+
+
+def test_names_that_only_look_reserved_are_free():
+    assert len(spec(columns={"_opened": "int", "_pos_x": "int", "kafka_offset": "int"}).columns) == 3
+
+
+@pytest.mark.parametrize("name", ["", "  ", "x" * 64, "日" * 22])
+def test_a_column_name_fits_postgres(name):
+    with pytest.raises(ValidationError, match="a column name has 1 to 63 bytes, not"):
+        spec(columns={name: "int"})
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x00b", "a\u202eb"])
+def test_a_column_name_can_be_printed(name):
+    with pytest.raises(ValidationError, match="holds characters that cannot be printed"):
+        spec(columns={name: "int"})
+
+
+@pytest.mark.parametrize("name", ['quo"te', "back\\slash"])
+def test_a_name_is_one_that_json_writes_as_it_is(name):
+    with pytest.raises(ValidationError, match="which JSON writes in other ways"):
+        spec(columns={name: "int"})
+    with pytest.raises(ValidationError, match="the field name .* which JSON writes in other ways"):
+        spec(columns={"s": f"list<struct<{name}: int>>"})
+
+
+def test_column_names_differ_by_more_than_case():
+    with pytest.raises(ValidationError, match="there twice, also as 'Amount'"):
+        spec(columns={"Amount": "int", "AMOUNT": "long"})
+
+
+@pytest.mark.parametrize("count", [0, 1501])
+def test_a_table_has_columns_but_not_more_than_postgres_takes(count):
+    with pytest.raises(ValidationError, match="a table has 1 to 1,500 columns, not"):
+        spec(columns={f"c{i}": "int" for i in range(count)})
+
+
+@pytest.mark.parametrize("key", ["double", "float", "boolean", "binary", "list<int>", "struct<a: int>"])
+def test_a_map_has_keys_that_json_can_write(key):
+    with pytest.raises(ValidationError, match="cannot be the key of a JSON map; allowed: string, int"):
+        spec(columns={"m": f"list<struct<x: map<{key}, int>>>"})
+
+
+def test_only_timestamps_say_how_they_are_written():
+    assert spec(columns={"at": {"type": "timestamp", "from": "epoch_us"}}).columns[0].source == "epoch_us"
+    with pytest.raises(ValidationError, match="`from` is for timestamp and timestamptz, not for date"):
+        spec(columns={"at": {"type": "date", "from": "epoch_us"}})
+
+
+@pytest.mark.parametrize(
+    "table", ["orders", "Shop.orders", "shop.1orders", "shop.or-ders", "a.b.c", "shop.", "shop.orders\n"]
+)
+def test_a_table_is_named_by_namespace_and_name(table):
+    with pytest.raises(ValidationError, match="is no table name; write namespace.name"):
+        spec(table=table)
+
+
+def test_a_table_does_not_take_the_name_of_anothers_stream_view():
+    with pytest.raises(ValidationError, match="ends with __stream"):
+        spec(table="shop.orders__stream")
+    with pytest.raises(ValidationError, match="each part has at most 55 characters"):
+        spec(table="shop." + "x" * 56)
+
+
+@pytest.mark.parametrize("topic", ["a b", "a/b", "..", ".", "x" * 250, "größe"])
+def test_a_topic_has_a_name_that_kafka_allows(topic):
+    with pytest.raises(ValidationError, match="is no topic name; Kafka allows"):
+        spec(topic=topic)
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "message"),
+    [
+        ("key", ["order_id"], "`key` is reserved: keyed tables do not work yet; remove it"),
+        ("key_format", "json", "`key_format` is reserved: record keys are not decoded yet; remove it"),
+        ("layout", {"columns": ["a"]}, "`layout` is reserved: the batch view does not work yet; remove it"),
+        ("delete", "null", "`delete` is reserved: keyed tables do not work yet; remove it"),
+        ("contract", {}, "`contract` is reserved: contracts do not work yet; remove it"),
+        ("evolution", "auto", "`evolution` is reserved: schema evolution does not work yet; remove it"),
+        ("views", "both", "`views: both` is reserved: the batch view does not work yet; write `views: stream` or"),
+        ("views", "batch", "`views: batch` is reserved: the batch view does not work yet"),
+        ("format", "avro", "`format: avro` is reserved: only JSON values are decoded yet; write `format: json`"),
+        ("shards", 4, "`shards: 4` is reserved: a table has one shard yet; write `shards: 1` or remove it"),
+    ],
+)
+def test_a_word_that_does_not_work_yet_is_refused_by_name(word, value, message):
+    with pytest.raises(ValidationError, match=message):
+        spec(**{word: value})
+
+
+def test_the_stored_form_is_read_back_even_by_a_store_that_sorts_keys():
+    orders = spec(
+        columns={
+            "z": {"type": "timestamptz", "from": "epoch_ms"},
+            "a": {"type": "list<struct<`x y`: int>>"},
+            "m": "long",
+        },
+        start={"timestamp": "2026-01-01T00:00:00.5Z"},
+        tier={"max_age": "90s"},
+        topic="orders",
+    )
+
+    stored = json.dumps(dump_spec(orders), sort_keys=True)
+
+    assert TableSpec.model_validate(json.loads(stored)) == orders
+    assert [c.name for c in TableSpec.model_validate_json(stored).columns] == ["z", "a", "m"]
+
+
+def test_a_spec_is_a_value():
+    orders = spec()
+
+    assert orders == spec() and hash(orders) == hash(spec()) and orders != spec(shards=1, mode="manual")
+    assert pickle.loads(pickle.dumps(orders)) == orders
+    assert TableSpec(table="shop.copy", columns=orders.columns).columns == orders.columns
+    with pytest.raises(ValidationError, match="frozen"):
+        orders.mode = "manual"  # type: ignore[misc]  # that is what is tried
+
+
+def test_a_word_without_a_value_is_absent():
+    assert spec(topic=None, tier=None, key=None) == spec()
+
+
+def test_an_editor_gets_a_schema_that_describes_every_word():
+    schema = TableSpec.model_json_schema()
+
+    assert set(schema["required"]) == {"table", "columns"}
+    assert all(words.get("description") or "$ref" in words for words in schema["properties"].values())
+    assert all(p["description"] for p in schema["$defs"].values())
+    assert all(words["description"] for part in schema["$defs"].values() for words in part["properties"].values())
+    assert "decimal(p,s)" in json.dumps(schema["properties"]["columns"])
+    assert schema["properties"]["mode"]["enum"] == ["runs", "external_worker", "manual"]

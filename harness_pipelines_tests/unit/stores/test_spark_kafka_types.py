@@ -1,0 +1,59 @@
+"""Rows decoded on executors have the types that Spark's Iceberg tables can hold, at every depth."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+from harness_pipelines.codecs.json import JsonCodec
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stores.spark_kafka import _for_spark, spark_schema
+
+SPEC = TableSpec.model_validate({
+    "table": "a.b",
+    "columns": {
+        "t": "time",
+        "l": "list<time>",
+        "u": "uuid",
+        "n": "struct<u: uuid, l: list<uuid>, m: map<uuid, list<time>>, z: int>",
+    },
+})  # fmt: skip
+ONE, TWO = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
+SECOND = 1_000_000
+
+
+def in_spark(*records):
+    decoded = JsonCodec(SPEC.columns).decode([json.dumps(record).encode() for record in records])
+    arrays = {name: _for_spark(decoded.rows[name].combine_chunks()) for name in decoded.rows.column_names}
+    for name, array in arrays.items():
+        array.validate(full=True)
+        assert array.type == spark_schema(SPEC).field(name).type
+    return [{name: array[i].as_py() for name, array in arrays.items()} for i in range(len(records))]
+
+
+def test_times_are_microseconds_and_uuids_are_text_at_every_depth():
+    full = {"u": ONE, "l": [None, TWO], "m": {ONE: ["00:00:02", None], TWO: None}, "z": 4}
+
+    assert in_spark({"t": "01:00:00", "l": ["00:00:01", None], "u": TWO, "n": full}) == [
+        {
+            "t": 3600 * SECOND,
+            "l": [SECOND, None],
+            "u": TWO,
+            "n": {"u": ONE, "l": [None, TWO], "m": [(ONE, [2 * SECOND, None]), (TWO, None)], "z": 4},
+        }
+    ]
+
+
+def test_nothing_stays_nothing_and_empty_stays_empty():
+    nothing = {"t": None, "l": None, "u": None, "n": None}
+
+    assert in_spark({}, {"l": [], "n": {"l": [], "m": {}}}, {"n": {"z": 1}}, {}) == [
+        nothing,
+        {**nothing, "l": [], "n": {"u": None, "l": [], "m": [], "z": None}},
+        {**nothing, "n": {"u": None, "l": None, "m": None, "z": 1}},
+        nothing,
+    ]
+
+
+def test_no_rows_have_the_same_types():
+    assert in_spark() == []
