@@ -113,22 +113,26 @@ class Stores:
         return KafkaLog.from_settings(self.settings)
 
     def spark(self) -> SparkSession:
-        """The Spark session, opened by the first caller. Raises: SparkUnreachable."""
-        from harness_pipelines.stores.spark import open_spark
+        """The Spark session, opened by the first caller, and again when someone stopped it. Raises: SparkUnreachable."""
+        from harness_pipelines.stores.spark import is_stopped, open_spark
 
         with self._spark_lock:
-            if self._spark is None:
+            if self._spark is None or is_stopped(self._spark):
                 self._spark = open_spark(self.settings, opener=self._opener)
             return self._spark
 
     def use_spark(self, opener: Callable[[Mapping[str, str]], Any]) -> None:
-        """Let *opener* make the session, from Spark's options, when one is needed."""
+        """Let *opener* make the session, from Spark's options, when one is needed; it may be shared, and stays open."""
         self._opener = opener
 
     def forget_spark(self) -> None:
         """Open another session next time: the server of this one is gone."""
+        from harness_pipelines.stores.spark import close_spark
+
         with self._spark_lock:
-            self._spark = None
+            session, self._spark = self._spark, None
+        if session is not None:  # or PySpark would hand it out again to those who ask for the active one
+            close_spark(session, self.settings)
 
     def buffer_rows(self, segments: Sequence[SegmentRef], ranges: Sequence[OffsetRange]) -> dict[int, int]:
         """Exact number of buffered rows per partition in *ranges*, over all *segments*."""
@@ -215,7 +219,11 @@ class Stores:
         """Run *work* over *ranges* in Spark tasks, one range each; returns its rows (Arrow schema *result*)."""
         from harness_pipelines.stores import spark_tasks
 
-        return spark_tasks.run(self.spark(), ranges, work, result)
+        try:
+            return spark_tasks.run(self.spark(), ranges, work, result)
+        except spark_tasks.ExecutorsAway:
+            self.forget_spark()
+            raise
 
     def close(self) -> None:
         """Close what was opened."""
@@ -225,7 +233,7 @@ class Stores:
                 getattr(self, name).close()
         with self._spark_lock:
             session, self._spark = self._spark, None
-        if session is not None:
+        if session is not None and self._opener is None:
             from harness_pipelines.stores.spark import close_spark
 
             close_spark(session, self.settings)

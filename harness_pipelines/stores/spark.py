@@ -118,6 +118,11 @@ def session_options(settings: Settings, *, app_name: str) -> dict[str, str]:
     return {"spark.master": settings.spark, "spark.app.name": app_name, **_master_options(settings, settings.spark)}
 
 
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether *spark* is a Connect session that was stopped here; one that its server forgot is not known by this."""
+    return bool(getattr(spark, "is_stopped", False))
+
+
 def close_spark(spark: SparkSession, settings: Settings) -> None:
     """End a session that `open_spark` opened; a master's session may be shared with the caller and goes on."""
     import grpc

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
+from weakref import WeakSet
 
 import grpc
 import pyarrow as pa
@@ -20,7 +21,7 @@ from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.spec.settings import redact
 
-_shipped: set[str] = set()
+_shipped: WeakSet[SparkSession] = WeakSet()
 _lock = threading.Lock()
 
 
@@ -60,11 +61,10 @@ def run(
 
 def ship(spark: SparkSession) -> None:
     """Give the executors this very package, once per session."""
-    key = str(id(spark))
     with _lock:
-        if key not in _shipped:
+        if spark not in _shipped:
             spark.addArtifacts(str(package_zip()), pyfile=True)
-            _shipped.add(key)
+            _shipped.add(spark)
 
 
 def package_zip() -> Path:

@@ -94,6 +94,7 @@ def test_runs_of_ingest_and_tier_name_the_moves_that_the_ledger_committed(
 ) -> None:
     rig.produce(100)
     prefix = [rig.table.spec.namespace, rig.table.spec.name]
+    active = rig.stores.spark()  # which PySpark hands to the run of tier as well
 
     ingested = run(definitions, rig, Stage.INGEST, instance)
     assert ingested.success
@@ -107,6 +108,7 @@ def test_runs_of_ingest_and_tier_name_the_moves_that_the_ledger_committed(
         assert metadata(result, AssetKey([*prefix, key]))["move"] in committed
     shown = metadata(tiered, AssetKey(prefix))
     assert shown["version"] == rig.stores.ledger.head(rig.table.row).version
+    assert active.range(3).count() == 3  # and which that run therefore did not close
     [run_of_tier] = {m["run_id"] for m in committed.values() if m["stage"] == "tier"}
     assert run_of_tier == tiered.run_id
 

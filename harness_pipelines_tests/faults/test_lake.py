@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from psycopg import sql as compose
@@ -137,12 +138,24 @@ def test_a_segment_that_somebody_still_reads_by_hand_is_left_for_the_next_run(ma
     rig.assert_exact()
 
 
+def test_a_spark_session_that_was_stopped_is_opened_again(settings: Settings, kafka: KafkaRig) -> None:
+    with hp.connect(settings) as harness:
+        rig = TableRig(harness, kafka)
+        rig.produce(10)
+        rig.ingest()
+        harness.stores.spark().stop()  # a program that shares the session with us may do so
+        rig.tier()
+        assert set(rig.status().values()) == {(10, 10)}
+        rig.assert_exact()
+
+
 def test_a_spark_session_that_ended_is_trouble_once_and_the_next_attempt_has_its_own(settings: Settings, kafka):
     with hp.connect(settings) as harness:
         rig = TableRig(harness, kafka)
         rig.produce(10)
         rig.ingest()
-        harness.stores.spark().stop()  # as after a restart of the server
+        session: Any = harness.stores.spark()
+        session.client.release_session()  # as after a restart of the server: only the server knows
         rig.tier()
         assert set(rig.status().values()) == {(10, 10)}
         [move] = [m for m in harness.stores.ledger.moves(rig.table.row) if m["stage"] == "tier"]
