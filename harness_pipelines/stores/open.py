@@ -113,7 +113,7 @@ class Stores:
         return KafkaLog.from_settings(self.settings)
 
     def spark(self) -> SparkSession:
-        """The Spark session, opened by the first caller, and again when someone stopped it. Raises: SparkUnreachable."""
+        """The Spark session, opened by the first caller and again once stopped. Raises: SparkUnreachable."""
         from harness_pipelines.stores.spark import is_stopped, open_spark
 
         with self._spark_lock:
