@@ -131,14 +131,14 @@ class Table:
         from harness_pipelines.read.arrow import read_arrow
         from harness_pipelines.read.tail import read_tail
 
-        with self._leased(at=at, tail=tail) as (plan, check):
+        with self._leased(at=at, tail=tail) as (plan, hold):
             return read_arrow(
                 plan,
                 self.harness.stores,
                 columns=columns,
                 where=where,
                 limit=limit,
-                check_lease=check,
+                check_lease=hold.finish,
                 tail_rows=lambda part: read_tail(self.harness.stores, self.row, part),
             ).rows
 
@@ -159,14 +159,14 @@ class Table:
         from harness_pipelines.read.selection import Selection, work_of
         from harness_pipelines.read.tail import read_tail
 
-        with self._leased(at=at, tail=tail) as (plan, check):
+        with self._leased(at=at, tail=tail) as (plan, hold):
             batches = iter_batches(
                 plan,
                 self.harness.stores,
                 columns=columns,
                 where=where,
                 limit=limit,
-                check_lease=check,
+                check_lease=hold.check,
                 tail_rows=lambda part: read_tail(self.harness.stores, self.row, part),
             )
             schema = work_of(plan, Selection(columns=columns, where=where, limit=limit)).schema
@@ -212,16 +212,15 @@ class Table:
         self.harness.stores.leases.end(plan.lease_id)
 
     @contextmanager
-    def _leased(self, *, at: int | None, tail: bool) -> Iterator[tuple[ReadPlan, Any]]:
-        """A plan whose lease is renewed until the block ends; the second value checks it."""
+    def _leased(self, *, at: int | None, tail: bool) -> Iterator[tuple[ReadPlan, _Hold]]:
+        """A plan whose lease is renewed until the block ends."""
         lease = timedelta(seconds=self.spec.retention.lease)
         plan = self.plan(at=at, tail=tail, lease=lease)
-        renewal = _Renewal(self.harness.stores, plan, lease)
+        hold = _Hold(self.harness.stores, plan, lease)
         try:
-            yield plan, renewal.check
+            yield plan, hold
         finally:
-            renewal.stop()
-            self.release(plan)
+            hold.end()
 
     def positions(self) -> list[PartitionStatus]:
         """Bounds of every partition now."""
@@ -252,12 +251,13 @@ class Table:
         return audit_table(self.harness.stores, self.row)
 
 
-class _Renewal:
+class _Hold:
     """Keeps a read's lease alive; its thread only starts when the read takes that long."""
 
     def __init__(self, stores: Stores, plan: ReadPlan, lease: timedelta) -> None:
         self._stores, self._plan, self._lease = stores, plan, lease
         self._failed: HarnessError | None = None
+        self._finished = False
         self._timer = self._arm()
 
     def _arm(self) -> threading.Timer:
@@ -282,5 +282,16 @@ class _Renewal:
             raise self._failed
         self._stores.leases.renew(self._plan.lease_id, lease=self._lease)
 
-    def stop(self) -> None:
+    def finish(self) -> None:
+        """The check after all rows were read, which also gives the lease back. Raises: LeaseEnded."""
         self._timer.cancel()
+        self._finished = True
+        if self._failed is not None:
+            raise self._failed
+        self._stores.leases.finish(self._plan.lease_id)
+
+    def end(self) -> None:
+        """Give the lease back, if it was not yet."""
+        self._timer.cancel()
+        if not self._finished:
+            self._stores.leases.end(self._plan.lease_id)

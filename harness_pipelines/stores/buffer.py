@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import adbc_driver_manager
@@ -38,6 +38,7 @@ from harness_pipelines.stores.postgres import (
 from harness_pipelines.stores.segment_types import segment_ddl, segment_index, to_copy
 
 SCHEMA = "harness_buffer"
+NO_MOVE = -1  #: the number of no move
 MOVE_ROWS_MAX = 1_000_000  #: an accounting row is closed and the next begun after so many rows
 
 
@@ -116,53 +117,56 @@ class SegmentWriter:
             batch = pa.concat_tables([r.rows for r in ranges])
             if batch.num_rows:
                 cursor.adbc_ingest(segment.name, to_copy(batch), mode="append", db_schema_name=SCHEMA)
-            self._advance(cursor, segment, ranges)
             refused = [record for taken in ranges for record in taken.refused]
             if refused:
                 cursor.executemany(sql("buffer/refuse"), [_refusal(self._table.table_id, r) for r in refused])
-            accounting = self._account(cursor, claim, segment, ranges, batch.num_rows)
             confirm()
-            self._fence(cursor, claim)
-        return batch.num_rows, accounting
+            return batch.num_rows, self._advance(cursor, claim, segment, ranges, batch.num_rows)
 
-    def _advance(self, cursor: Any, segment: Segment, ranges: Sequence[DecodedRange]) -> None:
-        """Move the bounds of all *ranges*, each where it is what the range was read from."""
-        table_id, schema_version = self._table.table_id, segment.schema_version
+    def _advance(
+        self, cursor: Any, claim: Claim, segment: Segment, ranges: Sequence[DecodedRange], count: int
+    ) -> tuple[int, int, int]:
+        """Move the bounds of all *ranges*, each where it is what the range was read from; the claim is checked last.
+
+        Returns the accounting row, which neighbouring commits of one holder share.
+        """
+        so_far = self._move if self._move and self._move[1] == claim.epoch and self._move[2] < MOVE_ROWS_MAX else None
         wanted = [
             {"partition": r.partition, "low": r.low, "high": r.high, "leader_epoch": r.leader_epoch} for r in ranges
         ]
-        answer = _one(cursor, "advance", table_id, orjson.dumps(wanted).decode(), schema_version)
-        moved = set(str(answer and answer["partitions"]).split(","))
-        for taken in ranges:
-            if str(taken.partition) in moved:
-                continue
-            found = _one(cursor, "position", table_id, taken.partition)
-            if found is not None and found["schema_version"] != schema_version:
-                now = found["schema_version"]
-                raise SchemaMoved(f"{self._table.name}: decoded with schema {schema_version}, the table is at {now}")
-            reached = -1 if found is None else found["buffer_hi"]
-            raise BoundaryGap(what="the buffer", partition=taken.partition, expected_low=reached, got_low=taken.low)
-
-    def _account(
-        self, cursor: Any, claim: Claim, segment: Segment, ranges: Sequence[DecodedRange], count: int
-    ) -> tuple[int, int, int]:
-        """Keep the COMMITTED move row; neighbouring commits of one holder share one."""
-        lo = orjson.dumps({str(r.partition): r.low for r in ranges}).decode()
-        hi = orjson.dumps({str(r.partition): r.high for r in ranges}).decode()
-        if self._move and self._move[1] == claim.epoch and self._move[2] < MOVE_ROWS_MAX:
-            move_id, epoch, so_far = self._move
-            if _one(cursor, "extend_move", move_id, lo, hi, count) is not None:
-                return move_id, epoch, so_far + count
-        begun = (self._table.table_id, claim.shard, lo, hi, segment.schema_version, claim.epoch, self._run_id, count)
-        row = _one(cursor, "begin_move", *begun)
+        row = _one(
+            cursor,
+            "advance",
+            claim.table_id,
+            claim.shard,
+            orjson.dumps(wanted).decode(),
+            segment.schema_version,
+            so_far[0] if so_far else NO_MOVE,
+            claim.epoch,
+            self._run_id,
+            count,
+        )
         assert row is not None
-        return row["move_id"], claim.epoch, count
-
-    def _fence(self, cursor: Any, claim: Claim) -> None:
-        row = _one(cursor, "check_claim", claim.table_id, claim.shard)
-        if row is None:
+        moved = set(str(row["moved"]).split(","))
+        for taken in ranges:
+            if str(taken.partition) not in moved:
+                raise self._not_moved(cursor, segment, taken)
+        if row["holder"] is None:
             raise FencedOut(f"{self._table.name}: the ingest claim is gone; nothing was written")
-        check_claim(claim, rows.claim(row), now=row["now"])
+        found = replace(claim, holder=row["holder"], epoch=row["epoch"], lease_until=row["lease_until"])
+        check_claim(claim, found, now=row["now"])
+        return row["move_id"], claim.epoch, count + (so_far[2] if so_far else 0)
+
+    def _not_moved(self, cursor: Any, segment: Segment, taken: DecodedRange) -> HarnessError:
+        """Why the bound of a partition stayed where it was."""
+        found = _one(cursor, "position", self._table.table_id, taken.partition)
+        if found is not None and found["schema_version"] != segment.schema_version:
+            now = found["schema_version"]
+            return SchemaMoved(
+                f"{self._table.name}: decoded with schema {segment.schema_version}, the table is at {now}"
+            )
+        reached = -1 if found is None else found["buffer_hi"]
+        return BoundaryGap(what="the buffer", partition=taken.partition, expected_low=reached, got_low=taken.low)
 
     def _commit(self, connection: Any) -> None:
         try:

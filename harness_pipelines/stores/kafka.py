@@ -54,22 +54,25 @@ class KafkaLog:
         return self._client.bootstrap
 
     def describe(self, topic: str) -> TopicIdentity:
-        self._cluster_id = None  # asked anew; a topic's id is enough to tell two clusters apart in between
-        return self.identity_async(topic)()
+        return self._identity(topic, cluster_id=None)()
 
     def identity_async(self, topic: str) -> Callable[[], TopicIdentity]:
+        # A topic's id is enough to tell two clusters apart until the next `describe`.
+        return self._identity(topic, cluster_id=self._cluster_id)
+
+    def _identity(self, topic: str, *, cluster_id: str | None) -> Callable[[], TopicIdentity]:
         limit_s = self._client.timeouts.request_s
         doing = f"describing topic {topic!r}"
         about_topic: Future[Any] = self._admin.describe_topics(TopicCollection([topic]), request_timeout=limit_s)[topic]
-        known = self._cluster_id
-        about_cluster = None if known else self._admin.describe_cluster(request_timeout=limit_s)
+        about_cluster: Any = None if cluster_id else self._admin.describe_cluster(request_timeout=limit_s)
 
         def wait() -> TopicIdentity:
             description = self._answer(about_topic, topic=topic, doing=doing)
-            if about_cluster is not None:
-                self._cluster_id = str(self._answer(about_cluster, topic=topic, doing=doing).cluster_id)
+            found = cluster_id
+            if found is None:
+                found = self._cluster_id = str(self._answer(about_cluster, topic=topic, doing=doing).cluster_id)
             return TopicIdentity(
-                cluster_id=str(self._cluster_id),
+                cluster_id=found,
                 topic=topic,
                 topic_id=str(description.topic_id),
                 partitions=tuple(sorted(partition.id for partition in description.partitions)),

@@ -18,7 +18,11 @@ LEASE_AGE_MAX = timedelta(hours=24)
 
 
 class Leases:
-    """Leases of one database, as a reader takes them."""
+    """Leases of one database, as a reader takes them.
+
+    No change of a lease waits for the disk: a crash of Postgres may take it back, but it also ends every session, and
+    the next renewal or the end of the read then finds no lease that is alive.
+    """
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -27,8 +31,7 @@ class Leases:
         """Lease a version and read the bounds of this instant.
 
         The trim lock is taken shared in a statement of its own: what retire and expire decided before is visible
-        to the next statement, and what they decide later sees the lease. The lease row is not flushed to disk: a
-        crash of Postgres ends every session anyway, and the renewal then ends the read by name.
+        to the next statement, and what they decide later sees the lease.
 
         Raises: VersionGone when *at* is not retained.
         """
@@ -78,18 +81,36 @@ class Leases:
 
     def renew(self, lease_id: str, *, lease: timedelta) -> datetime:
         """Extend a lease that is alive. Raises: LeaseEnded."""
-        found = self.database.rows("reads/renew_lease", {"lease_id": lease_id, "lease": lease})
-        if not found:
-            raise LeaseEnded(
-                f"lease {lease_id} of this read has ended: its rows may be gone, nothing is returned; "
-                "read again (or ask for a longer lease)"
-            )
-        until: datetime = found[0]["until"]
+        found = self._write("reads/renew_lease", {"lease_id": lease_id, "lease": lease})
+        if found is None:
+            raise _ended(lease_id)
+        until: datetime = found["until"]
         return until
 
     def end(self, lease_id: str) -> None:
-        """Give a lease back."""
-        self.database.run("reads/end_lease", {"lease_id": lease_id})
+        """Give a lease back, alive or not."""
+        self._write("reads/end_lease", {"lease_id": lease_id})
+
+    def finish(self, lease_id: str) -> None:
+        """Give a lease back that must have lived until now. Raises: LeaseEnded."""
+        found = self._write("reads/end_lease", {"lease_id": lease_id})
+        if found is None or not found["alive"]:
+            raise _ended(lease_id)
+
+    def _write(self, name: str, parameters: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Change a lease row without waiting for the disk; returns the row."""
+        with self.database.transaction() as connection:
+            with connection.pipeline():
+                connection.execute(sql("reads/async_commit"))
+                cursor = connection.execute(sql(name), parameters)
+            return cursor.fetchone()
+
+
+def _ended(lease_id: str) -> LeaseEnded:
+    return LeaseEnded(
+        f"lease {lease_id} of this read has ended: its rows may be gone, nothing is returned; "
+        "read again (or ask for a longer lease)"
+    )
 
 
 def _bounds_now(version: Version, positions: Mapping[str, tuple[int, int]]) -> dict[int, Bounds]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
+from math import inf
 from typing import Any, LiteralString, cast
 
 import psycopg
@@ -21,7 +23,14 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain
 from harness_pipelines.spec.settings import redact
 
-Connection = psycopg.Connection[DictRow]
+
+class Connection(psycopg.Connection[DictRow]):
+    """A session of the pool, which knows when it was given back."""
+
+    used_at = -inf  #: monotonic seconds
+
+
+TRUSTED_S = 2.0  #: a session that was used so lately is not tried out first
 
 WORKER, READER = "harness_worker", "harness_reader"
 SESSION_OPTIONS: Mapping[str, str] = {
@@ -113,13 +122,14 @@ class Database:
         self.dsn = session_dsn(dsn, role=role)
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             self.dsn,
-            connection_class=cast(type[Connection], psycopg.Connection),
+            connection_class=Connection,
             kwargs={"row_factory": dict_row, "prepare_threshold": 3},
             min_size=0,
             max_size=size,
             timeout=15,
             reconnect_timeout=10,
-            check=ConnectionPool.check_connection,
+            check=_try_out,
+            reset=_given_back,
             open=False,
         )
         self._opened = False
@@ -166,6 +176,16 @@ class Database:
         """Run the statement *name* in a transaction of its own and return how many rows it touched."""
         with self.transaction() as connection:
             return connection.execute(sql(name), parameters or {}).rowcount
+
+
+def _given_back(connection: Connection) -> None:
+    connection.used_at = time.monotonic()
+
+
+def _try_out(connection: Connection) -> None:
+    """Let the pool replace a session that ended while it was idle; costs a round trip, so not after each use."""
+    if time.monotonic() - connection.used_at > TRUSTED_S:
+        ConnectionPool.check_connection(connection)
 
 
 def migrations() -> list[tuple[int, str, str]]:

@@ -15,6 +15,7 @@ from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.peer import Peer
 from harness_pipelines_tests.bench.records import PARTITIONS
 from harness_pipelines_tests.bench.steady import Produced, SteadyProducer
+from harness_pipelines_tests.bench.throughput import warm_up
 from harness_pipelines_tests.bench.workers import WorkerProcess
 
 RATE = 2_000
@@ -29,6 +30,7 @@ Ages = NDArray[np.float64]
 
 def measure(run: Run) -> Sequence[Figure]:
     """p50 and p99 of the harness, and its p50 beside the peer's with a trigger of 1 s, on the same topic."""
+    warm_up(run)
     topic = run.topic()
     ours, sent = _ours(run, topic)
     p50, p99 = np.percentile(ours, [50, 99])

@@ -4,14 +4,7 @@
 SELECT state FROM harness.segments WHERE segment = $1 FOR KEY SHARE
 
 -- name: advance
-WITH moved AS (
-    UPDATE harness.ingest_positions i
-    SET buffer_hi = r.high, leader_epoch = coalesce(r.leader_epoch, i.leader_epoch)
-    FROM jsonb_to_recordset($2::text::jsonb) AS r (partition integer, low bigint, high bigint, leader_epoch integer)
-    WHERE i.table_id = $1 AND i.partition = r.partition AND i.buffer_hi = r.low AND i.schema_version = $3
-    RETURNING i.partition
-)
-SELECT coalesce(string_agg(partition::text, ','), '') AS partitions FROM moved
+SELECT * FROM harness.advance_ingest($1::integer, $2::integer, $3::text::jsonb, $4::integer, $5, $6, $7, $8)
 
 -- name: position
 SELECT buffer_hi, schema_version FROM harness.ingest_positions WHERE table_id = $1 AND partition = $2
@@ -19,20 +12,6 @@ SELECT buffer_hi, schema_version FROM harness.ingest_positions WHERE table_id = 
 -- name: refuse
 INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text::jsonb)
-
--- name: begin_move
-INSERT INTO harness.moves (table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, run_id, rows, committed_at)
-VALUES ($1, 'ingest', $2, $3::text::jsonb, $4::text::jsonb, $5, 'COMMITTED', $6, 'log', $7, $8, clock_timestamp())
-RETURNING move_id
-
--- name: extend_move
-UPDATE harness.moves SET lo = $2::text::jsonb || lo, hi = hi || $3::text::jsonb, rows = rows + $4, committed_at = clock_timestamp()
-WHERE move_id = $1
-RETURNING move_id
-
--- name: check_claim
-SELECT table_id, stage, shard, holder::text AS holder, epoch, lease_until, clock_timestamp() AS now FROM harness.claims
-WHERE table_id = $1 AND stage = 'ingest' AND shard = $2 FOR KEY SHARE
 
 -- The rest runs on psycopg connections.
 

@@ -50,7 +50,7 @@ WHERE lease_id = %(lease_id)s AND until > clock_timestamp() AND born + interval 
 RETURNING until
 
 -- name: end_lease
-DELETE FROM harness.leases WHERE lease_id = %(lease_id)s
+DELETE FROM harness.leases WHERE lease_id = %(lease_id)s RETURNING until > clock_timestamp() AS alive
 
 -- name: async_commit
 SET LOCAL synchronous_commit = off
