@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -62,7 +64,8 @@ class ArrowReader:
         """
         stats = stats or ReadStats()
         work = work_of(plan, selection)
-        tables = list(self._tables(plan, work, stats))
+        with self._buffered_meanwhile(work, stats) as buffered:
+            tables = list(self._tables(plan, work, stats, buffered))
         check_lease()
         return pa.concat_tables([work.schema.empty_table(), *tables])
 
@@ -72,15 +75,15 @@ class ArrowReader:
         """The same rows bit by bit: what is held at once is a few lake files and 16 MB of the buffer."""
         stats = stats or ReadStats()
         work = work_of(plan, selection)
-        for table in self._tables(plan, work, stats):
+        for table in self._tables(plan, work, stats, self._buffered(work, stats)):
             check_lease()
             yield from table.to_batches()
         check_lease()
 
-    def _tables(self, plan: ReadPlan, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
+    def _tables(self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]) -> Iterator[pa.Table]:
         stats.offsets = dict(work.pruned)
         left = work.limit
-        for raw in self._sources(plan, work, stats):
+        for raw in self._sources(plan, work, stats, buffered):
             if left is not None and left <= 0:
                 return
             table = _finished(raw, work)
@@ -93,7 +96,9 @@ class ArrowReader:
             if left == 0:
                 return
 
-    def _sources(self, plan: ReadPlan, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
+    def _sources(
+        self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]
+    ) -> Iterator[pa.Table]:
         if work.limit == 0:
             return
         for part in work.stream:
@@ -106,6 +111,11 @@ class ArrowReader:
                 limit=work.limit,
             )
             yield from scan(part.metadata, query, stats.lake)
+        yield from buffered
+        if work.tail and plan.tail is not None and self.tail_rows is not None:
+            yield from self._tail(plan.tail, work, stats)
+
+    def _buffered(self, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
         if work.segments:
             wanted = BufferQuery(
                 table=work.table,
@@ -116,8 +126,16 @@ class ArrowReader:
                 limit=work.limit,
             )
             yield from self.buffer.batches(wanted, stats.buffer)
-        if work.tail and plan.tail is not None and self.tail_rows is not None:
-            yield from self._tail(plan.tail, work, stats)
+
+    @contextmanager
+    def _buffered_meanwhile(self, work: Work, stats: ReadStats) -> Iterator[Iterable[pa.Table]]:
+        """The buffer's rows, read by a thread of their own while the caller reads the lake: both wait for others."""
+        if not (work.segments and work.stream) or work.limit is not None:
+            yield self._buffered(work, stats)
+            return
+        with ThreadPoolExecutor(1) as thread:
+            found = thread.submit(lambda: list(self._buffered(work, stats)))
+            yield _of(found)
 
     def _tail(self, tail: TailPart, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
         assert self.tail_rows is not None
@@ -126,6 +144,10 @@ class ArrowReader:
         table = self.tail_rows(TailPart(topic=tail.topic, low=low, high=high))
         stats.tail_rows += table.num_rows
         yield table.select(work.needed_schema.names)
+
+
+def _of(tables: Future[list[pa.Table]]) -> Iterator[pa.Table]:
+    yield from tables.result()
 
 
 def _finished(table: pa.Table, work: Work) -> pa.Table:
