@@ -113,6 +113,25 @@ def test_a_topic_created_again_has_another_identity(rig):
         added_partitions(first, second)
 
 
+def test_a_topic_keeps_its_identity_for_a_thread_while_another_describes_it(rig):
+    topic = rig.create(1)
+    first = rig.log.describe(topic)
+    over = threading.Event()
+
+    def describe() -> None:
+        while not over.is_set():
+            rig.log.describe(topic)
+
+    other = threading.Thread(target=describe, daemon=True)
+    other.start()
+    try:
+        found = {rig.log.identity_async(topic)() for _ in range(300)}
+    finally:
+        over.set()
+        other.join()
+    assert found == {first}
+
+
 def test_a_missing_topic_is_named_with_the_cluster_and_the_way_on(rig):
     for ask in (
         rig.log.describe,

@@ -303,6 +303,9 @@ def test_a_port_taken_meanwhile_by_another_program_is_given_up(home):
 
 def test_a_killed_broker_keeps_acknowledged_records_and_down_leaves_no_process(home):
     services = Services(home)
+    cluster_id = home / "kafka" / "cluster-id"  # one generated id in 64 begins like an option
+    cluster_id.parent.mkdir(parents=True)
+    cluster_id.write_text("-dash_first_cluster_id")
     bootstrap = services.up(only=["kafka"]).kafka
     make_topic(bootstrap, "kept")
     produce(bootstrap, "kept", b"value")
