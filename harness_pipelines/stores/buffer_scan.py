@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from harness_pipelines.stores.segment_types import BUFFER_SCHEMA, adbc_select, f
 
 POINT_OFFSETS_MAX = 20_000  #: a read of no more offsets goes by the index, a larger one reads the segments through
 CONNECTIONS_KEPT = 4
-TRUSTED_S = 2.0  #: a connection that was used so lately is not tried out first
 _UNDEFINED_TABLE, _CANCELED, _NO_RIGHT = "42P01", "57014", "42501"
 
 
@@ -64,7 +62,7 @@ class BufferReader:
     def __init__(self, dsn: str, *, role: str | None = READER, keep: int = CONNECTIONS_KEPT) -> None:
         self._dsn = session_dsn(dsn, role=role)
         self._keep = keep
-        self._idle: list[tuple[Any, float]] = []  # connection, when it was given back
+        self._idle: list[Any] = []
         self._lock = threading.Lock()
 
     def read(self, query: BufferQuery, stats: BufferStats) -> pa.Table:
@@ -74,27 +72,36 @@ class BufferReader:
     def batches(self, query: BufferQuery, stats: BufferStats) -> Iterator[pa.Table]:
         """The wanted rows in tables of some 16 MB, in no order. `where` may let more rows through: filter again."""
         stats.segments += len(query.segments)
-        with self._connection(query) as connection, connection.cursor() as cursor:
-            cursor.execute(statement(query))
-            for batch in cursor.fetch_record_batch():
+        with self._executed(query) as cursor:
+            for batch in self._fetched(cursor, query):
                 table = from_copy(pa.Table.from_batches([batch]), query.schema)
                 stats.rows_read += table.num_rows
                 stats.bytes_read += table.nbytes
                 yield table
 
+    def _fetched(self, cursor: Any, query: BufferQuery) -> Iterator[pa.RecordBatch]:
+        """What the stream brings. A connection lost in the middle of it is Arrow's error, not the driver's."""
+        try:
+            yield from cursor.fetch_record_batch()
+        except (OSError, pa.ArrowException) as error:
+            raise self._explained(error, query) from error
+
     def close(self) -> None:
         """Close the connections that are not in use."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for connection, _ in idle:
+        for connection in idle:
             self._discard(connection)
 
     @contextmanager
-    def _connection(self, query: BufferQuery) -> Iterator[Any]:
-        connection = None
+    def _executed(self, query: BufferQuery) -> Iterator[Any]:
+        """A cursor that has executed the statement of *query*."""
+        text = statement(query)
+        connection: Any = None
         try:
-            connection = self._take()
-            yield connection
+            connection, cursor = self._execute(text)
+            with cursor:
+                yield cursor
         except adbc_driver_manager.Error as error:
             self._discard(connection)
             connection = None
@@ -108,20 +115,25 @@ class BufferReader:
             if connection is not None:
                 self._give_back(connection)
 
-    def _take(self) -> Any:
+    def _execute(self, text: str) -> tuple[Any, Any]:
+        """A connection and its cursor that has executed *text*; a kept connection may have ended and is replaced."""
         while True:
             with self._lock:
-                connection, since = self._idle.pop() if self._idle else (None, 0.0)
-            if connection is None:
-                return adbc.connect(self._dsn, autocommit=True)
-            if time.monotonic() - since < TRUSTED_S or _is_alive(connection):
-                return connection
-            self._discard(connection)
+                kept = self._idle.pop() if self._idle else None
+            connection = kept or adbc.connect(self._dsn, autocommit=True)
+            try:
+                cursor = connection.cursor()
+                cursor.execute(text)
+                return connection, cursor
+            except adbc_driver_manager.Error as error:
+                self._discard(connection)
+                if kept is None or getattr(error, "sqlstate", None):
+                    raise
 
     def _give_back(self, connection: Any) -> None:
         with self._lock:
             if len(self._idle) < self._keep:
-                self._idle.append((connection, time.monotonic()))
+                self._idle.append(connection)
                 return
         self._discard(connection)
 
@@ -131,7 +143,7 @@ class BufferReader:
             with suppress(adbc_driver_manager.Error, RuntimeError):
                 connection.close()
 
-    def _explained(self, error: adbc_driver_manager.Error, query: BufferQuery) -> HarnessError:
+    def _explained(self, error: Exception, query: BufferQuery) -> HarnessError:
         state, detail = getattr(error, "sqlstate", None) or "", redact(str(error)).strip()
         names = ", ".join(segment.name for segment in query.segments)
         if state == _UNDEFINED_TABLE:
@@ -146,16 +158,6 @@ class BufferReader:
             f"{query.table}: the buffer in Postgres at {place.get('host', 'the local socket')}:"
             f"{place.get('port', 5432)} cannot be read: {detail}; nothing is returned"
         )
-
-
-def _is_alive(connection: Any) -> bool:
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-            cursor.fetchall()
-    except adbc_driver_manager.Error:
-        return False
-    return True
 
 
 def statement(query: BufferQuery) -> str:
