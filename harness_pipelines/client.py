@@ -188,10 +188,20 @@ class Table:
         With *plan*, the caller's own, the caller also ends its lease.
         """
         from harness_pipelines.read.spark import to_spark
+        from harness_pipelines.stores.spark_kafka import tail_frame
 
         lease = timedelta(seconds=lease_s or self.spec.retention.lease)
         plan = plan or self.plan(at=at, lease=lease)
-        frame: DataFrame = to_spark(spark, plan, self.harness.stores, columns=columns, where=where, view=view)
+        stores = self.harness.stores
+        frame: DataFrame = to_spark(
+            spark,
+            plan,
+            stores,
+            columns=columns,
+            where=where,
+            view=view,
+            tail_frame=lambda session, part: tail_frame(session, stores.settings, self.row, part),
+        )
         return frame
 
     def plan(self, *, at: int | None = None, tail: bool = False, lease: timedelta | None = None) -> ReadPlan:
@@ -244,11 +254,14 @@ class Table:
                 )
             time.sleep(WAIT_STEP_S)
 
-    def audit(self) -> Any:
-        """Prove that every record of the topic is in exactly one tier; see `harness_pipelines.audit`."""
+    def audit(self, *, full: bool = False) -> Any:
+        """Prove that every record of the topic is in exactly one tier; see `harness_pipelines.audit`.
+
+        What earlier audits signed off is read again only with *full*, or when other files answer for it.
+        """
         from harness_pipelines.audit.complete import audit_table
 
-        return audit_table(self.harness.stores, self.row)
+        return audit_table(self.harness.stores, self.row, full=full)
 
 
 class _Hold:

@@ -3,16 +3,120 @@
 ``HARNESS_FAULT="tier.in_transaction=kill"`` kills the process with SIGKILL when it gets there, ``=stop`` stops it with
 SIGSTOP (somebody else must continue it), ``=raise`` raises `FaultInjected`. A count, ``=kill@3``, waits for the
 third time. Idea: Neon's failpoints.
+
+`POINTS` declares them all: the crash matrix of the tests is made from it, and it says what must happen after a death.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from harness_pipelines.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One place where a process may die, as it is declared."""
+
+    stage: str
+    where: str  #: what was done and what was not
+    recovery: str  #: what the next holder of the claim does about it
+    buffered: bool = False  #: reached only by tables with a buffer in Postgres
+
+
+def _declared(stage: str, points: Iterable[tuple[str, str, str]], *, unbuffered: Iterable[str]) -> dict[str, Point]:
+    """*points* as (name, where, recovery), by their full names; *unbuffered* are reached with ``buffer: none`` too."""
+    without = set(unbuffered)
+    return {
+        f"{stage}.{name}": Point(stage=stage, where=where, recovery=recovery, buffered=name not in without)
+        for name, where, recovery in points
+    }
+
+
+BEFORE_CLAIM = ("before_claim", "nothing is held", "nothing to do: the claim is free")
+AFTER_CLAIM = ("after_claim", "the claim is held, nothing was begun", "takes the claim when its lease has ended")
+BEFORE_RELEASE = (
+    "before_release",
+    "the work is done, the claim is not given back",
+    "takes the claim when its lease has ended; the work is not done again",
+)
+_INGEST = (
+    BEFORE_CLAIM,
+    AFTER_CLAIM,
+    ("after_plan", "records were polled, none was decoded", "polls again from the buffer's bound"),
+    ("before_lock", "a unit is decoded, its transaction has not begun", "polls again from the buffer's bound"),
+    (
+        "in_transaction",
+        "rows, bounds and the fence are written, the COMMIT was not sent",
+        "polls again from the buffer's bound: Postgres has rolled the unit back",
+    ),
+    (
+        "after_commit",
+        "the COMMIT took effect, the worker does not know",
+        "goes on from the bound that the ledger shows",
+    ),
+    BEFORE_RELEASE,
+)
+_TIER = (
+    BEFORE_CLAIM,
+    AFTER_CLAIM,
+    ("after_plan", "the move is recorded, nothing is staged", "takes the move's next attempt: same range, same base"),
+    ("during_files", "the attempt's branch is made, Spark has not written", "takes the next attempt on its own branch"),
+    ("after_files", "the files are on the branch", "takes the next attempt; nobody reads the old branch"),
+    ("before_lock", "the new metadata is written, no lock is held", "takes the next attempt; the file is an orphan"),
+    (
+        "in_transaction",
+        "pointer, bounds, version and the fence are written, the COMMIT was not sent",
+        "takes the next attempt: Postgres has rolled the publish back",
+    ),
+    ("after_commit", "the version is published, the worker does not know", "finds no open move, plans from the bound"),
+    BEFORE_RELEASE,
+)
+_EXPIRE = (
+    BEFORE_CLAIM,
+    AFTER_CLAIM,
+    (
+        "in_drop",
+        "a retired segment is dropped, the COMMIT was not sent",
+        "drops it again: Postgres has rolled the drop back",
+    ),
+    ("during_trim", "a condemned file is deleted, it is still listed as condemned", "deletes what is left of the list"),
+    ("before_trim", "what earlier runs condemned is gone, nothing new is decided", "decides anew"),
+    (
+        "in_transaction",
+        "the trim floor, retired segments and the fence are written, the COMMIT was not sent",
+        "decides anew: Postgres has rolled the decision back",
+    ),
+    ("after_commit", "segments are retired, dead branches are still there", "removes the branches, condemns the files"),
+    ("before_condemn", "dead branches are gone, their files are not condemned", "condemns what nothing reaches"),
+    BEFORE_RELEASE,
+)
+_REVERT = (
+    ("before_lock", "the new metadata is written, no lock is held", "goes on as if nobody had asked for a revert"),
+    (
+        "in_transaction",
+        "pointer, bounds, version and closed moves are written, the COMMIT was not sent",
+        "goes on as if nobody had asked for a revert: Postgres has rolled it back",
+    ),
+    (
+        "after_commit",
+        "the version is published, who asked for it does not know",
+        "claims anew, and moves to the lake again what the old version did not have",
+    ),
+)
+_OF_EVERY_TABLE = {name for name, _, _ in (*_TIER, *_EXPIRE, *_REVERT)} - {"in_drop"}
+
+#: Every crash point, by the name that arms it, in the order in which a stage reaches them.
+POINTS: Mapping[str, Point] = {
+    **_declared("ingest", _INGEST, unbuffered=()),
+    **_declared("tier", _TIER, unbuffered=_OF_EVERY_TABLE),
+    **_declared("expire", _EXPIRE, unbuffered=_OF_EVERY_TABLE),
+    **_declared("revert", _REVERT, unbuffered=_OF_EVERY_TABLE),
+}
 
 
 class FaultInjected(Exception):
@@ -26,10 +130,16 @@ class _Armed:
 
 
 _armed: dict[str, _Armed] = {}
+_counting = threading.Lock()
 
 
 def arm(name: str, act: Callable[[], None], *, at: int = 1) -> None:
-    """Run *act* the *at*-th time that the point *name* is reached (and never again)."""
+    """Run *act* the *at*-th time that the point *name* is reached (and never again).
+
+    Raises: UsageError for a name that is not in `POINTS`.
+    """
+    if name not in POINTS:
+        raise UsageError(f"no crash point is called {name!r}; there are: {', '.join(POINTS)}")
     _armed[name] = _Armed(act=act, wait_for=at)
 
 
@@ -38,19 +148,24 @@ def disarm() -> None:
 
 
 def point(name: str) -> None:
-    """A place where a process may die; the name says which."""
+    """A place where a process may die; the name says which, `POINTS` what follows."""
     if not _armed:
         return
     armed = _armed.get(name)
     if armed is None:
         return
-    armed.wait_for -= 1
-    if armed.wait_for == 0:
+    with _counting:
+        armed.wait_for -= 1
+        due = armed.wait_for == 0
+    if due:
         armed.act()
 
 
 def arm_from(environment: Mapping[str, str]) -> None:
-    """Arm what ``HARNESS_FAULT`` asks for: ``point=action[@count]``, several with commas."""
+    """Arm what ``HARNESS_FAULT`` asks for: ``point=action[@count]``, several with commas.
+
+    Raises: UsageError.
+    """
     acts: dict[str, Callable[[], None]] = {
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
@@ -59,7 +174,7 @@ def arm_from(environment: Mapping[str, str]) -> None:
     for wish in filter(None, environment.get("HARNESS_FAULT", "").split(",")):
         name, _, action = wish.partition("=")
         verb, _, count = action.partition("@")
-        if verb not in acts or (count and not count.isdecimal()):
+        if verb not in acts or (count and not (count.isdecimal() and int(count))):
             raise UsageError(f"HARNESS_FAULT {wish!r}: expected point=kill|stop|raise[@count]")
         arm(name, acts[verb], at=int(count or 1))
 

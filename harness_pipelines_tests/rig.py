@@ -9,21 +9,21 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 import harness_pipelines as hp
 from harness_pipelines import faults
@@ -33,6 +33,7 @@ from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores.open import Stores
 from harness_pipelines_tests.producer import KafkaRig, wait_until
+from harness_pipelines_tests.proxy import PostgresProxy as PostgresProxy  # noqa: PLC0414  # a part of the rig
 
 COLUMNS: Mapping[str, Any] = {"id": {"type": "long", "required": True}, "n": "int", "s": "string"}
 ALL = frozenset(Stage)
@@ -41,6 +42,7 @@ TIER = frozenset({Stage.TIER})
 COORDINATES = ("_kafka_partition", "_kafka_offset")
 DEADLINE_S = 60.0
 Row = tuple[int, int, int]  #: partition, offset, id
+ByHand = Callable[[hp.Harness, Sequence[str]], None]  #: something done to tables by name
 
 
 def good(number: int) -> bytes:
@@ -256,10 +258,15 @@ class WorkerProcess:
         fault: str = "",
         lease_s: float = 3.0,
         until_idle: bool = False,
+        for_s: float | None = None,
+        instead: ByHand | None = None,
     ) -> None:
-        options = WorkerOptions(stages=stages, until_idle=until_idle, lease=timedelta(seconds=lease_s))
+        """*instead*: what the process runs in place of a worker; a function of a module."""
+        options = WorkerOptions(stages=stages, until_idle=until_idle, for_s=for_s, lease=timedelta(seconds=lease_s))
         self.was_alive = False  #: until the block ended
-        self._process = _FORKS.Process(target=_work, args=(settings, tuple(tables), options, fault), daemon=True)
+        self._process = _FORKS.Process(
+            target=_work, args=(settings, tuple(tables), instead or partial(_run_worker, options), fault), daemon=True
+        )
 
     def __enter__(self) -> WorkerProcess:
         self._process.start()
@@ -281,6 +288,11 @@ class WorkerProcess:
     def exit_code(self) -> int | None:
         return self._process.exitcode
 
+    @property
+    def is_stopped(self) -> bool:
+        """By a signal, and nobody continued it yet."""
+        return _state(self.pid) == "T"
+
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
@@ -297,7 +309,7 @@ class WorkerProcess:
 
     def await_stopped(self) -> None:
         """Wait until its armed crash point stopped it."""
-        wait_until(lambda: _state(self.pid) == "T", "the stop point was reached", deadline_s=DEADLINE_S)
+        wait_until(lambda: self.is_stopped, "the stop point was reached", deadline_s=DEADLINE_S)
 
 
 def _state(pid: int) -> str:
@@ -307,11 +319,15 @@ def _state(pid: int) -> str:
         return "gone"
 
 
-def _work(settings: Settings, tables: tuple[str, ...], options: WorkerOptions, fault: str) -> None:
+def _work(settings: Settings, tables: tuple[str, ...], work: ByHand, fault: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faults.arm_from({"HARNESS_FAULT": fault})
     with hp.connect(settings) as harness:
-        Worker(harness.stores, [harness.table(name).row for name in tables], options).run()
+        work(harness, tables)
+
+
+def _run_worker(options: WorkerOptions, harness: hp.Harness, tables: Sequence[str]) -> None:
+    Worker(harness.stores, [harness.table(name).row for name in tables], options).run()
 
 
 #: A process that has imported everything and has no threads; workers are forked from it within milliseconds.
@@ -348,126 +364,3 @@ class Command:
         """Exit code, and what it said on both outputs."""
         out, err = self._process.communicate(timeout=deadline_s)
         return self._process.returncode, out + err
-
-
-# -- between the harness and Postgres -----------------------------------------------------------------------
-
-
-class PostgresProxy:
-    """A TCP proxy in front of Postgres, that goes down, comes back, and loses the answer of a chosen COMMIT.
-
-    Bounded: it ends with `close`, and no wait in it is longer than a second.
-    """
-
-    def __init__(self, dsn: str) -> None:
-        place = conninfo_to_dict(dsn)
-        self._target = (str(place.get("host") or "127.0.0.1"), int(place.get("port") or 5432))
-        self._lock = threading.Lock()
-        self._open: list[socket.socket] = []
-        self._listener: socket.socket | None = None
-        self._marker: bytes | None = None
-        self._forwards_commit = True
-        self.cuts = 0  #: COMMITs that were cut
-        self.port = 0
-        self.up()
-        self.dsn = make_conninfo(dsn, host="127.0.0.1", hostaddr=None, port=self.port)
-
-    def up(self) -> None:
-        """Let connections through."""
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.port))
-        listener.listen(64)
-        self.port = listener.getsockname()[1]
-        self._listener = listener
-        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
-
-    def down(self) -> None:
-        """Cut all connections and refuse new ones."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            with suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)  # wakes the accept
-            listener.close()
-        self.cut()
-
-    def cut(self) -> None:
-        """Cut all connections; new ones are let through."""
-        with self._lock:
-            cut, self._open = self._open, []
-        for one in cut:
-            _end(one)
-
-    def cut_commit_after(self, marker: bytes, *, forwards_commit: bool) -> None:
-        """Cut the next connection at the COMMIT of a transaction in which it sent *marker*.
-
-        With *forwards_commit* Postgres commits and only its answer is lost, else the COMMIT itself is lost.
-        """
-        self._forwards_commit, self._marker = forwards_commit, marker
-
-    def close(self) -> None:
-        self.down()
-
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-                server = socket.create_connection(self._target, timeout=5)
-            except OSError:
-                return
-            server.settimeout(None)
-            for one in (client, server):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._lock:
-                self._open += [client, server]
-            for source, sink, forward in ((client, server, self._requests()), (server, client, None)):
-                threading.Thread(target=self._pump, args=(source, sink, forward), daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket, watch: Callable[[bytes], bool] | None) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                if watch is not None and watch(data):
-                    self._cut_here(client=source, server=sink, data=data)
-                    return
-                sink.sendall(data)
-        _end(source)
-        _end(sink)
-
-    def _requests(self) -> Callable[[bytes], bool]:
-        """Tells of each piece that a client sends whether it holds the COMMIT that is to be cut."""
-        seen = False
-        before = b""
-
-        def watch(data: bytes) -> bool:
-            nonlocal seen, before
-            marker, text = self._marker, before[-200:] + data
-            before = data
-            if marker is None:
-                seen = False
-                return False
-            seen = seen or marker in text
-            if seen and b"COMMIT" in data:
-                self._marker = None
-                return True
-            return False
-
-        return watch
-
-    def _cut_here(self, *, client: socket.socket, server: socket.socket, data: bytes) -> None:
-        self.cuts += 1
-        with self._lock:
-            self._open = [one for one in self._open if one not in (client, server)]
-        if self._forwards_commit:
-            # Nothing reaches the client from here on: the pump of the answers ends when it tries.
-            with suppress(OSError):
-                client.shutdown(socket.SHUT_RDWR)
-                server.sendall(data)
-            return
-        _end(client)
-        _end(server)
-
-
-def _end(one: socket.socket) -> None:
-    with suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()

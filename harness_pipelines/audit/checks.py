@@ -1,4 +1,4 @@
-"""Cheap checks of a table from the ledger alone: what Dagster shows as asset checks. `audit` is the proof."""
+"""What Dagster shows as asset checks: cheap ones from the ledger alone, and the audit, which is the proof."""
 
 from __future__ import annotations
 
@@ -93,3 +93,29 @@ CHECKS = {
     "is_fresh": is_fresh,
     "nothing_is_stuck": nothing_is_stuck,
 }
+
+
+def is_complete(stores: Stores, table: TableRow) -> Finding:
+    """Every record is in exactly one tier with its content; reads what was added since the last audit.
+
+    Raises: what `audit_table` raises.
+    """
+    from harness_pipelines.audit.complete import audit_table
+
+    report = audit_table(stores, table)
+    wrong = [f"{count:,} {kind}" for kind, count in report.counts.items() if count]
+    wrong += [f"{len(report.accounts)} moves that brought other rows"] if report.accounts else []
+    wrong += [report.foreign] if report.foreign else []
+    numbers = {
+        "version": report.version,
+        "rows": report.rows,
+        "files_read": report.files_read,
+        "signed_off": sum(r.high - r.low for r in report.ranges if r.signed_off is not None),
+        "seconds": round(report.seconds, 3),
+        **{str(kind): count for kind, count in report.counts.items()},
+    }
+    return Finding(
+        passed=report.ok,
+        description="; ".join(wrong) or f"{report.rows:,} rows: every record is in exactly one tier",
+        numbers=numbers,
+    )

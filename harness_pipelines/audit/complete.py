@@ -1,7 +1,8 @@
 """Is the table complete? Every record that Kafka still has must be in exactly one tier, with its content.
 
-plan: lease one read state, and note what of it Kafka can still vouch for. judge: each partition by itself, window by
-window, in processes of their own when there is much to do. report: findings, counts and digests per range.
+plan: lease one read state, note what of it Kafka can still vouch for, and take over what earlier audits signed off.
+judge: each partition by itself, window by window, in processes of their own when there is much to do. report:
+findings, counts and digests per range; what was found whole in the lake is signed off.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness_pipelines.audit.accounts import ACCEPT_LOSS, Accounts, TakenMove, settle, taken_moves
+from harness_pipelines.audit.jobs import Job, PartitionAudit, Tally
 from harness_pipelines.audit.judge import Window, judge
 from harness_pipelines.audit.report import (
-    Account,
     AuditReport,
     Finding,
     Findings,
@@ -30,14 +32,30 @@ from harness_pipelines.audit.report import (
     RangeAudit,
     Status,
     Tier,
+    Witness,
+    joined,
 )
 from harness_pipelines.audit.sides import BufferSide, KafkaSide, LakeSide, Offsets, QuarantineSide, Rows, lake_schema
-from harness_pipelines.protocol.bounds import Bounds, vector_from_json
+from harness_pipelines.audit.signing import (
+    Signature,
+    Standing,
+    by_moves,
+    compare,
+    cut,
+    look,
+    signed_now,
+    taken_over,
+)
+from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.plan import ReadPlan
+from harness_pipelines.protocol.signoff import SignOff
 from harness_pipelines.read.plan import make_plan
 from harness_pipelines.stages.ingest import check_source
+from harness_pipelines.stores import audits
 from harness_pipelines.stores.lake_scan import pinned
 from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.postgres import MissingRole
+from harness_pipelines.stores.reconcile import FOREIGN_PARTITION
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.settings import Settings
@@ -48,72 +66,41 @@ WINDOW_OFFSETS = 200_000
 PARALLEL_OFFSETS_MIN = 3_000_000  #: below that, starting a second process costs more than it brings
 LEASE = timedelta(minutes=10)
 HOLES_MAX = 20
-ACCEPT_LOSS = "accept-loss"
 
 Progress = Callable[[int, int], None]  #: offsets judged, offsets in all
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakenMove:
-    """A committed move that took records: the ledger's account of some ranges."""
-
-    move_id: int
-    stage: str
-    trigger: str
-    lo: Mapping[int, int]
-    hi: Mapping[int, int]
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One partition of an audit: all that another process needs to judge it."""
-
-    table: TableRow
-    plan: ReadPlan
-    metadata: str  #: of the stream view that is judged
-    partition: int
-    ranges: tuple[tuple[Tier, int, int, Status], ...]
-    edges: tuple[int, ...]  #: where moves begin and end: rows are counted between them
-    log_start: int
-
-    @property
-    def bounds(self) -> Bounds:
-        return self.plan.bounds[self.partition]
-
-    @property
-    def offsets(self) -> int:
-        return sum(high - low for _, low, high, _ in self.ranges)
-
-
-@dataclass(slots=True, kw_only=True)
-class PartitionAudit:
-    """What was found in one partition."""
-
-    partition: int
-    ranges: list[RangeAudit] = field(default_factory=list)
-    findings: Findings = field(default_factory=Findings)
-    counts: list[int] = field(default_factory=list)  #: rows between neighbouring edges of the job
-    holes: list[tuple[int, int]] = field(default_factory=list)  #: without a row or a held record, where Kafka is silent
-
-
 def audit_table(
-    stores: Stores, table: TableRow, *, progress: Progress | None = None, processes: int | None = None
+    stores: Stores,
+    table: TableRow,
+    *,
+    full: bool = False,
+    progress: Progress | None = None,
+    processes: int | None = None,
 ) -> AuditReport:
-    """Judge one leased read state of *table* against Kafka.
+    """Judge one leased read state of *table* against Kafka, and sign off what is whole in the lake.
 
-    *processes*: how many work at once; by default one per processor when there is much to do.
+    *full*: read what was signed off too, and compare it with what was kept. *processes*: how many work at once; by
+    default one per processor when there is much to do.
     Raises: TopicMissing, TopicRecreated, LogTruncated, LakeFileMissing, SegmentMissing, LeaseEnded, TryAgain.
     """
     began = time.monotonic()
     with _leased(stores, table) as (plan, check):
+        signature = Signature(version=plan.version, audited_at=audits.now(stores.tables.database))
         marks = stores.log.watermarks(table.spec.topic, plan.bounds)
         # A log that starts above the buffer is a finding here, not an error.
         check_source(table, stores.log, {p: max(b.buffer_hi, marks[p].low) for p, b in plan.bounds.items()})
         metadata, foreign = _judged_head(stores, table, plan)
-        moves = _moves(stores, table)
-        jobs = [_job(table, plan, metadata, partition=p, mark=marks[p], moves=moves) for p in sorted(plan.bounds)]
+        moves = taken_moves(stores, table)
+        standing = look(stores, table, pinned(metadata), plan.bounds, full=full)
+        standing = by_moves(standing, moves, plan.bounds, {p: mark.low for p, mark in marks.items()})
+        jobs = [
+            _job(table, plan, metadata, mark=marks[p], moves=moves, partition=p, standing=standing[p])
+            for p in sorted(plan.bounds)
+        ]
         done = _run(stores, jobs, check=check, progress=progress or (lambda *_: None), processes=processes)
+        accounts = settle(moves, {job.partition: (job, part) for job, part in zip(jobs, done, strict=True)})
+        signed = _signed(jobs, done, standing, accounts=accounts, signature=signature)
         findings = Findings()
         for part in done:
             findings.merge(part.findings)
@@ -122,12 +109,15 @@ def audit_table(
     return AuditReport(
         table=table.name,
         version=plan.version,
-        ranges=tuple(r for part in done for r in part.ranges),
+        ranges=joined(r for part in done for r in part.ranges),
         findings=tuple(findings.named),
         counts=findings.counts,
-        accounts=tuple(_accounts(moves, jobs, done)),
+        accounts=accounts.wrong,
         foreign=foreign,
         seconds=time.monotonic() - began,
+        files_read=sum(part.files_read for part in done),
+        bytes_read=sum(part.bytes_read for part in done),
+        unsigned=foreign or _keep(stores, table, signed),
     )
 
 
@@ -165,35 +155,30 @@ def _judged_head(stores: Stores, table: TableRow, plan: ReadPlan) -> tuple[str, 
     )
 
 
-def _moves(stores: Stores, table: TableRow) -> list[TakenMove]:
-    stage = "tier" if table.spec.buffer == "none" else "ingest"
-    return [
-        TakenMove(
-            move_id=row["move_id"],
-            stage=row["stage"],
-            trigger=row["trigger"],
-            lo=vector_from_json(row["lo"]),
-            hi=vector_from_json(row["hi"]),
-            rows=row["rows"],
-        )
-        for row in stores.tables.database.rows("audit/taken", {"table_id": table.table_id, "stage": stage})
-    ]
-
-
 def _job(
-    table: TableRow, plan: ReadPlan, metadata: str, *, partition: int, mark: Watermark, moves: Sequence[TakenMove]
+    table: TableRow,
+    plan: ReadPlan,
+    metadata: str,
+    *,
+    partition: int,
+    mark: Watermark,
+    moves: Sequence[TakenMove],
+    standing: Standing,
 ) -> Job:
     losses = [(m.lo[partition], m.hi[partition]) for m in moves if m.trigger == ACCEPT_LOSS and partition in m.lo]
     end = plan.tail.high.get(partition) if plan.tail else None
     bounds = plan.bounds[partition]
     inside = [m for m in moves if partition in m.lo and m.hi[partition] <= bounds.buffer_hi]
+    edges = {o for m in inside for o in (m.lo[partition], m.hi[partition])}
+    edges |= {o for s in standing.taken for o in (s.low, s.high)}
     return Job(
         table=table,
         plan=plan,
         metadata=metadata,
         partition=partition,
-        ranges=tuple(split(bounds, end=end or bounds.buffer_hi, log_start=mark.low, losses=losses)),
-        edges=tuple(sorted({o for m in inside for o in (m.lo[partition], m.hi[partition])})),
+        pieces=tuple(cut(split(bounds, end=end or bounds.buffer_hi, log_start=mark.low, losses=losses), standing)),
+        again=tuple(standing.again),
+        edges=tuple(sorted(edges)),
         log_start=mark.low,
     )
 
@@ -276,42 +261,72 @@ def _judge_alone(settings: Settings, job: Job) -> PartitionAudit:
 
 
 def judge_partition(stores: Stores, job: Job, *, step: Callable[[int], None]) -> PartitionAudit:
-    """Judge all ranges of one partition; *step* is told of the offsets of each window."""
+    """Judge all ranges of one partition; *step* is told of the offsets of each window that was read."""
     table, partition, bounds = job.table, job.partition, job.bounds
     held = QuarantineSide(stores.readers, table, partition)
     first = max(bounds.start, job.log_start)
     kafka = KafkaSide(log=stores.log, table=table, quarantine=held, partition=partition, position=first)
-    lake = LakeSide(table, pinned(job.metadata), partition, schema=lake_schema(table))
+    lake = LakeSide(table, pinned(job.metadata), partition, schema=lake_schema(table), signed=job.signed)
     buffer = BufferSide(stores.buffer_reader, table, job.plan.buffer, partition)
-    result = PartitionAudit(partition=partition, counts=[0] * max(len(job.edges) - 1, 0))
+    result = PartitionAudit(partition=partition, tally=Tally(job.edges))
+    result.files_read = len(lake.needed)
+    result.bytes_read = sum(file.data.file_size_in_bytes for file in lake.needed)
     try:
         _hidden(result, lake.below(bounds.start), f"below the table's start {bounds.start}")
-        for tier, low, high, status in job.ranges:
-            part = RangeAudit(partition=partition, tier=tier, low=low, high=high, status=status)
-            result.ranges.append(part)
-            if status is Status.LOST:
-                _lost(result, part)
-                continue
-            for begin in range(low, high, WINDOW_OFFSETS):
-                to = min(begin + WINDOW_OFFSETS, high)
-                window = Window(
-                    low=begin,
-                    high=to,
-                    records=kafka.window(begin, to) if status is Status.VERIFIED else None,
-                    rows=_rows(tier, to, lake, buffer),
-                    held=held.window(begin, to) if tier is not Tier.TAIL else {},
+        for piece in job.pieces:
+            if piece.signed is not None:
+                part = taken_over(piece, partition)
+                result.tally.add_signed(piece.low, rows=part.rows, digest=part.found)
+                lake.below(piece.high)  # of a file that also holds offsets which are judged
+            else:
+                part = RangeAudit(
+                    partition=partition,
+                    tier=piece.tier,
+                    low=piece.low,
+                    high=piece.high,
+                    status=piece.status,
+                    again=piece.again,
                 )
-                if tier is Tier.TAIL:
-                    _count_tail(part, window)
-                else:
-                    found = judge(part, window, result.findings, names=lake.names if tier is Tier.STREAM else _no_names)
-                    _count(result, job.edges, found, window)
-                step(to - begin)
+                known = sum(result.findings.counts.values())
+                _judge_range(result, part, _Sides(kafka=kafka, lake=lake, buffer=buffer, held=held), step)
+                part.faults = sum(result.findings.counts.values()) - known
+                part.witness = Witness.KAFKA if part.status is Status.VERIFIED else Witness.NOBODY
+            result.ranges.append(part)
         _hidden(result, lake.rest(), f"at or above stream_hi {bounds.stream_hi}")
     finally:
         kafka.close()
         lake.close()
     return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sides:
+    kafka: KafkaSide
+    lake: LakeSide
+    buffer: BufferSide
+    held: QuarantineSide
+
+
+def _judge_range(result: PartitionAudit, part: RangeAudit, sides: _Sides, step: Callable[[int], None]) -> None:
+    if part.status is Status.LOST:
+        _lost(result, part)
+        return
+    from_kafka = part.status is Status.VERIFIED  # it may turn out on the way that Kafka drops some of it
+    for begin in range(part.low, part.high, WINDOW_OFFSETS):
+        to = min(begin + WINDOW_OFFSETS, part.high)
+        window = Window(
+            low=begin,
+            high=to,
+            records=sides.kafka.window(begin, to) if from_kafka else None,
+            rows=_rows(part.tier, to, sides.lake, sides.buffer),
+            held=sides.held.window(begin, to) if part.tier is not Tier.TAIL else {},
+        )
+        if part.tier is Tier.TAIL:
+            _count_tail(part, window)
+        else:
+            names = sides.lake.names if part.tier is Tier.STREAM else _no_names
+            _count(result, judge(part, window, result.findings, names=names), window)
+        step(to - begin)
 
 
 def _rows(tier: Tier, high: int, lake: LakeSide, buffer: BufferSide) -> Rows:
@@ -363,12 +378,10 @@ def _count_tail(part: RangeAudit, window: Window) -> None:
     part.found = part.expected = (part.found + total) % 2**64
 
 
-def _count(result: PartitionAudit, edges: Sequence[int], found: Offsets, window: Window) -> None:
-    """Count the rows between the edges, and keep the first holes where only counts can tell."""
-    if len(edges) > 1:
-        below = np.searchsorted(found, edges)
-        for number in np.flatnonzero(np.diff(below)).tolist():
-            result.counts[number] += int(below[number + 1] - below[number])
+def _count(result: PartitionAudit, found: Offsets, window: Window) -> None:
+    """Count the rows, each offset once, and keep the first holes where only counts can tell."""
+    first = np.searchsorted(window.rows.offsets, found)
+    result.tally.add(found, window.rows.digests[first])
     if window.records is None and len(result.holes) < HOLES_MAX:
         present = np.union1d(found, np.fromiter(window.held, np.int64))
         around = np.concatenate([[window.low - 1], present, [window.high]])
@@ -381,8 +394,10 @@ def _count(result: PartitionAudit, edges: Sequence[int], found: Offsets, window:
 
 def _strangers(stores: Stores, table: TableRow, plan: ReadPlan, metadata: str, findings: Findings) -> None:
     """Rows of partitions that the table does not have, and quarantined records outside of it."""
+    foreign = stores.tables.database.rows("reconcile/accepted", {"table_id": table.table_id})
+    accepted = {FOREIGN_PARTITION: max((row["high"] for row in foreign), default=0)}
     for file in pinned(metadata).files:
-        if file.partition not in plan.bounds:
+        if file.partition not in plan.bounds and file.high > accepted.get(file.partition, 0):
             detail = f"{file.data.record_count} rows of a partition that the table does not have: {file.data.file_path}"
             findings.add(
                 Finding(
@@ -401,32 +416,30 @@ def _strangers(stores: Stores, table: TableRow, plan: ReadPlan, metadata: str, f
         )
 
 
-def _accounts(moves: Sequence[TakenMove], jobs: Sequence[Job], done: Sequence[PartitionAudit]) -> Iterator[Account]:
-    """Moves into ranges that Kafka cannot vouch for any more must have brought the rows that are there."""
-    by_partition = {job.partition: (job, part) for job, part in zip(jobs, done, strict=True)}
-    for move in moves:
-        known = [by_partition[p] for p in move.lo if p in by_partition]
-        if len(known) < len(move.lo) or any(job.bounds.buffer_hi < move.hi[job.partition] for job, _ in known):
-            continue  # it goes on above what the lease shows
-        if all(job.log_start <= move.lo[job.partition] for job, _ in known):
-            continue  # every record of it was compared with Kafka's
-        found = 0
-        for job, part in known:
-            low, high = move.lo[job.partition], move.hi[job.partition]
-            runs = zip(job.edges, part.counts, strict=False)
-            found += sum(count for edge, count in runs if low <= edge < high)
-        if found != move.rows:
-            yield Account(
-                move_id=move.move_id,
-                stage=move.stage,
-                rows=move.rows,
-                found=found,
-                lo=dict(move.lo),
-                hi=dict(move.hi),
-                holes=[
-                    (job.partition, max(low, move.lo[job.partition]), min(high, move.hi[job.partition]))
-                    for job, part in known
-                    for low, high in part.holes
-                    if low < move.hi[job.partition] and high > move.lo[job.partition]
-                ],
-            )
+def _signed(
+    jobs: Sequence[Job],
+    done: Sequence[PartitionAudit],
+    standing: Mapping[int, Standing],
+    *,
+    accounts: Accounts,
+    signature: Signature,
+) -> list[SignOff]:
+    """Let the recorded digests speak where Kafka is silent, and say what is signed off."""
+    found: list[SignOff] = []
+    for job, part in zip(jobs, done, strict=True):
+        for r in part.ranges:
+            silent = r.status is Status.RETENTION and r.signed_off is None and not r.faults
+            if silent and accounts.vouch_for(r.partition, r.low, r.high):
+                r.witness = Witness.INGEST
+        same = compare(job, part)
+        found += signed_now(job, part, standing[part.partition], same=same, accounts=accounts, signature=signature)
+    return found
+
+
+def _keep(stores: Stores, table: TableRow, signed: Sequence[SignOff]) -> str | None:
+    """Sign off; returns why that was not possible."""
+    try:
+        audits.keep(stores.database, table, signed)
+    except MissingRole as missing:  # a login that may only read can audit all the same
+        return str(missing)
+    return None

@@ -19,6 +19,7 @@ It finds accidents, not forgeries: it is no cryptographic digest.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -37,9 +38,13 @@ _WORD = 8
 Words = NDArray[np.uint64]
 
 
-def row_digests(table: pa.Table) -> Words:
-    """The digest of each row of *table*, shape (rows,). The order of the columns does not matter, their names do."""
-    total = np.zeros(table.num_rows, dtype=np.uint64)
+def row_digests(table: pa.Table, *, constants: Mapping[str, pa.Scalar] | None = None) -> Words:
+    """The digest of each row of *table*, shape (rows,). The order of the columns does not matter, their names do.
+
+    *constants* are further columns with one value in all rows.
+    """
+    shared = sum(_constant(name, value) for name, value in (constants or {}).items()) % 2**64
+    total = np.full(table.num_rows, shared, dtype=np.uint64)
     for name, column in zip(table.column_names, table.columns, strict=True):
         if len(column) == 0 or column.null_count == len(column):
             continue
@@ -51,9 +56,23 @@ def row_digests(table: pa.Table) -> Words:
     return _mix(total)
 
 
+def lake_digests(decoded: pa.Table, *, schema_version: int) -> Words:
+    """The digests that *decoded* rows (stored coordinates and user columns) will have in the lake and in the buffer."""
+    constants = {"_op": pa.scalar("put"), "_schema_version": pa.scalar(schema_version, pa.int32())}
+    return row_digests(decoded, constants=constants)
+
+
 def total_digest(digests: Words) -> int:
     """The digest of a set of rows: the sum of theirs modulo 2^64."""
     return int(digests.sum(dtype=np.uint64))
+
+
+def parsed(text: str) -> int:
+    """The number that `shown` made *text* from. Raises: ValueError for a digest of another definition."""
+    version, _, digits = text.partition(":")
+    if version != VERSION:
+        raise ValueError(f"digest {text!r} is not of definition {VERSION}")
+    return int(digits, 16)
 
 
 def added(first: int, second: int) -> int:
@@ -64,6 +83,12 @@ def added(first: int, second: int) -> int:
 def shown(digest: int) -> str:
     """The text form that reports and the ledger keep."""
     return f"{VERSION}:{digest:016x}"
+
+
+@cache
+def _constant(name: str, value: pa.Scalar) -> int:
+    """What a column of *value* adds to each row."""
+    return int(_column(pa.array([value.as_py()], value.type), seed_of(name))[0])
 
 
 @cache
@@ -93,7 +118,7 @@ def _column(array: pa.Array, seed: int) -> Words:
         array = array.cast(pa.binary())
     elif not (pa.types.is_string(kind) or pa.types.is_binary(kind) or _is_large(kind)):
         return _fixed(array, seed)
-    return _texts(array.cast(pa.large_binary()), seed)
+    return _texts(array, seed)
 
 
 def _is_large(kind: pa.DataType) -> bool:
@@ -110,18 +135,20 @@ def _fixed(array: pa.Array, seed: int) -> Words:
         bits = doubles.view(np.uint64).copy()
         bits[np.isnan(doubles)] = _NAN
         return _mix(bits ^ np.uint64(seed))
-    if pa.types.is_date32(kind):
-        array = array.view(pa.int32())
-    elif pa.types.is_temporal(kind):
-        array = array.view(pa.int64())
-    whole = pc.fill_null(array.cast(pa.int64()), 0).to_numpy()
-    return _mix(whole.view(np.uint64) ^ np.uint64(seed))
+    if not (pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind)):
+        array, kind = array.cast(pa.int64()), pa.int64()
+    # Not by way of Arrow's functions: each costs as much as some thousand values.
+    values = np.frombuffer(array.buffers()[1], dtype=f"<i{kind.bit_width // 8}")[
+        array.offset : array.offset + len(array)
+    ]
+    return _mix(values.astype(np.int64, copy=False).view(np.uint64) ^ np.uint64(seed))
 
 
 def _texts(array: pa.Array, seed: int) -> Words:
     """Digest bytes word by word for all values at once; only long values are looked at one by one."""
     _, offset_bytes, content = array.buffers()
-    offsets = np.frombuffer(offset_bytes, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
+    width = np.int64 if _is_large(array.type) else np.int32
+    offsets = np.frombuffer(offset_bytes, dtype=width)[array.offset : array.offset + len(array) + 1].astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     data = np.zeros(last - first + _WORD, dtype=np.uint8)
     if last > first:

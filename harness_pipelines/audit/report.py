@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -31,13 +32,22 @@ class Tier(StrEnum):
 
 
 class Status(StrEnum):
-    """How far the content of a range could be judged."""
+    """How far Kafka could judge the content of a range."""
 
     VERIFIED = "verified"
     PARTLY = "verified in part: retention"  #: Kafka dropped some of it while the audit read
-    RETENTION = "unverifiable: retention"  #: below Kafka's log start: judged by counts and doubles only
+    RETENTION = "unverifiable: retention"  #: below Kafka's log start: others may vouch for it, see `Witness`
     ACCEPTED = "accepted loss"
     LOST = "lost"  #: Kafka dropped it before it was read, and nobody accepted that yet
+
+
+class Witness(StrEnum):
+    """Who vouches for the content of a range."""
+
+    KAFKA = "kafka"  #: each record was compared
+    INGEST = "ingest"  #: the digest that ingest recorded when it took the records
+    AUDIT = "audit"  #: the digest that an earlier audit kept
+    NOBODY = "nobody"  #: only counts and doubles were judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +80,37 @@ class RangeAudit:
     quarantined: int = 0
     expected: int = 0  #: digest of the rows that Kafka's records decode to, without the quarantined ones
     found: int = 0  #: digest of the tier's rows
+    faults: int = 0  #: findings in it
+    witness: Witness = Witness.NOBODY
+    signed_off: datetime | None = None  #: it was not read: an audit of that time had found it whole
+    again: str | None = None  #: why a range that was signed off was read again
+
+    @property
+    def judged(self) -> str:
+        """The status in words, with who vouched where Kafka could not."""
+        if self.status is Status.RETENTION and self.witness is not Witness.NOBODY:
+            return f"verified by {self.witness}'s digest: retention"
+        return str(self.status)
+
+    def follows(self, before: RangeAudit) -> bool:
+        """True if the two are one range to whoever reads the report."""
+        return before.high == self.low and all(
+            getattr(before, name) == getattr(self, name)
+            for name in ("partition", "tier", "status", "witness", "signed_off", "again")
+        )
+
+    def joined(self, after: RangeAudit) -> RangeAudit:
+        """Both as one range; see `follows`."""
+        return replace(
+            self,
+            high=after.high,
+            records=self.records + after.records,
+            rows=self.rows + after.rows,
+            quarantined=self.quarantined + after.quarantined,
+            expected=digest.added(self.expected, after.expected),
+            found=digest.added(self.found, after.found),
+            faults=self.faults + after.faults,
+        )
 
     def to_json(self) -> dict[str, Any]:
         known = self.status is not Status.RETENTION
@@ -79,6 +120,10 @@ class RangeAudit:
             "low": self.low,
             "high": self.high,
             "status": str(self.status),
+            "witness": str(self.witness),
+            "read": "now" if self.signed_off is None else "signed off",
+            "signed_off": self.signed_off and self.signed_off.isoformat(),
+            "again": self.again,
             "records": self.records if known else None,
             "rows": self.rows,
             "quarantined": self.quarantined,
@@ -108,6 +153,17 @@ class Findings:
             self.counts[kind] += count - sum(f.kind is kind for f in other.named)
 
 
+def joined(ranges: Iterable[RangeAudit]) -> tuple[RangeAudit, ...]:
+    """*ranges*, in order, with neighbours of one kind as one."""
+    found: list[RangeAudit] = []
+    for part in ranges:
+        if found and part.follows(found[-1]):
+            found[-1] = found[-1].joined(part)
+        else:
+            found.append(part)
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """A move whose rows are not the ones that the tiers hold in its ranges."""
@@ -119,6 +175,7 @@ class Account:
     lo: dict[int, int]
     hi: dict[int, int]
     holes: Sequence[tuple[int, int, int]]  #: (partition, low, high): offsets without a row or a quarantined record
+    changed: Sequence[int] = ()  #: partitions whose rows do not have the digest that ingest recorded
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -127,6 +184,7 @@ class Account:
             "rows": self.rows,
             "found": self.found,
             "ranges": {str(p): [self.lo[p], self.hi[p]] for p in sorted(self.lo)},
+            "changed": list(self.changed),
             "holes": [{"partition": p, "low": low, "high": high} for p, low, high in self.holes],
         }
 
@@ -143,6 +201,9 @@ class AuditReport:
     accounts: tuple[Account, ...]
     foreign: str | None  #: what another writer did to the catalog's head
     seconds: float
+    files_read: int = 0  #: data files of the lake that were opened
+    bytes_read: int = 0  #: their sizes
+    unsigned: str | None = None  #: why what was found whole could not be signed off
 
     @property
     def ok(self) -> bool:
@@ -150,8 +211,13 @@ class AuditReport:
 
     @property
     def records(self) -> int:
-        """Records of Kafka that were judged."""
+        """Records of Kafka that were judged, now or by the audits whose word is taken."""
         return sum(r.records for r in self.ranges)
+
+    @property
+    def taken_over(self) -> int:
+        """Those of `records` that an earlier audit judged."""
+        return sum(r.records for r in self.ranges if r.signed_off is not None)
 
     @property
     def rows(self) -> int:
@@ -176,5 +242,8 @@ class AuditReport:
             "rows": self.rows,
             "quarantined": sum(r.quarantined for r in self.ranges),
             "digest": digest.VERSION,
+            "files_read": self.files_read,
+            "bytes_read": self.bytes_read,
+            "unsigned": self.unsigned,
             "seconds": round(self.seconds, 3),
         }

@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from harness_pipelines.audit.digest import Words, row_digests
+from harness_pipelines.audit.digest import Words, lake_digests, row_digests
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.plan import BufferPart
+from harness_pipelines.protocol.signoff import SignOff, covered
 from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
 from harness_pipelines.stages.ingest import codec_for, decode_batch
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
@@ -136,7 +137,11 @@ class KafkaSide:
     _codec: Any = None
 
     def window(self, low: int, high: int) -> Records:
-        """All records of ``[low, high)``; calls must ascend. Raises: AuditStalled and what the log raises."""
+        """All records of ``[low, high)``; calls must ascend, and may leave gaps, which are not read.
+
+        Raises: AuditStalled and what the log raises.
+        """
+        self._skip_to(low)
         while self.position < high:
             try:
                 for batch in self._poll():
@@ -158,6 +163,15 @@ class KafkaSide:
             self._reader.close()
             self._reader = None
 
+    def _skip_to(self, low: int) -> None:
+        """Forget what is below *low*, and go on there."""
+        self._pending = [Rows.of(self._pending).split(low)[1]]
+        _popped(self._refused, low)
+        _popped(self._raw, low)
+        if self.position < low:
+            self.close()
+            self.position = low
+
     def _poll(self) -> list[PartitionBatch]:
         if self._reader is None:
             topic = self.table.spec.topic
@@ -178,9 +192,8 @@ class KafkaSide:
             spec = self.table.spec.model_copy(update={"on_error": "quarantine", "unknown_fields": "ignore"})
             self._lenient, self._codec = replace(self.table, spec=spec), codec_for(spec)
         decoded = decode_batch(self._lenient, self._codec, batch)
-        rows = decoded.rows.append_column("_op", pa.repeat(pa.scalar("put"), decoded.rows.num_rows))
-        version = pa.repeat(pa.scalar(self.table.schema_version, pa.int32()), decoded.rows.num_rows)
-        self._pending.append(Rows.from_arrow(rows.append_column("_schema_version", version)))
+        digests = lake_digests(decoded.rows, schema_version=self.table.schema_version)
+        self._pending.append(Rows(decoded.rows.column("_kafka_offset").to_numpy(), digests))
         self._refused |= {r.offset: f"{r.reason}: {r.detail}" for r in decoded.refused}
         for offset in {*self.quarantine.window(batch.low, batch.high), *(r.offset for r in decoded.refused)}:
             at = int(np.searchsorted(batch.offsets, offset))
@@ -200,13 +213,23 @@ def _sha256(value: bytes | None) -> bytes | None:
 class LakeSide:
     """The data files of one partition of the stream view, each read whole and once, hidden rows and doubles included.
 
+    A file of which every offset lies in a range of *signed* is not opened.
     This is no bounded read on purpose: a file is opened because a manifest names it, and what counts is what it holds.
     """
 
-    def __init__(self, table: TableRow, view: PinnedView, partition: int, *, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        table: TableRow,
+        view: PinnedView,
+        partition: int,
+        *,
+        schema: pa.Schema,
+        signed: Sequence[SignOff] = (),
+    ) -> None:
         self._table, self._view, self._schema = table, view, schema
         self.files = [file for file in view.files if file.partition == partition]
-        self._unread = deque(self.files)
+        self.needed = [file for file in self.files if not covered(file.low, file.high, signed)]
+        self._unread = deque(self.needed)
         self._ahead: Future[Rows] | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="audit-lake")
         self._pending: list[Rows] = []
@@ -236,13 +259,13 @@ class LakeSide:
 
     def _next(self) -> Rows:
         """The file that was taken from the queue; the one behind it is read meanwhile."""
-        current = self._ahead or self._submit(len(self.files) - len(self._unread) - 1)
+        current = self._ahead or self._submit(len(self.needed) - len(self._unread) - 1)
         rows = current.result()
-        self._ahead = self._submit(len(self.files) - len(self._unread)) if self._unread else None
+        self._ahead = self._submit(len(self.needed) - len(self._unread)) if self._unread else None
         return rows
 
     def _submit(self, number: int) -> Future[Rows]:
-        return self._pool.submit(self._read, self.files[number])
+        return self._pool.submit(self._read, self.needed[number])
 
     def _read(self, file: LakeFile) -> Rows:
         where = f"{self._table.name}: {file.data.file_path}"

@@ -12,28 +12,38 @@ from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
     from harness_pipelines.audit.accept_loss import Loss
-    from harness_pipelines.audit.report import AuditReport
+    from harness_pipelines.audit.report import Account, AuditReport, RangeAudit
 
-WIDTH_MIN = 110
+WIDTH_MIN = 140
 SHOWN_MAX = 20  #: findings of each kind that people see; --json has more
 
 
 @click.command()
 @click.argument("table")
+@click.option("--full", is_flag=True, help="Read what was signed off too, and compare it with what was kept.")
 @click.option("--processes", type=click.IntRange(min=1), help="How many work at once.  [default: one per processor]")
 @json_option
 @click.pass_context
-def audit(ctx: click.Context, table: str, processes: int | None, json_target: str | None) -> None:
-    """Prove that every record that Kafka still has is in exactly one tier, with its content.
+def audit(ctx: click.Context, table: str, *, full: bool, processes: int | None, json_target: str | None) -> None:
+    """Prove that every record is in exactly one tier, with its content.
 
+    Content is compared with Kafka's records, and where Kafka has dropped them with the digests that ingest recorded.
     Names each missing, doubled, changed or unexplained offset. Exit code 1 when something is wrong.
+
+    What is found whole in the lake is signed off: the next audit reads it again only if other files answer for it, or
+    if the storage says that a file was written since. Bytes that changed on the disk by themselves are found by --full.
+
+    \b
+    Examples:
+      harness audit shop.orders
+      harness audit shop.orders --full --json audit.json
     """
     from harness_pipelines.audit.complete import audit_table
     from harness_pipelines.client import connect
 
     settings: Settings = ctx.obj
     with connect(settings) as harness, _progress() as shown:
-        report = audit_table(harness.stores, harness.table(table).row, progress=shown, processes=processes)
+        report = audit_table(harness.stores, harness.table(table).row, full=full, progress=shown, processes=processes)
     emit(report.to_json(), json_target, lambda: _show(report))
     if not report.ok:
         ctx.exit(1)
@@ -101,7 +111,7 @@ def _show(report: AuditReport) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from harness_pipelines.audit.report import FINDINGS_MAX, Kind, Status
+    from harness_pipelines.audit.report import FINDINGS_MAX, Kind, Status, Witness
 
     plain = Console()
     # A digest that is cut off is of no use to anybody who compares it.
@@ -109,15 +119,18 @@ def _show(report: AuditReport) -> None:
     table = Table("partition", "tier", box=None, pad_edge=False)
     for name in ("from", "to", "records", "rows", "quarantined"):
         table.add_column(name, justify="right")
-    table.add_column("digest")
+    table.add_column("digest", no_wrap=True, min_width=19)
     table.add_column("judged")
+    table.add_column("read")
     colours = {Status.VERIFIED: "green", Status.LOST: "red"}
     for r in report.ranges:
         fields = r.to_json()
         records = "?" if fields["records"] is None else f"{r.records:,}"
         cells = (str(r.partition), str(r.tier), str(r.low), str(r.high), records, f"{r.rows:,}", f"{r.quarantined:,}")
-        colour = "red" if fields["kafka_digest"] not in (None, fields["digest"]) else colours.get(r.status, "yellow")
-        table.add_row(*cells, f"[{colour}]{fields['digest']}[/]", f"[{colour}]{r.status}[/]")
+        colour = colours.get(r.status, "yellow" if r.witness is Witness.NOBODY else "green")
+        if fields["kafka_digest"] not in (None, fields["digest"]):
+            colour = "red"
+        table.add_row(*cells, f"[{colour}]{fields['digest']}[/]", f"[{colour}]{r.judged}[/]", _read(r))
     console.print(table)
     for kind in Kind:
         for finding in report.of(kind)[:SHOWN_MAX]:
@@ -130,19 +143,36 @@ def _show(report: AuditReport) -> None:
     for account in report.accounts:
         console.print(
             f"[red]accounting[/]  {account.stage} move {account.move_id} brought {account.rows:,} rows, the tiers hold "
-            f"{account.found:,}"
+            f"{account.found:,}{_changed(account)}"
         )
     if report.foreign:
         console.print(f"[red]foreign[/]  {report.foreign}")
     _verdict(console, report)
 
 
+def _read(part: RangeAudit) -> str:
+    if part.signed_off is not None:
+        return f"signed off {part.signed_off:%Y-%m-%d %H:%M:%SZ}"
+    return f"now: {part.again}" if part.again else "now"
+
+
+def _changed(account: Account) -> str:
+    if not account.changed:
+        return ""
+    return f"; not the content that it brought: partition {', '.join(map(str, account.changed))}"
+
+
 def _verdict(console: object, report: AuditReport) -> None:
     from rich.console import Console
 
     assert isinstance(console, Console)
-    rate = report.records / report.seconds if report.seconds else 0
-    judged = f"version {report.version}, {report.records:,} records judged in {report.seconds:.1f} s ({rate:,.0f}/s)"
+    now = report.records - report.taken_over
+    rate = now / report.seconds if report.seconds else 0
+    judged = f"version {report.version}, {now:,} records judged in {report.seconds:.1f} s ({rate:,.0f}/s)"
+    if report.taken_over:
+        judged += f", {report.taken_over:,} signed off before"
+    if report.unsigned:
+        console.print(f"[yellow]not signed off[/]  {report.unsigned}")
     if report.ok:
         console.print(f"[bold green]OK[/]  {report.table}: every record is in exactly one tier; {judged}")
         return

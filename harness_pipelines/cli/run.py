@@ -20,7 +20,7 @@ import click
 from harness_pipelines.cli.common import chosen_tables, duration, opened
 from harness_pipelines.cli.output import emit, json_option, note
 from harness_pipelines.errors import UsageError
-from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Claim, Stage
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class RunOptions:
     "--stage",
     "stages",
     multiple=True,
-    type=click.Choice([str(s) for s in Stage]),
+    type=click.Choice([str(s) for s in Stage if s in CONTINUOUS_STAGES]),
     help="Only this one; may be repeated.",
 )
 @click.option("--until-idle", is_flag=True, help="End when everything that Kafka has now is in the lake.")
@@ -75,7 +75,7 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
       harness run shop.orders --stage expire --dry-run
     """
     target: str | None = options["json_target"]
-    stages = frozenset(Stage(s) for s in options["stages"]) or frozenset(Stage)
+    stages = frozenset(Stage(s) for s in options["stages"]) or CONTINUOUS_STAGES
     wanted = RunOptions(
         stages=stages, until_idle=options["until_idle"], for_s=options["for_s"], lease_s=options["lease_s"]
     )

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from dagster import (
     AssetCheckExecutionContext,
+    AssetCheckKey,
     AssetCheckResult,
     AssetChecksDefinition,
     AssetCheckSeverity,
@@ -22,6 +23,7 @@ from dagster import (
     Definitions,
     Failure,
     MaterializeResult,
+    asset_check,
     define_asset_job,
     in_process_executor,
     multi_asset,
@@ -30,7 +32,7 @@ from dagster import (
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from pydantic import Field
 
-from harness_pipelines.audit.checks import CHECKS
+from harness_pipelines.audit.checks import CHECKS, is_complete
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
@@ -42,6 +44,7 @@ from harness_pipelines.stores.open import Stores
 from harness_pipelines.stores.ports import TableRow
 
 TABLE_TAG, STAGE_TAG = "harness/table", "harness/stage"
+AUDIT = "audit"  #: name of the check that is no part of the stages' jobs
 
 
 class StageConfig(Config):
@@ -57,8 +60,8 @@ def table_definitions(spec: TableSpec) -> Definitions:
     )
     return Definitions(
         assets=[topic, _ingest(spec, topic.key), _tier(spec)],
-        asset_checks=[_checks(spec)],
-        jobs=table_jobs(spec),
+        asset_checks=[_checks(spec), _audit(spec)],
+        jobs=[*table_jobs(spec), audit_job(spec)],
     )
 
 
@@ -69,7 +72,7 @@ def table_jobs(spec: TableSpec) -> list[UnresolvedAssetJobDefinition]:
     return [
         define_asset_job(
             job_name(spec.table, stage),
-            selection=AssetSelection.assets(*(AssetKey([*prefix, *key]) for key in keys)),
+            selection=AssetSelection.assets(*(AssetKey([*prefix, *key]) for key in keys)) - _audit_alone(spec),
             executor_def=in_process_executor,
             tags={TABLE_TAG: spec.table, STAGE_TAG: stage.value},
         )
@@ -77,8 +80,22 @@ def table_jobs(spec: TableSpec) -> list[UnresolvedAssetJobDefinition]:
     ]
 
 
-def job_name(table: str, stage: Stage) -> str:
-    """Name of the job that runs one stage of a table."""
+def audit_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
+    """The audit by itself: started by hand or by a schedule of the user's, because it costs what was added."""
+    return define_asset_job(
+        job_name(spec.table, AUDIT),
+        selection=_audit_alone(spec),
+        executor_def=in_process_executor,
+        tags={TABLE_TAG: spec.table, STAGE_TAG: AUDIT},
+    )
+
+
+def _audit_alone(spec: TableSpec) -> AssetSelection:
+    return AssetSelection.checks(AssetCheckKey(AssetKey([spec.namespace, spec.name]), AUDIT))
+
+
+def job_name(table: str, stage: str) -> str:
+    """Name of the job that runs one stage of a table, or its audit."""
     return f"{table.replace('.', '__')}__{stage}"
 
 
@@ -162,6 +179,21 @@ def _checks(spec: TableSpec) -> AssetChecksDefinition:
                 )
 
     return checks
+
+
+def _audit(spec: TableSpec) -> AssetChecksDefinition:
+    @asset_check(name=AUDIT, asset=AssetKey([spec.namespace, spec.name]), description=is_complete.__doc__)
+    def audit(context: AssetCheckExecutionContext, harness: HarnessResource) -> AssetCheckResult:
+        with harness.opened() as opened:
+            found = is_complete(opened.stores, opened.table(spec.table).row)
+        return AssetCheckResult(
+            passed=found.passed,
+            severity=AssetCheckSeverity.ERROR,
+            description=found.description,
+            metadata=dict(found.numbers),
+        )
+
+    return audit
 
 
 def _work(

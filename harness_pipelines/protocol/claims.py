@@ -15,6 +15,11 @@ class Stage(StrEnum):
     INGEST = "ingest"
     TIER = "tier"
     EXPIRE = "expire"
+    REVERT = "revert"
+
+
+#: What a worker runs; the others are asked for by a person.
+CONTINUOUS_STAGES = frozenset({Stage.INGEST, Stage.TIER, Stage.EXPIRE})
 
 
 class FencedOut(HarnessError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -57,7 +57,12 @@ class Move:
     @property
     def branch(self) -> str:
         """Iceberg branch that this attempt alone writes to."""
-        return f"move_{self.move_id}_{self.attempt}"
+        return branch_of(self.move_id, self.attempt)
+
+
+def branch_of(move_id: int, attempt: int) -> str:
+    """The name of an attempt's branch."""
+    return f"move_{move_id}_{attempt}"
 
 
 def plan_ranges(bounds: Mapping[int, Bounds], *, offsets_max: int) -> tuple[dict[int, int], dict[int, int]]:
@@ -100,3 +105,14 @@ def check_open(move: Move, current: Move | None) -> None:
 def next_attempt(move: Move, *, epoch: int) -> Move:
     """The same range, base and schema under a new attempt number (S25)."""
     return replace(move, attempt=move.attempt + 1, epoch=epoch)
+
+
+def took_effect(move: Move, current: Move | None) -> bool:
+    """What a lost answer of COMMIT meant, from the move's row read under the locks of the publish."""
+    return current is not None and current.state is MoveState.COMMITTED and current.attempt == move.attempt
+
+
+def dead_branches(branches: Iterable[str], moves: Iterable[tuple[int, int, str]]) -> list[str]:
+    """Of *branches* those of attempts that nobody may publish any more; *moves* are (id, newest attempt, state)."""
+    alive = {branch_of(move_id, attempt) for move_id, attempt, state in moves if state == MoveState.PLANNED}
+    return sorted({name for name in branches if name.startswith("move_")} - alive)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -34,6 +34,7 @@ class Version:
     bounds: Mapping[int, Bounds]
     move_id: int | None
     committed_at: datetime
+    revert_of: int | None = None  #: the version that a revert restored
 
     @property
     def stream_hi(self) -> dict[int, int]:
@@ -57,7 +58,8 @@ def check_base(head: Version, base_snapshot: int) -> None:
         raise ForeignCommit(
             f"the stream view is at snapshot {base_snapshot}, version {head.version} published "
             f"{head.stream.snapshot}: another writer committed to it. Nothing was written; `harness audit` lists its "
-            f"rows, and setting main back to snapshot {head.stream.snapshot} lets the table go on"
+            "rows, `harness revert TABLE --to HEAD --yes` sets the view back to what the ledger published, `harness "
+            "reconcile TABLE --accept-foreign --yes` takes them over"
         )
 
 
@@ -74,7 +76,15 @@ def advance_stream(
         p: Bounds(start=b.start, batch_hi=b.batch_hi, stream_hi=move.hi.get(p, b.stream_hi), buffer_hi=buffer_hi[p])
         for p, b in positions.items()
     }
-    return replace(head, version=head.version + 1, stream=stream, bounds=bounds, move_id=move.move_id, committed_at=now)
+    return replace(
+        head,
+        version=head.version + 1,
+        stream=stream,
+        bounds=bounds,
+        move_id=move.move_id,
+        revert_of=None,
+        committed_at=now,
+    )
 
 
 def answering_version(old: Version, later: Iterable[Version]) -> Version | None:
@@ -100,14 +110,34 @@ def trim_floor(
     """Below this vector no reader, lease or revert needs the buffer.
 
     *versions* are all known versions, oldest first; *leased* those that live leases name; *retained* those
-    that can be read as old versions. The floor is the stream position of the newest version that is older
-    than *grace* (so that a revert within the grace finds its rows), lowered to every lease's position and to
-    every retained version that the stream view does not answer for yet.
+    that can be read as old versions. The floor is the lowest stream position of the versions that were the head
+    within *grace* (so that a revert to one of them finds its rows; a revert also lets the head itself be lower than
+    older versions), lowered to every lease's position and to every retained version that the stream view does not
+    answer for yet.
     """
-    settled = [v for v in versions if v.committed_at <= now - grace]
+    settled = [i for i, v in enumerate(versions) if v.committed_at <= now - grace]
     if not settled:
         return {p: b.start for v in versions[:1] for p, b in v.bounds.items()}
     waiting = [v for v in retained if answering_version(v, versions) is None]
     # A version that does not know a partition yet was read with that partition's rows from the buffer.
     starts = {p: b.start for v in versions for p, b in v.bounds.items()}
-    return lowest([starts | v.stream_hi for v in (settled[-1], *leased, *waiting)])
+    return lowest([starts | v.stream_hi for v in (*versions[settled[-1] :], *leased, *waiting)])
+
+
+def kept_versions(versions: Sequence[Version], *, retention: timedelta, now: datetime) -> list[Version]:
+    """The head, and every version that was the head less than *retention* ago; *versions* oldest first."""
+    ends = [*(v.committed_at for v in versions[1:]), None]
+    return [v for v, end in zip(versions, ends, strict=True) if end is None or end > now - retention]
+
+
+def reached_versions(
+    versions: Sequence[Version], *, retained_from: int, leased: Collection[int], bases: Collection[int]
+) -> list[Version]:
+    """The versions whose metadata and files must stay (S10, S11).
+
+    Those that can be read, those that a lease or (as its base) an open move names, and for each of them ``w(v)``,
+    which answers for what it had buffered. *versions* are all from the oldest of these on, oldest first.
+    """
+    named = [v for v in versions if v.version >= retained_from or v.version in leased or v.version in bases]
+    numbers = {w.version for v in named for w in (v, answering_version(v, versions)) if w is not None}
+    return [v for v in versions if v.version in numbers]

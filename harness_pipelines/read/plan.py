@@ -20,7 +20,8 @@ def make_plan(
     """Lease a read state of *table* and name what a reader of it opens.
 
     With *tail* the plan also names what only Kafka has, up to its last stable offsets of now; an old version has no
-    tail. Raises: VersionGone, KafkaUnreachable (only with *tail*).
+    tail but for what a revert of a table without buffer has left to Kafka.
+    Raises: VersionGone, KafkaUnreachable (only with *tail*).
     """
     state = stores.leases.look(table, holder=holder, lease=lease, at=at)
     return ReadPlan(
@@ -31,8 +32,8 @@ def make_plan(
         fields=table.fields,
         bounds=state.bounds,
         stream=_stream(state),
-        buffer=_buffer(state),
-        tail=_tail(stores, table, state.bounds) if tail and at is None else None,
+        buffer=None if table.spec.buffer == "none" else _buffer(state),
+        tail=_tail(stores, table, state, to_end=tail and at is None),
         lease_id=state.lease_id,
         lease_until=state.lease_until,
     )
@@ -59,12 +60,15 @@ def _buffer(state: ReadState) -> BufferPart | None:
     return BufferPart(segments=state.segments, low=low, high={p: buffer_hi[p] for p in low})
 
 
-def _tail(stores: Stores, table: TableRow, bounds: Mapping[int, Bounds]) -> TailPart | None:
-    ends = stores.log.watermarks(table.spec.topic, bounds)
-    low = {p: b.buffer_hi for p, b in bounds.items() if ends[p].end > b.buffer_hi}
-    if not low:
-        return None
-    return TailPart(topic=table.spec.topic, low=low, high={p: ends[p].end for p in low})
+def _tail(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) -> TailPart | None:
+    """What only Kafka has: without a buffer all above ``stream_hi``, which a revert may set below ``buffer_hi``."""
+    _, stream_hi, high = _vectors(state.bounds)
+    low = stream_hi if table.spec.buffer == "none" and state.answered_by is None else dict(high)
+    if to_end:
+        ends = stores.log.watermarks(table.spec.topic, state.bounds)
+        high = {p: max(ends[p].end, o) for p, o in high.items()}
+    low = {p: o for p, o in low.items() if high[p] > o}
+    return TailPart(topic=table.spec.topic, low=low, high={p: high[p] for p in low}) if low else None
 
 
 def _moved(stream_hi: Mapping[int, int], buffer_hi: Mapping[int, int]) -> dict[int, int]:

@@ -33,9 +33,16 @@ def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
 
 
 def _create(stores: Stores, spec: TableSpec, identity: TopicIdentity) -> TableRow:
+    from harness_pipelines.stores.lake import STARTS, TOPIC
+
     start = spec.start.timestamp if isinstance(spec.start, StartAt) else spec.start
     starts: Vector = stores.log.start_offsets(spec.topic, identity.partitions, start)
-    stream, fields = stores.lake.make_stream_view(spec, iceberg_fields(spec.columns))
+    stores.ownership.check()
+    origin = {
+        TOPIC: f"{identity.cluster_id}/{identity.topic_id}",
+        STARTS: ",".join(f"{p}:{offset}" for p, offset in sorted(starts.items())),
+    }
+    stream, fields = stores.lake.make_stream_view(spec, iceberg_fields(spec.columns), origin=origin)
     return stores.ledger.create_table(spec, identity, starts=starts, fields=fields, stream=stream)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
 from harness_pipelines.stores.ports import TableRow
@@ -37,11 +38,13 @@ class ClaimKeeper:
         """Take the claim if this worker does not hold it and nobody else does; True if it is held now."""
         with self._lock:
             if self._claim is None:
+                faults.point(f"{self._stage}.before_claim")
                 self._claim = self._ledger.claim(
                     self._table, self._stage, shard=0, holder=self._holder, lease=self._lease
                 )
                 if self._claim is not None:
                     log.info("claim.taken", table=self._table.name, stage=self._stage, epoch=self._claim.epoch)
+                    faults.point(f"{self._stage}.after_claim")
             if self._claim is not None and self._renewer is None:
                 self._renewer = threading.Thread(target=self._renew, name=f"renew-{self._stage}", daemon=True)
                 self._renewer.start()
@@ -73,6 +76,7 @@ class ClaimKeeper:
         with self._lock:
             claim, self._claim = self._claim, None
         if claim is not None:
+            faults.point(f"{self._stage}.before_release")
             try:
                 self._ledger.release(claim)
             except TryAgain as away:

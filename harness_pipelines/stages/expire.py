@@ -61,9 +61,10 @@ def _expire(stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool) -> 
     deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run)
     faults.point("expire.before_trim")
     decision = stores.upkeep.trim(table, claim, dry_run=dry_run)
-    faults.point("expire.after_trim")
+    faults.point("expire.after_commit")
     if not dry_run and (dead := stores.upkeep.dead_branches(table)):
         stores.lake.drop_branches(table, dead)
+    faults.point("expire.before_condemn")
     condemned = stores.upkeep.condemn(table, dry_run=dry_run)
     expired = Expired(
         floor=dict(decision.floor),

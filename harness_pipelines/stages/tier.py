@@ -17,8 +17,8 @@ from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState, MoveStuck, halve, plan_ranges
-from harness_pipelines.protocol.segments import may_hold
-from harness_pipelines.protocol.versions import Version
+from harness_pipelines.protocol.segments import needed
+from harness_pipelines.protocol.versions import Version, check_base
 from harness_pipelines.stages.ingest import check_source
 from harness_pipelines.stores.lake import BaseGone, Staged
 from harness_pipelines.stores.ports import Boundary, MoveDraft, RefusedRecord, Swap, TableRow
@@ -155,13 +155,13 @@ def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
     """Let Spark write the move's rows to the attempt's branch, and check from metadata what it wrote."""
     if table.spec.buffer == "none":
         return _stage_from_kafka(stores, table, move)
-    needed = [s.ref for s in stores.segments.all(table) if s.state != "retired" and may_hold(s.max_hi, move.lo)]
-    counts = stores.buffer_rows(needed, move.ranges)
+    named = [s.ref for s in needed(stores.segments.all(table), {r.partition: r.low for r in move.ranges})]
+    counts = stores.buffer_rows(named, move.ranges)
     rows = sum(counts.values())
     if rows == 0:  # gaps only: nothing to write, but the bounds move on
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))
     _branch(stores, table, move)
-    stores.write_from_segments(table, move, needed)
+    stores.write_from_segments(table, move, named)
     return Attempt(staged=stores.lake.staged(table, move, rows=rows))
 
 
@@ -177,8 +177,22 @@ def _branch(stores: Stores, table: TableRow, move: Move) -> None:
     base = next((v for v in stores.ledger.versions(table) if v.version == move.base_version), None)
     if base is None:
         raise BaseGone(f"{table.name}: version {move.base_version}, the base of move {move.move_id}, is not retained")
-    stores.lake.make_branch(table, move, base.stream)
+    try:
+        stores.lake.make_branch(table, move, base.stream)
+    except BaseGone:
+        _check_head(stores, table)
+        raise
     faults.point("tier.during_files")
+
+
+def _check_head(stores: Stores, table: TableRow) -> None:
+    """A new plan helps only where the head's own snapshot is there to build on.
+
+    Raises: ForeignCommit when another writer took it away.
+    """
+    head, main = stores.ledger.head(table), stores.lake.main_snapshot(table)
+    if stores.ledger.head(table).version == head.version:  # so both are of one instant
+        check_base(head, main)
 
 
 # -- publish ------------------------------------------------------------------------------------------------

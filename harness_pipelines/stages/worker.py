@@ -19,10 +19,12 @@ import structlog
 
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.claims import FencedOut, Stage
+from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, FencedOut, Stage
 from harness_pipelines.stages import expire, ingest, ingest_spark, tier
 from harness_pipelines.stages.claims import ClaimKeeper
+from harness_pipelines.stores.owner import WarehouseTaken
 from harness_pipelines.stores.ports import PartitionStatus, TableRow
+from harness_pipelines.stores.standing import LedgerOlderThanLake
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -42,7 +44,7 @@ SEGMENT_AGE_S_MAX = 600.0
 class WorkerOptions:
     """How a worker runs. ``until_idle``: end when nothing is left to move; ``for_s``: end after so many seconds."""
 
-    stages: frozenset[Stage] = frozenset(Stage)
+    stages: frozenset[Stage] = CONTINUOUS_STAGES
     until_idle: bool = False
     for_s: float | None = None
     lease: timedelta = CLAIM_LEASE
@@ -186,7 +188,8 @@ class _TableWorker:
         if not positions or set(ends) != {p.partition for p in positions}:
             return False
         stages = self.worker.options.stages
-        read = Stage.INGEST not in stages or all(p.bounds.buffer_hi >= ends[p.partition] for p in positions)
+        reads_log = Stage.INGEST in stages or (Stage.TIER in stages and self.table.spec.buffer == "none")
+        read = not reads_log or all(p.bounds.buffer_hi >= ends[p.partition] for p in positions)
         moved = Stage.TIER not in stages or all(p.bounds.stream_hi >= p.bounds.buffer_hi for p in positions)
         return read and moved
 
@@ -197,13 +200,28 @@ class _TableWorker:
         backoff = _Backoff(self, stage)
         while not self.worker.stop.is_set():
             try:
-                busy = self._keepers[stage].acquire() and step()
+                self._admit(stage)
+                held = self._keepers[stage].acquire()
+                busy = held and step()
                 backoff.reset()
             except HarnessError as error:
                 backoff.wait(error)
                 continue
-            if not busy:
-                self.worker.stop.wait(pause_s)
+            if not busy:  # a stand-by asks often, however rarely the stage itself has work
+                self.worker.stop.wait(pause_s if held else LOOK_S)
+
+    def _admit(self, stage: Stage) -> None:
+        """Before the first act on a table: is its lake this ledger's, and does the ledger know all of it?
+
+        Raises: WarehouseTaken, LedgerOlderThanLake. Ingest needs no lake, so a lake that is away does not hold it up.
+        """
+        if stage is Stage.INGEST and self.stores.settings.warehouse is None:
+            return
+        try:
+            self.stores.standing.check(self.table, self.stores.ledger)
+        except HarnessError as error:
+            if stage is not Stage.INGEST or isinstance(error, WarehouseTaken | LedgerOlderThanLake):
+                raise
 
     def _ingest_forever(self, number: int) -> None:
         keeper = self._keepers[Stage.INGEST]
@@ -220,6 +238,7 @@ class _TableWorker:
         started: int | None = None
         while not self.worker.stop.is_set():
             try:
+                self._admit(Stage.INGEST)
                 if not keeper.acquire():
                     started = None
                     self.worker.stop.wait(LOOK_S)

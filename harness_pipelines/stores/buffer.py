@@ -20,9 +20,10 @@ import pyarrow.compute
 from psycopg.errors import UniqueViolation
 
 from harness_pipelines import faults
-from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery
+from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
+from harness_pipelines.protocol.segments import SchemaMoved, check_unit, check_writable
 from harness_pipelines.spec.settings import redact
 from harness_pipelines.spec.table import Column
 from harness_pipelines.stores import ledger_rows as rows
@@ -42,18 +43,6 @@ NO_MOVE = -1  #: the number of no move
 MOVE_ROWS_MAX = 1_000_000  #: an accounting row is closed and the next begun after so many rows
 
 
-class SegmentClosed(HarnessError):
-    """The segment was closed between the read and the commit: write to the open one."""
-
-    recovery = Recovery.REFRESH
-
-
-class SchemaMoved(HarnessError):
-    """The table's schema was changed since these records were decoded: decode again."""
-
-    recovery = Recovery.REFRESH
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecodedRange:
     """Rows and refused records of ``[low, high)`` of one partition, ready to be committed."""
@@ -64,6 +53,7 @@ class DecodedRange:
     rows: pa.Table  #: coordinates and user columns, in offset order
     refused: Sequence[RefusedRecord]
     leader_epoch: int | None
+    digest: int | None = None  #: sum of the digests of the rows as they will be in the lake; kept for audits
 
 
 class SegmentWriter:
@@ -112,8 +102,7 @@ class SegmentWriter:
         claim = self._claim()
         with connection.cursor() as cursor:
             found = _one(cursor, "share_segment", segment.name)
-            if found is None or found["state"] != "open":
-                raise SegmentClosed(f"segment {segment.name} is not open any more")
+            check_writable(segment.name, found["state"] if found else None)
             batch = pa.concat_tables([r.rows for r in ranges])
             if batch.num_rows:
                 cursor.adbc_ingest(segment.name, to_copy(batch), mode="append", db_schema_name=SCHEMA)
@@ -132,7 +121,14 @@ class SegmentWriter:
         """
         so_far = self._move if self._move and self._move[1] == claim.epoch and self._move[2] < MOVE_ROWS_MAX else None
         wanted = [
-            {"partition": r.partition, "low": r.low, "high": r.high, "leader_epoch": r.leader_epoch} for r in ranges
+            {
+                "partition": r.partition,
+                "low": r.low,
+                "high": r.high,
+                "leader_epoch": r.leader_epoch,
+                "digest": r.digest,
+            }
+            for r in ranges
         ]
         row = _one(
             cursor,
@@ -160,13 +156,19 @@ class SegmentWriter:
     def _not_moved(self, cursor: Any, segment: Segment, taken: DecodedRange) -> HarnessError:
         """Why the bound of a partition stayed where it was."""
         found = _one(cursor, "position", self._table.table_id, taken.partition)
-        if found is not None and found["schema_version"] != segment.schema_version:
-            now = found["schema_version"]
-            return SchemaMoved(
-                f"{self._table.name}: decoded with schema {segment.schema_version}, the table is at {now}"
+        try:
+            check_unit(
+                self._table.name,
+                partition=taken.partition,
+                low=taken.low,
+                decoded_with=segment.schema_version,
+                buffer_hi=found["buffer_hi"] if found else None,
+                schema_version=found["schema_version"] if found else None,
             )
-        reached = -1 if found is None else found["buffer_hi"]
-        return BoundaryGap(what="the buffer", partition=taken.partition, expected_low=reached, got_low=taken.low)
+        except (SchemaMoved, BoundaryGap) as reason:
+            return reason
+        # It has gone where the unit starts since: another holder's commit ended between the two statements.
+        return BoundaryGap(what="the buffer", partition=taken.partition, expected_low=-1, got_low=taken.low)
 
     def _commit(self, connection: Any) -> None:
         try:

@@ -23,9 +23,10 @@ from pyiceberg.types import LongType
 
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.versions import View
+from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import lake_fields, user_fields
+from harness_pipelines.stores import lake_revert
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import COORDINATE_FIELDS, OFFSET, StagingCatalog, view_schema
 from harness_pipelines.stores.ports import Swap, TableRow
@@ -37,6 +38,7 @@ MOVE, ATTEMPT, SCHEMA_VERSION, RANGES = (
     "harness.schema-version",
     "harness.ranges",
 )
+TOPIC, STARTS = "harness.topic", "harness.starts"  #: of a view: what a rebuild of a lost ledger asks for
 VIEW_PROPERTIES: Mapping[str, str] = {
     "format-version": "2",
     "gc.enabled": "false",
@@ -93,15 +95,16 @@ class Lake:
         self.warehouse = warehouse.rstrip("/")
 
     def make_stream_view(
-        self, spec: TableSpec, fields: Sequence[Mapping[str, Any]]
+        self, spec: TableSpec, fields: Sequence[Mapping[str, Any]], *, origin: Mapping[str, str] | None = None
     ) -> tuple[View, list[Mapping[str, Any]]]:
         """Stage an empty stream view with its first snapshot (a branch needs one to start from).
 
+        *origin* are properties that say where its rows come from.
         Returns the view and *fields* with the ids that Iceberg gave them.
         """
         view = f"{spec.name}__stream"
         location = f"{self.warehouse}/{spec.namespace}/{view}-{uuid4().hex[:8]}"
-        properties = {**VIEW_PROPERTIES, "harness.table": spec.table}
+        properties = {**VIEW_PROPERTIES, "harness.table": spec.table, **(origin or {})}
         table = self.catalog.stage_new(
             (spec.namespace, view), schema=view_schema(lake_fields(fields)), location=location, properties=properties
         )
@@ -113,6 +116,11 @@ class Lake:
     def load(self, table: TableRow, metadata: str) -> Table:
         """The stream view of *table* as *metadata* fixes it."""
         return self.catalog.at((table.spec.namespace, table.stream_view), metadata)
+
+    def main_snapshot(self, table: TableRow) -> int:
+        """The snapshot that the catalog's main branch names; -1 in a view without any."""
+        snapshot = self.load(table, self._pointer(table)).metadata.current_snapshot_id
+        return -1 if snapshot is None else snapshot
 
     def make_branch(self, table: TableRow, move: Move, base: View) -> str:
         """Create the branch of an attempt from the move's base; the catalog pointer moves, nothing is visible.
@@ -176,6 +184,33 @@ class Lake:
             transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
         return Swap(view=table.stream_view, old=base, base_snapshot=base_snapshot, new=_head(view))
 
+    def build_revert(
+        self, table: TableRow, move_id: int, *, base: str, head: Version, target: Version, keep: int
+    ) -> Swap:
+        """Write the metadata whose main has the files of *target*, on top of the metadata file *base*.
+
+        All moves are closed by a revert, so their branches go in the same change. What *head* pins says how the view
+        is set up; where the catalog has another table under its name, it is also what is built on.
+        Raises: MetadataMissing, SnapshotMissing.
+        """
+        current, known = self.load(table, base), self.load(table, head.stream.metadata)
+        view = current if lake_revert.same_table(current.metadata, known.metadata) else known
+        properties = {
+            MOVE: str(move_id),
+            ATTEMPT: "1",
+            SCHEMA_VERSION: str(target.schema_version),
+            lake_revert.REVERT_OF: str(target.version),
+            lake_revert.STREAM_HI: ",".join(f"{p}:{o}" for p, o in sorted(target.stream_hi.items())),
+        }
+        with reachable(table.name, f"reverting to version {target.version}"), view.transaction() as transaction:
+            restored = self.load(table, target.stream.metadata)
+            snapshot = lake_revert.restoring_snapshot(view, restored, target.stream.snapshot, properties=properties)
+            updates = lake_revert.restoring_updates(view.metadata, known.metadata, snapshot)
+            transaction._apply(updates, ())
+            branches = [name for name in view.metadata.refs if name.startswith("move_")]
+            transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=branches), ())
+        return Swap(view=table.stream_view, old=base, base_snapshot=head.stream.snapshot, new=_head(view))
+
     def drop_branches(self, table: TableRow, dead: Sequence[str]) -> bool:
         """Remove the branches of dead attempts. False if the pointer moved meanwhile."""
         view = self.load(table, self._pointer(table))
@@ -214,7 +249,9 @@ def check_no_overlap(table: TableRow, view: Table, move: Move) -> None:
             raise ForeignFiles(
                 f"{table.name}: the stream view holds offset {found[0]} of partition {taken.partition} in {found[1]}, "
                 f"but the ledger has published only below {taken.low}: another writer, or a restored database. "
-                "Nothing was written; `harness audit` shows the rows"
+                f"Nothing was written; `harness audit {table.name}` shows the rows, `harness revert {table.name} --to "
+                "HEAD --yes` sets the view back to what the ledger published, `harness reconcile "
+                f"{table.name} --accept-foreign --yes` takes them over"
             )
 
 
@@ -243,7 +280,10 @@ def offset_bounds(file: DataFile, view: Table) -> tuple[int, int]:
     field_id = view.schema().find_field(OFFSET).field_id
     low, high = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
     if low is None or high is None:
-        raise ForeignFiles(f"{file.file_path} has no bounds for _kafka_offset: it was not written by the harness")
+        raise ForeignFiles(
+            f"{file.file_path} has no bounds for _kafka_offset: it was not written by the harness. Nothing was "
+            "written; `harness revert TABLE --to HEAD --yes` sets the view back to what the ledger published"
+        )
     return int(from_bytes(LongType(), low)), int(from_bytes(LongType(), high))
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from uuid import uuid4
 
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.segments import may_hold
-from harness_pipelines.protocol.versions import Version, VersionGone, answering_version
+from harness_pipelines.protocol.reads import cut_now, cut_of_old
+from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.ports import LeaseEnded, ReadState, TableRow
 from harness_pipelines.stores.postgres import Connection, Database, sql
@@ -59,24 +59,25 @@ class Leases:
 
     def _state(self, connection: Connection, table: TableRow, row: Mapping[str, Any], *, old: bool) -> ReadState:
         version = rows.version(row)
-        bounds = _bounds_now(version, row["positions"] or {})
-        answered_by: Version | None = None
-        if old:
-            later = connection.execute(
-                sql("reads/answering"), {"table_id": table.table_id, "version": version.version}
-            ).fetchall()
-            if later:
-                bounds = dict(version.bounds)
-                answered_by = answering_version(version, [rows.version(r) for r in later])
-        low = {p: b.stream_hi for p, b in bounds.items() if b.buffer_hi > b.stream_hi}
-        segments = [] if answered_by else [rows.segment(_times(s)) for s in row["segments"]]
+        positions = {
+            int(p): Bounds(start=start, batch_hi=start, stream_hi=start, buffer_hi=buffer_hi)
+            for p, (start, buffer_hi) in (row["positions"] or {}).items()
+        }
+        segments = [rows.segment(_times(s)) for s in row["segments"]]
+        key = {"table_id": table.table_id, "version": version.version}
+        later = connection.execute(sql("reads/answering"), key).fetchall() if old else []
+        cut = (
+            cut_of_old(version, [rows.version(r) for r in later], segments)
+            if later
+            else cut_now(version, positions, segments)
+        )
         return ReadState(
             version=version,
-            bounds=bounds,
-            segments=tuple(s.ref for s in segments if low and may_hold(s.max_hi, low)),
+            bounds=cut.bounds,
+            segments=tuple(s.ref for s in cut.segments),
             lease_id=str(row["lease_id"]),
             lease_until=row["until"],
-            answered_by=answered_by,
+            answered_by=cut.answered_by,
         )
 
     def renew(self, lease_id: str, *, lease: timedelta) -> datetime:
@@ -111,17 +112,6 @@ def _ended(lease_id: str) -> LeaseEnded:
         f"lease {lease_id} of this read has ended: its rows may be gone, nothing is returned; "
         "read again (or ask for a longer lease)"
     )
-
-
-def _bounds_now(version: Version, positions: Mapping[str, tuple[int, int]]) -> dict[int, Bounds]:
-    """The version's lake bounds with the buffer's positions of this instant."""
-    bounds = {}
-    for partition, (start, buffer_hi) in sorted((int(p), v) for p, v in positions.items()):
-        known = version.bounds.get(partition, Bounds.at(start))
-        bounds[partition] = Bounds(
-            start=known.start, batch_hi=known.batch_hi, stream_hi=known.stream_hi, buffer_hi=buffer_hi
-        )
-    return bounds
 
 
 def _times(segment: Mapping[str, Any]) -> dict[str, Any]:

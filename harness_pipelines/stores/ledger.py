@@ -19,7 +19,8 @@ from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim, may_take
-from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open
+from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open, took_effect
+from harness_pipelines.protocol.reverts import RevertPlan
 from harness_pipelines.protocol.versions import Version, View, advance_stream, check_base
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
@@ -28,6 +29,7 @@ from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.drop import Dropped
 from harness_pipelines.stores.ports import (
     Boundary,
+    BuildRevert,
     MoveDraft,
     PartitionStatus,
     PointerMoved,
@@ -38,6 +40,7 @@ from harness_pipelines.stores.ports import (
 )
 from harness_pipelines.stores.ports_log import TopicIdentity
 from harness_pipelines.stores.postgres import Connection, Database, sql
+from harness_pipelines.stores.revert import Reverts
 
 log = structlog.get_logger(__name__)
 OPTIMISTIC_BUILDS = 3  #: builds on a head read without a lock, before one is made while the lock is held
@@ -284,6 +287,18 @@ class PostgresLedger:
                 log.info("publish.pointer_moved", table=table.name, move=boundary.move.move_id, detail=str(moved))
         return self._publish_known(table, boundary, build)
 
+    def plan_revert(self, table: TableRow, *, to: int | None, log_from: Vector) -> RevertPlan:
+        """What `revert` would do now; changes nothing. Raises: VersionGone."""
+        return Reverts(self.database, table, catalog=self.catalog, log_from=log_from).plan(to)
+
+    def revert(self, table: TableRow, *, to: int | None, log_from: Vector, build: BuildRevert) -> Version:
+        """Publish a version that restores version *to* (``None``: the head itself, as the ledger knows it).
+
+        *log_from* is Kafka's log start by partition, for ``buffer: none``. See `harness_pipelines.stores.revert`.
+        Raises: RevertRefused, VersionGone; never returns without knowing the outcome.
+        """
+        return Reverts(self.database, table, catalog=self.catalog, log_from=log_from).commit(to, build)
+
     def _built(self, table: TableRow, move: Move, build: Callable[[str], Swap]) -> Swap:
         """Build on the head of now. Of a late attempt it is said that its move is closed, not what it stumbled over."""
         try:
@@ -352,7 +367,7 @@ class PostgresLedger:
         move = boundary.move
         for partition, high in sorted(boundary.ingest_to.items()):
             where = {"table_id": move.table_id, "partition": partition}
-            if not _run(connection, "ledger/advance_ingest", **where, lo=move.lo[partition], hi=high):
+            if not _run(connection, "ledger/reach_ingest", **where, lo=move.lo[partition], hi=high):
                 raise BoundaryGap(what="the buffer", partition=partition, expected_low=-1, got_low=move.lo[partition])
         insert_refused(connection, move.table_id, boundary)
 
@@ -361,7 +376,7 @@ class PostgresLedger:
         with self.database.transaction() as connection:
             _run(connection, "ledger/lock_table", table_id=table.table_id)
             found = _one(connection, "ledger/lock_move", move_id=boundary.move.move_id)
-            if found["state"] == MoveState.COMMITTED and found["attempt"] == boundary.move.attempt:
+            if took_effect(boundary.move, rows.move(found)):
                 published = connection.execute(
                     sql("reads/version_of_move"), {"table_id": table.table_id, "move_id": boundary.move.move_id}
                 ).fetchone()

@@ -69,6 +69,7 @@ def version(row: Row) -> Version:
         bounds={int(p): Bounds(**b) for p, b in row["bounds"].items()},
         move_id=row["move_id"],
         committed_at=row["committed_at"],
+        revert_of=row["revert_of"],
     )
 
 
@@ -81,6 +82,7 @@ def version_parameters(value: Version) -> dict[str, Any]:
         "schema_version": value.schema_version,
         "bounds": Jsonb({str(p): value.bounds[p].to_json() for p in sorted(value.bounds)}),
         "move_id": value.move_id,
+        "revert_of": value.revert_of,
         "committed_at": value.committed_at,
     }
 
@@ -105,6 +107,10 @@ def segment(row: Row) -> Segment:
         created_at=row["created_at"],
         retired_at=row["retired_at"],
     )
+
+
+def json(value: Mapping[str, Any]) -> Jsonb:
+    return Jsonb(dict(value))
 
 
 def vector(value: Vector) -> Jsonb:

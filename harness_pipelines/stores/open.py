@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.catalog import StagingCatalog
     from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.lake import Lake
+    from harness_pipelines.stores.owner import Ownership
+    from harness_pipelines.stores.reconcile import Reconciler
     from harness_pipelines.stores.spark_write import BranchTarget
+    from harness_pipelines.stores.standing import Standing
     from harness_pipelines.stores.upkeep import Upkeep
 
 TASK_OFFSETS_MAX = 1_000_000
@@ -104,6 +107,24 @@ class Stores:
         from harness_pipelines.stores.upkeep import Upkeep
 
         return Upkeep(self.database, self.catalog)
+
+    @cached_property
+    def reconciler(self) -> Reconciler:
+        from harness_pipelines.stores.reconcile import Reconciler
+
+        return Reconciler(self.database, catalog=self.settings.catalog_name)
+
+    @cached_property
+    def ownership(self) -> Ownership:
+        from harness_pipelines.stores.owner import Ownership
+
+        return Ownership(self.readers, warehouse=self.warehouse)
+
+    @cached_property
+    def standing(self) -> Standing:
+        from harness_pipelines.stores.standing import Standing
+
+        return Standing(self.ownership, self.reconciler, self.catalog)
 
     @cached_property
     def log(self) -> KafkaLog:

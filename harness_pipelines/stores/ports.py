@@ -12,6 +12,7 @@ from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.plan import SegmentRef
+from harness_pipelines.protocol.reverts import RevertPlan
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.ports_log import TopicIdentity
@@ -114,6 +115,10 @@ class Swap:
     new: View
 
 
+#: Writes the metadata of a revert: pointer that is built on, head, target, move id.
+BuildRevert = Callable[[str, Version, Version, int], Swap]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedRecord:
     """A record that is set aside, with its raw bytes."""
@@ -192,3 +197,6 @@ class Ledger(Protocol):
     def positions(self, table: TableRow) -> list[PartitionStatus]: ...
     def pointer(self, table: TableRow, view: str) -> str: ...
     def publish(self, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]) -> Version: ...
+
+    def plan_revert(self, table: TableRow, *, to: int | None, log_from: Vector) -> RevertPlan: ...
+    def revert(self, table: TableRow, *, to: int | None, log_from: Vector, build: BuildRevert) -> Version: ...

@@ -16,6 +16,7 @@ import pyarrow as pa
 from harness_pipelines.codecs.json import JsonCodec
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.plan import TailPart
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.settings import Settings
@@ -108,6 +109,13 @@ def decoded_rows(records: DataFrame, table: TableRow) -> DataFrame:
     return narrow.mapInArrow(
         _row_decoder(dump_spec(table.spec), table.schema_version), from_arrow_schema(schema)
     ).withColumn("_refused", f.col("_op").isNull())
+
+
+def tail_frame(spark: SparkSession, settings: Settings, table: TableRow, part: TailPart) -> DataFrame:
+    """Rows of the user's columns and all coordinates of what only Kafka has; records that do not fit are left out."""
+    ranges = [OffsetRange(partition=p, low=part.low[p], high=part.high[p]) for p in sorted(part.low)]
+    rows = decoded_rows(read_kafka(spark, settings, part.topic, ranges), table)
+    return rows.where("NOT _refused").drop("_refused")
 
 
 def refused_records(records: DataFrame, table: TableRow) -> list[RefusedRecord]:

@@ -18,11 +18,13 @@ from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
+from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
-from harness_pipelines.protocol.moves import MoveState
-from harness_pipelines.protocol.segments import may_retire
-from harness_pipelines.protocol.versions import trim_floor
+from harness_pipelines.protocol.files import condemned_before
+from harness_pipelines.protocol.moves import dead_branches
+from harness_pipelines.protocol.segments import may_drop, retirable
+from harness_pipelines.protocol.versions import kept_versions, reached_versions, trim_floor
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import StagingCatalog
@@ -84,26 +86,23 @@ class Upkeep:
             connection.execute(sql("upkeep/set_retained_from"), key)
             connection.execute(sql("upkeep/abandon_orphaned"), {"table_id": table.table_id})
             self._fence(connection, claim)
+            faults.point("expire.in_transaction")
             return decision
 
     def _decide(self, connection: Connection, table: TableRow) -> TrimDecision:
         retention = table.spec.retention
         key = {"table_id": table.table_id, "first": table.retained_from}
         now: datetime = connection.execute(sql("reads/now")).fetchone()["now"]  # type: ignore[index]
-        found = connection.execute(sql("upkeep/all_versions"), key).fetchall()
-        versions = [rows.version(row) for row in found]
+        versions = [rows.version(row) for row in connection.execute(sql("upkeep/all_versions"), key)]
         leased = [rows.version(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
-        ended = now - timedelta(seconds=retention.versions)
-        kept = [
-            v
-            for v, row in zip(versions, found, strict=True)
-            if not row["superseded_at"] or row["superseded_at"] > ended
-        ]
-        floor = trim_floor(versions, leased, retained=kept, grace=timedelta(seconds=retention.grace), now=now)
+        kept = kept_versions(versions, retention=timedelta(seconds=retention.versions), now=now)
+        # A partition that no version knows yet is read from its start, which is all it asks of the buffer.
+        starts = {row["partition"]: row["start"] for row in connection.execute(sql("ledger/lock_positions"), key)}
+        floor = starts | trim_floor(versions, leased, retained=kept, grace=timedelta(seconds=retention.grace), now=now)
         segments = [rows.segment(row) for row in connection.execute(sql("buffer/segments"), key)]
         return TrimDecision(
             floor=floor,
-            retire=tuple(s for s in segments if s.state == "closed" and may_retire(s.max_hi, floor)),
+            retire=tuple(retirable(segments, floor)),
             retained_from=kept[0].version,
         )
 
@@ -120,9 +119,7 @@ class Upkeep:
         now: datetime = self.database.rows("reads/now")[0]["now"]
         for row in self.database.rows("buffer/segments", {"table_id": table.table_id}):
             segment = rows.segment(row)
-            if segment.retired_at is None or segment.retired_at > now - retired_for:
-                continue
-            if self._drop(segment):
+            if may_drop(segment.retired_at, grace=retired_for, now=now) and self._drop(segment):
                 dropped.append(segment.name)
         return dropped
 
@@ -133,6 +130,7 @@ class Upkeep:
                 connection.execute(sql("buffer/short_lock_timeout"))
                 connection.execute(compose.SQL("DROP TABLE IF EXISTS {}").format(name))
                 connection.execute(sql("buffer/forget_segment"), {"segment": segment.name})
+                faults.point("expire.in_drop")
         except LedgerBusy:
             log.info("expire.segment_busy", segment=segment.name)
             return False
@@ -171,7 +169,10 @@ class Upkeep:
             self._guard(table, ripe)
             ripe = ripe[:FILES_PER_RUN_MAX]
             for path, _ in ripe:
+                with self.database.transaction() as connection:  # a holder that slept here has been replaced
+                    self._fence(connection, claim)
                 self._delete(path)
+                faults.point("expire.during_trim")
                 self.database.run("upkeep/forget_file", {"table_id": table.table_id, "path": path})
         return [path for path, _ in ripe]
 
@@ -186,14 +187,16 @@ class Upkeep:
     def _reached(self, table: TableRow) -> set[str]:
         """Every file that a readable version, a lease, an open move or the catalog's present metadata reaches."""
         identifier = (table.spec.namespace, table.stream_view)
-        key = {"table_id": table.table_id, "first": table.retained_from}
+        key = {"table_id": table.table_id}
         fresh = self.database.rows("ledger/tables", {"namespace": table.spec.namespace, "name": table.spec.name})
-        key["first"] = fresh[0]["retained_from"] if fresh else table.retained_from
-        metadata = {str(r["stream_metadata"]) for r in self.database.rows("upkeep/all_versions", key)}
-        metadata |= {str(r["stream_metadata"]) for r in self.database.rows("upkeep/leased_versions", key)}
+        retained_from: int = fresh[0]["retained_from"] if fresh else table.retained_from
+        leased = {r["version"] for r in self.database.rows("upkeep/leased_versions", key)}
         bases = {r["base_version"] for r in self.database.rows("upkeep/open_bases", key)}
-        every = self.database.rows("upkeep/all_versions", {**key, "first": min(bases, default=0)}) if bases else []
-        metadata |= {str(r["stream_metadata"]) for r in every if r["version"] in bases}
+        # Read last: a version that was the head for a lease or a move is among them.
+        first = min([retained_from, *leased, *bases])
+        versions = [rows.version(r) for r in self.database.rows("upkeep/all_versions", {**key, "first": first})]
+        kept = reached_versions(versions, retained_from=retained_from, leased=leased, bases=bases)
+        metadata = {v.stream.metadata for v in kept}
         pointer = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.stream_view}
         current = str(self.database.rows("reads/pointer", pointer)[0]["metadata_location"])
         reached = {current, *metadata}
@@ -217,7 +220,7 @@ class Upkeep:
         """Nothing younger may be condemned: an open move may still be writing it."""
         now: datetime = self.database.rows("reads/now")[0]["now"]
         oldest = self.database.rows("upkeep/oldest_open_move", {"table_id": table.table_id})[0]["planned_at"]
-        return min(oldest or now, now) - timedelta(seconds=table.spec.retention.grace)
+        return condemned_before(oldest_open=oldest, grace=timedelta(seconds=table.spec.retention.grace), now=now)
 
     def _stored(self, table: TableRow) -> Iterable[StoredFile]:
         identifier = (table.spec.namespace, table.stream_view)
@@ -247,8 +250,7 @@ class Upkeep:
         view = self.catalog.at((table.spec.namespace, table.stream_view), current)
         named = {name: int(name.split("_")[1]) for name in view.metadata.refs if name.startswith("move_")}
         found = self.database.rows("upkeep/moves_by_id", {"move_ids": sorted(set(named.values()))}) if named else []
-        alive = {f"move_{row['move_id']}_{row['attempt']}" for row in found if row["state"] == MoveState.PLANNED}
-        return sorted(set(named) - alive)
+        return dead_branches(named, [(row["move_id"], row["attempt"], row["state"]) for row in found])
 
 
 def plain_path(path: str) -> str:

@@ -58,10 +58,10 @@ def measure(run: Run) -> Sequence[Figure]:
 def _publishes(table: hp.Table, claim: Claim, moves: int) -> list[float]:
     stores = table.harness.stores
     head = stores.ledger.head(table.row)
-    files = _Files.of(table, head)
+    files = Files.of(table, head, rows=ROWS)
     took_s = []
     for number in range(moves):
-        move = stores.ledger.plan_move(claim, _draft(table, head, number))
+        move = stores.ledger.plan_move(claim, draft(table, head, number, rows=ROWS))
         stores.lake.make_branch(table.row, move, head.stream)
         attempt = Attempt(staged=files.of_move(move))
         began = time.monotonic()
@@ -70,12 +70,13 @@ def _publishes(table: hp.Table, claim: Claim, moves: int) -> list[float]:
     return took_s
 
 
-def _draft(table: hp.Table, head: Version, number: int) -> MoveDraft:
+def draft(table: hp.Table, head: Version, number: int, *, rows: int) -> MoveDraft:
+    """The *number*-th of equal moves, *rows* of each partition."""
     return MoveDraft(
         stage=Stage.TIER,
         shard=0,
-        lo=dict.fromkeys(range(PARTITIONS), number * ROWS),
-        hi=dict.fromkeys(range(PARTITIONS), (number + 1) * ROWS),
+        lo=dict.fromkeys(range(PARTITIONS), number * rows),
+        hi=dict.fromkeys(range(PARTITIONS), (number + 1) * rows),
         base_version=head.version,
         schema_version=table.row.schema_version,
         trigger="rows",
@@ -83,18 +84,23 @@ def _draft(table: hp.Table, head: Version, number: int) -> MoveDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class Files:
     """Descriptions of data files, made from those of real ones."""
 
     templates: Mapping[int, DataFile]  #: by partition
     offset_id: int
 
     @classmethod
-    def of(cls, table: hp.Table, head: Version) -> _Files:
+    def of(cls, table: hp.Table, head: Version, *, rows: int) -> Files:
+        """Write one real file per partition with *rows* rows."""
         view = table.harness.stores.lake.load(table.row, head.stream.metadata)
-        rows = _rows().cast(view.schema().as_arrow().remove_metadata(), safe=True)
-        made = _dataframe_to_data_files(view.metadata, rows, view.io)
+        table_of_rows = _rows(rows).cast(view.schema().as_arrow().remove_metadata(), safe=True)
+        made = _dataframe_to_data_files(view.metadata, table_of_rows, view.io)
         return cls({int(file.partition[0]): file for file in made}, view.schema().find_field("_kafka_offset").field_id)
+
+    def originals(self) -> list[str]:
+        """Paths of the real files, in the order of `of_move`."""
+        return [self.templates[partition].file_path for partition in sorted(self.templates)]
 
     def of_move(self, move: Move) -> Staged:
         files = tuple(self._file(move, partition) for partition in sorted(self.templates))
@@ -111,9 +117,9 @@ class _Files:
         return file
 
 
-def _rows() -> pa.Table:
-    """`ROWS` rows of each partition, with all columns of the view."""
-    count, now = ROWS * PARTITIONS, datetime.now(UTC)
+def _rows(rows: int) -> pa.Table:
+    """*rows* rows of each partition, with all columns of the view."""
+    count, now = rows * PARTITIONS, datetime.now(UTC)
     ids = list(range(count))
     return pa.table(
         {

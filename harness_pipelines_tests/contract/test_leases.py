@@ -66,6 +66,22 @@ def test_a_read_sees_the_head_and_the_buffer_of_one_instant(stores: StoresRig, t
     assert state.answered_by is None
 
 
+def test_a_read_names_no_segment_for_a_partition_that_has_nothing_buffered(stores: StoresRig):
+    """Such a segment may retire and be dropped while the read's lease lives."""
+    made = stores.table(partitions=2, retention=RETENTION)
+    stores.ingest(made, {0: (0, 4), 1: (0, 4)})
+    stores.segments.rotate(made)
+    stores.move(made, {0: 0, 1: 0}, {0: 4, 1: 4})
+    stores.ingest(made, {0: (4, 6)})
+    stores.pass_time(2 * HOUR)
+
+    state = look(stores, made)
+    retired = trimmed(stores, made).retire
+
+    assert [s.name for s in retired] == segments(stores, made, "retired")
+    assert names(state) == segments(stores, made, "open")
+
+
 def test_rows_that_were_buffered_after_the_version_are_in_its_read(stores: StoresRig, table):
     stores.move(table, {0: 0}, {0: 15})
     stores.ingest(table, {0: (15, 18)})

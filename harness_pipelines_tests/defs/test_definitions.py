@@ -20,7 +20,7 @@ from dagster import (
 from harness_pipelines.audit import checks
 from harness_pipelines.defs.definitions import TABLES_FOLDER, build, known_specs
 from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.defs.tables import STAGE_TAG, TABLE_TAG, job_name
+from harness_pipelines.defs.tables import AUDIT, STAGE_TAG, TABLE_TAG, job_name
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stores.buffer import SegmentWriter
@@ -194,3 +194,27 @@ def test_checks_run_as_asset_checks_of_the_table(
 
     found = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
     assert found == dict.fromkeys(checks.CHECKS, True)
+
+
+def test_the_audit_is_a_check_of_its_own_that_reads_only_what_was_added(
+    rig: TableRig, definitions: Definitions, instance: DagsterInstance
+) -> None:
+    rig.produce(5)
+    rig.ingest()
+    rig.tier()
+    job = definitions.resolve_job_def(job_name(rig.name, AUDIT))
+
+    def audited() -> tuple[bool, Any, Any]:
+        [found] = job.execute_in_process(instance=instance, raise_on_error=False).get_asset_check_evaluations()
+        assert (found.asset_key, found.check_name) == (AssetKey([rig.table.spec.namespace, rig.table.spec.name]), AUDIT)
+        return found.passed, found.metadata["rows"].value, found.metadata["files_read"].value
+
+    assert [audited(), audited()] == [(True, 10, 2), (True, 10, 0)]
+    rig.produce(1)
+    rig.ingest()
+    segment = rig.stores.segments.open_segment(rig.table.row).name
+    with rig.stores.database.session() as connection:
+        connection.execute(f"DELETE FROM harness_buffer.{segment} WHERE _kafka_partition = 0 AND _kafka_offset = 5")
+        connection.commit()
+
+    assert audited() == (False, 11, 0)

@@ -14,11 +14,13 @@ import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stores.postgres import Database, PostgresUnreachable
+from harness_pipelines_tests.faults.drills import DRILLS
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import Command, PostgresProxy, TableRig, await_trouble, with_session
 
-INGEST_COMMIT = b"UPDATE harness.ingest_positions i"
+INGEST_COMMIT = b"harness.advance_ingest("
 PUBLISH = b"INSERT INTO harness.versions"
+TRIM = b"UPDATE harness.tables SET retained_from"
 
 
 @pytest.fixture
@@ -105,6 +107,21 @@ def test_a_publish_whose_answer_is_lost_is_looked_up_under_its_locks(
     assert rig.table.versions()[-1].version == before + 1
 
 
+@pytest.mark.parametrize("forwards_commit", [True, False], ids=["took effect", "was lost"])
+def test_a_trim_whose_answer_is_lost_is_decided_anew_and_removes_nothing_that_is_needed(
+    make_rig, through, proxy: PostgresProxy, forwards_commit: bool
+):
+    drill = DRILLS["expire"]
+    rig = make_rig(**drill.spec)
+    drill.prepare([rig])
+    proxy.cut_commit_after(TRIM, forwards_commit=forwards_commit)
+    with over(rig, through).working(drill.stages):
+        wait_until(lambda: proxy.cuts == 1 and drill.caught_up(rig), "expire is done")
+    rig.produce(5)
+    rig.ingest()
+    rig.assert_exact()
+
+
 def test_a_read_without_postgres_fails_by_name_and_returns_nothing(rig, through, proxy: PostgresProxy):
     rig.produce(5)
     rig.ingest()
@@ -115,6 +132,19 @@ def test_a_read_without_postgres_fails_by_name_and_returns_nothing(rig, through,
         table.read()
     proxy.up()
     assert table.read().num_rows == 10
+
+
+def test_a_read_that_is_cut_in_the_middle_of_its_rows_fails_by_name_and_returns_none_of_them(
+    rig, through, proxy: PostgresProxy
+):
+    rig.produce(2_000)
+    rig.ingest()
+    table = through.table(rig.name)
+    proxy.cut_after(40_000)  # of some 100,000
+    with pytest.raises(PostgresUnreachable, match=rf"Postgres at 127.0.0.1:{proxy.port} cannot be read"):
+        table.read()
+    assert proxy.cuts == 1
+    assert table.read().num_rows == 4_000
 
 
 def test_timeouts_that_a_user_sets_in_the_dsn_win_but_role_and_time_zone_do_not(settings: Settings):

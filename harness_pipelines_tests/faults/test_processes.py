@@ -1,4 +1,4 @@
-"""Workers that are killed, stopped and woken, interrupted, or two at a time."""
+"""Workers that are killed at random, stopped and woken, interrupted, or two at a time; see `test_matrix` too."""
 
 from __future__ import annotations
 
@@ -12,55 +12,30 @@ import pytest
 
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines_tests.faults.matrix import TIMEOUTS
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, TIER, Command, TableRig, WorkerProcess, with_session
 
 from .conftest import MakeRig
-
-INGEST_POINTS = ("ingest.before_commit", "ingest.in_transaction", "ingest.after_commit")
-TIER_POINTS = (
-    "tier.after_plan",
-    "tier.during_files",
-    "tier.after_files",
-    "tier.before_lock",
-    "tier.in_transaction",
-    "tier.after_commit",
-)
-QUICK = {"idle_in_transaction_session_timeout": "2s", "lock_timeout": "1s"}
 
 
 @pytest.fixture
 def quick(settings: Settings) -> Settings:
     """The shared services with timeouts that a test can wait for."""
     assert settings.dsn is not None
-    return replace(settings, dsn=with_session(settings.dsn, **QUICK))
+    return replace(settings, dsn=with_session(settings.dsn, **TIMEOUTS))
 
 
-@pytest.mark.parametrize("point", INGEST_POINTS)
-def test_an_ingest_worker_killed_at_any_point_is_followed_without_loss_or_double(rig, settings, point: str):
-    rig.produce(300)
-    with WorkerProcess(settings, [rig.name], stages=INGEST, fault=f"{point}=kill", lease_s=1.0) as worker:
-        worker.await_killed()
-    rig.produce(50)
-    rig.ingest()
-    rig.assert_exact()
-
-
-@pytest.mark.parametrize("point", TIER_POINTS)
-def test_a_tier_worker_killed_at_any_point_is_followed_without_a_human_act(rig, settings, point: str):
+def test_a_killed_attempt_is_followed_by_the_next_attempt_of_the_same_move(rig: TableRig, settings: Settings):
     rig.produce(40)
     rig.ingest()
-    fault = f"{point}=kill"
+    fault = "tier.after_files=kill"
     with WorkerProcess(settings, [rig.name], stages=TIER, fault=fault, lease_s=1.0, until_idle=True) as worker:
         worker.await_killed()
-    rig.assert_exact()
     rig.tier()
     rig.assert_exact()
-    assert set(rig.status().values()) == {(40, 40)}
-    moved = rig.stores.ledger.moves(rig.table.row)
-    assert [(m["state"], m["attempt"]) for m in moved if m["stage"] == "tier"] == [
-        ("COMMITTED", 1 if point == "tier.after_commit" else 2)
-    ]
+    moved = rig.stores.ledger.moves(rig.table.row, stage=Stage.TIER)
+    assert [(move["state"], move["attempt"]) for move in moved] == [("COMMITTED", 2)]
 
 
 def test_a_worker_killed_at_random_moments_and_started_again_loses_and_doubles_nothing(rig, settings):
@@ -87,10 +62,8 @@ def test_two_workers_on_one_table_take_every_record_once(rig: TableRig, settings
         rig.await_exact()
 
 
-@pytest.mark.parametrize("fault", ["ingest.before_commit=stop@2", "ingest.in_transaction=stop@2"])
-def test_an_ingest_worker_that_slept_past_its_lease_is_replaced_and_changes_nothing_when_it_wakes(
-    rig, settings, quick, fault: str
-):
+def test_a_worker_that_was_replaced_in_its_sleep_goes_on_as_a_stand_by(rig, quick: Settings):
+    fault = "ingest.in_transaction=stop@2"
     with WorkerProcess(quick, [rig.name], stages=INGEST, fault=fault, lease_s=1.0) as asleep:
         rig.kafka.produce(rig.topic, 0, rig.values(10))
         rig.await_exact()
@@ -106,12 +79,10 @@ def test_an_ingest_worker_that_slept_past_its_lease_is_replaced_and_changes_noth
     assert asleep.was_alive, "a worker that was overtaken goes on as a stand-by"
 
 
-@pytest.mark.parametrize("fault", ["tier.after_files=stop", "tier.in_transaction=stop"])
-def test_a_tier_worker_that_slept_past_its_lease_holds_nobody_and_publishes_nothing(
-    rig, settings, quick, harness, fault: str
-):
+def test_a_tier_worker_that_slept_past_its_lease_publishes_nothing_when_it_wakes(rig, quick: Settings, harness):
     rig.produce(40)
     rig.ingest()
+    fault = "tier.after_files=stop"
     with WorkerProcess(quick, [rig.name], stages=TIER, fault=fault, lease_s=1.0, until_idle=True) as asleep:
         asleep.await_stopped()
         rig.assert_exact()  # readers are not held up

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState
-from harness_pipelines.stores.buffer import DecodedRange, SchemaMoved, SegmentClosed
+from harness_pipelines.protocol.segments import check_unit, check_writable
+from harness_pipelines.stores.buffer import DecodedRange
 from harness_pipelines.stores.memory.state import Books, MemoryState, MoveEntry
 from harness_pipelines.stores.ports import IngestPosition, Segment, TableRow
 
@@ -78,8 +78,7 @@ class MemorySegmentWriter:
         claim = self._claim()
         with self.state.transaction() as books:
             found = books.segments.get(segment.name)
-            if found is None or found.state != "open":
-                raise SegmentClosed(f"segment {segment.name} is not open any more")
+            check_writable(segment.name, found.state if found else None)
             books.segment_rows[segment.name] += tuple(r.rows for r in ranges)
             for taken in ranges:
                 self._advance(books, segment, taken)
@@ -94,13 +93,15 @@ class MemorySegmentWriter:
     def _advance(self, books: Books, segment: Segment, taken: DecodedRange) -> None:
         key = (self._table.table_id, taken.partition)
         at = books.ingest_positions.get(key)
-        if at is not None and at.schema_version != segment.schema_version:
-            raise SchemaMoved(
-                f"{self._table.name}: decoded with schema {segment.schema_version}, the table is at {at.schema_version}"
-            )
-        if at is None or at.buffer_hi != taken.low:
-            expected = -1 if at is None else at.buffer_hi
-            raise BoundaryGap(what="the buffer", partition=taken.partition, expected_low=expected, got_low=taken.low)
+        check_unit(
+            self._table.name,
+            partition=taken.partition,
+            low=taken.low,
+            decoded_with=segment.schema_version,
+            buffer_hi=at.buffer_hi if at else None,
+            schema_version=at.schema_version if at else None,
+        )
+        assert at is not None
         epoch = at.leader_epoch if taken.leader_epoch is None else taken.leader_epoch
         books.ingest_positions[key] = replace(at, buffer_hi=taken.high, leader_epoch=epoch)
         for record in taken.refused:

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.versions import View
+from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.lake import BaseGone, ForeignFiles, StagedWrong
 from harness_pipelines.stores.memory.state import MemoryState
@@ -130,6 +130,20 @@ class MemoryLake:
         snapshots = {**view.snapshots, made.snapshot: made}
         kept = {*[s for s in snapshots if s not in gone][-keep:], *refs.values()}
         after = self._save({s: at for s, at in snapshots.items() if s in kept}, refs)
+        new = View(metadata=after.location, snapshot=made.snapshot)
+        return Swap(view=table.stream_view, old=base, base_snapshot=view.main.snapshot, new=new)
+
+    def build_revert(
+        self, table: TableRow, move_id: int, *, base: str, head: Version, target: Version, keep: int
+    ) -> Swap:
+        """The view with the files of *target* on top of *base*, without the branches of moves."""
+        view, restored = self.state.views[base], self.state.views[target.stream.metadata]
+        files = restored.snapshots[target.stream.snapshot].files
+        made = MemorySnapshot(snapshot=self.state.next_id(), files=files, move=(move_id, 1))
+        refs = {name: at for name, at in view.refs.items() if not name.startswith("move_")} | {MAIN: made.snapshot}
+        kept = {*[*view.snapshots, made.snapshot][-keep:], *refs.values()}
+        snapshots = {s: at for s, at in {**view.snapshots, made.snapshot: made}.items() if s in kept}
+        after = self._save(snapshots, refs)
         new = View(metadata=after.location, snapshot=made.snapshot)
         return Swap(view=table.stream_view, old=base, base_snapshot=view.main.snapshot, new=new)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import uuid4
 
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.segments import may_hold
-from harness_pipelines.protocol.versions import VersionGone, answering_version
+from harness_pipelines.protocol.reads import cut_now, cut_of_old
+from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.stores.memory.state import Books, Lease, MemoryState
 from harness_pipelines.stores.ports import LeaseEnded, ReadState, TableRow
 
@@ -36,17 +35,17 @@ class MemoryLeases:
             until = now + min(lease, LEASE_AGE_MAX)
             books.leases[lease_id] = Lease(table_id=table.table_id, version=version.version, born=now, until=until)
             later = [v for v in versions if v.version > version.version]
-            bounds = dict(version.bounds) if later else _bounds_now(books, table, version.bounds)
-            answered_by = answering_version(version, later) if later else None
-            low = {p: b.stream_hi for p, b in bounds.items() if b.buffer_hi > b.stream_hi}
-            named = [s for s in books.segments_of(table.table_id) if s.state != "retired" and may_hold(s.max_hi, low)]
+            segments = books.segments_of(table.table_id)
+            cut = (
+                cut_of_old(version, later, segments) if later else cut_now(version, _positions(books, table), segments)
+            )
             return ReadState(
                 version=version,
-                bounds=bounds,
-                segments=tuple(s.ref for s in named) if low and answered_by is None else (),
+                bounds=cut.bounds,
+                segments=tuple(s.ref for s in cut.segments),
                 lease_id=lease_id,
                 lease_until=until,
-                answered_by=answered_by,
+                answered_by=cut.answered_by,
             )
 
     def renew(self, lease_id: str, *, lease: timedelta) -> datetime:
@@ -54,10 +53,7 @@ class MemoryLeases:
         with self.state.transaction() as books:
             found, now = books.leases.get(lease_id), self.state.now()
             if found is None or found.until <= now or found.born + LEASE_AGE_MAX <= now:
-                raise LeaseEnded(
-                    f"lease {lease_id} of this read has ended: its rows may be gone, nothing is returned; "
-                    "read again (or ask for a longer lease)"
-                )
+                raise _ended(lease_id)
             until = min(now + lease, found.born + LEASE_AGE_MAX)
             books.leases[lease_id] = replace(found, until=until)
             return until
@@ -67,10 +63,23 @@ class MemoryLeases:
         with self.state.transaction() as books:
             books.leases.pop(lease_id, None)
 
+    def finish(self, lease_id: str) -> None:
+        """Give a lease back that must have lived until now. Raises: LeaseEnded."""
+        with self.state.transaction() as books:
+            found, now = books.leases.pop(lease_id, None), self.state.now()
+        if found is None or found.until <= now:
+            raise _ended(lease_id)
 
-def _bounds_now(books: Books, table: TableRow, known: Mapping[int, Bounds]) -> dict[int, Bounds]:
-    """The head's lake bounds with the buffer's positions of this instant."""
+
+def _ended(lease_id: str) -> LeaseEnded:
+    return LeaseEnded(
+        f"lease {lease_id} of this read has ended: its rows may be gone, nothing is returned; "
+        "read again (or ask for a longer lease)"
+    )
+
+
+def _positions(books: Books, table: TableRow) -> dict[int, Bounds]:
+    """Start and ``buffer_hi`` of this instant."""
     return {
-        p: replace(known.get(p, Bounds.at(at.start)), buffer_hi=at.buffer_hi)
-        for p, at in books.ingest_of(table.table_id).items()
+        p: replace(Bounds.at(at.start), buffer_hi=at.buffer_hi) for p, at in books.ingest_of(table.table_id).items()
     }

@@ -11,11 +11,14 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector, vector_to_json
 from harness_pipelines.protocol.claims import Claim, Stage, may_take
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open
+from harness_pipelines.protocol.reverts import RevertPlan
 from harness_pipelines.protocol.versions import Version, View, advance_stream, check_base
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stores.memory import revert as reverting
 from harness_pipelines.stores.memory.state import Books, MemoryState, MoveEntry, ended
 from harness_pipelines.stores.ports import (
     Boundary,
+    BuildRevert,
     MoveDraft,
     PartitionStatus,
     PointerMoved,
@@ -238,6 +241,14 @@ class MemoryLedger:
                 continue
         return self._publish(table, boundary, build)
 
+    def plan_revert(self, table: TableRow, *, to: int | None, log_from: Vector) -> RevertPlan:
+        """What `revert` would do now. Raises: VersionGone."""
+        return reverting.plan(self.state.books, table, to=to, log_from=log_from)
+
+    def revert(self, table: TableRow, *, to: int | None, log_from: Vector, build: BuildRevert) -> Version:
+        """Publish a version that restores version *to*. Raises: RevertRefused, VersionGone."""
+        return reverting.commit(self.state, table, to=to, log_from=log_from, build=build)
+
     def _built(self, table: TableRow, move: Move, build: Callable[[str], Swap]) -> Swap:
         try:
             return build(self.pointer(table, table.stream_view))
@@ -284,11 +295,11 @@ def _ingest_with_move(books: Books, boundary: Boundary) -> None:
     move = boundary.move
     for partition, high in sorted(boundary.ingest_to.items()):
         at = books.ingest_positions[move.table_id, partition]
-        if at.buffer_hi != move.lo[partition]:
+        if at.buffer_hi < move.lo[partition]:
             raise BoundaryGap(
                 what="the buffer", partition=partition, expected_low=at.buffer_hi, got_low=move.lo[partition]
             )
-        books.ingest_positions[move.table_id, partition] = replace(at, buffer_hi=high)
+        books.ingest_positions[move.table_id, partition] = replace(at, buffer_hi=max(at.buffer_hi, high))
     for record in boundary.refused:
         books.quarantine[move.table_id, record.partition, record.offset] = record
 
@@ -326,4 +337,5 @@ def _move_row(entry: MoveEntry) -> dict[str, Any]:
         "error": entry.error,
         "planned_at": entry.planned_at,
         "committed_at": entry.committed_at,
+        "undone_by": entry.undone_by,
     }

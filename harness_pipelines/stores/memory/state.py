@@ -42,6 +42,7 @@ class MoveEntry:
     bytes: int | None = None
     error: str | None = None
     committed_at: datetime | None = None
+    undone_by: int | None = None  #: the revert that took it back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,14 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from harness_pipelines.protocol.claims import Claim
-from harness_pipelines.protocol.segments import may_retire
-from harness_pipelines.protocol.versions import Version, trim_floor
+from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.protocol.segments import may_drop, retirable
+from harness_pipelines.protocol.versions import kept_versions, trim_floor
 from harness_pipelines.stores.memory.state import Books, MemoryState
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.upkeep import TrimDecision
+
+ORPHANED_FOR = timedelta(hours=1)  #: an open move that nobody could have worked on for so long is closed
 
 
 class MemoryUpkeep:
@@ -35,14 +38,15 @@ class MemoryUpkeep:
             row = books.tables[table.table_id]
             retained_from = max(row.retained_from, decision.retained_from)
             books.tables[table.table_id] = replace(row, retained_from=retained_from)
+            _abandon_orphaned(books, table, silent_since=now - ORPHANED_FOR)
             books.fence(claim, now=now)
             return decision
 
     def drop_retired(self, table: TableRow, *, retired_for: timedelta) -> list[str]:
         """Drop segments that were retired by an earlier run."""
         with self.state.transaction() as books:
-            ripe = self.state.now() - retired_for
-            gone = [s.name for s in books.segments_of(table.table_id) if s.retired_at and s.retired_at <= ripe]
+            now, segments = self.state.now(), books.segments_of(table.table_id)
+            gone = [s.name for s in segments if may_drop(s.retired_at, grace=retired_for, now=now)]
             for name in gone:
                 del books.segments[name], books.segment_rows[name]
             return gone
@@ -53,16 +57,23 @@ def _decide(books: Books, table: TableRow, *, now: datetime) -> TrimDecision:
     versions = [v for v in books.versions[table.table_id] if v.version >= table.retained_from]
     held = {x.version for x in books.leases.values() if x.table_id == table.table_id and x.until > now}
     leased = [v for v in books.versions[table.table_id] if v.version in held]
-    kept = _kept(versions, ended=now - timedelta(seconds=retention.versions))
-    floor = trim_floor(versions, leased, retained=kept, grace=timedelta(seconds=retention.grace), now=now)
-    closed = [s for s in books.segments_of(table.table_id) if s.state == "closed"]
+    kept = kept_versions(versions, retention=timedelta(seconds=retention.versions), now=now)
+    starts = {p: at.start for p, at in books.lake_of(table.table_id).items()}
+    floor = starts | trim_floor(versions, leased, retained=kept, grace=timedelta(seconds=retention.grace), now=now)
     return TrimDecision(
         floor=floor,
-        retire=tuple(s for s in closed if may_retire(s.max_hi, floor)),
+        retire=tuple(retirable(books.segments_of(table.table_id), floor)),
         retained_from=kept[0].version,
     )
 
 
-def _kept(versions: list[Version], *, ended: datetime) -> list[Version]:
-    """The head, and every version that was the head less than the retention ago."""
-    return [v for i, v in enumerate(versions) if i + 1 == len(versions) or versions[i + 1].committed_at > ended]
+def _abandon_orphaned(books: Books, table: TableRow, *, silent_since: datetime) -> None:
+    """Close the moves that were planned before and whose claim nobody has held since."""
+    for key, entry in books.moves.items():
+        move = entry.move
+        if move.table_id != table.table_id or move.state is not MoveState.PLANNED or entry.planned_at >= silent_since:
+            continue
+        claim = books.claims.get((move.table_id, move.stage, move.shard))
+        if claim is None or claim.lease_until <= silent_since:
+            closed = replace(move, state=MoveState.ABANDONED)
+            books.moves[key] = replace(entry, move=closed, error=entry.error or "no live claim for an hour")

@@ -3,7 +3,7 @@
 WITH ranges AS (
     SELECT m.move_id, m.stage, l.key::integer AS partition, l.value::bigint AS low, (m.hi ->> l.key)::bigint AS high
     FROM harness.moves m, jsonb_each_text(m.lo) l
-    WHERE m.table_id = %(table_id)s AND m.state = 'COMMITTED' AND m.stage IN ('ingest', 'tier')
+    WHERE m.table_id = %(table_id)s AND m.state = 'COMMITTED' AND m.undone_by IS NULL AND m.stage IN ('ingest', 'tier')
 ), ordered AS (
     SELECT *, lag(high) OVER (PARTITION BY stage, partition ORDER BY low, high) AS before FROM ranges
 )
@@ -15,8 +15,8 @@ ORDER BY o.stage, o.partition, o.low LIMIT 20
 -- name: moved_rows
 -- One statement, so that all of it is of one instant.
 SELECT coalesce(sum(rows) FILTER (WHERE stage = 'ingest'), 0)::bigint AS ingested,
-       coalesce(sum(rows) FILTER (WHERE stage = 'tier'), 0)::bigint AS tiered
-FROM harness.moves WHERE table_id = %(table_id)s AND state = 'COMMITTED'
+       coalesce(sum(rows) FILTER (WHERE stage = 'tier' AND trigger <> 'accept-foreign'), 0)::bigint AS tiered
+FROM harness.moves WHERE table_id = %(table_id)s AND state = 'COMMITTED' AND undone_by IS NULL
 
 -- name: ages
 SELECT extract(epoch FROM clock_timestamp() - max(committed_at) FILTER (WHERE stage = 'ingest'))::float8 AS since_ingest_s,

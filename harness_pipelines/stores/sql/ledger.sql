@@ -73,9 +73,9 @@ WHERE table_id = %(table_id)s AND version >= %(first)s ORDER BY version
 
 -- name: insert_version
 INSERT INTO harness.versions
-    (table_id, version, stream_metadata, stream_snapshot, schema_version, bounds, move_id, committed_at)
+    (table_id, version, stream_metadata, stream_snapshot, schema_version, bounds, move_id, revert_of, committed_at)
 VALUES (%(table_id)s, %(version)s, %(stream_metadata)s, %(stream_snapshot)s, %(schema_version)s, %(bounds)s,
-        %(move_id)s, %(committed_at)s)
+        %(move_id)s, %(revert_of)s, %(committed_at)s)
 
 -- name: append_outbox
 WITH next AS (
@@ -159,7 +159,13 @@ WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s AND ho
 -- name: insert_quarantined
 INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers)
 VALUES (%(table_id)s, %(partition)s, %(offset)s, %(reason)s, %(detail)s, %(key)s, %(value)s, %(headers)s)
+ON CONFLICT DO NOTHING -- a revert lets tier read the same records of Kafka again
 
 -- name: advance_ingest
 UPDATE harness.ingest_positions SET buffer_hi = %(hi)s
 WHERE table_id = %(table_id)s AND partition = %(partition)s AND buffer_hi = %(lo)s
+
+-- name: reach_ingest
+-- `buffer: none`: after a revert the lake moves again what the table had taken already.
+UPDATE harness.ingest_positions SET buffer_hi = greatest(buffer_hi, %(hi)s)
+WHERE table_id = %(table_id)s AND partition = %(partition)s AND buffer_hi >= %(lo)s

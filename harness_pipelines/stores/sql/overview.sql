@@ -10,7 +10,7 @@ FROM harness.moves WHERE table_id = %(table_id)s AND state IN ('PLANNED', 'QUARA
 SELECT (SELECT count(*) FROM harness.quarantine WHERE table_id = %(table_id)s AND state = 'held') AS quarantined,
        (SELECT count(*) FROM harness.leases WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS readers,
        (SELECT coalesce(sum(rows), 0)::bigint FROM harness.moves
-        WHERE table_id = %(table_id)s AND stage = 'tier' AND state = 'COMMITTED') AS lake_rows
+        WHERE table_id = %(table_id)s AND stage = 'tier' AND state = 'COMMITTED' AND undone_by IS NULL) AS lake_rows
 
 -- name: quarantine
 SELECT partition, "offset", reason, detail, key, value, headers, state, recorded_at FROM harness.quarantine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +19,8 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.services import Endpoints
 from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import KafkaRig
+
+from .scratch import Scratch, scratch
 
 COLUMNS = {"id": {"type": "long", "required": True}, "price": "decimal(12,2)", "name": "string", "tags": "list<string>"}
 LAKE, BUFFER, TAIL = 100, 50, 10  #: records per partition and tier; the third of each partition and tier is refused
@@ -138,3 +141,10 @@ def without_row(whole: Rig) -> Iterator[object]:
     for table, kept in undo:
         whole.sql(f"INSERT INTO {table} SELECT * FROM {kept}")
         whole.sql(f"DROP TABLE {kept}")
+
+
+@pytest.fixture
+def place(endpoints: Endpoints, tmp_path: Path) -> Iterator[Scratch]:
+    """A database and a warehouse of the test's own."""
+    with scratch(endpoints, tmp_path) as made:
+        yield made

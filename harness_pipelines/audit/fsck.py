@@ -1,0 +1,168 @@
+"""fsck: every invariant that can be seen live, looked at without changing anything.
+
+A table is looked at while others work on it. The ledger is read at one instant, the lake after it; whatever a rule
+objects to is looked at again from the beginning, and only what both looks saw is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness_pipelines.audit import fsck_buffer, fsck_lake, fsck_ledger, fsck_log
+from harness_pipelines.audit.fsck_rules import RULES, Found, LogSeen, Look, Rule
+from harness_pipelines.errors import HarnessError, TryAgain, UsageError
+from harness_pipelines.stores.books import Books, TableDamaged, held, read_books, table_names
+from harness_pipelines.stores.errors import KafkaFailed, KafkaLoginFailed, TopicForbidden
+from harness_pipelines.stores.lake_survey import Survey, survey
+from harness_pipelines.stores.ports_log import TopicIdentity, added_partitions
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+__all__ = ["RULES", "Checked", "Finding", "Report", "fsck", "fsck_buffer", "fsck_lake", "fsck_ledger", "fsck_log"]
+Progress = Callable[[str, int, int], None]  #: table, files read, files to read as far as known
+#: Kafka does not say; anything else that it raises is about the topic.
+_NO_ANSWER = (TryAgain, UsageError, KafkaLoginFailed, KafkaFailed, TopicForbidden)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What breaks an invariant of a table."""
+
+    invariant: str
+    table: str
+    detail: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"invariant": self.invariant, "table": self.table, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """One rule that was applied to one table; *why_not* when it could not be."""
+
+    invariant: str
+    table: str
+    title: str
+    why_not: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """All findings of a run."""
+
+    broken: list[Finding] = field(default_factory=list)
+    hints: list[Finding] = field(default_factory=list)
+    checked: list[Checked] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.broken
+
+    @property
+    def unchecked(self) -> list[Checked]:
+        return [c for c in self.checked if c.why_not is not None]
+
+    def to_json(self) -> dict[str, Any]:
+        """The fixed form is ``ok`` and ``broken``; ``checked`` names the invariants, each once."""
+        done = dict.fromkeys(c.invariant for c in self.checked if c.why_not is None)
+        return {
+            "ok": self.ok,
+            "broken": [f.to_json() for f in self.broken],
+            "hints": [f.to_json() for f in self.hints],
+            "checked": list(done),
+            "unchecked": [{"invariant": c.invariant, "table": c.table, "why": c.why_not} for c in self.unchecked],
+        }
+
+
+def fsck(stores: Stores, tables: Sequence[str] = (), *, progress: Progress | None = None) -> Report:
+    """Check the named tables, or all. Writes nothing but a lease on each while it is looked at.
+
+    Raises: TableUnknown, PostgresUnreachable, NotInitialised. A lake or a log that is away leaves rules unchecked.
+    """
+    database = stores.readers
+    names = [name for wanted in tables for name in table_names(database, wanted)] or table_names(database)
+    looks = _Looks(stores, progress)
+    report = Report()
+    for name in dict.fromkeys(names):
+        try:
+            _check(looks, name, report)
+        except TableDamaged as error:  # one sick table never stops another
+            report.broken.append(Finding(invariant="S10", table=name, detail=str(error)))
+    return report
+
+
+def _check(looks: _Looks, name: str, report: Report) -> None:
+    with held(looks.stores.readers, name):
+        look = looks.look(name)
+        found = [(rule, one) for rule in RULES for one in _apply(rule, look)]
+        if found:
+            seen = {(rule.invariant, one.subject) for rule, one in found}
+            look = looks.look(name)
+            again = [(rule, one) for rule in RULES for one in _apply(rule, look)]
+            found = [(rule, one) for rule, one in again if (rule.invariant, one.subject) in seen]
+    for rule, one in found:
+        where = report.hints if one.hint else report.broken
+        where.append(Finding(invariant=rule.invariant, table=name, detail=one.detail))
+    for rule in RULES:
+        missing = rule.missing(look)
+        why_not = looks.trouble.get((name, missing)) if missing else None
+        report.checked.append(Checked(invariant=rule.invariant, table=name, title=rule.title, why_not=why_not))
+
+
+def _apply(rule: Rule, look: Look) -> Iterable[Found]:
+    return () if rule.missing(look) else rule.check(look)
+
+
+class _Looks:
+    """Looks at tables; remembers what did not answer."""
+
+    def __init__(self, stores: Stores, progress: Progress | None) -> None:
+        self.stores = stores
+        self.trouble: dict[tuple[str, str], str] = {}  #: (table, what is away) -> why
+        self._progress = progress
+        self._kafka_away: str | None = None
+
+    def look(self, name: str) -> Look:
+        """The ledger first: what it names was written before, and is held by a lease."""
+        books = read_books(self.stores.readers, name, catalog=self.stores.settings.catalog_name)
+        log, trouble = self._log(books)
+        return Look(books=books, survey=self._survey(books), log=log, log_trouble=trouble)
+
+    def _survey(self, books: Books) -> Survey | None:
+        progress = self._progress
+        tell = (lambda done, total: progress(books.name, done, total)) if progress else None
+        try:
+            return survey(
+                fsck_lake.named_locations(books),
+                newest=books.versions[-1].metadata if books.versions else None,
+                warehouse=self.stores.warehouse,
+                linear=all(v.revert_of is None for v in books.versions),
+                progress=tell,
+            )
+        except (OSError, UsageError) as error:
+            self.trouble[books.name, "lake"] = f"the warehouse cannot be read: {error}"
+            return None
+
+    def _log(self, books: Books) -> tuple[LogSeen | None, str | None]:
+        """The topic now, or why it is not the table's; both ``None`` while Kafka does not answer."""
+        if self._kafka_away is not None:
+            self.trouble[books.name, "log"] = self._kafka_away
+            return None, None
+        made_from = TopicIdentity(
+            cluster_id=books.cluster_id, topic=books.topic, topic_id=books.topic_id, partitions=()
+        )
+        try:
+            identity = self.stores.log.describe(books.topic)
+            added_partitions(made_from, identity)
+            marks = self.stores.log.watermarks(books.topic, books.positions)
+        except _NO_ANSWER as error:
+            self.trouble[books.name, "log"] = str(error)
+            if isinstance(error, TryAgain | UsageError | KafkaLoginFailed):
+                self._kafka_away = str(error)
+            return None, None
+        except HarnessError as error:
+            return None, str(error)
+        return LogSeen(identity=identity, marks=marks), None

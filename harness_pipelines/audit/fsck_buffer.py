@@ -1,0 +1,128 @@
+"""Rules of fsck about the buffer and the quarantine: what is only there must be there, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness_pipelines.audit.fsck_rules import Found, Look, rule
+from harness_pipelines.protocol.bounds import covers
+from harness_pipelines.protocol.segments import may_hold, may_retire
+from harness_pipelines.protocol.versions import answering_version
+from harness_pipelines.stores.books import protocol_versions
+
+
+@rule("S1", "no coordinate is in the buffer twice, or in the buffer and in quarantine")
+def one_tier(look: Look) -> Iterator[Found]:
+    for row in look.books.buffered.doubled:
+        where = f"partition {row['partition']}, offset {row['offset']}"
+        yield Found(f"buffer, {where}", f"{where}: {row['rows']} rows in the buffer")
+    for row in look.books.buffered.refused_twice:
+        where = f"partition {row['partition']}, offset {row['offset']}"
+        yield Found(f"refused, {where}", f"{where}: in the buffer and in quarantine")
+
+
+@rule("S1", "nothing is there that ingest did not commit")
+def nothing_uncommitted(look: Look) -> Iterator[Found]:
+    for row in look.books.buffered.uncommitted:
+        yield Found(
+            f"{row['segment']}, partition {row['partition']}",
+            f"segment {row['segment']} holds {row['rows']:,} rows of partition {row['partition']} at offsets "
+            f"{row['first']}..{row['last']}, which ingest has not committed",
+        )
+    for partition, offset in look.books.quarantined_outside:
+        where = f"partition {partition}, offset {offset}"
+        yield Found(f"quarantine, {where}", f"{where} is in quarantine, but ingest has not committed it")
+
+
+@rule("S13", "the buffer holds every row that ingest brought and tier has not moved")
+def nothing_dropped(look: Look) -> Iterator[Found]:
+    """By count: S14 (whole segments, never single rows) shows here as well. `harness audit` names the rows."""
+    if look.books.spec.buffer == "none" or not look.accounted_for:
+        return
+    brought = sum(m.rows or 0 for m in look.ingest_moves)
+    moved = sum(m.rows or 0 for m in look.tier_moves if not m.accepted)
+    found = sum(look.books.buffered.waiting.values())
+    if brought - moved != found:
+        per_partition = ", ".join(
+            f"partition {p} [{row.stream_hi}, {row.buffer_hi}) {look.books.buffered.waiting.get(p, 0):,} rows"
+            for p, row in look.books.positions.items()
+            if row.buffer_hi != row.stream_hi
+        )
+        yield Found(
+            "buffered rows",
+            f"ingest brought {brought:,} rows and tier moved {moved:,}, so {brought - moved:,} are only in the buffer; "
+            f"it holds {found:,}" + (f": {per_partition}" if per_partition else ""),
+        )
+
+
+@rule("S31", "no partition has more rows and refused records than offsets")
+def rows_fit_offsets(look: Look) -> Iterator[Found]:
+    for partition, row in look.books.positions.items():
+        if row.buffer_hi is None or row.stream_hi is None:
+            continue
+        rows = look.books.buffered.waiting.get(partition, 0)
+        refused = look.books.quarantined.get(partition, (0, 0))[1]
+        span = max(row.buffer_hi - row.stream_hi, 0)
+        if rows + refused > span:
+            yield Found(
+                f"partition {partition}",
+                f"partition {partition}: {rows:,} rows in the buffer and {refused:,} in quarantine for the {span:,} "
+                f"offsets of [{row.stream_hi}, {row.buffer_hi})",
+            )
+
+
+@rule("S10", "every segment that a read may name is there")
+def segments_stored(look: Look) -> Iterator[Found]:
+    for segment in look.books.segments:
+        if segment.state != "retired" and not segment.stored:
+            text = f"segment {segment.name} is {segment.state}, but its table is gone"
+            low = {p: row.stream_hi for p, row in look.books.positions.items() if row.stream_hi is not None}
+            needed = may_hold(segment.max_hi, low)
+            yield Found(segment.name, text + ("" if needed else " (its rows are in the lake by now)"))
+
+
+@rule("S11", "a segment is retired only when all of it is below the trim floor")
+def retired_below_floor(look: Look) -> Iterator[Found]:
+    floor = {p: row.trim_floor for p, row in look.books.positions.items() if row.trim_floor is not None}
+    for segment in look.books.segments:
+        if segment.state == "retired" and not may_retire(segment.max_hi, floor):
+            yield Found(
+                segment.name, f"segment {segment.name} is retired, ends at {segment.max_hi}, the trim floor is {floor}"
+            )
+        if segment.state == "closed" and segment.max_hi is None:
+            yield Found(segment.name, f"segment {segment.name} is closed without an end")
+
+
+@rule("S11", "the trim floor leaves what retained and leased versions need")
+def floor_leaves_reads(look: Look) -> Iterator[Found]:
+    floor = {p: row.trim_floor for p, row in look.books.positions.items() if row.trim_floor is not None}
+    for partition, row in look.books.positions.items():
+        if row.trim_floor is not None and row.stream_hi is not None and row.trim_floor > row.stream_hi:
+            yield Found(
+                f"partition {partition}",
+                f"partition {partition}: trim_floor {row.trim_floor} is above stream_hi {row.stream_hi}",
+            )
+    versions = protocol_versions(look.books.versions)
+    retained = {v.version for v in look.books.retained}
+    for version in versions:
+        if version.version not in retained or covers(versions[-1].stream_hi, version.buffer_hi):
+            continue  # (mostly: asking each version which one answers for it would take the square of their number)
+        if answering_version(version, versions) is not None:
+            continue
+        for partition, low in version.stream_hi.items():
+            if floor.get(partition, -1) > low:
+                yield Found(
+                    f"version {version.version}, partition {partition}",
+                    f"version {version.version} needs [{low}, {version.buffer_hi[partition]}) of partition {partition} "
+                    f"from the buffer, the trim floor is {floor[partition]}",
+                )
+
+
+@rule("L5", "what nothing needs is removed")
+def leftovers(look: Look) -> Iterator[Found]:
+    grace_s = look.books.spec.retention.grace + 3600
+    for segment in look.books.segments:
+        age_s = (look.books.now - segment.retired_at).total_seconds() if segment.retired_at else 0.0
+        if age_s > grace_s:
+            text = f"segment {segment.name} was retired {age_s / 3600:.1f} h ago and is still there; does expire run?"
+            yield Found(segment.name, text, hint=True)

@@ -1,0 +1,239 @@
+"""Reconcile: say first how ledger, lake, claims and Kafka stand to each other, then settle what nobody works on.
+
+look: a report of verdicts, nothing is changed. settle: does what the report says, each act guarded by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from harness_pipelines.audit.reconcile_lake import LakePlan, Way, apply_plan, plan_lake
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.moves import Move, MoveState
+from harness_pipelines.stores.catalog import MetadataMissing
+from harness_pipelines.stores.history import is_staged
+from harness_pipelines.stores.overview import Overview
+from harness_pipelines.stores.owner import Owner
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.reconcile import TableHeld
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+LEASE = timedelta(seconds=60)
+Claims = Mapping[tuple[str, int], Mapping[str, Any]]  #: by stage and shard
+GIVEN_UP = "no live claim: abandoned by reconcile"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One thing that was looked at: what it is, how it stands, and what settles it."""
+
+    kind: str  #: owner, ledger, move, claim, lease or branch
+    subject: str
+    verdict: str
+    act: str | None = None  #: what settle does about it; None: it is left as it is
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "subject": self.subject, "verdict": self.verdict, "act": self.act}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How one table stands."""
+
+    table: str
+    verdicts: tuple[Verdict, ...]
+    lake: LakePlan
+    abandon: tuple[Move, ...] = ()
+    branches: tuple[str, ...] = ()
+    over: int = 0  #: leases that have ended
+    settled: bool = field(default=False)
+
+    @property
+    def acts(self) -> list[Verdict]:
+        return [v for v in self.verdicts if v.act is not None]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "settled": self.settled,
+            "verdicts": [v.to_json() for v in self.verdicts],
+            "acts": len(self.acts),
+            **self.lake.to_json(),
+        }
+
+
+def look(stores: Stores, table: TableRow, *, take_over: bool = False) -> Report:
+    """How *table* stands; changes nothing.
+
+    Raises: WarehouseTaken unless *take_over*; LakeHistoryMissing, HistoryBroken when the ledger is older than the lake
+    and neither Kafka nor the lake continues it; KafkaUnreachable only where Kafka has to be asked.
+    """
+    owner = _owner(stores, take_over=take_over)
+    lake = plan_lake(stores, table)
+    claims = {(str(c["stage"]), int(c["shard"])): c for c in Overview(stores.readers).claims(table)}
+    moves = [(one.move, _judged(table, lake, one)) for one in _open_moves(stores, table, claims)]
+    over = stores.reconciler.leases_over(table)
+    dead = _dead_branches(stores, table, lake, [m for m, _ in moves])
+    return Report(
+        table=table.name,
+        lake=lake,
+        verdicts=(
+            *owner,
+            *_ledger(lake),
+            *(verdict for _, verdict in moves),
+            *_claims(claims),
+            *(_lease(row) for row in over),
+            *(Verdict(kind="branch", subject=b, verdict="its attempt is over", act="drop the branch") for b in dead),
+        ),
+        abandon=tuple(move for move, verdict in moves if verdict.act is not None),
+        branches=tuple(dead),
+        over=len(over),
+    )
+
+
+def settle(stores: Stores, table: TableRow, report: Report, *, take_over: bool = False) -> Report:
+    """Do what *report* says. What somebody began to work on meanwhile is left alone, by name.
+
+    Raises: TableHeld, PointerMoved, FencedOut, HistoryBroken; an act is done wholly or not at all.
+    """
+    if take_over:
+        stores.ownership.take_over()
+    stores.ownership.check()
+    apply_plan(stores, table, report.lake)
+    if report.lake.way is not Way.ADOPT:  # else the adoption has closed them
+        for move in report.abandon:
+            _abandon(stores, table, move)
+    stores.reconciler.end_leases(table)
+    if dead := [] if stores.tables.open_move(table, Stage.TIER, shard=0) else stores.upkeep.dead_branches(table):
+        stores.lake.drop_branches(table, dead)
+    after = look(stores, table)
+    return Report(table=table.name, verdicts=report.verdicts, lake=report.lake, settled=not after.acts)
+
+
+# -- verdicts -----------------------------------------------------------------------------------------------
+
+
+def _owner(stores: Stores, *, take_over: bool) -> list[Verdict]:
+    ours, found = stores.ownership.ours(), stores.ownership.found()
+    if found is None or found.is_same(ours):
+        return []
+    if not take_over:
+        stores.ownership.check()
+    return [_taken(ours, found)]
+
+
+def _taken(ours: Owner, found: Owner) -> Verdict:
+    return Verdict(
+        kind="owner",
+        subject=f"ledger {found.ledger} in {found.database}",
+        verdict=f"the warehouse is its, and this is ledger {ours.ledger} in {ours.database}",
+        act="take the warehouse over",
+    )
+
+
+def _ledger(lake: LakePlan) -> list[Verdict]:
+    if lake.way is Way.NONE:
+        return []
+    return [Verdict(kind="ledger", subject="older than the lake", verdict=lake.why, act=lake.act)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """An open move with what says how it stands."""
+
+    move: Move
+    error: str | None
+    claim: Mapping[str, Any] | None
+    staged: bool
+
+
+def _open_moves(stores: Stores, table: TableRow, claims: Claims) -> list[_Found]:
+    try:
+        view = stores.lake.load(table, stores.tables.pointer(table, table.stream_view))
+    except MetadataMissing:
+        view = None
+    found = []
+    for row in Overview(stores.readers).open_moves(table):
+        move = stores.tables.open_move(table, Stage(row["stage"]), shard=row["shard"])
+        if move is not None and move.move_id == row["move_id"]:
+            staged = view is not None and is_staged(view, move)
+            claim = claims.get((row["stage"], row["shard"]))
+            found.append(_Found(move=move, error=row["error"], claim=claim, staged=staged))
+    return found
+
+
+def _judged(table: TableRow, lake: LakePlan, found: _Found) -> Verdict:
+    move, claim = found.move, found.claim
+    shown = ", ".join(f"partition {r.partition} [{r.low}, {r.high})" for r in move.ranges)
+    subject = f"{move.stage} move {move.move_id}, attempt {move.attempt}: {shown}"
+    if move.state is MoveState.QUARANTINED:
+        why = (
+            f"failed in every attempt ({found.error}) and holds the stage; repair the cause, then `harness run "
+            f"{table.name} --retry-stuck` plans it anew"
+        )
+        return Verdict(kind="move", subject=subject, verdict=why)
+    if claim is not None and claim["alive"]:
+        held = f"{claim['holder']} holds the claim until {claim['lease_until']:%H:%M:%S} UTC and works on it"
+        return Verdict(kind="move", subject=subject, verdict=held)
+    if lake.way is Way.ADOPT and any(m.move_id == move.move_id for m in lake.adopted):
+        return Verdict(kind="move", subject=subject, verdict="the lake says that it was published")
+    if lake.way is not Way.ADOPT and found.staged:
+        ready = (
+            f"staged on branch {move.branch} and not published; the next worker takes it as attempt {move.attempt + 1}"
+        )
+        return Verdict(kind="move", subject=subject, verdict=ready)
+    nobody = "nobody has a claim" if claim is None else f"its holder's lease ended {claim['lease_until']:%H:%M:%S} UTC"
+    return Verdict(
+        kind="move",
+        subject=subject,
+        verdict=f"nothing of it is staged or published, {nobody}",
+        act="abandon it; the next worker plans it anew",
+    )
+
+
+def _claims(claims: Claims) -> list[Verdict]:
+    return [
+        Verdict(
+            kind="claim",
+            subject=f"{stage}, shard {shard}, epoch {row['epoch']}",
+            verdict=f"ended at {row['lease_until']:%H:%M:%S} UTC; the next worker takes it"
+            if not row["alive"]
+            else f"held by {row['holder']} until {row['lease_until']:%H:%M:%S} UTC",
+        )
+        for (stage, shard), row in sorted(claims.items())
+    ]
+
+
+def _lease(row: Mapping[str, Any]) -> Verdict:
+    return Verdict(
+        kind="lease",
+        subject=f"{row['lease_id']} of {row['holder']} on version {row['version']}",
+        verdict=f"ended at {row['until']:%H:%M:%S} UTC",
+        act="end it",
+    )
+
+
+def _dead_branches(stores: Stores, table: TableRow, lake: LakePlan, open_moves: Sequence[Move]) -> list[str]:
+    """Branches of attempts that are over. While a move is open its worker may be making one: none is dropped."""
+    if lake.way is Way.ADOPT or any(m.state is MoveState.PLANNED for m in open_moves):
+        return []
+    return stores.upkeep.dead_branches(table)
+
+
+# -- acts ---------------------------------------------------------------------------------------------------
+
+
+def _abandon(stores: Stores, table: TableRow, move: Move) -> None:
+    claim = stores.ledger.claim(table, move.stage, shard=move.shard, holder=str(uuid4()), lease=LEASE)
+    if claim is None:
+        raise TableHeld(f"{table.name}: a worker has taken {move.stage} meanwhile; move {move.move_id} is left to it")
+    try:
+        stores.ledger.close_move(claim, move, state=MoveState.ABANDONED, error=GIVEN_UP)
+    finally:
+        stores.ledger.release(claim)

@@ -1,0 +1,254 @@
+"""A ledger that is older than the lake: it goes on from Kafka, or takes over what the lake's metadata tells.
+
+From Kafka, where Kafka still has every record above the ledger's positions: what was published meanwhile is then an
+orphan like any other, and expire removes it. Else the newest metadata file is adopted as one version, with its moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.history import Continued, check_not_shorter, continue_from
+from harness_pipelines.protocol.segments import may_hold
+from harness_pipelines.protocol.versions import Version
+from harness_pipelines.stores.catalog import MetadataMissing
+from harness_pipelines.stores.errors import LogTruncated
+from harness_pipelines.stores.history import LakeHistory, LakeState, MetadataFile, number_of, rows_from
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.ports_log import Watermark, added_partitions
+from harness_pipelines.stores.reconcile import AdoptedMove, Adoption
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+
+class NothingToAdopt(HarnessError):
+    """Kafka lost records that the ledger needs, and the lake has no newer state."""
+
+
+class Way(StrEnum):
+    """How a table goes on."""
+
+    NONE = "none"  #: ledger and lake agree
+    KAFKA = "kafka"
+    ADOPT = "adopt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakePlan:
+    """What is to be done about a ledger that is older than the lake."""
+
+    way: Way
+    why: str = ""
+    highest: int = 0  #: the largest move number that the lake names
+    retained_from: int = 0  #: the first version from which on every metadata file is there
+    adoption: Adoption | None = None
+    again: tuple[OffsetRange, ...] = ()  #: what Kafka is asked for again
+    lost: tuple[OffsetRange, ...] = ()  #: what neither lake, buffer nor Kafka have
+
+    @property
+    def adopted(self) -> tuple[AdoptedMove, ...]:
+        return tuple(self.adoption.moves) if self.adoption else ()
+
+    @property
+    def act(self) -> str | None:
+        match self.way:
+            case Way.NONE:
+                return None
+            case Way.KAFKA:
+                return "go on from Kafka; move numbers of the lost time never come again"
+            case Way.ADOPT:
+                assert self.adoption is not None
+                return f"publish {self.adoption.head.metadata} as the next version"
+
+    def to_json(self) -> dict[str, Any]:
+        adopted = None if self.adoption is None else self.adoption.head.metadata
+        return {
+            "way": self.way,
+            "adopted": adopted,
+            "moves": [m.move_id for m in self.adopted if m.move_id is not None],
+            "again": [_json(r) for r in self.again],
+            "lost": [_json(r) for r in self.lost],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Known:
+    """What was read to decide: the ledger's side, the lake's and Kafka's."""
+
+    head: Version
+    pointer: str
+    history: LakeHistory
+    marks: Mapping[int, Watermark]
+    starts: Mapping[int, int]
+    buffer_hi: Mapping[int, int]
+    stream_hi: Mapping[int, int]
+    highest: int
+    retained_from: int = field(default=0)
+
+
+def plan_lake(stores: Stores, table: TableRow) -> LakePlan:
+    """How *table* goes on, with ``Way.NONE`` when the ledger knows all that the lake names.
+
+    Raises: TopicRecreated, LogTruncated, LakeHistoryMissing, HistoryBroken, NothingToAdopt; KafkaUnreachable, LakeAway.
+    """
+    pointer = stores.tables.pointer(table, table.stream_view)
+    highest = stores.standing.highest_in_lake(table, pointer)
+    if highest <= stores.reconciler.highest_move(table):
+        return LakePlan(way=Way.NONE)
+    known = _read(stores, table, pointer, highest)
+    if (against := _against_kafka(table, known)) is None:
+        return LakePlan(
+            way=Way.KAFKA,
+            why=f"the lake names move {highest}, the ledger does not; Kafka still has every record from the ledger's "
+            "positions on",
+            highest=highest,
+            retained_from=known.retained_from,
+            again=_again(known.buffer_hi, known.marks),
+        )
+    return _adopting(stores, table, known, against)
+
+
+def apply_plan(stores: Stores, table: TableRow, plan: LakePlan) -> None:
+    """Write what *plan* says, in one transaction. Raises: TableHeld, PointerMoved, HistoryBroken."""
+    if plan.way is Way.KAFKA:
+        stores.reconciler.go_on(table, highest=plan.highest, retained_from=plan.retained_from)
+    elif plan.adoption is not None:
+        stores.reconciler.adopt(table, plan.adoption, highest=plan.highest, retained_from=plan.retained_from)
+
+
+def _read(stores: Stores, table: TableRow, pointer: str, highest: int) -> _Known:
+    history = LakeHistory.of(stores.catalog, table, pointer)
+    positions = {p.partition: p.bounds for p in stores.tables.positions(table)}
+    found = stores.log.describe(table.spec.topic)
+    added_partitions(table.identity, found)
+    marks = stores.log.watermarks(table.spec.topic, found.partitions)
+    versions = stores.tables.versions(table)
+    there = history.present([v.stream.metadata for v in versions])
+    gone = [v.version for v in versions if v.stream.metadata not in there]
+    return _Known(
+        head=stores.tables.head(table),
+        pointer=pointer,
+        history=history,
+        marks=marks,
+        starts={p: b.start for p, b in positions.items()},
+        buffer_hi={p: b.buffer_hi for p, b in positions.items()},
+        stream_hi={p: b.stream_hi for p, b in positions.items()},
+        highest=highest,
+        retained_from=max(gone, default=-1) + 1,
+    )
+
+
+def _against_kafka(table: TableRow, known: _Known) -> str | None:
+    """Why the ledger cannot go on from Kafka; ``None`` when it can. Raises: LogTruncated."""
+    for partition, high in sorted(known.buffer_hi.items()):
+        mark = known.marks[partition]
+        if mark.end < high:
+            raise LogTruncated(table.spec.topic, partition=partition, expected=high, end=mark.end)
+        if mark.low > high:
+            return f"Kafka has partition {partition} only from offset {mark.low} on, the ledger ends at {high}"
+    try:
+        file = MetadataFile(number=number_of(known.pointer), path=known.pointer)
+        state = known.history.read(file)
+    except MetadataMissing:
+        return f"the metadata file that the ledger names, {known.pointer}, is gone"
+    if state.gone:
+        return f"{len(state.gone)} data files of the ledger's version {known.head.version} are gone"
+    if any(e.high > known.stream_hi.get(p, -1) for p, e in state.extents.items()):
+        return "the catalog names metadata with rows above the ledger's positions"
+    return None
+
+
+def _adopting(stores: Stores, table: TableRow, known: _Known, against: str) -> LakePlan:
+    state = known.history.newest()
+    check_not_shorter(known.stream_hi, state.moves)
+    after = continue_from(known.stream_hi, state.moves, state.extents)
+    if dict(after.stream_hi) == dict(known.stream_hi):
+        raise NothingToAdopt(
+            f"{table.name}: {against}, and the lake has nothing newer than version {known.head.version}; nothing was "
+            f"changed. `harness accept-loss {table.name}` goes on behind what is lost"
+        )
+    starts = _starts(known, state, after)
+    none = table.spec.buffer == "none"
+    buffer_hi = {p: max(high, -1 if none else known.buffer_hi.get(p, -1)) for p, high in after.stream_hi.items()}
+    adoption = Adoption(
+        pointer=known.pointer,
+        head=state.head,
+        starts=starts,
+        stream_hi=after.stream_hi,
+        buffer_hi=buffer_hi,
+        moves=tuple(_moves(stores, table, known, state, after)),
+    )
+    return LakePlan(
+        way=Way.ADOPT,
+        why=f"the lake names move {known.highest}, the ledger does not, and it cannot go on from Kafka: {against}. "
+        "Records that were set aside in the lost time are lost with the database",
+        highest=known.highest,
+        retained_from=known.retained_from,
+        adoption=adoption,
+        again=_again(buffer_hi, known.marks),
+        lost=tuple(
+            OffsetRange(partition=p, low=high, high=known.marks[p].low)
+            for p, high in sorted(buffer_hi.items())
+            if p in known.marks and known.marks[p].low > high
+        ),
+    )
+
+
+def _starts(known: _Known, state: LakeState, after: Continued) -> dict[int, int]:
+    """A partition that joined in the lost time starts where its first move or row does."""
+    starts = dict(known.starts)
+    for partition in after.stream_hi:
+        first = [m.lo[partition] for m in state.moves if partition in m.lo]
+        first += [state.extents[partition].low] if partition in state.extents else []
+        starts.setdefault(partition, min(first, default=after.stream_hi[partition]))
+    return starts
+
+
+def _moves(stores: Stores, table: TableRow, known: _Known, state: LakeState, after: Continued) -> list[AdoptedMove]:
+    """The moves that the ledger lacks: of tier, and the ingest that must have come before them."""
+    starts = _starts(known, state, after)
+    before = {p: known.stream_hi.get(p, starts[p]) for p in after.stream_hi}
+    fresh = rows_from(state, before)
+    made = []
+    if after.unnamed:
+        untold = sum(fresh.values()) - sum(m.rows for m in after.moves)
+        lo, hi = {p: r[0] for p, r in after.unnamed.items()}, {p: r[1] for p, r in after.unnamed.items()}
+        made.append(AdoptedMove(move_id=None, stage="tier", lo=lo, hi=hi, rows=untold))
+    made += [
+        AdoptedMove(move_id=m.move_id, stage="tier", lo=m.lo, hi=m.hi, rows=m.rows, bytes=m.bytes, attempt=m.attempt)
+        for m in after.moves
+    ]
+    if table.spec.buffer == "none":
+        return made
+    low = {p: known.buffer_hi.get(p, starts[p]) for p in after.stream_hi}
+    ahead = {p: high for p, high in after.stream_hi.items() if high > low[p]}
+    if ahead:
+        buffered = _buffered(stores, table, {p: (before[p], low[p]) for p in ahead})
+        rows = sum(fresh.get(p, 0) - buffered.get(p, 0) for p in ahead)
+        made.append(AdoptedMove(move_id=None, stage="ingest", lo={p: low[p] for p in ahead}, hi=ahead, rows=rows))
+    return made
+
+
+def _buffered(stores: Stores, table: TableRow, wanted: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """Rows that the ledger's own ingest moves brought into ranges that the lake has by now."""
+    ranges = [OffsetRange(partition=p, low=low, high=high) for p, (low, high) in wanted.items() if high > low]
+    lows = {r.partition: r.low for r in ranges}
+    segments = [s.ref for s in stores.segments.all(table) if s.state != "retired" and may_hold(s.max_hi, lows)]
+    return stores.buffer_rows(segments, ranges)
+
+
+def _again(buffer_hi: Mapping[int, int], marks: Mapping[int, Watermark]) -> tuple[OffsetRange, ...]:
+    lows = {p: max(buffer_hi.get(p, mark.low), mark.low) for p, mark in marks.items()}
+    return tuple(
+        OffsetRange(partition=p, low=lows[p], high=mark.end) for p, mark in sorted(marks.items()) if mark.end > lows[p]
+    )
+
+
+def _json(taken: OffsetRange) -> dict[str, int]:
+    return {"partition": taken.partition, "low": taken.low, "high": taken.high}

@@ -1,0 +1,198 @@
+"""The database is lost: a table is made again from its YAML file, the newest metadata of the lake, and Kafka.
+
+Two commits: the table as it was when it was created, then the lake adopted as its next version. Between the two no
+worker starts on it (`stores.standing`), and a rebuild that died there is finished by `harness reconcile TABLE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness_pipelines.audit.reconcile_lake import apply_plan, plan_lake
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.bounds import OffsetRange, Vector
+from harness_pipelines.protocol.history import Continued, continue_from
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.types import iceberg_fields, lake_fields, user_fields
+from harness_pipelines.stores.catalog import COORDINATE_FIELDS
+from harness_pipelines.stores.errors import ClusterChanged, LogTruncated, TopicRecreated
+from harness_pipelines.stores.history import LakeHistory, LakeHistoryMissing, LakeState, view_locations
+from harness_pipelines.stores.lake import STARTS, TOPIC
+from harness_pipelines.stores.ports import TableExists, TableRow, TableUnknown
+from harness_pipelines.stores.ports_log import TopicIdentity, Watermark
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+QUARANTINE_LOST = "records that were set aside are lost with the database; the audit names those that Kafka still has"
+
+
+class SchemaDiffers(HarnessError):
+    """The columns of the spec are not those of the lake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rebuild:
+    """All that a rebuild would write."""
+
+    spec: TableSpec
+    identity: TopicIdentity
+    state: LakeState
+    fields: Sequence[Mapping[str, Any]]
+    starts: Vector
+    after: Continued
+    again: tuple[OffsetRange, ...]
+    lost: tuple[OffsetRange, ...]
+    others: tuple[str, ...]  #: folders of the warehouse that older tables of this name left
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        extents = self.state.extents
+        return {
+            "table": self.spec.table,
+            "metadata": self.state.file.path,
+            "partitions": [
+                {
+                    "partition": p,
+                    "start": start,
+                    "stream_hi": self.after.stream_hi[p],
+                    "rows": extents[p].rows if p in extents else 0,
+                }
+                for p, start in sorted(self.starts.items())
+            ],
+            "again": [{"partition": r.partition, "low": r.low, "high": r.high} for r in self.again],
+            "lost": [{"partition": r.partition, "low": r.low, "high": r.high} for r in self.lost],
+            "others": list(self.others),
+            "notes": list(self.notes),
+        }
+
+
+def plan_rebuild(stores: Stores, spec: TableSpec, *, location: str | None = None) -> Rebuild:
+    """What the lake and Kafka give for *spec*; changes nothing.
+
+    Raises: TableExists, LakeHistoryMissing, SchemaDiffers, TopicRecreated, ClusterChanged, LogTruncated, HistoryBroken.
+    """
+    _check_unknown(stores, spec)
+    state, others = _newest(stores, spec, location)
+    identity = stores.log.describe(spec.topic)
+    notes = [*_check_topic(state, identity), QUARANTINE_LOST]
+    marks = stores.log.watermarks(spec.topic, identity.partitions)
+    starts = _starts(state, marks)
+    after = continue_from(starts, state.moves, state.extents)
+    for partition, high in sorted(after.stream_hi.items()):
+        if partition not in marks or marks[partition].end < high:
+            end = marks[partition].end if partition in marks else 0
+            raise LogTruncated(spec.topic, partition=partition, expected=high, end=end)
+    ranges = [(p, after.stream_hi[p], marks[p]) for p in sorted(starts)]
+    return Rebuild(
+        spec=spec,
+        identity=identity,
+        state=state,
+        fields=_fields(spec, state),
+        starts=starts,
+        after=after,
+        again=tuple(
+            OffsetRange(partition=p, low=max(high, m.low), high=m.end)
+            for p, high, m in ranges
+            if m.end > max(high, m.low)
+        ),
+        lost=tuple(OffsetRange(partition=p, low=high, high=m.low) for p, high, m in ranges if m.low > high),
+        others=others,
+        notes=tuple(notes),
+    )
+
+
+def rebuild(stores: Stores, plan: Rebuild) -> TableRow:
+    """Make the table of *plan*; takes the warehouse over.
+
+    Raises: TableExists, and what adopting raises; then `harness reconcile TABLE` goes on.
+    """
+    stores.ownership.take_over()
+    table = stores.ledger.create_table(
+        plan.spec, plan.identity, starts=plan.starts, fields=plan.fields, stream=plan.state.head
+    )
+    apply_plan(stores, table, plan_lake(stores, table))
+    return stores.ledger.table(plan.spec.table)
+
+
+def _check_unknown(stores: Stores, spec: TableSpec) -> None:
+    try:
+        stores.tables.table(spec.table)
+    except TableUnknown:
+        return
+    raise TableExists(
+        f"table {spec.table} is in the ledger: nothing is to be rebuilt. `harness reconcile {spec.table}` settles it"
+    )
+
+
+def _newest(stores: Stores, spec: TableSpec, location: str | None) -> tuple[LakeState, tuple[str, ...]]:
+    """The newest state of the newest folder that belongs to the table, and the other folders."""
+    view = f"{spec.name}__stream"
+    places = [location] if location else view_locations(stores.warehouse, namespace=spec.namespace, view=view)
+    found = []
+    why = []
+    for place in places:
+        try:
+            state = LakeHistory(stores.catalog, (spec.namespace, view), place.rstrip("/")).newest()
+        except LakeHistoryMissing as missing:
+            why.append(str(missing))
+            continue
+        if state.view.metadata.properties.get("harness.table") == spec.table:
+            found.append((state.view.metadata.last_updated_ms, place, state))
+    if not found:
+        detail = f": {'; '.join(why)}" if why else ""
+        raise LakeHistoryMissing(
+            f"{stores.warehouse} has no stream view of {spec.table}{detail}. Nothing was changed; `harness table "
+            "apply` makes the table from Kafka alone"
+        )
+    found.sort(key=lambda one: one[:2])
+    _, chosen, state = found[-1]
+    return state, tuple(place for place in places if place != chosen)
+
+
+def _check_topic(state: LakeState, identity: TopicIdentity) -> list[str]:
+    """Offsets of another topic mean other records. Raises: TopicRecreated, ClusterChanged."""
+    known = state.view.metadata.properties.get(TOPIC)
+    if known is None:
+        return ["the lake does not say which topic its rows are from (older harness): be sure that it is the same one"]
+    cluster, _, topic = known.partition("/")
+    if cluster != identity.cluster_id:
+        raise ClusterChanged(identity.topic, expected_id=cluster, found_id=identity.cluster_id)
+    if topic != identity.topic_id:
+        raise TopicRecreated(identity.topic, expected_id=topic, found_id=identity.topic_id)
+    return []
+
+
+def _starts(state: LakeState, marks: Mapping[int, Watermark]) -> dict[int, int]:
+    """Where each partition began: as the view was told, else at its first move or row, else where Kafka begins."""
+    told = state.view.metadata.properties.get(STARTS, "")
+    starts = {int(p): int(o) for p, _, o in (part.partition(":") for part in told.split(",") if part)}
+    for partition in sorted({*marks, *state.extents, *(p for m in state.moves for p in m.lo)}):
+        first = [m.lo[partition] for m in state.moves if partition in m.lo]
+        first += [state.extents[partition].low] if partition in state.extents else []
+        starts.setdefault(partition, min(first, default=marks[partition].low if partition in marks else 0))
+    return starts
+
+
+def _fields(spec: TableSpec, state: LakeState) -> list[Mapping[str, Any]]:
+    """The spec's columns with the field ids that the view has. Raises: SchemaDiffers."""
+    given = state.view.schema().model_dump(mode="json", by_alias=True)["fields"][: -len(COORDINATE_FIELDS)]
+    wanted = iceberg_fields(spec.columns)
+    lake, ours = [_bare(f) for f in given], [_bare(f) for f in lake_fields(wanted)]
+    if lake != ours:
+        odd = [f["name"] for f in lake + ours if f not in lake or f not in ours]
+        raise SchemaDiffers(
+            f"{spec.table}: the columns of the spec are not those of the lake: {', '.join(dict.fromkeys(odd))}; "
+            "nothing was changed. Use the YAML file that the table was last applied with"
+        )
+    return user_fields(given, wanted)
+
+
+def _bare(value: Any) -> Any:
+    """A field without what PyIceberg chooses or adds: ids and docs."""
+    if isinstance(value, dict):
+        dropped = {"id", "element-id", "key-id", "value-id", "doc", "initial-default", "write-default"}
+        return {k: _bare(v) for k, v in value.items() if k not in dropped}
+    return [_bare(v) for v in value] if isinstance(value, list) else value

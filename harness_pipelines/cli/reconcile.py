@@ -1,0 +1,153 @@
+"""`harness reconcile`: after a crash, a restore or a loss, say how a table stands, then settle it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness_pipelines.cli.common import opened
+from harness_pipelines.cli.output import emit, json_option
+from harness_pipelines.errors import UsageError
+from harness_pipelines.spec.settings import Settings
+
+if TYPE_CHECKING:
+    from harness_pipelines.audit.reconcile import Report
+    from harness_pipelines.audit.reconcile_foreign import ForeignRows
+    from harness_pipelines.audit.reconcile_rebuild import Rebuild
+    from harness_pipelines.client import Harness
+
+
+@click.command()
+@click.argument("table")
+@click.option("--dry-run", is_flag=True, help="Only say how it stands and what would be done.")
+@click.option("--yes", is_flag=True, help="Do it.")
+@click.option("--rebuild", is_flag=True, help="The database is lost: make the table again. TABLE is its YAML file.")
+@click.option("--location", metavar="URI", help="With --rebuild: the view's folder, where there are several.")
+@click.option("--take-over", is_flag=True, help="Make the warehouse this database's; the other one is gone for good.")
+@click.option("--accept-foreign", is_flag=True, help="Take over rows that another writer committed to the stream view.")
+@json_option
+@click.pass_obj
+def reconcile(settings: Settings, /, table: str, *, json_target: str | None, **options: Any) -> None:
+    """Settle what crashes and restores left behind: open moves, ended leases, dead branches, a ledger set back.
+
+    A database restored from an older backup goes on from Kafka where Kafka still has the records; else the newest
+    metadata of the lake is taken over. Whoever works on the table must have stopped.
+
+    Rows that --accept-foreign takes over get `_kafka_partition` -1 and offsets of their own: other engines see them in
+    the Iceberg table, audit counts them, reads of the harness, which show the records of the topic, do not.
+
+    \b
+    Examples:
+      harness reconcile shop.orders --dry-run
+      harness reconcile shop.orders --yes
+      harness reconcile orders.yaml --rebuild --yes
+      harness reconcile shop.orders --accept-foreign --yes
+    """
+    if options["dry_run"] == options["yes"]:
+        raise UsageError("say --dry-run to see how the table stands, or --yes to settle it")
+    if options["rebuild"] and options["accept_foreign"]:
+        raise UsageError("--rebuild and --accept-foreign exclude each other")
+    if options["location"] and not options["rebuild"]:
+        raise UsageError("--location says which folder a rebuild takes: it needs --rebuild")
+    with opened(settings) as harness:
+        if options["rebuild"]:
+            _rebuild(harness, table, options, json_target)
+        elif options["accept_foreign"]:
+            _accept(harness, table, options, json_target)
+        else:
+            _settle(harness, table, options, json_target)
+
+
+def _settle(harness: Harness, name: str, options: dict[str, Any], json_target: str | None) -> None:
+    from harness_pipelines.audit.reconcile import look, settle
+
+    row, take_over = harness.table(name).row, options["take_over"]
+    report = look(harness.stores, row, take_over=take_over)
+    if json_target is None:
+        _show(report)
+    if options["yes"]:
+        report = settle(harness.stores, row, report, take_over=take_over)
+    emit(report.to_json(), json_target, lambda: _show_end(report, dry_run=options["dry_run"]))
+
+
+def _show(report: Report) -> None:
+    for one in report.verdicts:
+        act = f"; {one.act}" if one.act else ""
+        click.echo(f"{one.kind:<7} {one.subject}: {one.verdict}{act}")
+    _show_ranges("from Kafka again", report.lake.to_json()["again"])
+    _show_ranges("LOST: neither lake, buffer nor Kafka have it", report.lake.to_json()["lost"])
+
+
+def _show_end(report: Report, *, dry_run: bool) -> None:
+    if not report.acts:
+        click.echo(f"{report.table}: nothing to settle")
+    elif dry_run:
+        click.echo(f"{report.table}: {len(report.acts)} to settle; nothing was changed")
+    else:
+        click.echo(f"{report.table}: settled {len(report.acts)}")
+    if report.lake.lost:
+        click.echo(
+            f"next: `harness accept-loss {report.table} --partition P --to OFFSET --yes` goes on behind the loss"
+        )
+
+
+def _show_ranges(what: str, ranges: list[dict[str, int]]) -> None:
+    for taken in ranges:
+        click.echo(f"{what}: partition {taken['partition']} [{taken['low']}, {taken['high']})")
+
+
+def _rebuild(harness: Harness, file: str, options: dict[str, Any], json_target: str | None) -> None:
+    from harness_pipelines.audit.reconcile_rebuild import plan_rebuild, rebuild
+    from harness_pipelines.spec.load import load_spec
+
+    if not Path(file).is_file():
+        raise UsageError(f"--rebuild needs the table's YAML file, there is no file {file!r}: the ledger had the spec")
+    plan = plan_rebuild(harness.stores, load_spec(file), location=options["location"])
+    if json_target is None:
+        _show_rebuild(plan)
+    if options["yes"]:
+        rebuild(harness.stores, plan)
+    emit({**plan.to_json(), "rebuilt": options["yes"]}, json_target, lambda: _show_rebuilt(plan, done=options["yes"]))
+
+
+def _show_rebuild(plan: Rebuild) -> None:
+    shown = plan.to_json()
+    click.echo(f"{shown['table']}: from {shown['metadata']}")
+    for other in plan.others:
+        click.echo(f"not taken: {other}")
+    for part in shown["partitions"]:
+        click.echo(
+            f"partition {part['partition']}: the lake has [{part['start']}, {part['stream_hi']}), {part['rows']} rows"
+        )
+    _show_ranges("from Kafka again", shown["again"])
+    _show_ranges("LOST: neither lake nor Kafka have it", shown["lost"])
+    for note in plan.notes:
+        click.echo(f"note: {note}")
+
+
+def _show_rebuilt(plan: Rebuild, *, done: bool) -> None:
+    name = plan.spec.table
+    click.echo(f"{name}: rebuilt; next: harness run {name}" if done else f"{name}: nothing was changed")
+
+
+def _accept(harness: Harness, name: str, options: dict[str, Any], json_target: str | None) -> None:
+    from harness_pipelines.audit.reconcile_foreign import accept_foreign, find_foreign
+
+    row = harness.table(name).row
+    found = find_foreign(harness.stores, row)
+    if options["yes"] and found.rows:
+        found = accept_foreign(harness.stores, row, found)
+    emit(found.to_json(), json_target, lambda: _show_foreign(found, done=options["yes"]))
+
+
+def _show_foreign(found: ForeignRows, *, done: bool) -> None:
+    if not found.rows:
+        click.echo(f"{found.table}: no rows of another writer")
+        return
+    where = f"partition -1, offsets [{found.low}, {found.low + found.rows})"
+    if done:
+        click.echo(f"{found.table}: {found.rows} rows are taken over as {where}, version {found.version}")
+    else:
+        click.echo(f"{found.table}: {found.rows} rows in {found.files} files would be taken over as {where}")

@@ -1,0 +1,120 @@
+"""What the lake's own metadata says of a table, and how a ledger that was lost or set back continues it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.bounds import OffsetRange, Vector
+
+RANGES_PROPERTY = "harness.ranges"
+
+
+class HistoryBroken(HarnessError):
+    """The lake's metadata does not continue what the ledger knows; nothing can be taken over from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastMove:
+    """A published move, as the summary of its snapshot tells it."""
+
+    move_id: int
+    attempt: int
+    schema_version: int
+    ranges: tuple[OffsetRange, ...]
+    rows: int
+    bytes: int
+    snapshot: int
+
+    @property
+    def lo(self) -> dict[int, int]:
+        return {r.partition: r.low for r in self.ranges}
+
+    @property
+    def hi(self) -> dict[int, int]:
+        return {r.partition: r.high for r in self.ranges}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """The live rows of one partition: their count and the run of offsets ``[low, high)`` that they lie in."""
+
+    rows: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continued:
+    """How the ledger goes on when it takes the lake's newest metadata over."""
+
+    stream_hi: Mapping[int, int]  #: of every partition that ledger or lake know
+    moves: tuple[PastMove, ...]  #: that the ledger does not count as published, oldest first
+    unnamed: Mapping[int, tuple[int, int]]  #: ranges whose snapshots were expired: no move tells of them
+
+
+def parse_ranges(text: str) -> tuple[OffsetRange, ...]:
+    """The ranges of a summary, ``"0:5-9,1:0-4"``. Raises: HistoryBroken."""
+    try:
+        named = [part.split(":") for part in text.split(",") if part]
+        found = [(int(partition), *map(int, offsets.split("-"))) for partition, offsets in named]
+        return tuple(OffsetRange(partition=p, low=low, high=high) for p, low, high in found)
+    except ValueError as error:
+        raise HistoryBroken(f"a snapshot's {RANGES_PROPERTY} is {text!r}, which are no ranges") from error
+
+
+def continue_from(stream_hi: Vector, moves: Sequence[PastMove], extents: Mapping[int, Extent]) -> Continued:
+    """What follows the ledger's *stream_hi* in a lake whose main branch was made by *moves* (oldest first).
+
+    A partition of which no kept snapshot tells ends behind its last row: what lies above it up to the true position
+    were records without a row, and taking them from Kafka again is right.
+
+    Raises: HistoryBroken when the lake holds less than the ledger, or ranges leave a gap or overlap.
+    """
+    reached = dict(stream_hi)
+    unnamed: dict[int, tuple[int, int]] = {}
+    told: set[int] = set()
+    following = []
+    for move in moves:
+        fresh = tuple(r for r in move.ranges if r.high > stream_hi.get(r.partition, -1))
+        for taken in fresh:
+            before = reached.get(taken.partition, taken.low)
+            if taken.low > before and taken.partition not in told:
+                unnamed[taken.partition] = (before, taken.low)
+            elif taken.low != before:
+                raise HistoryBroken(
+                    f"move {move.move_id} takes partition {taken.partition} from offset {taken.low}, but what is "
+                    f"published before it ends at {before}: the lake does not continue this ledger"
+                )
+            reached[taken.partition] = taken.high
+            told.add(taken.partition)
+        if fresh:
+            following.append(move)
+    for partition, extent in extents.items():
+        known = reached.get(partition, extent.low)
+        reached.setdefault(partition, known)
+        if extent.high > known:
+            if partition in told:
+                raise HistoryBroken(
+                    f"partition {partition} has rows up to offset {extent.high - 1}, its last move ends at {known}"
+                )
+            unnamed[partition] = (known, extent.high)
+            reached[partition] = extent.high
+    return Continued(stream_hi=reached, moves=tuple(following), unnamed=unnamed)
+
+
+def check_not_shorter(stream_hi: Vector, moves: Iterable[PastMove]) -> None:
+    """The lake must reach at least as far as the ledger, as far as it tells.
+
+    Raises: HistoryBroken.
+    """
+    reached: dict[int, int] = {}
+    for move in moves:
+        reached.update(move.hi)
+    for partition, high in sorted(reached.items()):
+        if high < stream_hi.get(partition, 0):
+            raise HistoryBroken(
+                f"the lake's newest metadata ends partition {partition} at {high}, the ledger at "
+                f"{stream_hi[partition]}: it is the lake that was set back, not the ledger"
+            )

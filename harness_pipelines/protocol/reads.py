@@ -1,0 +1,40 @@
+"""What a reader of one read state may see: the bounds of its cut, and which tier answers for which part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic
+
+from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.segments import Segment, needed
+from harness_pipelines.protocol.versions import Version, answering_version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut(Generic[Segment]):
+    """A consistent cut: *bounds* limit every tier; *answered_by* or *segments* hold ``[stream_hi, buffer_hi)``."""
+
+    bounds: Mapping[int, Bounds]
+    segments: tuple[Segment, ...]
+    answered_by: Version | None  #: the version whose stream view has by now what this one had buffered
+
+
+def cut_now(version: Version, positions: Mapping[int, Bounds], segments: Sequence[Segment]) -> Cut[Segment]:
+    """The cut of the head: *positions* carry each partition's ``start`` and ``buffer_hi`` of the same instant."""
+    bounds = {
+        p: replace(version.bounds.get(p, Bounds.at(at.start)), buffer_hi=at.buffer_hi)
+        for p, at in sorted(positions.items())
+    }
+    return _cut(bounds, segments, None)
+
+
+def cut_of_old(version: Version, later: Sequence[Version], segments: Sequence[Segment]) -> Cut[Segment]:
+    """The cut of a version that has successors: its own bounds, its buffered rows from wherever they are by now."""
+    return _cut(dict(version.bounds), segments, answering_version(version, later))
+
+
+def _cut(bounds: Mapping[int, Bounds], segments: Sequence[Segment], answered_by: Version | None) -> Cut[Segment]:
+    low = {p: b.stream_hi for p, b in bounds.items() if b.buffer_hi > b.stream_hi}
+    named = needed(segments, low) if low and answered_by is None else []
+    return Cut(bounds=bounds, segments=tuple(named), answered_by=answered_by)

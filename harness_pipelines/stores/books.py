@@ -1,0 +1,324 @@
+"""Everything that the ledger says of one table at one instant, as it stands: nothing is judged, nothing is assumed.
+
+The rows are not the protocol's values, because those refuse what fsck has to show: bounds out of order, versions with
+gaps, moves of stages that are not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, LiteralString
+
+from psycopg import sql as compose
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.bounds import Bounds, Vector, vector_from_json
+from harness_pipelines.protocol.segments import may_hold
+from harness_pipelines.protocol.versions import Version, View
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stores.ports import TableUnknown
+from harness_pipelines.stores.postgres import Connection, Database, sql
+
+SHOWN_MAX = 20  #: rows of one kind that are named
+LEASE = timedelta(minutes=15)
+_OFFSETS_END = 2**63 - 1
+
+
+class TableDamaged(HarnessError):
+    """The table's own row cannot be understood, so nothing can be said of the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Bounds of one partition as written, in order or not."""
+
+    start: int
+    batch_hi: int
+    stream_hi: int
+    buffer_hi: int
+
+    @property
+    def in_order(self) -> bool:
+        return 0 <= self.start <= self.batch_hi <= self.stream_hi <= self.buffer_hi
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionRow:
+    """One partition in `lake_positions` and `ingest_positions`; ``None`` where one of them lacks it."""
+
+    partition: int
+    lake_start: int | None
+    stream_hi: int | None
+    batch_hi: int | None
+    trim_floor: int | None
+    ingest_start: int | None
+    buffer_hi: int | None
+    schema_version: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionRow:
+    version: int
+    metadata: str
+    snapshot: int
+    schema_version: int
+    bounds: Mapping[int, Cut]
+    revert_of: int | None
+    move_id: int | None
+    committed_at: datetime
+
+    @property
+    def stream_hi(self) -> dict[int, int]:
+        return {p: cut.stream_hi for p, cut in self.bounds.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRow:
+    move_id: int
+    stage: str
+    shard: int
+    lo: Vector
+    hi: Vector
+    base_version: int | None
+    schema_version: int
+    state: str
+    attempt: int
+    epoch: int
+    trigger: str
+    rows: int | None
+    error: str | None
+    undone_by: int | None  #: the revert that took it back
+    planned_at: datetime
+
+    @property
+    def ranges(self) -> dict[int, tuple[int, int]]:
+        """``[low, high)`` by partition of the log, without the empty ones."""
+        found = {p: (self.lo[p], self.hi.get(p, -1)) for p in sorted(self.lo) if p >= 0}
+        return {p: (low, high) for p, (low, high) in found.items() if low != high}
+
+    @property
+    def accepted(self) -> bool:
+        """It took over another writer's rows, which belong to no partition of the log."""
+        return any(p < 0 for p in self.lo)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRow:
+    name: str
+    state: str
+    schema_version: int
+    max_hi: Vector | None
+    retired_at: datetime | None
+    stored: bool  #: its table exists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffered:
+    """What the stored segments hold, seen by the bounds of the same instant."""
+
+    waiting: Mapping[int, int]  #: partition -> rows in ``[stream_hi, buffer_hi)``
+    doubled: Sequence[Mapping[str, Any]]  #: partition, offset, rows; at or above stream_hi
+    uncommitted: Sequence[Mapping[str, Any]]  #: segment, partition, first, last, rows
+    refused_twice: Sequence[Mapping[str, Any]]  #: partition, offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """All rows of one table."""
+
+    table_id: int
+    name: str
+    namespace: str
+    view: str  #: name of the stream view
+    spec: TableSpec
+    cluster_id: str
+    topic: str
+    topic_id: str
+    outbox_seq: int
+    retained_from: int
+    stopped: str | None
+    now: datetime
+    pointer: str | None  #: metadata file that the catalog names; None: the catalog does not have the view
+    positions: Mapping[int, PositionRow]
+    versions: Sequence[VersionRow]
+    moves: Sequence[MoveRow]
+    schemas: Sequence[int]
+    segments: Sequence[SegmentRow]
+    claims: Mapping[tuple[str, int], Mapping[str, Any]]  #: (stage, shard) -> epoch, alive
+    leases: Sequence[Mapping[str, Any]]  #: version, holder, born, alive
+    outbox: Mapping[str, int]  #: events, first, last
+    outbox_gaps: Sequence[tuple[int, int]]  #: ``[low, high)``
+    quarantined: Mapping[int, tuple[int, int]]  #: partition -> held records below and above stream_hi
+    quarantined_outside: Sequence[tuple[int, int]]  #: partition, offset
+    buffered: Buffered
+
+    @property
+    def retained(self) -> list[VersionRow]:
+        """Versions that may be read now: retained, or held by a live lease."""
+        leased = {lease["version"] for lease in self.leases if lease["alive"]}
+        return [v for v in self.versions if v.version >= self.retained_from or v.version in leased]
+
+
+def table_names(database: Database, name: str | None = None) -> list[str]:
+    """Tables of the ledger; with *name* that one alone. Raises: TableUnknown."""
+    found = [str(row["name"]) for row in database.rows("fsck/tables", {"name": name})]
+    if name is not None and not found:
+        raise TableUnknown(f"no table {name!r}; `harness table list` names those that exist")
+    return found
+
+
+@contextmanager
+def held(database: Database, name: str) -> Iterator[None]:
+    """Hold the head of the table for the length of the block: expire removes nothing that it needs.
+
+    A table without any version cannot be held, and there is nothing to remove.
+    """
+    with database.transaction() as connection:
+        connection.execute(sql("reads/async_commit"))
+        table = connection.execute(sql("fsck/table"), {"name": name}).fetchone()
+        if table is not None:
+            connection.execute(sql("reads/share_trim_lock"), {"table_id": table["table_id"]})
+        lease = connection.execute(sql("fsck/hold"), {"name": name, "lease": LEASE}).fetchone()
+    try:
+        yield
+    finally:
+        if lease is not None:
+            database.rows("reads/end_lease", {"lease_id": lease["lease_id"]})
+
+
+def read_books(database: Database, name: str, *, catalog: str) -> Books:
+    """All rows of the table *name* at one instant. Raises: TableUnknown, TableDamaged, PostgresUnreachable."""
+    with database.transaction() as connection:
+        connection.execute(sql("checks/repeatable_read"))
+        table = connection.execute(sql("fsck/table"), {"name": name}).fetchone()
+        if table is None:
+            raise TableUnknown(f"no table {name!r}; `harness table list` names those that exist")
+        key = {"table_id": table["table_id"], "limit": SHOWN_MAX}
+        view = f"{table['name']}__stream"
+        wanted = {"catalog": catalog, "namespace": table["namespace"], "view": view}
+        pointer = connection.execute(sql("reads/pointer"), wanted).fetchone()
+        positions = {row["partition"]: PositionRow(**row) for row in _all(connection, "positions", key)}
+        segments = [_segment(row) for row in _all(connection, "segments", key)]
+        return Books(
+            table_id=table["table_id"],
+            name=name,
+            namespace=table["namespace"],
+            view=view,
+            spec=_spec(name, table["spec"]),
+            cluster_id=table["cluster_id"],
+            topic=table["topic"],
+            topic_id=table["topic_id"],
+            outbox_seq=table["outbox_seq"],
+            retained_from=table["retained_from"],
+            stopped=table["stopped"],
+            now=table["now"],
+            pointer=pointer["metadata_location"] if pointer else None,
+            positions=positions,
+            versions=[_version(row) for row in _all(connection, "versions", key)],
+            moves=[_move(row) for row in _all(connection, "moves", key)],
+            schemas=[row["schema_version"] for row in _all(connection, "schemas", key)],
+            segments=segments,
+            claims={(row["stage"], row["shard"]): row for row in _all(connection, "claims", key)},
+            leases=_all(connection, "leases", key),
+            outbox=dict(_all(connection, "outbox", key)[0]),
+            outbox_gaps=[(row["low"], row["high"]) for row in _all(connection, "outbox_gaps", key)],
+            quarantined={r["partition"]: (r["lake"], r["buffer"]) for r in _all(connection, "quarantined", key)},
+            quarantined_outside=[
+                (row["partition"], row["offset"]) for row in _all(connection, "quarantined_outside", key)
+            ],
+            buffered=_buffered(connection, key, segments, positions),
+        )
+
+
+def _spec(name: str, written: object) -> TableSpec:
+    try:
+        return TableSpec.model_validate(written)
+    except ValueError as error:
+        raise TableDamaged(
+            f"the spec of {name} in harness.tables cannot be read: {' '.join(str(error).split())[:300]}"
+        ) from error
+
+
+def _buffered(
+    connection: Connection, key: Mapping[str, Any], segments: Sequence[SegmentRow], positions: Mapping[int, PositionRow]
+) -> Buffered:
+    """Count what the segments hold; those that end below `stream_hi` are leftovers that nothing reads."""
+    low = {p: _OFFSETS_END if row.stream_hi is None else row.stream_hi for p, row in positions.items()}
+    named = [s.name for s in segments if s.state != "retired" and s.stored and may_hold(s.max_hi, low)]
+    if not named:
+        return Buffered(waiting={}, doubled=(), uncommitted=(), refused_twice=())
+    rows = compose.SQL(" UNION ALL ").join(
+        compose.SQL('SELECT {} AS segment, _kafka_partition AS partition, _kafka_offset AS "offset" FROM {}').format(
+            compose.Literal(name), compose.Identifier("harness_buffer", name)
+        )
+        for name in named
+    )
+
+    def ask(section: LiteralString) -> list[Mapping[str, Any]]:
+        return list(connection.execute(compose.SQL(sql(f"fsck/{section}")).format(rows=rows), key).fetchall())
+
+    return Buffered(
+        waiting={row["partition"]: row["rows"] for row in ask("waiting")},
+        doubled=ask("doubled"),
+        uncommitted=ask("uncommitted"),
+        refused_twice=ask("refused_twice"),
+    )
+
+
+def _all(connection: Connection, section: str, key: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return connection.execute(sql(f"fsck/{section}"), key).fetchall()
+
+
+def _version(row: Mapping[str, Any]) -> VersionRow:
+    return VersionRow(
+        version=row["version"],
+        metadata=row["stream_metadata"],
+        snapshot=row["stream_snapshot"],
+        schema_version=row["schema_version"],
+        bounds={
+            int(p): Cut(**{word: cut.get(word, -1) for word in ("start", "batch_hi", "stream_hi", "buffer_hi")})
+            for p, cut in row["bounds"].items()
+        },
+        revert_of=row["revert_of"],
+        move_id=row["move_id"],
+        committed_at=row["committed_at"],
+    )
+
+
+def _move(row: Mapping[str, Any]) -> MoveRow:
+    return MoveRow(**{**row, "lo": vector_from_json(row["lo"]), "hi": vector_from_json(row["hi"])})
+
+
+def _segment(row: Mapping[str, Any]) -> SegmentRow:
+    return SegmentRow(
+        name=row["segment"],
+        state=row["state"],
+        schema_version=row["schema_version"],
+        max_hi=None if row["max_hi"] is None else vector_from_json(row["max_hi"]),
+        retired_at=row["retired_at"],
+        stored=row["stored"],
+    )
+
+
+def protocol_versions(found: Sequence[VersionRow]) -> list[Version]:
+    """The versions whose bounds are in order, as the rules of the protocol take them."""
+    return [
+        Version(
+            table_id=0,
+            version=row.version,
+            stream=View(metadata=row.metadata, snapshot=row.snapshot),
+            schema_version=row.schema_version,
+            bounds={
+                p: Bounds(start=c.start, batch_hi=c.batch_hi, stream_hi=c.stream_hi, buffer_hi=c.buffer_hi)
+                for p, c in row.bounds.items()
+            },
+            move_id=row.move_id,
+            committed_at=row.committed_at,
+            revert_of=row.revert_of,
+        )
+        for row in found
+        if all(cut.in_order for cut in row.bounds.values())
+    ]

@@ -1,0 +1,257 @@
+"""Reading a table's past from the lake alone: which metadata files there are, and what their summaries tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.history import Extent, PastMove, parse_ranges
+from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.versions import View
+from harness_pipelines.stores.catalog import MetadataMissing, StagingCatalog
+from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, offset_bounds, reachable
+from harness_pipelines.stores.lake_revert import STREAM_HI
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.upkeep import plain_path
+
+TIPS_MAX = 3  #: newest metadata files that are looked at by those who only want to know whether the ledger is older
+BRANCH = re.compile(r"move_(\d+)_\d+")
+_NUMBERED = re.compile(r"^(\d+)-.*\.metadata\.json$")
+
+
+class LakeHistoryMissing(HarnessError):
+    """No metadata from which the table could be taken over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataFile:
+    """A metadata file of a view; numbers rise with every change, and two that were built at once share one."""
+
+    number: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LakeState:
+    """What one metadata file says of its view's main branch."""
+
+    file: MetadataFile
+    view: Table
+    head: View
+    moves: tuple[PastMove, ...]  #: of main's kept snapshots, oldest first
+    extents: Mapping[int, Extent]  #: live rows by partition
+    strangers: tuple[int, ...]  #: snapshots of main that brought rows without naming a move
+    gone: tuple[str, ...]  #: live data files that are not there
+
+
+def metadata_files(view_location: str, *, at_least: int = 0) -> list[MetadataFile]:
+    """The metadata files below a view's location from number *at_least* on, newest first."""
+    location = plain_path(view_location).rstrip("/")
+    found = []
+    for name in _names(f"{location}/metadata"):
+        matched = _NUMBERED.match(name)
+        if matched and int(matched[1]) >= at_least:
+            found.append(MetadataFile(number=int(matched[1]), path=f"{location}/metadata/{name}"))
+    return sorted(found, key=lambda f: (f.number, f.path), reverse=True)
+
+
+def number_of(path: str) -> int:
+    """The number of a metadata file, 0 for one that was not named by PyIceberg or Spark."""
+    matched = _NUMBERED.match(path.rsplit("/", 1)[-1])
+    return int(matched[1]) if matched else 0
+
+
+def view_locations(warehouse: str, *, namespace: str, view: str) -> list[str]:
+    """Folders of the warehouse that may hold *view*: every table that was made by that name left one."""
+    with reachable(f"{namespace}.{view}", "looking for its folders"):
+        system, root = FileSystem.from_uri(f"{warehouse.rstrip('/')}/{namespace}")
+        entries = system.get_file_info(FileSelector(root, allow_not_found=True))
+    pattern = re.compile(rf"{re.escape(view)}-[0-9a-f]{{8}}")
+    names = sorted(e.base_name for e in entries if e.type is FileType.Directory and pattern.fullmatch(e.base_name))
+    return [plain_path(f"{warehouse.rstrip('/')}/{namespace}/{name}") for name in names]
+
+
+class LakeHistory:
+    """The past of one view, as far as its location tells."""
+
+    def __init__(self, catalog: StagingCatalog, identifier: tuple[str, str], location: str) -> None:
+        self._catalog, self._identifier, self.location = catalog, identifier, location
+
+    @classmethod
+    def of(cls, catalog: StagingCatalog, table: TableRow, pointer: str) -> LakeHistory:
+        """The past of a table whose catalog row names *pointer*, which itself may be gone."""
+        location = plain_path(pointer).rsplit("/metadata/", 1)[0]
+        return cls(catalog, (table.spec.namespace, table.stream_view), location)
+
+    def highest_move(self, *, at_least: int) -> int:
+        """The largest move id that the newest metadata files name, of those numbered *at_least* and above; 0 if none.
+
+        No move writes a file before the ledger has its row, so a ledger without that id is older than the lake.
+        """
+        ids = [0]
+        for view in self._tips(at_least):
+            ids += [int(s.summary[MOVE] or 0) for s in view.metadata.snapshots if s.summary and s.summary[MOVE]]
+            ids += [int(named[1]) for ref in view.metadata.refs if (named := BRANCH.fullmatch(ref))]
+        return max(ids)
+
+    def newest(self, *, at_least: int = 0) -> LakeState:
+        """The state of the newest metadata file that is whole: readable, all its files there, nobody else's rows in it.
+
+        Raises: LakeHistoryMissing, naming why each of the newest cannot be taken.
+        """
+        with reachable(self.location, "reading the lake's metadata"):
+            stored = self._stored()
+        why = []
+        for file in metadata_files(self.location, at_least=at_least):
+            try:
+                state = self.read(file, stored)
+            except (MetadataMissing, OSError) as error:
+                why.append(f"{file.path}: {error}")
+                continue
+            if not state.gone and not state.strangers:
+                return state
+            trouble = f"{len(state.gone)} data files are gone" if state.gone else "another writer's rows are in it"
+            why.append(f"{file.path}: {trouble}")
+        shown = "; ".join(why[:TIPS_MAX]) or "there is no metadata file"
+        raise LakeHistoryMissing(f"{self.location}: nothing there can be taken over ({shown}); nothing was changed")
+
+    def read(self, file: MetadataFile, stored: frozenset[str] | None = None) -> LakeState:
+        """What *file* says; *stored* are the files that there are. Raises: MetadataMissing."""
+        view = self._catalog.at(self._identifier, file.path)
+        head = view.metadata.current_snapshot()
+        if head is None:
+            raise MetadataMissing(f"{file.path} has no snapshot")
+        line = list(_ancestry(view, head))
+        live = list(_live(view, head))
+        known = self._stored() if stored is None else stored
+        return LakeState(
+            file=file,
+            view=view,
+            head=View(metadata=file.path, snapshot=head.snapshot_id),
+            moves=tuple(_past_moves(reversed(line))),
+            extents=_extents(live),
+            strangers=tuple(s.snapshot_id for s in line if is_foreign(s)),
+            gone=tuple(path for _, path, *_ in live if plain_path(path) not in known),
+        )
+
+    def exists(self, paths: Sequence[str]) -> bool:
+        """Whether all of *paths*, below the location, are there."""
+        return {plain_path(path) for path in paths} <= self._stored()
+
+    def present(self, paths: Sequence[str]) -> set[str]:
+        """Those of *paths*, below the location, that are there."""
+        stored = self._stored()
+        return {path for path in paths if plain_path(path) in stored}
+
+    def _tips(self, at_least: int) -> Iterator[Table]:
+        for file in metadata_files(self.location, at_least=at_least)[:TIPS_MAX]:
+            try:
+                yield self._catalog.at(self._identifier, file.path)
+            except (MetadataMissing, ValueError):  # half written when its writer died: it was never published
+                continue
+
+    def _stored(self) -> frozenset[str]:
+        system, root = FileSystem.from_uri(self.location)
+        entries = system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
+        below = (e.path.removeprefix(root).lstrip("/") for e in entries if e.type is FileType.File)
+        return frozenset(plain_path(f"{self.location}/{path}") for path in below)
+
+
+def is_staged(view: Table, move: Move) -> bool:
+    """Whether the branch of the move's attempt holds what the attempt wrote."""
+    snapshot = view.metadata.snapshot_by_name(move.branch)
+    summary = None if snapshot is None else snapshot.summary
+    return summary is not None and (summary[MOVE], summary[ATTEMPT]) == (str(move.move_id), str(move.attempt))
+
+
+def is_foreign(snapshot: Snapshot) -> bool:
+    """True for a snapshot that changed the files of its view and is of no move."""
+    summary = snapshot.summary
+    if summary is None:
+        return True
+    changed = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
+    return summary[MOVE] is None and any(int(summary[name] or 0) for name in changed)
+
+
+def _names(folder: str) -> list[str]:
+    system, root = FileSystem.from_uri(folder)
+    entries = system.get_file_info(FileSelector(root, allow_not_found=True))
+    return [entry.base_name for entry in entries if entry.type is FileType.File]
+
+
+def _ancestry(view: Table, head: Snapshot) -> Iterator[Snapshot]:
+    current: Snapshot | None = head
+    while current is not None:
+        yield current
+        parent = current.parent_snapshot_id
+        current = None if parent is None else view.metadata.snapshot_by_id(parent)
+
+
+def _past_moves(line: Iterable[Snapshot]) -> list[PastMove]:
+    """The moves that are in effect at the end of *line*, which is oldest first; a revert takes those above it back."""
+    found: list[PastMove] = []
+    for snapshot in line:
+        summary = snapshot.summary
+        if summary is None or not summary[MOVE]:
+            continue
+        if (restored := summary[STREAM_HI]) is not None:
+            high = {int(p): int(o) for p, _, o in (part.partition(":") for part in restored.split(",") if part)}
+            found = [m for m in found if all(r.high <= high.get(r.partition, -1) for r in m.ranges)]
+        elif summary[RANGES]:  # accepted rows of another writer have none
+            found.append(_past_move(snapshot))
+    return found
+
+
+def _past_move(snapshot: Snapshot) -> PastMove:
+    summary = snapshot.summary
+    assert summary is not None
+    return PastMove(
+        move_id=int(summary[MOVE] or 0),
+        attempt=int(summary[ATTEMPT] or 1),
+        schema_version=int(summary[SCHEMA_VERSION] or 1),
+        ranges=parse_ranges(summary[RANGES] or ""),
+        rows=int(summary["added-records"] or 0),
+        bytes=int(summary["added-files-size"] or 0),
+        snapshot=snapshot.snapshot_id,
+    )
+
+
+LiveFile = tuple[int, str, int, int, int]  #: partition, path, rows, first and last offset
+
+
+def _live(view: Table, head: Snapshot) -> Iterator[LiveFile]:
+    for manifest in head.manifests(view.io):
+        if manifest.content is ManifestContent.DELETES:
+            raise MetadataMissing(f"{manifest.manifest_path} holds deletes, which the harness never writes")
+        for entry in manifest.fetch_manifest_entry(view.io, discard_deleted=True):
+            low, high = offset_bounds(entry.data_file, view)
+            data = entry.data_file
+            yield int(data.partition[0]), data.file_path, data.record_count, low, high
+
+
+def _extents(live: Sequence[LiveFile]) -> dict[int, Extent]:
+    found: dict[int, Extent] = {}
+    for partition, _, rows, low, last in live:
+        if partition < 0:  # accepted rows of another writer: no part of the log
+            continue
+        seen = found.get(partition, Extent(rows=0, low=low, high=last + 1))
+        found[partition] = Extent(rows=seen.rows + rows, low=min(seen.low, low), high=max(seen.high, last + 1))
+    return found
+
+
+def rows_from(state: LakeState, lows: Mapping[int, int]) -> dict[int, int]:
+    """Rows per partition of the live files that begin at or above *lows*; all rows of a partition it does not name."""
+    head = state.view.metadata.current_snapshot()
+    assert head is not None
+    counts: dict[int, int] = {}
+    for partition, _, rows, low, _ in _live(state.view, head):
+        if partition >= 0 and low >= lows.get(partition, 0):
+            counts[partition] = counts.get(partition, 0) + rows
+    return counts

@@ -1,0 +1,226 @@
+"""What a warehouse holds of one view, from one listing and from metadata alone: data files are never opened.
+
+Metadata files, manifest lists and manifests never change under their path, so what was read of them is kept. Whether
+a file is there is told by the listing, never by the cache.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import orjson
+from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestFile, read_manifest_list
+from pyiceberg.types import LongType
+
+from harness_pipelines.stores.by_path import ByPath
+from harness_pipelines.stores.catalog import OFFSET
+from harness_pipelines.stores.upkeep import plain_path
+
+GONE = "there is no such file"
+Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A file that is not there or that cannot be understood."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSeen:
+    """One snapshot as a metadata file names it."""
+
+    snapshot: int
+    parent: int | None
+    sequence: int
+    manifest_list: str
+    summary: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataSeen:
+    """One metadata file."""
+
+    snapshot: int | None  #: of main
+    snapshots: Mapping[int, SnapshotSeen]
+    properties: Mapping[str, str]
+    offset_id: int | None  #: field id of `_kafka_offset`; None: the view has no such column
+
+    @property
+    def head(self) -> SnapshotSeen | None:
+        return None if self.snapshot is None else self.snapshots.get(self.snapshot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSeen:
+    """One live file as a manifest names it."""
+
+    path: str
+    added: int | None  #: sequence number of the snapshot that added it; a rewrite never keeps it
+    bytes: int
+    rows: int
+    partition: int | None  #: Kafka's; None: not partitioned as the harness does
+    low: int | None  #: lowest and highest offset, both included; None: the writer kept no bounds
+    high: int | None
+    deletes: str | None = None  #: what kind of delete file it is: position, equality; None: data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestSeen:
+    """One manifest as a manifest list names it."""
+
+    path: str
+    bytes: int
+    live: int  #: files that it adds or keeps
+    plain: bool  #: of data files, and it removes none
+    manifest: ManifestFile = field(repr=False, compare=False)
+
+
+#: What a damaged file does to the parsers of JSON and Avro, which do not check what they read.
+_DAMAGE = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError, EOFError, ArithmeticError),
+    *(zlib.error, struct.error),
+)
+_metadata: ByPath[MetadataSeen] = ByPath(4_000)
+_lists: ByPath[tuple[ManifestSeen, ...]] = ByPath(20_000)
+_files: ByPath[tuple[FileSeen, ...]] = ByPath(20_000)
+
+
+class LakeLook:
+    """The files of one view. *locations* are metadata files of it; the folders around them are listed once.
+
+    Raises: OSError when the warehouse cannot be listed.
+    """
+
+    def __init__(self, locations: Iterable[str], *, warehouse: str) -> None:
+        self._io: FileIO = load_file_io({"warehouse": warehouse}, warehouse)
+        self._sizes: dict[str, int] = {}
+        self._roots = sorted({plain_path(path).rsplit("/metadata/", 1)[0] + "/" for path in locations})
+        for root in self._roots:
+            self._sizes.update(stored_files(root))
+
+    def size(self, path: str) -> int | None:
+        """Bytes of a file; ``None`` if there is no such file."""
+        if (found := self._sizes.get(path)) is not None:  # mostly: a path is written as it was listed
+            return found
+        plain = plain_path(path)
+        if not plain.startswith(tuple(self._roots)):  # of another engine: asked for one by one
+            system, name = FileSystem.from_uri(plain)
+            info = system.get_file_info(name)
+            return info.size if info.type is FileType.File else None
+        return self._sizes.get(plain)
+
+    def metadata(self, path: str) -> MetadataSeen | Unreadable:
+        return self._read(path, _metadata, partial(_parse_metadata, self._io, path))
+
+    def manifests(self, manifest_list: str) -> tuple[ManifestSeen, ...] | Unreadable:
+        return self._read(manifest_list, _lists, partial(_parse_list, self._io, manifest_list))
+
+    def cut_off(self, manifest: ManifestSeen) -> Unreadable | None:
+        """Whether a manifest is there in full, without opening it."""
+        size = self.size(manifest.path)
+        if size is None:
+            return Unreadable(manifest.path, GONE)
+        if size != manifest.bytes:
+            return Unreadable(manifest.path, f"has {size:,} bytes, {manifest.bytes:,} were written")
+        return None
+
+    def files(self, manifest: ManifestSeen, *, offset_id: int | None) -> tuple[FileSeen, ...] | Unreadable:
+        """The live files of a manifest."""
+        if (damage := self.cut_off(manifest)) is not None:
+            return damage
+        return self._read(manifest.path, _files, partial(_parse_manifest, self._io, manifest.manifest, offset_id))
+
+    def _read(self, path: str, cache: ByPath[Seen], make: Callable[[], Seen]) -> Seen | Unreadable:
+        if self.size(path) is None:
+            return Unreadable(path, GONE)
+        try:
+            return cache.get(path, make)
+        except _DAMAGE as error:
+            return Unreadable(path, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
+
+
+def stored_files(folder: str) -> dict[str, int]:
+    """{path: bytes} of every file below *folder*, spelled as `plain_path` does; one listing."""
+    root = folder.rstrip("/")
+    system, name = FileSystem.from_uri(root)
+    found = system.get_file_info(FileSelector(name, recursive=True, allow_not_found=True))
+    skip = len(name.rstrip("/"))
+    return {plain_path(f"{root}/{e.path[skip:].lstrip('/')}"): e.size for e in found if e.type is FileType.File}
+
+
+def _parse_metadata(io: FileIO, path: str) -> MetadataSeen:
+    with io.new_input(path).open() as stream:
+        content = stream.read()
+    held = orjson.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+    current = held.get("current-snapshot-id")
+    return MetadataSeen(
+        snapshot=None if current in (None, -1) else int(current),
+        snapshots={
+            int(s["snapshot-id"]): SnapshotSeen(
+                snapshot=int(s["snapshot-id"]),
+                parent=s.get("parent-snapshot-id"),
+                sequence=s.get("sequence-number", 0),
+                manifest_list=s["manifest-list"],
+                summary=s.get("summary", {}),
+            )
+            for s in held.get("snapshots", ())
+        },
+        properties=held.get("properties", {}),
+        offset_id=next((f["id"] for f in _fields(held) if f["name"] == OFFSET), None),
+    )
+
+
+def _fields(metadata: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The columns of the current schema."""
+    current = metadata["current-schema-id"]
+    return next((s["fields"] for s in metadata["schemas"] if s["schema-id"] == current), ())
+
+
+def _parse_list(io: FileIO, path: str) -> tuple[ManifestSeen, ...]:
+    return tuple(
+        ManifestSeen(
+            path=m.manifest_path,
+            bytes=m.manifest_length,
+            live=(m.added_files_count or 0) + (m.existing_files_count or 0),
+            plain=m.content is ManifestContent.DATA and m.deleted_files_count == 0,
+            manifest=m,
+        )
+        for m in read_manifest_list(io.new_input(path))
+    )
+
+
+def _parse_manifest(io: FileIO, manifest: ManifestFile, offset_id: int | None) -> tuple[FileSeen, ...]:
+    entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+    return tuple(_seen(entry, offset_id) for entry in entries)
+
+
+_DELETES = {DataFileContent.POSITION_DELETES: "position", DataFileContent.EQUALITY_DELETES: "equality"}
+
+
+def _seen(entry: ManifestEntry, offset_id: int | None) -> FileSeen:
+    file = entry.data_file
+    both = (file.lower_bounds, file.upper_bounds)
+    low, high = (None if offset_id is None else (bounds or {}).get(offset_id) for bounds in both)
+    partition = file.partition[0] if len(file.partition) else None
+    return FileSeen(
+        path=file.file_path,
+        added=entry.file_sequence_number,
+        bytes=file.file_size_in_bytes,
+        rows=file.record_count,
+        partition=int(partition) if isinstance(partition, int) else None,
+        low=None if low is None else int(from_bytes(LongType(), low)),
+        high=None if high is None else int(from_bytes(LongType(), high)),
+        deletes=_DELETES.get(file.content),
+    )

@@ -1,0 +1,166 @@
+"""What the versions of a table reach in the lake, and what of it is not there."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from harness_pipelines.stores.lake_look import GONE, FileSeen, LakeLook, ManifestSeen, MetadataSeen, Unreadable
+
+READERS = 8  #: files that are read at once: a store far away answers slowly, but many at a time
+Progress = Callable[[int, int], None]  #: files read, files to read as far as known
+Item = TypeVar("Item")
+Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """All that was read. A file that is not there has its `Unreadable` in the place of its content."""
+
+    metadata: Mapping[str, MetadataSeen | Unreadable]
+    lists: Mapping[str, tuple[ManifestSeen, ...] | Unreadable]
+    manifests: Mapping[str, tuple[FileSeen, ...] | Unreadable]  #: those that were opened, and those that are damaged
+    damaged: Mapping[str, tuple[tuple[FileSeen, Unreadable], ...]]  #: manifest -> its files that are gone or cut off
+    newest: str | None = None  #: metadata file of the newest version
+    by_age: frozenset[str] = frozenset()  #: manifest lists whose files are those of the newest that are old enough
+
+    def lost(self, location: str) -> Iterable[tuple[str, Unreadable]]:
+        """(kind, file) of everything that the metadata file at *location* names and that cannot be read."""
+        found = self.metadata[location]
+        if isinstance(found, Unreadable):
+            yield "metadata file", found
+            return
+        if found.head is None:
+            return
+        manifests = self.lists[found.head.manifest_list]
+        if isinstance(manifests, Unreadable):
+            yield "manifest list", manifests
+            return
+        for manifest in manifests:
+            files = self.manifests.get(manifest.path, ())
+            if isinstance(files, Unreadable):
+                yield "manifest", files
+        if found.head.manifest_list in self.by_age:
+            manifests, oldest = self.newest_manifests(), found.head.sequence
+        else:
+            oldest = None
+        for manifest in manifests:
+            for file, damage in self.damaged.get(manifest.path, ()):
+                if oldest is None or (file.added is not None and file.added <= oldest):
+                    yield "data file", damage
+
+    def newest_manifests(self) -> tuple[ManifestSeen, ...]:
+        """Manifests of the newest version; none when its list cannot be read."""
+        found = self.metadata.get(self.newest or "")
+        if not isinstance(found, MetadataSeen) or found.head is None:
+            return ()
+        manifests = self.lists[found.head.manifest_list]
+        return () if isinstance(manifests, Unreadable) else manifests
+
+    def files(self, location: str) -> list[FileSeen] | None:
+        """Live files of main at *location*, delete files too; ``None`` when not all manifests were read."""
+        found = self.metadata.get(location)
+        if not isinstance(found, MetadataSeen):
+            return None
+        if found.head is None:
+            return []
+        manifests = self.lists[found.head.manifest_list]
+        if isinstance(manifests, Unreadable):
+            return None
+        listed: list[FileSeen] = []
+        for manifest in manifests:
+            files = self.manifests.get(manifest.path)
+            if files is None or isinstance(files, Unreadable):
+                return None
+            listed.extend(files)
+        return listed
+
+
+def survey(
+    locations: Sequence[str], *, newest: str | None, warehouse: str, linear: bool, progress: Progress | None = None
+) -> Survey:
+    """Read the metadata files at *locations* and what their main branches reach, down to the manifests.
+
+    *newest* is the metadata file of the newest version; *linear*: no version was reverted. Then the manifests of an
+    older version are only looked up where the numbers of files leave no doubt: opening them all takes most of the time.
+    Raises: OSError when the warehouse cannot be listed.
+    """
+    look = LakeLook(locations, warehouse=warehouse)
+    tell = _Counter(progress)
+    with ThreadPoolExecutor(READERS, thread_name_prefix="fsck") as pool:
+
+        def each(items: Iterable[Item], path: Callable[[Item], str], read: Callable[[Item], Seen]) -> dict[str, Seen]:
+            wanted = {path(item): item for item in items}
+            tell.expect(len(wanted))
+            return dict(zip(wanted, map(tell.done, pool.map(read, wanted.values())), strict=True))
+
+        def opened(manifests: Iterable[ManifestSeen]) -> dict[str, tuple[FileSeen, ...] | Unreadable]:
+            return each(manifests, lambda m: m.path, lambda m: look.files(m, offset_id=offset_id))
+
+        metadata = each(locations, str, look.metadata)
+        parsed = [m for m in metadata.values() if isinstance(m, MetadataSeen)]
+        offset_id = next((m.offset_id for m in parsed if m.offset_id is not None), None)
+        lists = each((m.head.manifest_list for m in parsed if m.head), str, look.manifests)
+        read = Survey(metadata=metadata, lists=lists, manifests={}, damaged={}, newest=newest)
+        manifests = opened(read.newest_manifests())
+        files = replace(read, manifests=manifests).files(newest) if newest is not None else None
+        by_age = _by_age(read, files) if linear and files is not None else frozenset()
+        others = [found for path, found in lists.items() if path not in by_age and not isinstance(found, Unreadable)]
+        manifests |= opened(m for found in others for m in found if m.path not in manifests)
+    for path in by_age:
+        for manifest in lists[path]:  # type: ignore[union-attr]  # one that can be read
+            if manifest.path not in manifests and (damage := look.cut_off(manifest)) is not None:
+                manifests[manifest.path] = damage
+    damaged = {
+        path: found
+        for path, seen in manifests.items()
+        if not isinstance(seen, Unreadable) and (found := tuple(_damaged(look, seen)))
+    }
+    return replace(read, manifests=manifests, damaged=damaged, by_age=by_age)
+
+
+def _by_age(read: Survey, files: Sequence[FileSeen]) -> frozenset[str]:
+    """The manifest lists with exactly those of *files*, the newest version's, that were there already.
+
+    A file of the newest version that is no younger than an older one was in that one too. So if the older one counts no
+    more files than that, it has no others.
+    """
+    ages = sorted(file.added for file in files if file.added is not None)
+    found = set()
+    for metadata in read.metadata.values():
+        if not isinstance(metadata, MetadataSeen) or metadata.head is None:
+            continue
+        manifests = read.lists[metadata.head.manifest_list]
+        if isinstance(manifests, Unreadable) or not all(m.plain for m in manifests):
+            continue
+        if sum(m.live for m in manifests) == bisect_right(ages, metadata.head.sequence):
+            found.add(metadata.head.manifest_list)
+    return frozenset(found)
+
+
+def _damaged(look: LakeLook, files: Iterable[FileSeen]) -> Iterable[tuple[FileSeen, Unreadable]]:
+    for file in files:
+        size = look.size(file.path)
+        if size is None:
+            yield file, Unreadable(file.path, GONE)
+        elif size != file.bytes:
+            yield file, Unreadable(file.path, f"has {size:,} bytes, {file.bytes:,} were written")
+
+
+class _Counter:
+    """Files read so far, for those who watch."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress, self._done, self._total = progress, 0, 0
+
+    def expect(self, more: int) -> None:
+        self._total += more
+
+    def done(self, seen: Seen) -> Seen:
+        self._done += 1
+        if self._progress:
+            self._progress(self._done, self._total)
+        return seen

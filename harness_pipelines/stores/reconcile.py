@@ -1,0 +1,239 @@
+"""What `harness reconcile` writes: leases ended, the ledger brought up to the lake, rows of other writers taken over.
+
+Runs as the login itself (the owner that ran `harness init`), because workers may not choose the numbers of moves.
+Locks in the order of all commits: table, catalog row, positions, claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from harness_pipelines.errors import TryAgain
+from harness_pipelines.protocol.bounds import Bounds, Vector
+from harness_pipelines.protocol.history import HistoryBroken
+from harness_pipelines.protocol.versions import Version, View
+from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.ports import PointerMoved, TableRow, TableUnknown
+from harness_pipelines.stores.postgres import Connection, Database, sql
+
+TRIGGER = "reconcile"
+ACCEPT_FOREIGN = "accept-foreign"
+FOREIGN_PARTITION = -1  #: the pseudo-partition of accepted rows: no partition of the log, so no read shows them
+
+
+class TableHeld(TryAgain):
+    """Somebody works on the table; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptedMove:
+    """A move that becomes part of the ledger as committed; *move_id* ``None``: the ledger gives it a number."""
+
+    move_id: int | None
+    stage: str
+    lo: Vector
+    hi: Vector
+    rows: int
+    bytes: int = 0
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """All that changes when the ledger takes the lake's newest metadata over."""
+
+    pointer: str  #: what the catalog names now
+    head: View  #: what it names then
+    starts: Vector
+    stream_hi: Vector
+    buffer_hi: Vector
+    moves: Sequence[AdoptedMove] = field(default_factory=tuple)
+
+
+class Reconciler:
+    """The writing side of reconcile for one database. *catalog* is the catalog's name."""
+
+    def __init__(self, database: Database, *, catalog: str) -> None:
+        self.database = database
+        self.catalog = catalog
+
+    def highest_move(self, table: TableRow) -> int:
+        """The largest number that the ledger gave to a move of *table*; 0 if none."""
+        return int(self.database.rows("reconcile/highest_move", {"table_id": table.table_id})[0]["move_id"])
+
+    def leases_over(self, table: TableRow) -> list[Mapping[str, Any]]:
+        """Leases that have ended, or that are older than any may be."""
+        return list(self.database.rows("reconcile/leases_over", {"table_id": table.table_id}))
+
+    def end_leases(self, table: TableRow) -> int:
+        """Delete the leases that are over; returns how many."""
+        return self.database.run("reconcile/end_leases_over", {"table_id": table.table_id})
+
+    def go_on(self, table: TableRow, *, highest: int, retained_from: int) -> None:
+        """Let a ledger that was set back go on by itself: no number of the lost time comes again.
+
+        Raises: TableHeld.
+        """
+        with self._locked(table) as connection:
+            self._skip_numbers(connection, table, highest)
+            self._retain(connection, table, retained_from)
+            connection.execute(sql("ledger/stop_table"), {"table_id": table.table_id, "stopped": None})
+
+    def adopt(self, table: TableRow, adoption: Adoption, *, highest: int, retained_from: int) -> Version:
+        """Publish the lake's newest metadata as the next version, with the moves that made it; all or nothing.
+
+        Raises: TableHeld, PointerMoved, HistoryBroken when the ledger has used the numbers otherwise.
+        """
+        with self._locked(table) as connection:
+            self._swap(connection, table, old=adoption.pointer, new=adoption.head.metadata)
+            now_open = {"table_id": table.table_id, "why": "open when the ledger was brought up to the lake"}
+            self._skip_numbers(connection, table, highest)
+            head = _one(connection, "ledger/head", table_id=table.table_id)
+            last: int | None = None
+            for move in adoption.moves:
+                given = self._insert_move(connection, table, move, base=head["version"])
+                last = given if move.stage == "tier" else last
+            _run(connection, "abandon_open", **now_open)
+            for partition, start in sorted(adoption.starts.items()):
+                where = {"table_id": table.table_id, "partition": partition, "start": start}
+                _run(connection, "set_stream_hi", **where, stream_hi=adoption.stream_hi[partition])
+                buffered = adoption.buffer_hi[partition]
+                _run(connection, "set_buffer_hi", **where, buffer_hi=buffered, schema_version=table.schema_version)
+            following = replace(
+                rows.version(head),
+                version=head["version"] + 1,
+                stream=adoption.head,
+                bounds=_bounds(adoption),
+                move_id=last,
+                committed_at=head["now"],
+            )
+            self._publish(connection, table, following, event="reconciled")
+            self._retain(connection, table, retained_from)
+            return following
+
+    def accept(self, table: TableRow, *, pointer: str, stream: View, on: Version, move: AdoptedMove) -> Version:
+        """Publish *stream*, which holds another writer's rows in the pseudo-partition, on top of version *on*.
+
+        Raises: TableHeld, PointerMoved.
+        """
+        with self._locked(table) as connection:
+            self._swap(connection, table, old=pointer, new=stream.metadata)
+            head = rows.version(_one(connection, "ledger/head", table_id=table.table_id))
+            if head.version != on.version:
+                raise PointerMoved(
+                    f"{table.name} is at version {head.version}, not {on.version}; nothing was written, look again"
+                )
+            given = self._insert_move(connection, table, move, base=head.version)
+            now = _one(connection, "reads/now")["now"]
+            following = replace(head, version=head.version + 1, stream=stream, move_id=given, committed_at=now)
+            self._publish(connection, table, following, event="accepted-foreign")
+            return following
+
+    def new_move_id(self) -> int:
+        """A number for a move that is recorded together with its effect."""
+        with self.database.transaction() as connection:
+            connection.execute(sql("drop/as_owner"))
+            return int(_one(connection, "reconcile/next_move_id")["move_id"])
+
+    def accepted(self, table: TableRow) -> list[Mapping[str, Any]]:
+        """What was taken over from other writers: move, offsets in the pseudo-partition, rows."""
+        return list(self.database.rows("reconcile/accepted", {"table_id": table.table_id}))
+
+    # -- parts of these transactions ------------------------------------------------------------------------
+
+    @contextmanager
+    def _locked(self, table: TableRow) -> Iterator[Connection]:
+        """A transaction of the owner that holds the table's row, while nobody holds a claim; late holders are fenced.
+
+        Raises: TableHeld.
+        """
+        key = {"table_id": table.table_id}
+        with self.database.transaction() as connection:
+            connection.execute(sql("drop/as_owner"))
+            if connection.execute(sql("ledger/lock_table"), key).fetchone() is None:
+                raise TableUnknown(f"table {table.name} is not there any more; nothing was changed")
+            yield connection
+            # Claims are looked at last, as every commit does; one that is taken after this look is fenced by the next.
+            if held := connection.execute(sql("drop/live_claims"), key).fetchall():
+                who = ", ".join(f"{c['stage']} by {c['holder']} until {c['lease_until']:%H:%M:%S} UTC" for c in held)
+                raise TableHeld(
+                    f"{table.name} is being worked on ({who}); nothing was changed. Stop its worker, or wait until its "
+                    "lease has ended, then run the same command again"
+                )
+            _run(connection, "fence_all", table_id=table.table_id)
+
+    def _swap(self, connection: Connection, table: TableRow, *, old: str, new: str) -> None:
+        where = {"catalog": self.catalog, "namespace": table.spec.namespace, "view": table.stream_view}
+        found = str(_one(connection, "ledger/lock_pointer", **where)["metadata_location"])
+        if found != old:
+            raise PointerMoved(f"{table.name}: the catalog is at {found}, not at {old}; nothing was written")
+        _run(connection, "put_pointer", **where, old=old, new=new)
+
+    @staticmethod
+    def _skip_numbers(connection: Connection, table: TableRow, highest: int) -> None:
+        """After this the ledger's highest number of the table is no smaller than the lake's."""
+        connection.execute(sql("reconcile/raise_move_ids"), {"highest": highest})
+        number = _one(connection, "reconcile/next_move_id")["move_id"]
+        key = {"move_id": number, "table_id": table.table_id, "schema_version": table.schema_version}
+        _run(connection, "note_lost_moves", **key)
+
+    @staticmethod
+    def _insert_move(connection: Connection, table: TableRow, move: AdoptedMove, *, base: int) -> int:
+        number = move.move_id or _one(connection, "reconcile/next_move_id")["move_id"]
+        made = connection.execute(
+            sql("reconcile/adopt_move"),
+            {
+                "move_id": number,
+                "table_id": table.table_id,
+                "stage": move.stage,
+                "lo": rows.vector(move.lo),
+                "hi": rows.vector(move.hi),
+                "base_version": base if move.stage == "tier" else None,
+                "schema_version": table.schema_version,
+                "attempt": move.attempt,
+                "trigger": ACCEPT_FOREIGN if FOREIGN_PARTITION in move.lo else TRIGGER,
+                "rows": move.rows,
+                "bytes": move.bytes,
+            },
+        ).fetchone()
+        if made is None:
+            raise HistoryBroken(
+                f"{table.name}: the lake names move {number}, and the ledger has another move by that number: it was "
+                "worked on since it was restored. Nothing was changed; restore it again and reconcile before a worker "
+                "runs"
+            )
+        return int(number)
+
+    def _publish(self, connection: Connection, table: TableRow, following: Version, *, event: str) -> None:
+        key = {"table_id": table.table_id}
+        connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+        payload = Jsonb({"version": following.version, "move": following.move_id})
+        connection.execute(sql("ledger/append_outbox"), {**key, "event": event, "payload": payload})
+        connection.execute(sql("ledger/stop_table"), {**key, "stopped": None})
+
+    @staticmethod
+    def _retain(connection: Connection, table: TableRow, retained_from: int) -> None:
+        key = {"table_id": table.table_id, "retained_from": retained_from}
+        connection.execute(sql("upkeep/set_retained_from"), key)
+
+
+def _bounds(adoption: Adoption) -> dict[int, Bounds]:
+    return {
+        p: Bounds(start=start, batch_hi=start, stream_hi=adoption.stream_hi[p], buffer_hi=adoption.buffer_hi[p])
+        for p, start in adoption.starts.items()
+    }
+
+
+def _run(connection: Connection, statement: str, /, **parameters: Any) -> int:
+    return connection.execute(sql(f"reconcile/{statement}"), parameters).rowcount
+
+
+def _one(connection: Connection, statement: str, /, **parameters: Any) -> Mapping[str, Any]:
+    row = connection.execute(sql(statement), parameters).fetchone()
+    assert row is not None, f"{statement} returned no row"
+    return row

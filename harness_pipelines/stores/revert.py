@@ -1,0 +1,222 @@
+"""The boundary commit of a revert in Postgres.
+
+Like every boundary commit it is one transaction that locks in the order of the design: the table, the catalog row, the
+open moves, the lake positions, the trim lock, and last the claims. What the buffer holds is judged in statements begun
+after the trim lock was granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from harness_pipelines import faults
+from harness_pipelines.errors import OutcomeUnknown
+from harness_pipelines.protocol.bounds import Vector, vector_to_json
+from harness_pipelines.protocol.moves import Move, MoveClosed
+from harness_pipelines.protocol.reverts import Held, RevertPlan, check_revert, in_effect, plan_revert, reverted
+from harness_pipelines.protocol.versions import Version, VersionGone
+from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.ports import BuildRevert, PointerMoved, Swap, TableRow, TableUnknown
+from harness_pipelines.stores.postgres import Connection, Database, sql
+
+log = structlog.get_logger(__name__)
+OPTIMISTIC_BUILDS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Locked:
+    """What a revert has locked and read."""
+
+    pointer: str
+    starts: Vector
+    plan: RevertPlan
+
+
+class Reverts:
+    """Reverts of one table of one database."""
+
+    def __init__(self, database: Database, table: TableRow, *, catalog: str, log_from: Vector) -> None:
+        """*log_from*: for ``buffer: none``, Kafka's log start by partition."""
+        self._database = database
+        self._table = table
+        self._key = {"table_id": table.table_id}
+        self._pointer_key = {"catalog": catalog, "namespace": table.spec.namespace, "view": table.stream_view}
+        self._log_from = log_from
+
+    def plan(self, to: int | None) -> RevertPlan:
+        """What a revert to version *to* (``None``: the head) would do now; changes nothing. Raises: VersionGone."""
+        with self._database.transaction() as connection:
+            planned = self._lock(connection, to).plan
+            connection.rollback()
+            return planned
+
+    def commit(self, to: int | None, build: BuildRevert) -> Version:
+        """Publish the version that restores *to*. Raises: VersionGone, RevertRefused; never with an unknown outcome."""
+        move_id = int(self._database.rows("revert/reserve_move")[0]["move_id"])
+        for _ in range(OPTIMISTIC_BUILDS):
+            planned = self.plan(to)
+            check_revert(planned)
+            swap = build(self._pointer(), planned.head, planned.target, move_id)
+            faults.point("revert.before_lock")
+            try:
+                return self._commit_known(to, move_id, _only(swap, planned))
+            except PointerMoved as moved:
+                log.info("revert.pointer_moved", table=self._table.name, detail=str(moved))
+        return self._commit_known(to, move_id, build)
+
+    def _commit_known(self, to: int | None, move_id: int, build: BuildRevert) -> Version:
+        try:
+            with self._database.transaction() as connection:
+                published = self._commit(connection, to, move_id, build)
+                faults.point("revert.in_transaction")
+            faults.point("revert.after_commit")
+            return published
+        except OutcomeUnknown as unknown:
+            return self._resolve(move_id, unknown)
+
+    def _resolve(self, move_id: int, unknown: OutcomeUnknown) -> Version:
+        """After a lost answer: the move's number was given to this revert alone, so its version tells the outcome."""
+        with self._database.transaction() as connection:
+            connection.execute(sql("ledger/lock_table"), self._key)
+            key = {**self._key, "move_id": move_id}
+            found = connection.execute(sql("reads/version_of_move"), key).fetchone()
+            if found is not None:
+                return rows.version(found)
+        raise MoveClosed(f"{self._table.name}: {unknown}; the ledger shows that it did not take effect: revert again")
+
+    def _pointer(self) -> str:
+        found = self._database.rows("reads/pointer", self._pointer_key)
+        if not found:
+            raise self._no_view()
+        return str(found[0]["metadata_location"])
+
+    def _no_view(self) -> TableUnknown:
+        view = self._table.stream_view
+        return TableUnknown(f"{self._table.name}: the catalog has no view {view}; was it dropped by another engine?")
+
+    # -- in the transaction ---------------------------------------------------------------------------------
+
+    def _lock(self, connection: Connection, to: int | None) -> _Locked:
+        """Take the locks in order, up to the trim lock, and plan on what is there then."""
+        table = connection.execute(sql("ledger/lock_table"), self._key).fetchone()
+        pointer = connection.execute(sql("ledger/lock_pointer"), self._pointer_key).fetchone()
+        if table is None or pointer is None:
+            raise self._no_view()
+        moves = [rows.move(row) for row in connection.execute(sql("revert/lock_open_moves"), self._key)]
+        connection.execute(sql("ledger/lock_positions"), self._key)
+        connection.execute(sql("reads/take_trim_lock"), self._key)
+        positions = connection.execute(sql("ledger/lock_positions"), self._key).fetchall()
+        starts = {row["partition"]: row["start"] for row in positions}
+        return _Locked(
+            pointer=str(pointer["metadata_location"]),
+            starts=starts,
+            plan=self._plan(connection, to, table, positions, starts=starts, moves=moves),
+        )
+
+    def _plan(
+        self,
+        connection: Connection,
+        to: int | None,
+        table: Mapping[str, Any],
+        positions: list[Any],
+        *,
+        starts: Vector,
+        moves: list[Move],
+    ) -> RevertPlan:
+        key = {**self._key, "first": table["retained_from"]}
+        versions = [rows.version(row) for row in connection.execute(sql("ledger/versions"), key)]
+        head = versions[-1]
+        target = head if to is None else next((v for v in versions if v.version == to), None)
+        if target is None:
+            found = connection.execute(sql("revert/version"), {**self._key, "version": to}).fetchone()
+            if found is None:
+                raise VersionGone(f"{self._table.name} has no version {to}; the newest is {head.version}")
+            target = rows.version(found)
+        unbuffered = self._table.spec.buffer == "none"
+        held = Held(
+            retained_from=table["retained_from"],
+            hot="tail" if unbuffered else "buffer",
+            hot_from=self._log_from if unbuffered else {row["partition"]: row["trim_floor"] for row in positions},
+        )
+        claims = [rows.claim(row) for row in connection.execute(sql("revert/claims"), self._key)]
+        return plan_revert(head, target, versions, held, starts=starts, moves=moves, claims=claims)
+
+    def _commit(self, connection: Connection, to: int | None, move_id: int, build: BuildRevert) -> Version:
+        locked = self._lock(connection, to)
+        plan = locked.plan
+        check_revert(plan)
+        swap = build(locked.pointer, plan.head, plan.target, move_id)
+        buffered = connection.execute(sql("ledger/ingest_positions"), self._key).fetchall()
+        now = connection.execute(sql("reads/now")).fetchone()
+        assert now is not None
+        following = reverted(
+            plan.head,
+            plan.target,
+            stream=swap.new,
+            buffer_hi={row["partition"]: row["buffer_hi"] for row in buffered if row["partition"] in locked.starts},
+            starts=locked.starts,
+            move_id=move_id,
+            now=now["now"],
+        )
+        connection.execute(
+            sql("ledger/move_pointer"), {**self._pointer_key, "old": locked.pointer, "new": swap.new.metadata}
+        )
+        self._close_moves(connection, plan)
+        for partition, bounds in sorted(following.bounds.items()):
+            where = {**self._key, "partition": partition}
+            hi = {"stream_hi": bounds.stream_hi, "batch_hi": bounds.batch_hi}
+            connection.execute(sql("revert/set_position"), {**where, **hi})
+        self._record(connection, plan, following, move_id)
+        connection.execute(sql("revert/lock_claims"), self._key)
+        connection.execute(sql("revert/fence_claims"), self._key)
+        return following
+
+    def _close_moves(self, connection: Connection, plan: RevertPlan) -> None:
+        why = f"the table was reverted to version {plan.target.version}"
+        key = {"move_ids": [m.move_id for m in plan.open_moves], "error": why}
+        connection.execute(sql("revert/abandon_moves"), key)
+
+    def _record(self, connection: Connection, plan: RevertPlan, following: Version, move_id: int) -> None:
+        """The move, the version, the moves that it takes back, the event; the table is not stopped any more."""
+        connection.execute(
+            sql("revert/record_move"),
+            {
+                **self._key,
+                "move_id": move_id,
+                "lo": rows.vector({r.partition: r.low for r in plan.back}),
+                "hi": rows.vector({r.partition: r.high for r in plan.back}),
+                "base_version": plan.head.version,
+                "schema_version": following.schema_version,
+            },
+        )
+        connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+        history = connection.execute(sql("revert/lineage"), self._key).fetchall()
+        lineage = in_effect({row["version"]: row["revert_of"] for row in history}, following.version)
+        key = {**self._key, "move_id": move_id, "in_effect": sorted(lineage)}
+        connection.execute(sql("revert/mark_undone"), key)
+        payload = {
+            "version": following.version,
+            "revert_of": plan.target.version,
+            "move": move_id,
+            "stage": "revert",
+            "stream_hi": vector_to_json(following.stream_hi),
+        }
+        connection.execute(
+            sql("ledger/append_outbox"), {**self._key, "event": "reverted", "payload": rows.json(payload)}
+        )
+        connection.execute(sql("ledger/stop_table"), {**self._key, "stopped": None})
+
+
+def _only(swap: Swap, planned: RevertPlan) -> BuildRevert:
+    """Hands out *swap* where it still fits: the same pointer, and the same head and target."""
+
+    def same(pointer: str, head: Version, target: Version, _move: int) -> Swap:
+        if (pointer, head.version, target.version) != (swap.old, planned.head.version, planned.target.version):
+            raise PointerMoved(f"built on version {planned.head.version}, the table is at version {head.version}")
+        return swap
+
+    return same

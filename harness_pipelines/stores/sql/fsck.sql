@@ -1,0 +1,98 @@
+-- What fsck reads. All of it but the lease runs in one REPEATABLE READ transaction, so it is of one instant.
+
+-- name: tables
+-- Not `ledger/tables`: a table whose schema rows are gone is looked at as well.
+SELECT namespace || '.' || name AS name FROM harness.tables
+WHERE %(name)s::text IS NULL OR namespace || '.' || name = %(name)s ORDER BY namespace, name
+
+-- name: hold
+-- A lease on the head, whatever state the rest is in: what fsck looks at is not removed meanwhile.
+INSERT INTO harness.leases (lease_id, table_id, version, bounds, holder, until, born)
+SELECT gen_random_uuid(), t.table_id, max(v.version), '{}', 'fsck', clock_timestamp() + %(lease)s, clock_timestamp()
+FROM harness.tables t JOIN harness.versions v USING (table_id) WHERE t.namespace || '.' || t.name = %(name)s
+GROUP BY t.table_id RETURNING lease_id, table_id
+
+-- name: table
+SELECT table_id, namespace, name, spec, cluster_id, topic, topic_id, outbox_seq, retained_from, stopped,
+       clock_timestamp() AS now
+FROM harness.tables WHERE namespace || '.' || name = %(name)s
+
+-- name: positions
+SELECT partition, l.start AS lake_start, l.stream_hi, l.batch_hi, l.trim_floor,
+       i.start AS ingest_start, i.buffer_hi, i.schema_version
+FROM (SELECT * FROM harness.lake_positions WHERE table_id = %(table_id)s) l
+FULL JOIN (SELECT * FROM harness.ingest_positions WHERE table_id = %(table_id)s) i USING (partition)
+ORDER BY partition
+
+-- name: versions
+SELECT version, stream_metadata, stream_snapshot, schema_version, bounds, revert_of, move_id, committed_at
+FROM harness.versions WHERE table_id = %(table_id)s ORDER BY version
+
+-- name: moves
+SELECT move_id, stage, shard, lo, hi, base_version, schema_version, state, attempt, epoch, trigger, rows, error,
+       undone_by, planned_at
+FROM harness.moves WHERE table_id = %(table_id)s ORDER BY move_id
+
+-- name: schemas
+SELECT schema_version FROM harness.schemas WHERE table_id = %(table_id)s ORDER BY schema_version
+
+-- name: segments
+SELECT s.*, to_regclass('harness_buffer.' || quote_ident(s.segment)) IS NOT NULL AS stored
+FROM harness.segments s WHERE s.table_id = %(table_id)s ORDER BY s.seq
+
+-- name: claims
+SELECT stage, shard, epoch, lease_until > clock_timestamp() AS alive FROM harness.claims WHERE table_id = %(table_id)s
+
+-- name: leases
+SELECT version, holder, born, until > clock_timestamp() AS alive FROM harness.leases
+WHERE table_id = %(table_id)s AND holder <> 'fsck'
+
+-- name: outbox
+SELECT count(*) AS events, coalesce(min(seq), 0) AS first, coalesce(max(seq), 0) AS last
+FROM harness.outbox WHERE table_id = %(table_id)s
+
+-- name: outbox_gaps
+SELECT before + 1 AS low, seq AS high FROM (
+    SELECT seq, lag(seq, 1, 0::bigint) OVER (ORDER BY seq) AS before FROM harness.outbox WHERE table_id = %(table_id)s
+) s WHERE seq <> before + 1 ORDER BY seq LIMIT %(limit)s
+
+-- name: quarantined
+-- Held records per partition: those that the lake answers for, and those of the buffer.
+SELECT q.partition, count(*) FILTER (WHERE q."offset" < l.stream_hi) AS lake,
+       count(*) FILTER (WHERE q."offset" >= l.stream_hi) AS buffer
+FROM harness.quarantine q
+JOIN harness.lake_positions l USING (table_id, partition)
+JOIN harness.ingest_positions i USING (table_id, partition)
+WHERE q.table_id = %(table_id)s AND q.state = 'held' AND q."offset" >= l.start AND q."offset" < i.buffer_hi
+GROUP BY q.partition
+
+-- name: quarantined_outside
+SELECT q.partition, q."offset" FROM harness.quarantine q
+LEFT JOIN harness.ingest_positions i USING (table_id, partition)
+WHERE q.table_id = %(table_id)s AND (i.partition IS NULL OR q."offset" < i.start OR q."offset" >= i.buffer_hi)
+ORDER BY q.partition, q."offset" LIMIT %(limit)s
+
+-- name: waiting
+-- {rows}: the rows of the named segments. What only the buffer answers for, per partition.
+SELECT r.partition, count(*) AS rows FROM ({rows}) r
+JOIN harness.lake_positions l ON l.table_id = %(table_id)s AND l.partition = r.partition
+JOIN harness.ingest_positions i ON i.table_id = %(table_id)s AND i.partition = r.partition
+WHERE r."offset" >= l.stream_hi AND r."offset" < i.buffer_hi GROUP BY r.partition
+
+-- name: doubled
+SELECT r.partition, r."offset", count(*) AS rows FROM ({rows}) r
+JOIN harness.lake_positions l ON l.table_id = %(table_id)s AND l.partition = r.partition
+WHERE r."offset" >= l.stream_hi GROUP BY 1, 2 HAVING count(*) > 1 ORDER BY 1, 2 LIMIT %(limit)s
+
+-- name: uncommitted
+-- Rows of a partition that the table does not have, or outside what ingest committed.
+SELECT r.segment, r.partition, min(r."offset") AS first, max(r."offset") AS last, count(*) AS rows FROM ({rows}) r
+LEFT JOIN harness.ingest_positions i ON i.table_id = %(table_id)s AND i.partition = r.partition
+WHERE i.partition IS NULL OR r."offset" < i.start OR r."offset" >= i.buffer_hi
+GROUP BY 1, 2 ORDER BY 1, 2 LIMIT %(limit)s
+
+-- name: refused_twice
+-- Coordinates that are in quarantine and in the buffer.
+SELECT q.partition, q."offset" FROM harness.quarantine q
+JOIN ({rows}) r ON r.partition = q.partition AND r."offset" = q."offset"
+WHERE q.table_id = %(table_id)s AND q.state = 'held' ORDER BY 1, 2 LIMIT %(limit)s

@@ -1,0 +1,76 @@
+-- name: highest_move
+SELECT coalesce(max(move_id), 0) AS move_id FROM harness.moves WHERE table_id = %(table_id)s
+
+-- name: leases_over
+SELECT lease_id::text AS lease_id, version, holder, until FROM harness.leases
+WHERE table_id = %(table_id)s AND (until <= clock_timestamp() OR born <= clock_timestamp() - interval '24 hours')
+ORDER BY born
+
+-- name: end_leases_over
+DELETE FROM harness.leases
+WHERE table_id = %(table_id)s AND (until <= clock_timestamp() OR born <= clock_timestamp() - interval '24 hours')
+
+-- name: raise_move_ids
+-- Numbers that the lake has seen never come again.
+SELECT setval(s.name, greatest(%(highest)s, nextval(s.name)))
+FROM (SELECT pg_get_serial_sequence('harness.moves', 'move_id') AS name) s
+
+-- name: next_move_id
+SELECT nextval(pg_get_serial_sequence('harness.moves', 'move_id')) AS move_id
+
+-- name: note_lost_moves
+-- Stands for every move that the lost ledger had given a number to, up to the highest.
+INSERT INTO harness.moves (move_id, table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, error)
+OVERRIDING SYSTEM VALUE
+VALUES (%(move_id)s, %(table_id)s, 'tier', 0, '{}', '{}', %(schema_version)s, 'ABANDONED', 0, 'reconcile',
+        'numbers up to this one were given out by a ledger that is lost')
+ON CONFLICT DO NOTHING
+
+-- name: adopt_move
+INSERT INTO harness.moves AS m
+    (move_id, table_id, stage, shard, lo, hi, base_version, schema_version, state, attempt, epoch, trigger, rows, bytes,
+     committed_at)
+OVERRIDING SYSTEM VALUE
+VALUES (%(move_id)s, %(table_id)s, %(stage)s, 0, %(lo)s, %(hi)s, %(base_version)s, %(schema_version)s, 'COMMITTED',
+        %(attempt)s, 0, %(trigger)s, %(rows)s, %(bytes)s, clock_timestamp())
+ON CONFLICT (move_id) DO UPDATE
+    SET state = 'COMMITTED', attempt = excluded.attempt, rows = excluded.rows, bytes = excluded.bytes,
+        error = NULL, committed_at = clock_timestamp()
+    WHERE m.table_id = excluded.table_id AND m.stage = excluded.stage AND m.state = 'PLANNED'
+        AND m.lo = excluded.lo AND m.hi = excluded.hi
+RETURNING move_id
+
+-- name: abandon_open
+UPDATE harness.moves SET state = 'ABANDONED', error = coalesce(error, %(why)s)
+WHERE table_id = %(table_id)s AND state IN ('PLANNED', 'QUARANTINED')
+
+-- name: fence_all
+UPDATE harness.claims SET epoch = epoch + 1, lease_until = least(lease_until, clock_timestamp())
+WHERE table_id = %(table_id)s
+
+-- name: set_stream_hi
+INSERT INTO harness.lake_positions AS l (table_id, partition, start, stream_hi, batch_hi, trim_floor)
+VALUES (%(table_id)s, %(partition)s, %(start)s, %(stream_hi)s, %(start)s, %(start)s)
+ON CONFLICT (table_id, partition) DO UPDATE SET stream_hi = greatest(l.stream_hi, excluded.stream_hi)
+
+-- name: set_buffer_hi
+INSERT INTO harness.ingest_positions AS i (table_id, partition, start, buffer_hi, schema_version)
+VALUES (%(table_id)s, %(partition)s, %(start)s, %(buffer_hi)s, %(schema_version)s)
+ON CONFLICT (table_id, partition) DO UPDATE
+    SET buffer_hi = greatest(i.buffer_hi, excluded.buffer_hi), leader_epoch = NULL
+
+-- name: put_pointer
+UPDATE public.iceberg_tables SET previous_metadata_location = metadata_location, metadata_location = %(new)s
+WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = %(view)s
+  AND metadata_location = %(old)s
+
+-- name: accepted
+-- Rows of other writers that were taken over, as ranges of the pseudo-partition.
+SELECT move_id, (lo ->> '-1')::bigint AS low, (hi ->> '-1')::bigint AS high, rows FROM harness.moves
+WHERE table_id = %(table_id)s AND trigger = 'accept-foreign' AND state = 'COMMITTED' ORDER BY low
+
+-- name: ledger_id
+SELECT l.ledger_id::text AS ledger_id, current_database() AS database,
+       (SELECT c.system_identifier::text FROM pg_control_system() c) || '/' ||
+       (SELECT d.oid::text FROM pg_database d WHERE d.datname = current_database()) AS instance
+FROM harness.ledger l

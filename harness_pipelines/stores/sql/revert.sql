@@ -1,0 +1,43 @@
+-- name: reserve_move
+SELECT nextval('harness.moves_move_id_seq') AS move_id
+
+-- name: version
+SELECT * FROM harness.versions WHERE table_id = %(table_id)s AND version = %(version)s
+
+-- name: lock_open_moves
+SELECT * FROM harness.moves WHERE table_id = %(table_id)s AND state IN ('PLANNED', 'QUARANTINED')
+ORDER BY move_id FOR NO KEY UPDATE
+
+-- name: abandon_moves
+UPDATE harness.moves SET state = 'ABANDONED', error = %(error)s WHERE move_id = ANY(%(move_ids)s)
+
+-- name: set_position
+UPDATE harness.lake_positions SET stream_hi = %(stream_hi)s, batch_hi = %(batch_hi)s,
+    trim_floor = least(trim_floor, %(stream_hi)s)
+WHERE table_id = %(table_id)s AND partition = %(partition)s
+
+-- name: record_move
+INSERT INTO harness.moves
+    (move_id, table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, rows, committed_at)
+OVERRIDING SYSTEM VALUE
+VALUES (%(move_id)s, %(table_id)s, 'revert', 0, %(lo)s, %(hi)s, %(base_version)s, %(schema_version)s, 'COMMITTED', 0,
+        'revert', 0, clock_timestamp())
+
+-- name: lineage
+SELECT version, revert_of FROM harness.versions WHERE table_id = %(table_id)s
+
+-- name: mark_undone
+UPDATE harness.moves m SET undone_by = CASE WHEN m.undone_by IS NULL THEN %(move_id)s::bigint END
+FROM harness.versions v
+WHERE v.table_id = %(table_id)s AND m.move_id = v.move_id AND m.stage <> 'revert'
+  AND (m.undone_by IS NULL) <> (v.version = ANY(%(in_effect)s))
+
+-- name: claims
+SELECT * FROM harness.claims WHERE table_id = %(table_id)s ORDER BY stage, shard
+
+-- name: lock_claims
+SELECT * FROM harness.claims WHERE table_id = %(table_id)s AND stage <> 'ingest' ORDER BY stage, shard FOR UPDATE
+
+-- name: fence_claims
+UPDATE harness.claims SET epoch = epoch + 1, lease_until = least(lease_until, clock_timestamp())
+WHERE table_id = %(table_id)s AND stage <> 'ingest'

@@ -1,0 +1,48 @@
+"""May this ledger work on a table's lake? Asked once per process before anything is written or removed there."""
+
+from __future__ import annotations
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.stores.catalog import StagingCatalog
+from harness_pipelines.stores.history import LakeHistory, number_of
+from harness_pipelines.stores.lake import reachable
+from harness_pipelines.stores.ledger import PostgresLedger
+from harness_pipelines.stores.owner import Ownership
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.reconcile import Reconciler
+
+
+class LedgerOlderThanLake(HarnessError):
+    """The lake holds moves that the ledger does not know: the database was restored from an older backup."""
+
+
+class Standing:
+    """The two questions, and the answers that were yes."""
+
+    def __init__(self, ownership: Ownership, reconciler: Reconciler, catalog: StagingCatalog) -> None:
+        self._ownership, self._reconciler, self._catalog = ownership, reconciler, catalog
+        self._good: set[int] = set()
+
+    def check(self, table: TableRow, ledger: PostgresLedger) -> None:
+        """The warehouse is this ledger's, and the ledger knows all that was published to it.
+
+        Raises: WarehouseTaken, LedgerOlderThanLake (NEVER); LakeAway.
+        """
+        if table.table_id in self._good:
+            return
+        self._ownership.check()
+        pointer = ledger.pointer(table, table.stream_view)
+        highest, known = self.highest_in_lake(table, pointer), self._reconciler.highest_move(table)
+        if highest > known:
+            raise LedgerOlderThanLake(
+                f"{table.name}: the lake names move {highest}, this ledger has given numbers only up to {known}: its "
+                "database was restored from an older backup. Nothing was written; `harness reconcile "
+                f"{table.name} --dry-run` says how the table can go on"
+            )
+        self._good.add(table.table_id)
+
+    def highest_in_lake(self, table: TableRow, pointer: str) -> int:
+        """The largest move number that the newest metadata files of the table name."""
+        history = LakeHistory.of(self._catalog, table, pointer)
+        with reachable(table.name, "comparing the ledger with the lake"):
+            return history.highest_move(at_least=number_of(pointer))

@@ -1,0 +1,161 @@
+"""The processes of a chaos run: children that end with the run, and workers that are killed, stopped and replaced."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+END_S = 20.0
+RESTART_S = 1.0  #: until a worker that asked to be tried again is started again
+TRY_AGAIN = 75
+LOG_LINES = 15
+
+
+class Child:
+    """A Python module in a session of its own, so that Ctrl-C reaches only the run; it ends when its stdin does."""
+
+    def __init__(self, module: str, *arguments: str, env: Mapping[str, str], log: Path) -> None:
+        self.name = log.stem
+        self._log = log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                env=dict(env),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        self._told: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def told(self) -> list[dict[str, Any]]:
+        """What it told since the last call."""
+        found = []
+        while not self._told.empty():
+            found.append(self._told.get())
+        return found
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def ask_to_end(self) -> None:
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.stdin.close()
+
+    def end(self, *, patience_s: float = END_S) -> int:
+        """Let it end, by force if need be; returns its exit code."""
+        self.ask_to_end()
+        try:
+            code = self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._listener.join(END_S)
+        return code
+
+    def last_words(self) -> str:
+        return tail(self._log)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._told.put(orjson.loads(line))
+
+
+class Worker:
+    """`harness run` under a supervisor: started again after a kill, and when it ends by itself with "try again"."""
+
+    def __init__(self, arguments: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
+        self._command = [sys.executable, "-m", "harness_pipelines.cli.main", "run", *arguments]
+        self._env, self._log = dict(env), log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._start_at: float | None = time.monotonic()
+        self._killed = False
+        self.stopped = False
+        self.starts = 0
+        self.defects: list[str] = []  #: ends that nobody asked for
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def supervise(self) -> None:
+        """Note an end, and start it again when it is time."""
+        if self._process is not None and self._process.poll() is not None:
+            code = self._process.returncode
+            self._process, self.stopped = None, False
+            if not self._killed and code != TRY_AGAIN:
+                self.defects.append(f"{self._log.stem} ended by itself with code {code}:\n{tail(self._log)}")
+            if not self._killed:
+                self._start_at = time.monotonic() + RESTART_S
+        if self._process is None and self._start_at is not None and time.monotonic() >= self._start_at:
+            self._start()
+
+    def kill(self, *, back_after_s: float) -> bool:
+        """SIGKILL; another one is started after *back_after_s*. False when it does not run."""
+        if self._process is None or self._process.poll() is not None:
+            return False
+        self._killed, self._start_at = True, time.monotonic() + back_after_s
+        self._process.kill()
+        return True
+
+    def stop(self) -> bool:
+        """SIGSTOP. False when it does not run or is stopped already."""
+        if self.stopped or not self._send(signal.SIGSTOP):
+            return False
+        self.stopped = True
+        return True
+
+    def wake(self) -> None:
+        """SIGCONT, if it is stopped."""
+        if self.stopped:
+            self._send(signal.SIGCONT)
+        self.stopped = False
+
+    def end(self) -> None:
+        """SIGTERM, then SIGKILL; it is not started again."""
+        self._start_at = None
+        self.wake()
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.defects.append(f"{self._log.stem} did not end within {END_S:g} s of SIGTERM:\n{tail(self._log)}")
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self) -> None:
+        with self._log.open("ab") as out:
+            self._process = subprocess.Popen(
+                self._command, env=self._env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        self._start_at, self._killed = None, False
+        self.starts += 1
+
+    def _send(self, number: signal.Signals) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            return False
+        os.kill(self._process.pid, number)
+        return True
+
+
+def tail(log: Path) -> str:
+    """The last lines of *log*."""
+    lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
+    return "\n".join(f"    {line}" for line in lines)

@@ -1,0 +1,129 @@
+"""The judge of a chaos run finds every kind of wrong read: a run without findings says nothing otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from harness_pipelines_tests.chaos.content import PARTITIONS, is_misfit, value
+from harness_pipelines_tests.chaos.producer import Journal
+from harness_pipelines_tests.chaos.reader import Cut
+from harness_pipelines_tests.chaos.truth import Truth, Verdict
+
+RECORDS = 600
+HIGHS = {0: 200, 1: 150, 2: 200}
+
+
+@pytest.fixture
+def truth(tmp_path: Path) -> Truth:
+    journal = Journal(tmp_path / "journal")
+    for number in range(RECORDS):
+        journal.add(number % PARTITIONS, number // PARTITIONS, number)
+    journal.write()
+    found = Truth(tmp_path / "journal")
+    found.refresh()
+    return found
+
+
+def rows(highs: Mapping[int, int] = HIGHS) -> pa.Table:
+    """The right answer to a read at *highs*, in no order."""
+    numbers = [n for n in range(RECORDS) if n // PARTITIONS < highs[n % PARTITIONS] and not is_misfit(n)]
+    order = np.random.default_rng(0).permutation(len(numbers))
+    ids = pa.array(numbers, pa.int64()).take(pa.array(order))
+    as_numpy = ids.to_numpy()
+    return pa.table(
+        {
+            "id": ids,
+            "n": pa.array(as_numpy % 1000, pa.int32()),
+            "s": pa.array([f"row {n}" for n in as_numpy]),
+            "_kafka_partition": pa.array(as_numpy % PARTITIONS, pa.int32()),
+            "_kafka_offset": pa.array(as_numpy // PARTITIONS, pa.int64()),
+        }
+    )
+
+
+def without(found: pa.Table, number: int) -> pa.Table:
+    return found.filter(pc.not_equal(found.column("id"), number))
+
+
+def changed(found: pa.Table, column: str, number: int, to: object) -> pa.Table:
+    values = found.column(column).to_pylist()
+    values[found.column("id").to_pylist().index(number)] = to
+    place = found.schema.get_field_index(column)
+    return found.set_column(place, found.schema.field(place), pa.array(values, found.schema.field(place).type))
+
+
+def counts(verdict: Verdict) -> tuple[int, int, int, int]:
+    return verdict.lost, verdict.doubled, verdict.foreign, verdict.altered
+
+
+def test_a_read_of_exactly_the_records_below_its_bounds_is_right(truth: Truth):
+    assert truth.judge(rows(), HIGHS) == Verdict()
+    assert truth.acked == RECORDS
+    assert truth.gaps() == []
+
+
+def test_each_kind_of_wrong_read_is_found_and_named(truth: Truth):
+    right = rows()
+    again = pa.concat_tables([right, right.slice(3, 1)])
+    assert counts(truth.judge(without(right, 300), HIGHS)) == (1, 0, 0, 0)
+    assert "partition 0 below 200: lost [100, 101)" in str(truth.judge(without(right, 300), HIGHS))
+    assert counts(truth.judge(again, HIGHS)) == (0, 1, 0, 0)
+    assert counts(truth.judge(right, {**HIGHS, 0: 199})) == (0, 0, 1, 0)  # a row above the bound
+    assert counts(truth.judge(changed(right, "s", 300, "row 301"), HIGHS)) == (0, 0, 0, 1)
+    assert counts(truth.judge(changed(right, "n", 300, None), HIGHS)) == (0, 0, 0, 1)
+    assert truth.judge(changed(right, "id", 300, 303), HIGHS).altered == 1  # the row of another offset
+    assert truth.judge(changed(right, "_kafka_partition", 300, 7), HIGHS).foreign == 1
+    assert not truth.judge(rows().slice(0, 0), HIGHS).ok
+
+
+def test_a_misfit_in_a_read_is_foreign(truth: Truth):
+    misfit = next(n for n in range(RECORDS) if is_misfit(n))
+    place = {"_kafka_partition": misfit % PARTITIONS, "_kafka_offset": misfit // PARTITIONS}
+    row = pa.Table.from_pylist([{"id": misfit, "n": misfit % 1000, "s": f"row {misfit}", **place}], rows().schema)
+    assert counts(truth.judge(pa.concat_tables([rows(), row]), HIGHS)) == (0, 0, 1, 0)
+    assert (misfit % PARTITIONS, misfit // PARTITIONS) in truth.misfits
+    assert b"not a number" in value(misfit)
+
+
+def test_a_cut_is_judged_only_once_the_producer_heard_of_all_its_records(truth: Truth):
+    assert truth.covers({0: 200, 1: 200, 2: 200})
+    assert not truth.covers({0: 201})
+    assert not truth.covers({9: 1})
+
+
+def test_half_an_entry_of_the_journal_waits_for_its_other_half(tmp_path: Path, truth: Truth):
+    whole = (tmp_path / "journal").read_bytes()
+    (tmp_path / "cut").write_bytes(whole[:-5])
+    found = Truth(tmp_path / "cut")
+    found.refresh()
+    assert found.acked == RECORDS - 1
+    (tmp_path / "cut").write_bytes(whole)
+    found.refresh()
+    assert found.acked == RECORDS
+    assert found.highs == truth.highs
+
+
+def test_an_offset_that_the_broker_left_out_is_told(tmp_path: Path):
+    journal = Journal(tmp_path / "journal")
+    for offset in (0, 1, 3):
+        journal.add(0, offset, offset)
+    journal.write()
+    found = Truth(tmp_path / "journal")
+    found.refresh()
+    assert len(found.gaps()) == 1
+
+
+def test_any_bound_that_falls_makes_a_state_older():
+    before = Cut(version=3, stream={0: 5, 1: 5}, buffer={0: 9, 1: 9})
+    assert not before.older_than(before)
+    assert not Cut(version=4, stream={0: 6, 1: 5}, buffer={0: 9, 1: 10}).older_than(before)
+    assert Cut(version=2, stream={0: 6, 1: 6}, buffer={0: 9, 1: 10}).older_than(before)
+    assert Cut(version=3, stream={0: 5, 1: 5}, buffer={0: 9, 1: 8}).older_than(before)
+    assert Cut(version=3, stream={0: 5, 1: 4}, buffer={0: 9, 1: 9}).older_than(before)
+    assert Cut(version=3, stream={0: 5}, buffer={0: 9}).older_than(before)  # a partition went missing

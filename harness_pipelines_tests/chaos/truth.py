@@ -1,0 +1,129 @@
+"""The producer's own log: a file of acknowledged records, and the judgement of one read by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from harness_pipelines_tests.chaos.content import COORDINATES, PARTITIONS, altered
+
+Ints = NDArray[np.int64]
+#: One acknowledged record; `number` is below 0 (-1 - number) for one that must end in quarantine.
+ENTRY = np.dtype([("partition", "<i8"), ("offset", "<i8"), ("number", "<i8")])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is wrong with a read that says it is the cut at some bounds; counts of records and rows."""
+
+    lost: int = 0  #: acknowledged below the bounds, not returned
+    doubled: int = 0  #: rows too many of an offset
+    foreign: int = 0  #: rows that no acknowledged record below the bounds explains
+    altered: int = 0  #: rows whose values are not the record's
+    examples: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not (self.lost or self.doubled or self.foreign or self.altered)
+
+    def __str__(self) -> str:
+        counts = f"{self.lost} lost, {self.doubled} doubled, {self.foreign} foreign, {self.altered} altered"
+        return "; ".join((counts, *self.examples))
+
+
+@dataclass(slots=True)
+class Truth:
+    """What was acknowledged so far, per partition in the order of offsets."""
+
+    path: Path
+    partitions: int = PARTITIONS
+    _read: int = 0
+    _offsets: dict[int, Ints] = field(default_factory=dict)
+    _numbers: dict[int, Ints] = field(default_factory=dict)
+
+    def refresh(self) -> None:
+        """Take what the producer wrote since the last call."""
+        with self.path.open("rb") as journal:
+            journal.seek(self._read)
+            data = journal.read()
+        data = data[: len(data) - len(data) % ENTRY.itemsize]  # the producer may be in the middle of an entry
+        self._read += len(data)
+        entries = np.frombuffer(data, ENTRY)
+        for partition in np.unique(entries["partition"]):
+            mine = entries[entries["partition"] == partition]
+            p = int(partition)
+            self._offsets[p] = np.concatenate([self.offsets(p), mine["offset"]])
+            self._numbers[p] = np.concatenate([self.numbers(p), mine["number"]])
+
+    def offsets(self, partition: int) -> Ints:
+        return self._offsets.get(partition, np.empty(0, np.int64))
+
+    def numbers(self, partition: int) -> Ints:
+        return self._numbers.get(partition, np.empty(0, np.int64))
+
+    @property
+    def acked(self) -> int:
+        return sum(len(one) for one in self._offsets.values())
+
+    @property
+    def highs(self) -> dict[int, int]:
+        """Per partition the offset after the last acknowledged record."""
+        return {p: int(self.offsets(p)[-1]) + 1 if len(self.offsets(p)) else 0 for p in range(self.partitions)}
+
+    @property
+    def misfits(self) -> set[tuple[int, int]]:
+        """(partition, offset) of the records that must be in quarantine."""
+        return {(p, int(o)) for p in self._offsets for o in self.offsets(p)[self.numbers(p) < 0]}
+
+    def gaps(self) -> list[str]:
+        """Offsets that Kafka gave out twice, out of order or not at all; the producer uses no transactions."""
+        return [
+            f"partition {p}: the acknowledged offsets are not 0..{len(o) - 1}"
+            for p, o in self._offsets.items()
+            if not np.array_equal(o, np.arange(len(o)))
+        ]
+
+    def covers(self, highs: Mapping[int, int]) -> bool:
+        """Whether every record below *highs* is known to be acknowledged, so that a cut there can be judged."""
+        known = self.highs
+        return all(known.get(p, 0) >= high for p, high in highs.items())
+
+    def judge(self, rows: pa.Table, highs: Mapping[int, int]) -> Verdict:
+        """*rows* must be exactly the acknowledged records below *highs*, less the misfits, each once and unaltered."""
+        partition, offset = (rows.column(name).to_numpy() for name in COORDINATES)
+        number = rows.column("id").to_numpy()
+        lost = doubled = foreign = swapped = 0
+        examples: list[str] = []
+        for p in sorted({*highs, *map(int, np.unique(partition))}):
+            mine = partition == p
+            found, first, times = np.unique(offset[mine], return_index=True, return_counts=True)
+            known, numbers = self.offsets(p), self.numbers(p)
+            wanted = (known < highs.get(p, 0)) & (numbers >= 0)
+            missing, extra = np.setdiff1d(known[wanted], found), np.setdiff1d(found, known[wanted])
+            _, at, place = np.intersect1d(found, known[wanted], return_indices=True)
+            unequal = number[mine][first][at] != numbers[wanted][place]
+            lost += len(missing)
+            doubled += int((times - 1).sum())
+            foreign += len(extra)
+            swapped += int(unequal.sum())
+            wrong = {"lost": missing, "doubled": found[times > 1], "foreign": extra, "altered": found[at][unequal]}
+            examples += [
+                f"partition {p} below {highs.get(p, 0)}: {what} {_runs(offsets)}"
+                for what, offsets in wrong.items()
+                if len(offsets)
+            ]
+        return Verdict(
+            lost=lost, doubled=doubled, foreign=foreign, altered=max(swapped, altered(rows)), examples=tuple(examples)
+        )
+
+
+def _runs(offsets: Ints, shown: int = 5) -> str:
+    """Offsets as half-open runs."""
+    runs = np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1)
+    text = ", ".join(f"[{run[0]}, {run[-1] + 1})" for run in runs[:shown])
+    return text + (f" and {len(runs) - shown} more" if len(runs) > shown else "")

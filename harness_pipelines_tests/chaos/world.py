@@ -1,0 +1,246 @@
+"""What a chaos run breaks: services of its own, with proxies in front, a table, and the ways to break them."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+import harness_pipelines as hp
+from harness_pipelines.errors import TryAgain
+from harness_pipelines.services import Endpoints, ServiceName, Services, ServiceState
+from harness_pipelines.services.errors import ServicesError
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines_tests.chaos.content import COLUMNS, PARTITIONS
+from harness_pipelines_tests.chaos.processes import Child, Worker
+from harness_pipelines_tests.chaos.schedule import WORKERS, Fault, Kind
+from harness_pipelines_tests.producer import KafkaRig, wait_until
+from harness_pipelines_tests.proxy import PostgresProxy, TcpProxy
+from harness_pipelines_tests.rig import environment
+
+TOPIC = "chaos"
+LEASE_S = 3
+CUT_PATIENCE_S = 5.0  #: for a byte to come by; an idle connection is not waited for
+STEP_S = 0.02
+FAULTS_AT_ONCE_MAX = 16
+SERVICE_WAIT_S = 15.0  #: for another service to come back; on a busy machine Spark can take a minute
+#: Tier moves often, so that there is always a move to break; old versions go fast, so that expire has work to do.
+RULES = {
+    "tier": {"max_age": "2s"},
+    "retention": {"versions": "20s", "snapshots": 5, "lease": "30s", "grace": "5s"},
+}
+
+Began = Callable[[], None]  #: called when a fault is about to happen
+
+
+class World:
+    """Everything that a run starts; all of it is gone when the block ends, but for a home that is kept.
+
+    Workers and readers get `env`, which leads through the proxies; ``harness`` goes around them.
+    """
+
+    def __init__(self, *, table: str, jars: Path | None, say: Callable[[str], None]) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="harness-chaos-"))
+        self.keep = False  #: keep the home, with the logs, at the end
+        self.workers: list[Worker] = []
+        self._say = say
+        self._name = table
+        self._services = Services(self.home, jars=jars)
+        self._over = threading.Event()
+        self._pool = ThreadPoolExecutor(max_workers=FAULTS_AT_ONCE_MAX, thread_name_prefix="chaos")
+        self._one_service = threading.Lock()  # two services are never restarted at once: that takes a minute
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._build()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _build(self) -> None:
+        self._say(f"starting services of its own in {self.home}")
+        self._stack.callback(self._services.down)
+        self._endpoints = self._services.up()
+        own = self._endpoints.fill(Settings(home=self.home))
+        assert own.dsn and own.kafka and own.spark
+        self.kafka = own.kafka
+        self.postgres_proxy = PostgresProxy(own.dsn)
+        self._stack.callback(self.postgres_proxy.close)
+        port = urlsplit(own.spark).port or 0
+        self.spark_proxy = TcpProxy("127.0.0.1", port)
+        self._stack.callback(self.spark_proxy.close)
+        through = own.spark.replace(f":{port}/", f":{self.spark_proxy.port}/")
+        self.env: Mapping[str, str] = environment(replace(own, dsn=self.postgres_proxy.dsn, spark=through))
+        self.harness = self._stack.enter_context(hp.connect(own))
+        self.harness.init()
+        KafkaRig(own.kafka).create(PARTITIONS, topic=TOPIC)
+        spec = {"table": self._name, "topic": TOPIC, "columns": COLUMNS, **RULES}
+        self.table = self.harness.apply(hp.TableSpec.model_validate(spec))
+        self.workers = [self._worker(number) for number in range(WORKERS)]
+
+    def _worker(self, number: int) -> Worker:
+        worker = Worker([self._name, f"--lease={LEASE_S}s"], env=self.env, log=self._log(f"worker-{number}"))
+        self._stack.callback(worker.end)
+        return worker
+
+    def child(self, name: str, module: str, *arguments: str) -> Child:
+        """Start a process that ends with the run."""
+        child = Child(f"harness_pipelines_tests.chaos.{module}", *arguments, env=self.env, log=self._log(name))
+        self._stack.callback(child.end, patience_s=1.0)
+        return child
+
+    def _log(self, name: str) -> Path:
+        return self.home / "logs" / f"{name}.log"
+
+    def _close(self) -> None:
+        with _undisturbed():
+            self._over.set()
+            self._pool.shutdown()
+            self._stack.close()
+            if not self.keep:
+                shutil.rmtree(self.home, ignore_errors=True)
+
+    # -- breaking ---------------------------------------------------------------------------------------------
+
+    def break_it(self, fault: Fault, began: Began) -> Future[bool]:
+        """Do *fault* and heal it after its time. The result says whether there was anything to break.
+
+        Raises, from the result: ServicesError when a service does not come back.
+        """
+        return self._pool.submit(_WAYS[fault.kind], self, fault, began)
+
+    def heal(self) -> None:
+        """End what has not ended by itself: call it after the last fault is over."""
+        self.postgres_proxy.up()
+        for worker in self.workers:
+            worker.wake()
+
+    def _kill_worker(self, fault: Fault, began: Began) -> bool:
+        began()
+        return self.workers[fault.worker or 0].kill(back_after_s=fault.lasts_s)
+
+    def _stop_worker(self, fault: Fault, began: Began) -> bool:
+        began()
+        worker = self.workers[fault.worker or 0]
+        if not worker.stop():
+            return False
+        self._over.wait(fault.lasts_s)
+        worker.wake()
+        return True
+
+    def _cut(self, proxy: TcpProxy, fault: Fault, began: Began) -> bool:
+        began()
+        before = proxy.cuts
+        for count in fault.cuts:
+            proxy.cut_after(count)
+            until = time.monotonic() + CUT_PATIENCE_S
+            while proxy.is_armed and time.monotonic() < until and not self._over.wait(STEP_S):
+                pass
+        proxy.disarm()
+        return proxy.cuts > before
+
+    def _rotate(self, _fault: Fault, began: Began) -> bool:
+        began()
+        try:
+            self.harness.stores.segments.rotate(self.table.row)
+        except TryAgain:  # Postgres is away by another fault
+            return False
+        return True
+
+    def _refuse_postgres(self, fault: Fault, began: Began) -> bool:
+        began()
+        self.postgres_proxy.down()
+        self._over.wait(fault.lasts_s)
+        self.postgres_proxy.up()
+        return True
+
+    def _stop_broker(self, fault: Fault, began: Began) -> bool:
+        with self._turn() as mine:
+            if mine:
+                began()
+                self._services.send("kafka", signal.SIGSTOP)
+                self._over.wait(fault.lasts_s)
+                self._services.send("kafka", signal.SIGCONT)
+        return mine
+
+    def _restart(self, name: ServiceName, end: Callable[[], None], began: Began) -> bool:
+        with self._turn() as mine:
+            if not mine:
+                return False
+            began()
+            end()
+            back = self._services.up(only=[name])
+        if not _same(back, self._endpoints, name):
+            raise ServicesError(f"{name} came back on another port; the run cannot go on")
+        return True
+
+    @contextmanager
+    def _turn(self) -> Iterator[bool]:
+        """Whether a service may be broken now: one after the other, and none when the run is over."""
+        mine = self._one_service.acquire(timeout=SERVICE_WAIT_S)
+        try:
+            yield mine and not self._over.is_set()
+        finally:
+            if mine:
+                self._one_service.release()
+
+    def _crash(self, name: ServiceName, began: Began) -> bool:
+        return self._restart(name, lambda: self._services.kill(name), began)
+
+    def _end_postgres_at_once(self) -> None:
+        """Postgres's immediate shutdown: no checkpoint, all sessions are cut."""
+        self._services.send("postgres", signal.SIGQUIT)
+        wait_until(lambda: self._services.status()[0].state is ServiceState.DIED, "Postgres ended at once")
+
+
+_WAYS: Mapping[Kind, Callable[[World, Fault, Began], bool]] = {
+    Kind.WORKER_KILL: World._kill_worker,
+    Kind.WORKER_STOP: World._stop_worker,
+    Kind.CUT_POSTGRES: lambda world, fault, began: world._cut(world.postgres_proxy, fault, began),
+    Kind.CUT_SPARK: lambda world, fault, began: world._cut(world.spark_proxy, fault, began),
+    Kind.ROTATE: World._rotate,
+    Kind.POSTGRES_AWAY: World._refuse_postgres,
+    Kind.POSTGRES_RESTART: lambda world, _, began: world._restart(
+        "postgres", lambda: world._services.stop("postgres"), began
+    ),
+    Kind.POSTGRES_IMMEDIATE: lambda world, _, began: world._restart("postgres", world._end_postgres_at_once, began),
+    Kind.POSTGRES_KILL: lambda world, _, began: world._crash("postgres", began),
+    Kind.KAFKA_KILL: lambda world, _, began: world._crash("kafka", began),
+    Kind.KAFKA_STOP: World._stop_broker,
+    Kind.SPARK_KILL: lambda world, _, began: world._crash("spark", began),
+}
+
+
+def _same(now: Endpoints, before: Endpoints, name: ServiceName) -> bool:
+    return bool(getattr(now, name) == getattr(before, name))
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C must not leave half of the processes behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,177 @@
+"""What a stage is given to do before and after a worker dies in it, and how one sees that it was done.
+
+A drill works on several tables at once: one worker for all of them costs little more than a worker for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+import harness_pipelines as hp
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.stages.expire import expire_once
+from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stages.worker import Worker, WorkerOptions
+from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.rig import INGEST, TIER, ByHand, TableRig
+
+EXPIRE = frozenset({Stage.EXPIRE})
+Rigs = Sequence[TableRig]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drill:
+    """How one stage is exercised.
+
+    *prepare* gives the stage work that reaches every point of it; *more* is what arrives while it is down. A table is
+    *caught_up* when workers of *stages* have left nothing of either.
+    """
+
+    stages: frozenset[Stage]
+    prepare: Callable[[Rigs], None]
+    more: Callable[[Rigs], None]
+    caught_up: Callable[[TableRig], bool]
+    by_hand: ByHand | None = None  #: what dies in place of a worker, for a stage that a person asks for
+    until_idle: bool = True  #: or the worker ends by the clock
+    spec: Mapping[str, Any] = field(default_factory=dict)
+
+
+def work(rigs: Rigs, stages: frozenset[Stage]) -> None:
+    """One worker for all *rigs*, until nothing is left to move."""
+    options = WorkerOptions(stages=stages, until_idle=True)
+    Worker(rigs[0].stores, [rig.table.row for rig in rigs], options).run()
+
+
+def _produce(rigs: Rigs, count: int) -> None:
+    for rig in rigs:
+        rig.produce(count)
+
+
+def _buffer(rigs: Rigs, count: int) -> None:
+    _produce(rigs, count)
+    if rigs[0].table.spec.buffer != "none":
+        work(rigs, INGEST)
+
+
+def _in_the_lake(rig: TableRig) -> bool:
+    acked = rig.kafka.acked(rig.topic)
+    return all(stream_hi == len(acked[p]) for p, (stream_hi, _) in rig.status().items())
+
+
+# -- expire -------------------------------------------------------------------------------------------------
+
+_LEFT = """
+    SELECT (SELECT count(*) FROM harness.segments WHERE table_id = %(table_id)s
+            AND (state = 'closed' OR retired_at < clock_timestamp() - interval '1 hour'))
+         + (SELECT count(*) FROM harness.condemned_files
+            WHERE table_id = %(table_id)s AND since < clock_timestamp() - interval '1 hour')
+"""
+_AGE = (
+    "UPDATE harness.segments SET retired_at = retired_at - interval '1 day' WHERE table_id = %(table_id)s",
+    "UPDATE harness.condemned_files SET since = since - interval '1 day' WHERE table_id = %(table_id)s",
+)
+
+
+def _superseded(rigs: Rigs) -> None:
+    """Give expire something of each kind: a segment to drop, files to delete, a segment to retire.
+
+    The first run of expire decides, the clock of its decisions is put back by a day, and the second run is the drill.
+    """
+    _buffer(rigs, 20)
+    buffered = rigs[0].table.spec.buffer != "none"
+    if buffered:
+        _rotate(rigs)
+    work(rigs, TIER)
+    for rig in rigs:
+        _expire_until_condemned(rig)
+    if buffered:
+        _rotate(rigs)
+    for rig in rigs:
+        for statement in _AGE:
+            _as_owner(rig, statement)
+        assert not _trimmed(rig), "there is nothing for expire to do"
+
+
+def _rotate(rigs: Rigs) -> None:
+    for rig in rigs:
+        rig.stores.segments.rotate(rig.table.row)
+
+
+def _expire_until_condemned(rig: TableRig) -> None:
+    """Run expire until it has condemned files and, where there is a buffer, retired the segment."""
+    claim = rig.claim(Stage.EXPIRE)
+
+    def decided() -> bool:
+        condemned = expire_once(rig.stores, rig.table.row, claim).condemned
+        return bool(condemned) and all(s.state != "closed" for s in rig.stores.segments.all(rig.table.row))
+
+    wait_until(decided, "expire has retired the segment and condemned files")
+    rig.stores.ledger.release(claim)
+
+
+def _trimmed(rig: TableRig) -> bool:
+    return _as_owner(rig, _LEFT) == 0
+
+
+def _as_owner(rig: TableRig, statement: str) -> int:
+    """Run *statement* as nobody of the harness may; returns its count, if it has one."""
+    assert rig.harness.settings.dsn is not None
+    with closing(psycopg.connect(rig.harness.settings.dsn, autocommit=True)) as connection:
+        cursor = connection.execute(statement.encode(), {"table_id": rig.table.row.table_id})
+        row = cursor.fetchone() if cursor.description else None
+        return int(row[0]) if row else 0
+
+
+# -- revert -------------------------------------------------------------------------------------------------
+
+EARLIER = 2
+
+
+def _moved_twice(rigs: Rigs) -> None:
+    for _ in range(2):
+        _buffer(rigs, 10)
+        work(rigs, TIER)
+
+
+def revert(harness: hp.Harness, tables: Sequence[str]) -> None:
+    """Go back to the first version that holds rows. Who asked is told why when it did not happen."""
+    for name in tables:
+        with suppress(HarnessError):
+            revert_table(harness.stores, harness.table(name).row, to=EARLIER)
+
+
+DRILLS: Mapping[str, Drill] = {
+    "ingest": Drill(
+        stages=INGEST,
+        prepare=lambda rigs: _produce(rigs, 20),
+        more=lambda rigs: _produce(rigs, 5),
+        caught_up=lambda rig: rig.read().total() >= rig.truth.total(),
+    ),
+    "tier": Drill(
+        stages=TIER,
+        prepare=lambda rigs: _buffer(rigs, 20),
+        more=lambda rigs: _buffer(rigs, 5),
+        caught_up=_in_the_lake,
+    ),
+    "expire": Drill(
+        stages=EXPIRE,
+        prepare=_superseded,
+        more=lambda rigs: _buffer(rigs, 5),
+        caught_up=_trimmed,
+        until_idle=False,
+        spec={"retention": {"versions": "1s", "grace": "1s"}},
+    ),
+    "revert": Drill(
+        stages=TIER,
+        prepare=_moved_twice,
+        more=lambda rigs: _buffer(rigs, 5),
+        caught_up=_in_the_lake,
+        by_hand=revert,
+    ),
+}

@@ -1,0 +1,66 @@
+"""Everything breaks on purpose for a minute; the long form is `harness chaos --for 30m --yes`."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from click.testing import CliRunner, Result
+
+from harness_pipelines.cli.main import cli
+from harness_pipelines_tests.chaos.run import Options, run_chaos
+from harness_pipelines_tests.chaos.schedule import schedule
+
+SEEDS = (2, 3, 5, 7, 11, 13, 17, 19)  #: between them they break everything
+SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.timeout(420)  # about 100 s where the machine has nothing else to do
+def test_a_minute_of_chaos_loses_and_doubles_nothing_and_no_read_is_wrong():
+    jars = os.environ.get("HARNESS_JARS")
+    seed = random.choice(SEEDS)  # pytest-randomly prints its own
+    threads = threading.active_count()
+
+    result = run_chaos(Options(seed=seed, seconds=SECONDS, jars=Path(jars) if jars else None), print)
+
+    assert result.ok, "\n".join([f"seed {seed}, logs in {result.home}", *result.findings])
+    assert (result.lost, result.doubled, result.wrong_reads) == (0, 0, 0)
+    assert len(result.outages) >= 6
+    assert result.reads >= 20
+    assert result.moves >= 3
+    assert result.produced >= SECONDS * 100
+    assert threading.active_count() <= threads + 4, "what it started is gone, but for threads of clients"
+
+
+def run(*words: str, **env: str) -> Result:
+    cleared: dict[str, str | None] = {name: None for name in os.environ if name.startswith("HARNESS_")}
+    return CliRunner().invoke(cli, ["chaos", *words], env={**cleared, **env})
+
+
+@pytest.mark.parametrize("name", ["HARNESS_DSN", "HARNESS_KAFKA", "HARNESS_SPARK"])
+def test_chaos_refuses_to_break_services_that_are_not_its_own(name: str):
+    result = run("--yes", **{name: "somebody's"})
+    assert (result.exit_code, name in result.output) == (2, True)
+    assert "nothing was started" in result.output
+
+
+def test_chaos_is_asked_for_by_yes_and_shown_by_a_dry_run():
+    assert run().exit_code == 2
+    assert run("--yes", "--dry-run").exit_code == 2
+    assert run("--yes", "--for", "5s").exit_code == 2
+    shown = json.loads(run("--for", "60s", "--seed", "7", "--dry-run", "--json").output)
+    assert (shown["seed"], shown["seconds"]) == (7, 60)
+    assert shown["schedule"] == json.loads(json.dumps([fault.to_json() for fault in schedule(7, 60)]))
+    assert shown == json.loads(run("--for", "1m", "--seed", "7", "--dry-run", "--json").output)

@@ -1,0 +1,237 @@
+"""Reconcile: what crashes, restores and losses leave behind, judged by the producer's own log."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from harness_pipelines.audit.reconcile import Report, look, settle
+from harness_pipelines.audit.reconcile_lake import Way
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.stages import tier
+from harness_pipelines.stores.errors import RecordsLost
+from harness_pipelines.stores.owner import WarehouseTaken
+from harness_pipelines.stores.standing import LedgerOlderThanLake
+from harness_pipelines_tests.rig import TableRig
+
+from .scratch import Scratch, assert_sound, forget, work
+
+
+def looked(rig: TableRig) -> Report:
+    return look(rig.stores, rig.table.row)
+
+
+def settled(rig: TableRig) -> Report:
+    return settle(rig.stores, rig.table.row, looked(rig))
+
+
+def verdicts(report: Report, kind: str) -> list[str]:
+    return [v.verdict for v in report.verdicts if v.kind == kind]
+
+
+def test_a_healthy_table_has_nothing_to_settle_and_a_look_changes_nothing(place: Scratch):
+    rig = place.rig()
+    rig.produce(20)
+    work(rig)
+    before = place.rows()
+    assert looked(rig).acts == []
+    assert place.rows() == before
+
+
+def test_an_open_move_is_judged_by_its_claim_and_by_what_is_staged(place: Scratch):
+    rig = place.rig()
+    rig.produce(20)
+    rig.ingest()
+    stores, table = rig.stores, rig.table.row
+    claim = rig.claim(Stage.TIER)
+    move = tier.plan(stores, table, claim, trigger="test", run_id=None)
+    assert move is not None
+    before = place.rows()
+    [held] = verdicts(looked(rig), "move")
+    assert claim.holder in held
+    assert looked(rig).acts == []
+    tier.stage(stores, table, move)
+    stores.ledger.release(claim)
+    [staged] = verdicts(looked(rig), "move")
+    assert f"staged on branch move_{move.move_id}_1" in staged
+    assert "attempt 2" in staged
+    after = place.rows()
+    assert after["moves"] == before["moves"]
+    settled(rig)
+    work(rig)
+    rig.assert_exact()
+
+
+def test_a_move_without_claim_and_files_is_abandoned_with_its_leases_and_branches(place: Scratch):
+    rig = place.rig()
+    rig.produce(20)
+    rig.ingest()
+    stores, table = rig.stores, rig.table.row
+    claim = rig.claim(Stage.TIER)
+    move = tier.plan(stores, table, claim, trigger="test", run_id=None)
+    assert move is not None
+    stores.lake.make_branch(table, move, rig.table.versions()[-1].stream)
+    stores.ledger.release(claim)
+    rig.table.plan(lease=timedelta(milliseconds=1))
+    before = place.rows()
+    report = looked(rig)
+    assert place.rows() == before
+    assert [v.kind for v in report.acts] == ["move", "lease"]
+    done = settled(rig)
+    assert done.settled
+    assert stores.ledger.moves(table, stage=Stage.TIER)[0]["state"] == "ABANDONED"
+    assert stores.upkeep.dead_branches(table) == []
+    assert looked(rig).acts == []
+    work(rig)
+    rig.assert_exact()
+
+
+def test_a_restored_backup_stops_its_workers_and_goes_on_from_kafka(place: Scratch):
+    rig = place.rig()
+    rig.produce(30)
+    work(rig)
+    backup = place.dump()
+    for _ in range(2):
+        rig.produce(20)
+        work(rig)
+    lost = max(m["move_id"] for m in rig.stores.ledger.moves(rig.table.row))
+    place.restore(backup, rig)
+    with pytest.raises(LedgerOlderThanLake, match=r"restored from an older backup.*harness reconcile"):
+        work(rig)
+    before = place.rows()
+    report = looked(rig)
+    assert report.lake.way is Way.KAFKA
+    assert place.rows() == before
+    assert settled(rig).settled
+    rig.produce(10)
+    work(rig)
+    rig.assert_exact()
+    assert min(m["move_id"] for m in rig.stores.ledger.moves(rig.table.row, limit=2)) > lost
+    assert_sound(rig)
+    assert looked(rig).acts == []
+
+
+def test_a_restored_backup_adopts_what_kafka_has_dropped(place: Scratch):
+    rig = place.rig()
+    rig.produce(30)
+    work(rig)
+    rig.produce(7)
+    rig.ingest()  # in the buffer of the backup, in the lake later
+    backup = place.dump()
+    rig.tier()
+    for _ in range(2):
+        rig.produce(20)
+        work(rig)
+    truth = rig.read()
+    forget(rig)
+    place.restore(backup, rig)
+    before = place.rows()
+    report = looked(rig)
+    assert place.rows() == before
+    assert report.lake.way is Way.ADOPT
+    assert len(report.lake.adopted) == 4  # three of tier, and the ingest that came before them
+    assert settled(rig).settled
+    assert rig.read() == truth
+    rig.produce(10)
+    work(rig)
+    rig.assert_exact()
+    assert_sound(rig)
+    assert [v.version for v in rig.table.versions()] == list(range(1, len(rig.table.versions()) + 1))
+
+
+def test_a_restored_open_move_that_was_published_in_the_lost_time_is_adopted_as_itself(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    rig.ingest()
+    claim = rig.claim(Stage.TIER)
+    move = tier.plan(rig.stores, rig.table.row, claim, trigger="test", run_id=None)
+    assert move is not None
+    rig.stores.ledger.release(claim)
+    backup = place.dump()
+    work(rig)
+    rig.produce(5)
+    work(rig)
+    forget(rig)
+    place.restore(backup, rig)
+    assert verdicts(looked(rig), "move") == ["the lake says that it was published"]
+    assert settled(rig).settled
+    states = {m["move_id"]: m["state"] for m in rig.stores.ledger.moves(rig.table.row)}
+    assert states[move.move_id] == "COMMITTED"
+    rig.produce(5)
+    work(rig)
+    rig.assert_exact()
+
+
+def test_records_that_only_the_lost_buffer_had_are_named_and_accepted(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    backup = place.dump()
+    rig.produce(10)
+    work(rig)
+    rig.produce(10)
+    rig.ingest()
+    forget(rig)
+    place.restore(backup, rig)
+    report = looked(rig)
+    [lost] = report.lake.lost
+    assert (lost.partition, lost.low, lost.high) == (0, 20, 30)
+    settled(rig)
+    with pytest.raises(RecordsLost, match="accept-loss"):
+        work(rig)
+    from harness_pipelines.audit.accept_loss import accept_loss
+
+    accept_loss(rig.stores, rig.table.row, partition=0, to=30)
+    rig.produce(10)
+    work(rig)
+    kept = {key: n for key, n in rig.truth.items() if not 20 <= key[1] < 30}
+    assert rig.read() == kept
+
+
+def test_a_backup_restored_beside_the_old_database_must_take_the_warehouse_over(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    place.restore(place.dump(), rig, beside=True)
+    with pytest.raises(WarehouseTaken, match=r"another copy of this ledger, in database rec_.*--take-over"):
+        work(rig)
+    with pytest.raises(WarehouseTaken):
+        looked(rig)
+    report = look(rig.stores, rig.table.row, take_over=True)
+    assert [v.act for v in report.acts] == ["take the warehouse over"]
+    with pytest.raises(WarehouseTaken):
+        looked(rig)
+    assert settle(rig.stores, rig.table.row, report, take_over=True).settled
+    rig.produce(10)
+    work(rig)
+    rig.assert_exact()
+
+
+def test_a_second_database_at_one_warehouse_is_refused_by_name(place: Scratch):
+    rig = place.rig(partitions=1)
+    first = place.database
+    place.lose()
+    with pytest.raises(
+        WarehouseTaken, match=rf"belongs to the ledger [0-9a-f-]+ in database {first} at .*{place.database}"
+    ):
+        place.rig(partitions=1)
+    assert rig.name not in [t.name for t in place.harness.tables()]
+
+
+def test_a_ledger_that_somebody_works_on_is_not_brought_up_to_the_lake(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    backup = place.dump()
+    rig.produce(10)
+    work(rig)
+    place.restore(backup, rig)
+    claim = rig.claim(Stage.EXPIRE)
+    before = place.rows()
+    with pytest.raises(HarnessError, match=rf"expire by {claim.holder}.*nothing was changed"):
+        settled(rig)
+    assert place.rows() == before
+    rig.stores.ledger.release(claim)
+    assert settled(rig).settled

@@ -1,0 +1,202 @@
+"""A database that is lost, and rows of another writer: what the lake alone can give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from click.testing import CliRunner
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table as IcebergTable
+
+from harness_pipelines.audit.reconcile_foreign import ForeignRefused, accept_foreign, find_foreign
+from harness_pipelines.audit.reconcile_rebuild import SchemaDiffers, plan_rebuild, rebuild
+from harness_pipelines.cli.main import cli
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.spec.load import dump_spec
+from harness_pipelines.stores.catalog import _sqlalchemy_url
+from harness_pipelines.stores.errors import TopicRecreated
+from harness_pipelines.stores.lake import ForeignFiles
+from harness_pipelines_tests.rig import TableRig
+
+from .scratch import Scratch, assert_sound, forget, work
+
+
+def rebuilt(place: Scratch, rig: TableRig) -> dict[str, Any]:
+    plan = plan_rebuild(place.harness.stores, rig.table.spec)
+    rebuild(place.harness.stores, plan)
+    place.resume(rig)
+    return plan.to_json()
+
+
+def test_a_lost_database_is_rebuilt_from_lake_and_kafka(place: Scratch):
+    rig = place.rig()
+    for count in (20, 10):
+        rig.produce(count)
+        work(rig)
+    rig.produce(5)
+    rig.ingest()  # only the lost buffer has them, and Kafka
+    place.lose()
+    shown = rebuilt(place, rig)
+    assert [(p["stream_hi"], p["rows"]) for p in shown["partitions"]] == [(30, 30), (30, 30)]
+    assert [(r["low"], r["high"]) for r in shown["again"]] == [(30, 35), (30, 35)]
+    assert shown["lost"] == []
+    rig.produce(5)
+    work(rig)
+    rig.assert_exact()
+    assert_sound(rig)
+
+
+def test_a_lost_database_and_a_log_that_was_dropped_leave_what_the_lake_has_and_name_the_rest(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(20)
+    work(rig)
+    in_lake = rig.read()
+    rig.produce(5)
+    rig.ingest()
+    forget(rig)
+    place.lose()
+    assert rebuilt(place, rig)["lost"] == [{"partition": 0, "low": 20, "high": 25}]
+    assert rig.read() == in_lake
+    with pytest.raises(HarnessError, match=r"retention removed \[20, 25\)"):
+        work(rig)
+
+
+def test_a_rebuild_goes_by_the_topic_and_the_columns_that_the_lake_names(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(5)
+    work(rig)
+    place.lose()
+    stores, spec = place.harness.stores, rig.table.spec
+    other = spec.model_copy(update={"columns": spec.columns[:-1]})
+    with pytest.raises(SchemaDiffers, match=r"columns.*: s; nothing was changed"):
+        plan_rebuild(stores, other)
+    rig.kafka.delete(rig.topic)
+    rig.kafka.create(1, topic=rig.topic)
+    with pytest.raises(TopicRecreated):
+        plan_rebuild(stores, spec)
+
+
+def test_the_command_says_what_it_would_rebuild_and_then_does(place: Scratch, tmp_path: Path):
+    rig = place.rig(partitions=1)
+    rig.produce(5)
+    work(rig)
+    place.lose()
+    file = tmp_path / "table.yaml"
+    file.write_text(yaml.safe_dump(dump_spec(rig.table.spec)))
+    assert "say --dry-run" in command(place, str(file), "--rebuild", code=2)
+    before = place.rows()
+    said = command(place, str(file), "--rebuild", "--dry-run")
+    assert "partition 0: the lake has [0, 5), 5 rows" in said
+    assert place.rows() == before
+    command(place, str(file), "--rebuild", "--yes")
+    place.resume(rig)
+    rig.produce(5)
+    work(rig)
+    rig.assert_exact()
+    assert "nothing to settle" in command(place, rig.name, "--dry-run")
+    assert "nothing is to be rebuilt" in command(place, str(file), "--rebuild", "--dry-run", code=1)
+
+
+def command(place: Scratch, *arguments: str, code: int = 0) -> str:
+    settings = place.settings
+    env = {
+        "HARNESS_HOME": str(settings.home),
+        "HARNESS_DSN": settings.dsn,
+        "HARNESS_KAFKA": settings.kafka,
+        "HARNESS_SPARK": settings.spark,
+        "HARNESS_WAREHOUSE": settings.warehouse,
+    }
+    result = CliRunner().invoke(cli, ["reconcile", *arguments], env=env)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+# -- rows of another writer ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def foreign(place: Scratch, rig: TableRig) -> Iterator[IcebergTable]:
+    """The stream view as another engine's catalog gives it."""
+    catalog = SqlCatalog("harness", uri=_sqlalchemy_url(place.dsn), warehouse=place.warehouse)
+    try:
+        yield catalog.load_table((rig.table.spec.namespace, rig.table.row.stream_view))
+    finally:
+        catalog.close()
+
+
+def stranger(number: int, **changes: Any) -> Mapping[str, Any]:
+    coordinates = {"_kafka_partition": 0, "_kafka_offset": number, "_kafka_timestamp": datetime(2026, 1, 1, tzinfo=UTC)}
+    return {"id": number, "n": 1, "s": "foreign", **coordinates, "_op": "put", "_schema_version": 1, **changes}
+
+
+def append(place: Scratch, rig: TableRig, *rows: Mapping[str, Any]) -> None:
+    with foreign(place, rig) as view:
+        view.append(pa.Table.from_pylist([dict(row) for row in rows], schema=view.schema().as_arrow()))
+
+
+def seen_by_others(place: Scratch, rig: TableRig) -> list[tuple[int, int, int]]:
+    with foreign(place, rig) as view:
+        found = view.scan().to_arrow()
+    names = ("_kafka_partition", "_kafka_offset", "id")
+    return sorted(zip(*(found.column(name).to_pylist() for name in names), strict=True))
+
+
+def test_foreign_rows_are_taken_over_under_a_partition_of_their_own_and_the_table_goes_on(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    append(place, rig, stranger(3), stranger(900))  # one at a place that the log has, one above it
+    rig.produce(5)
+    with pytest.raises(ForeignFiles, match="--accept-foreign"):
+        work(rig)
+    before = place.rows()
+    found = find_foreign(rig.stores, rig.table.row)
+    assert (found.rows, found.low) == (2, 0)
+    assert place.rows() == before
+    taken = accept_foreign(rig.stores, rig.table.row, found)
+    assert taken.version == rig.table.versions()[-1].version
+    assert find_foreign(rig.stores, rig.table.row).rows == 0
+    work(rig)
+    rig.assert_exact()  # a read shows the records of the topic
+    assert [row for row in seen_by_others(place, rig) if row[0] < 0] == [(-1, 0, 3), (-1, 1, 900)]
+    assert_sound(rig)
+    append(place, rig, stranger(7))
+    accept_foreign(rig.stores, rig.table.row, find_foreign(rig.stores, rig.table.row))
+    assert [row for row in seen_by_others(place, rig) if row[0] < 0] == [(-1, 0, 3), (-1, 1, 900), (-1, 2, 7)]
+    rig.produce(5)
+    work(rig)
+    rig.assert_exact()
+    assert_sound(rig)
+
+
+def test_what_another_writer_removed_is_not_taken_over(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    with foreign(place, rig) as view:
+        view.delete("_kafka_offset < 5")
+    before = place.rows()
+    with pytest.raises(
+        ForeignRefused, match=rf"removed 1 files.*nothing was changed.*harness revert {rig.name} --to 2"
+    ):
+        find_foreign(rig.stores, rig.table.row)
+    assert place.rows() == before
+
+
+def test_rows_that_came_after_the_look_are_not_taken_over_unseen(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    append(place, rig, stranger(1))
+    found = find_foreign(rig.stores, rig.table.row)
+    append(place, rig, stranger(2))
+    with pytest.raises(ForeignRefused, match="look again"):
+        accept_foreign(rig.stores, rig.table.row, found)
+    assert rig.table.versions()[-1].version == 2

@@ -1,0 +1,1 @@
+"""The protocol, model-checked: every interleaving of small cases, run through the functions that the stages call."""

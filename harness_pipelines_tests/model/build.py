@@ -1,0 +1,244 @@
+"""Small ints of the models to the values of the protocol, and the protocol's verdicts as plain results.
+
+Everything here calls the real functions; results are cached, because a model asks the same small questions often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import NamedTuple
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.claims import Claim, Stage, check_claim, may_take
+from harness_pipelines.protocol.moves import Move, MoveState, check_open, took_effect
+from harness_pipelines.protocol.reverts import Held, check_revert, fenced, plan_revert, reverted
+from harness_pipelines.protocol.versions import (
+    Version,
+    View,
+    advance_stream,
+    check_base,
+    kept_versions,
+    trim_floor,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+GRACE, RETENTION = timedelta(minutes=10), timedelta(hours=24)
+_ALIVE, _ENDED = NOW + timedelta(minutes=1), NOW
+_AGED, _SETTLED, _FRESH = NOW - timedelta(hours=30), NOW - timedelta(minutes=20), NOW - timedelta(minutes=1)
+PLANNED, COMMITTED, ABANDONED = MoveState.PLANNED.value, MoveState.COMMITTED.value, MoveState.ABANDONED.value
+Vec = tuple[int, ...]  #: an offset per partition
+
+
+class ClaimRow(NamedTuple):
+    """A row of ``claims``: *holder* is a worker's index, -1 somebody who is gone."""
+
+    holder: int
+    epoch: int
+    alive: bool  #: the lease has not ended
+
+
+class MoveRow(NamedTuple):
+    """A row of ``moves``; its number is its place in the table."""
+
+    lo: int
+    hi: int
+    base: int
+    state: str
+    attempt: int
+    epoch: int
+    effects: int = 0  #: how often it took effect
+
+
+def verdict(ask: Callable[[], object]) -> str | None:
+    """The name of the refusal, ``None`` if there is none."""
+    try:
+        ask()
+    except HarnessError as refused:
+        return type(refused).__name__
+    return None
+
+
+def vector(values: Vec) -> dict[int, int]:
+    return dict(enumerate(values))
+
+
+# -- claims -------------------------------------------------------------------------------------------------
+
+
+def _claim(holder: int, epoch: int, alive: bool) -> Claim:
+    until = _ALIVE if alive else _ENDED
+    return Claim(table_id=1, stage=Stage.TIER, shard=0, holder=str(holder), epoch=epoch, lease_until=until)
+
+
+@cache
+def free(row: ClaimRow) -> bool:
+    """May a thief take the claim?"""
+    return may_take(_claim(*row), now=NOW)
+
+
+@cache
+def fenced_out(holder: int, epoch: int, row: ClaimRow) -> str | None:
+    """Does the fence refuse the claim of *epoch* that *holder* believes to have?"""
+    return verdict(lambda: check_claim(_claim(holder, epoch, True), _claim(*row), now=NOW))
+
+
+# -- moves --------------------------------------------------------------------------------------------------
+
+
+@cache
+def move(number: int, row: MoveRow, stage: Stage = Stage.TIER) -> Move:
+    return Move(
+        move_id=number,
+        table_id=1,
+        stage=stage,
+        shard=0,
+        lo={0: row.lo},
+        hi={0: row.hi},
+        base_version=row.base,
+        schema_version=1,
+        state=MoveState(row.state),
+        attempt=row.attempt,
+        epoch=row.epoch,
+    )
+
+
+@cache
+def closed(number: int, mine: MoveRow, current: MoveRow) -> str | None:
+    """Is the attempt *mine* not the open one any more?"""
+    return verdict(lambda: check_open(move(number, mine), move(number, current)))
+
+
+@cache
+def took(number: int, mine: MoveRow, current: MoveRow) -> bool:
+    return took_effect(move(number, mine), move(number, current))
+
+
+# -- versions -----------------------------------------------------------------------------------------------
+
+
+class Published(NamedTuple):
+    """A row of ``versions``; its number is its place in the table, from 1 on."""
+
+    stream_hi: Vec
+    buffer_hi: Vec
+    snapshot: int
+    files: Vec = ()  #: what its stream view holds: offsets, or names of files
+    revert_of: int = 0
+
+
+@cache
+def version(number: int, row: Published, committed_at: datetime = NOW) -> Version:
+    bounds = zip(row.stream_hi, row.buffer_hi, strict=True)
+    return Version(
+        table_id=1,
+        version=number,
+        stream=View(metadata=f"{number}.json", snapshot=row.snapshot),
+        schema_version=1,
+        bounds={p: Bounds(start=0, batch_hi=0, stream_hi=s, buffer_hi=b) for p, (s, b) in enumerate(bounds)},
+        move_id=None,
+        committed_at=committed_at,
+        revert_of=row.revert_of or None,
+    )
+
+
+@cache
+def versions(rows: tuple[Published, ...], settled: int = 0, aged: int = 0, first: int = 1) -> tuple[Version, ...]:
+    """Rows ``first..`` as versions; *settled* of all are older than the grace, *aged* of them than the retention."""
+    made = []
+    for at, row in enumerate(rows):
+        age = _AGED if at < aged else _SETTLED if at < settled else _FRESH
+        made.append(version(at + 1, row, age + timedelta(seconds=at)))
+    return tuple(made[first - 1 :])
+
+
+@cache
+def foreign(row: Published, number: int, base_snapshot: int) -> str | None:
+    """Is the snapshot that was built on not the one that the head published?"""
+    return verdict(lambda: check_base(version(number, row), base_snapshot))
+
+
+@cache
+def advanced(number: int, head: Published, taken: MoveRow, buffer_hi: int) -> tuple[int, int] | str:
+    """``(stream_hi, buffer_hi)`` of the version after *head*, or the refusal."""
+    try:
+        made = advance_stream(
+            version(number, head),
+            move(1, taken),
+            stream=View(metadata="", snapshot=0),
+            buffer_hi={0: buffer_hi},
+            starts={0: 0},
+            now=NOW,
+        )
+    except HarnessError as refused:
+        return type(refused).__name__
+    return made.bounds[0].stream_hi, made.bounds[0].buffer_hi
+
+
+@cache
+def kept_from(rows: tuple[Published, ...], aged: int) -> int:
+    """The oldest version that the retention keeps."""
+    return kept_versions(versions(rows, aged, aged), retention=RETENTION, now=NOW)[0].version
+
+
+@cache
+def floor(rows: tuple[Published, ...], settled: int, leased: Vec = (), aged: int = 0, first: int = 1) -> Vec:
+    """The trim floor with the versions *leased*; the first *aged* versions are not retained any more."""
+    known = versions(rows, settled, aged, first)
+    every = versions(rows, settled, aged)
+    kept = kept_versions(known, retention=RETENTION, now=NOW)
+    found = trim_floor(known, [every[v - 1] for v in leased], retained=kept, grace=GRACE, now=NOW)
+    return tuple(found[p] for p in range(len(rows[0].stream_hi)))
+
+
+class Revert(NamedTuple):
+    """What a revert may do and does, as `protocol.reverts` says."""
+
+    refused: str | None
+    closes: tuple[int, ...]  #: numbers of the moves that are abandoned
+    claim: ClaimRow  #: as it is left
+
+
+@cache
+def revert(
+    rows: tuple[Published, ...],
+    target: int,
+    hot_from: int,
+    moves: tuple[MoveRow, ...],
+    claim: ClaimRow,
+    retained_from: int = 1,
+) -> Revert:
+    """A revert of the head to version *target*, with the buffer from *hot_from* on."""
+    known = versions(rows)
+    plan = plan_revert(
+        known[-1],
+        known[target - 1],
+        known[retained_from - 1 :],
+        Held(retained_from=retained_from, hot="buffer", hot_from={0: hot_from}),
+        starts={0: 0},
+        moves=[move(number, row) for number, row in enumerate(moves)],
+        claims=[_claim(*claim)],
+    )
+    left = claim
+    if plan.claims:
+        after = fenced(plan.claims[0], now=NOW)
+        left = ClaimRow(int(after.holder), after.epoch, after.lease_until > NOW)
+    return Revert(verdict(lambda: check_revert(plan)), tuple(m.move_id for m in plan.open_moves), left)
+
+
+@cache
+def after_revert(rows: tuple[Published, ...], target: int, buffer_hi: int) -> tuple[int, int]:
+    """``(stream_hi, buffer_hi)`` of the version that a revert to *target* publishes."""
+    known = versions(rows)
+    made = reverted(
+        known[-1],
+        known[target - 1],
+        stream=View(metadata="", snapshot=0),
+        buffer_hi={0: buffer_hi},
+        starts={0: 0},
+        move_id=1,
+        now=NOW,
+    )
+    return made.bounds[0].stream_hi, made.bounds[0].buffer_hi

@@ -1,0 +1,136 @@
+"""Seeded faults: each takes something out of the protocol, or does it wrong, and must be found by a model.
+
+A mutant with several names takes out layers that back each other: each alone is caught by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines_tests.model.files import Files
+from harness_pipelines_tests.model.ingest import Ingest
+from harness_pipelines_tests.model.ingest import Left as IngestLeft
+from harness_pipelines_tests.model.moves import Left, Moves
+from harness_pipelines_tests.model.reading import Reading
+
+AnyModel = Any  #: one of these four; each has states of its own
+FAULTS = Moves(Left(crashes=1, ends=1, lost=1), records=1, name="moves: faults")
+HALVES = Moves(Left(ends=1, failures=1), name="moves: abandoned")
+REVERTS = Moves(Left(reverts=1), name="moves: reverts")
+REVERTS_SLOW = Moves(Left(ends=1, reverts=1), records=1, name="moves: reverts, two workers")
+PUBLISHERS = Moves(Left(ends=1, compactions=1), name="moves: two publishers")
+FOREIGN = Moves(Left(foreign=1, reverts=1), workers=1, name="moves: foreign writer")
+SEGMENTS = Ingest(IngestLeft(crashes=1, ends=1, lost=1, rotations=1), name="ingest: segments")
+SCHEMAS = Ingest(IngestLeft(ends=1, evolutions=1), name="ingest: schema publish")
+READS = Reading(name="reading: two partitions")
+READS_LONG = Reading(ends=(2,), rotations=2, name="reading: three segments")
+FILES = Files(name="files: old reads")
+FILES_MOVES = Files(readers=0, name="files: open moves")
+FILES_CRASH = Files(records=1, crashes=1, readers=0, name="files: abandoned moves")
+FILES_REVERT = Files(records=1, reverts=1, readers=0, name="files: reverts")
+
+#: What the suite explores; each holds without a mutant.
+SUITE: tuple[AnyModel, ...] = (
+    *(FAULTS, HALVES, REVERTS, REVERTS_SLOW, PUBLISHERS, FOREIGN),
+    *(SEGMENTS, SCHEMAS, READS, READS_LONG, FILES, FILES_MOVES, FILES_CRASH, FILES_REVERT),
+)
+STATES_MAX = 120_000  #: of a model of the suite
+#: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
+LARGE: tuple[AnyModel, ...] = (
+    Moves(Left(crashes=1, ends=1, lost=1), name="moves: faults, large"),
+    Moves(Left(crashes=1, ends=1, failures=1), name="moves: abandoned, large"),
+    Moves(Left(ends=1, reverts=1), name="moves: reverts, large"),
+    Moves(Left(crashes=2, ends=1), records=1, name="moves: two crashes"),
+    Ingest(IngestLeft(crashes=2, ends=1, lost=1, rotations=1, evolutions=1), name="ingest: large"),
+    Ingest(IngestLeft(crashes=1, ends=1, rotations=2), records=3, name="ingest: three records"),
+    Reading(ends=(2, 1), rotations=2, name="reading: large"),
+    Files(records=2, compactions=1, reverts=1, crashes=1, name="files: large"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One fault: the models' switches that it sets, the model that must find it, and the invariant that it breaks."""
+
+    stage: Stage | None  #: whose step it is in; ``None`` is a reader's
+    switches: tuple[str, ...]
+    model: AnyModel
+    breaks: str  #: how the violated invariant begins
+
+    def mutated(self) -> Any:
+        return replace(self.model, bad=frozenset(self.switches))
+
+
+INGEST, TIER, EXPIRE, REVERT = Stage.INGEST, Stage.TIER, Stage.EXPIRE, Stage.REVERT
+MUTANTS: Mapping[str, Mutant] = {
+    # -- ingest
+    "ingest commits without a fence": Mutant(INGEST, ("unfenced",), SEGMENTS, "S5"),
+    "ingest reads its claim plainly": Mutant(INGEST, ("claim_read_plainly",), SEGMENTS, "S5"),
+    "the ingest fence judges by now()": Mutant(INGEST, ("fence_by_now",), SEGMENTS, "S5"),
+    "an ingest thief looks only once": Mutant(INGEST, ("thief_looks_once",), SEGMENTS, "S5"),
+    "blind retry of an ingest unit": Mutant(INGEST, ("blind_retry", "range_unchecked"), SEGMENTS, "S1"),
+    "ingest checks neither claim nor range": Mutant(INGEST, ("unfenced", "range_unchecked"), SEGMENTS, "S1"),
+    "ingest writes to a closed segment": Mutant(INGEST, ("closed_segment_written",), SEGMENTS, "S1/S13"),
+    "a segment is closed without waiting": Mutant(INGEST, ("close_without_waiting",), SEGMENTS, "S1/S13"),
+    "writers do not share the segment's row": Mutant(INGEST, ("segment_not_shared",), SEGMENTS, "S1/S13"),
+    "ingest does not look at the schema": Mutant(
+        INGEST, ("schema_unchecked", "closed_segment_written"), SCHEMAS, "S22"
+    ),
+    "a segment ahead of tier is retired": Mutant(EXPIRE, ("retire_ahead_of_tier",), SEGMENTS, "S1/S13"),
+    # -- tier
+    "tier publishes without a fence": Mutant(TIER, ("unfenced",), FAULTS, "S5"),
+    "tier reads its claim plainly": Mutant(TIER, ("claim_read_plainly",), FAULTS, "S5"),
+    "the tier fence judges by now()": Mutant(TIER, ("fence_by_now",), FAULTS, "S5"),
+    "a tier thief looks only once": Mutant(TIER, ("thief_looks_once",), FAULTS, "S5"),
+    "a move is planned without a fence": Mutant(TIER, ("plan_unfenced",), FAULTS, "S5"),
+    "two moves of one stage are open": Mutant(TIER, ("two_open_moves", "plan_unfenced"), FAULTS, "S8"),
+    "an attempt is taken without a fence": Mutant(TIER, ("attempt_unfenced",), FAULTS, "S5"),
+    "a move is closed without a fence": Mutant(TIER, ("close_unfenced",), HALVES, "S5"),
+    "a later attempt works out its range anew": Mutant(TIER, ("retry_recomputes",), HALVES, "S25"),
+    "blind retry of a publish": Mutant(
+        TIER, ("blind_retry", "closed_move_published", "range_unchecked"), FAULTS, "S1/S2"
+    ),
+    "a closed move is published": Mutant(TIER, ("closed_move_published", "unfenced"), HALVES, "S9"),
+    "the outcome is judged without the locks": Mutant(TIER, ("resolve_unlocked",), FAULTS, "S24"),
+    "attempts share a branch": Mutant(TIER, ("branch_shared",), FAULTS, "S1/S2"),
+    "the version row comes from a stale copy": Mutant(
+        TIER, ("version_from_stale_copy", "pointer_not_compared", "foreign_taken_over"), PUBLISHERS, "S3"
+    ),
+    "the pointer is swapped without comparing": Mutant(
+        TIER, ("pointer_not_compared", "foreign_taken_over"), PUBLISHERS, "S7"
+    ),
+    "another writer's rows are taken over": Mutant(TIER, ("foreign_taken_over",), FOREIGN, "S7"),
+    # -- expire
+    "trim ignores leases": Mutant(EXPIRE, ("leases_ignored",), READS, "S10"),
+    "trim decides before it has the lock": Mutant(EXPIRE, ("decided_before_lock",), READS, "S10"),
+    "trim goes by what ingest has": Mutant(EXPIRE, ("floor_of_ingest",), READS, "S13"),
+    "trim goes by the fastest partition": Mutant(EXPIRE, ("floor_of_fastest_partition",), READS, "S13"),
+    "trim does not wait a grace": Mutant(EXPIRE, ("trim_without_grace",), REVERTS, "S34"),
+    "trim forgets that a revert lowered the lake": Mutant(EXPIRE, ("trim_forgets_reverts",), REVERTS, "S13"),
+    "trim forgets old reads": Mutant(EXPIRE, ("trim_forgets_old_reads",), FILES, "S13"),
+    "leases do not reach files": Mutant(EXPIRE, ("leases_do_not_reach",), FILES, "S10"),
+    "what answers for a leased version is not reached": Mutant(EXPIRE, ("answering_not_reached",), FILES, "S10"),
+    "only the head reaches files": Mutant(EXPIRE, ("only_the_head_reaches",), FILES, "S10"),
+    "the base of an open move is not reached": Mutant(EXPIRE, ("bases_not_reached",), FILES_MOVES, "S10"),
+    "files of open moves are condemned": Mutant(EXPIRE, ("open_moves_ignored",), FILES_CRASH, "S27"),
+    "files are deleted without a second look": Mutant(EXPIRE, ("deleted_without_recheck",), FILES, "S10"),
+    "files are deleted when they are condemned": Mutant(EXPIRE, ("deleted_without_grace",), FILES, "S11"),
+    # -- revert
+    "a revert leaves moves open": Mutant(REVERT, ("revert_leaves_moves",), REVERTS, "S6"),
+    "a revert leaves claims": Mutant(REVERT, ("revert_keeps_claims",), REVERTS, "S6"),
+    "a revert goes below what the buffer holds": Mutant(REVERT, ("revert_below_buffer",), REVERTS, "S13"),
+    "a revert looks at the buffer before its lock": Mutant(REVERT, ("revert_unchecked_lock",), REVERTS, "S13"),
+    "a revert to a version that is not retained": Mutant(REVERT, ("revert_to_unretained",), FILES_REVERT, "S10"),
+    # -- readers
+    "a reader looks before it leases": Mutant(None, ("look_before_lease",), READS, "S10"),
+    "a reader takes no trim lock": Mutant(None, ("reader_without_lock",), READS, "S10"),
+    "pointer and bounds are read in two statements": Mutant(None, ("two_statements",), READS, "S2"),
+    "segments are listed before the bounds": Mutant(None, ("segments_listed_before",), READS, "S2"),
+    "a tier is not limited by the bounds": Mutant(None, ("tiers_unbounded",), READS, "S2"),
+    "a read does not check its lease, a missing segment is empty": Mutant(
+        None, ("lease_unchecked", "missing_is_empty"), READS, "S2"
+    ),
+}

@@ -1,0 +1,35 @@
+"""What each stage brings along: its steps in the models and the rules of `harness fsck` that see it go wrong.
+
+A stage that is added to `Stage` is added here; `unit/test_stage_gate.py` says what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness_pipelines.protocol.claims import Stage
+
+#: Actions of the models, each taken in the suite's explorations.
+STEPS: Mapping[Stage, tuple[str, ...]] = {
+    Stage.INGEST: (
+        *("ingest.take_claim", "ingest.poll", "ingest.share", "ingest.write", "ingest.commit", "ingest.refresh"),
+        *("ingest.rotate", "ingest.close", "ingest.release"),
+    ),
+    Stage.TIER: (
+        *("tier.take_claim", "tier.find", "tier.choose", "tier.plan", "tier.take_attempt", "tier.stage", "tier.build"),
+        *("tier.lock", "tier.fence", "tier.commit", "tier.resolve", "tier.close", "tier.release"),
+    ),
+    Stage.EXPIRE: (
+        *("expire.lock", "expire.delete_leases", "expire.retire", "expire.drop", "expire.trim", "expire.drop_branches"),
+        *("expire.look_reached", "expire.condemn", "expire.recheck", "expire.delete", "expire.abandon"),
+    ),
+    Stage.REVERT: ("revert.build", "revert.publish", "revert.refused"),
+}
+
+#: Invariants of which `harness fsck` has a rule.
+FSCK_RULES: Mapping[Stage, tuple[str, ...]] = {
+    Stage.INGEST: ("S1", "S6", "S13", "S22"),
+    Stage.TIER: ("S3", "S7", "S8", "S9", "S37"),
+    Stage.EXPIRE: ("S10", "S11"),
+    Stage.REVERT: ("S3", "S34"),
+}

@@ -1,0 +1,106 @@
+"""The models run the functions that the stages run: a fault in one of these is found too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness_pipelines.protocol import reads
+from harness_pipelines.protocol.bounds import lowest
+from harness_pipelines.protocol.segments import may_hold
+from harness_pipelines_tests.model import build, files, ingest, moves, mutants, reading
+from harness_pipelines_tests.model.explorer import explore
+from harness_pipelines_tests.model.mutants import STATES_MAX, AnyModel
+
+
+def passes(*_: Any, **__: Any) -> None:
+    """A check that refuses nothing."""
+
+
+def longer(move: Any, *, epoch: int) -> Any:
+    return replace(move, attempt=move.attempt + 1, epoch=epoch, hi={0: move.hi[0] + 1})
+
+
+def skipping(bounds: Any, *, offsets_max: int) -> Any:
+    lag = {p: b for p, b in bounds.items() if b.buffer_hi > b.stream_hi}
+    return {p: b.stream_hi + 1 for p, b in lag.items()}, {p: b.buffer_hi + 1 for p, b in lag.items()}
+
+
+def floor_of_settled(versions: Any, leased: Any, *, retained: Any, grace: Any, now: Any) -> Any:
+    """The trim floor without the versions within the grace: a revert among them is forgotten."""
+    settled = [v for v in versions if v.committed_at <= now - grace]
+    return lowest(v.stream_hi for v in (*(settled[-1:] or versions[:1]), *leased))
+
+
+#: The rule as a module of the models names it, what it is replaced by, who finds it, and by which invariant.
+FAULTS: dict[str, tuple[Any, str, Callable[..., Any], AnyModel, str]] = {
+    "check_claim refuses nobody": (build, "check_claim", passes, mutants.FAULTS, "S5"),
+    "may_take allows all": (build, "may_take", lambda *_, **__: True, mutants.FAULTS, "S5"),
+    "next_attempt takes more": (moves, "next_attempt", longer, mutants.HALVES, "S25"),
+    "plan_ranges leaves one out": (moves, "plan_ranges", skipping, mutants.FAULTS, "S6"),
+    "check_base refuses nothing": (build, "check_base", passes, mutants.FOREIGN, "S7"),
+    "trim_floor forgets a revert": (build, "trim_floor", floor_of_settled, mutants.REVERTS, "S"),
+    "check_revert refuses nothing": (build, "check_revert", passes, mutants.REVERTS, "S13"),
+    "a revert fences nobody": (build, "fenced", lambda claim, *, now: claim, mutants.REVERTS, "S6"),
+    "may_retire allows all": (ingest, "may_retire", lambda high, _: high is not None, mutants.SEGMENTS, "S1/S13"),
+    "check_writable refuses nothing": (ingest, "check_writable", passes, mutants.SEGMENTS, "S1/S13"),
+    "retirable ignores the floor": (
+        reading,
+        "retirable",
+        lambda segments, _: [s for s in segments if s.state == "closed"],
+        mutants.READS,
+        "S13",
+    ),
+    "a segment is named for an idle partition": (
+        reads,
+        "needed",
+        lambda segments, low: [s for s in segments if s.state != "retired" and may_hold(s.max_hi, low)],
+        mutants.READS,
+        "S10",
+    ),
+    "reached_versions forgets who answers": (
+        files,
+        "reached_versions",
+        lambda known, *, retained_from, leased, bases: [
+            v for v in known if v.version >= retained_from or v.version in {*leased, *bases}
+        ],
+        mutants.FILES,
+        "S10",
+    ),
+    "condemned_before ignores open moves": (
+        files,
+        "condemned_before",
+        lambda *, oldest_open, grace, now: now - grace,
+        mutants.FILES_CRASH,
+        "S27",
+    ),
+}
+
+
+def _forget() -> None:
+    """Empty the caches of what the rules answered."""
+    for module in (build, ingest, reading, files):
+        for value in vars(module).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    _forget()
+    yield
+    _forget()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_a_rule_of_the_protocol_is_found(name: str, monkeypatch: pytest.MonkeyPatch):
+    module, rule, faulty, model, breaks = FAULTS[name]
+    monkeypatch.setattr(module, rule, faulty)
+
+    report = explore(model, only=breaks, states_max=STATES_MAX, liveness=False)
+
+    assert report.violation is not None, name
+    assert report.violation.startswith(breaks)
