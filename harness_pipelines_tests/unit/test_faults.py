@@ -94,3 +94,9 @@ def test_threads_that_reach_a_point_together_trigger_it_once():
     for thread in threads:
         thread.join()
     assert len(acted) == 1
+
+
+def test_the_documentation_has_the_table_of_points():
+    page = Path(__file__).parents[2] / "docs" / "explanation" / "what-can-go-wrong.md"
+    found = [line for line in page.read_text().splitlines() if line.startswith("| `") and "." in line.split("`")[1]]
+    assert found == [f"| `{name}` | {point.where} | {point.recovery} |" for name, point in faults.POINTS.items()]
