@@ -10,6 +10,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.predicate import TRUE
 from harness_pipelines.read.selection import Selection, Work, work_of
@@ -112,7 +113,7 @@ class ArrowReader:
             )
             yield from scan(part.metadata, query, stats.lake)
         yield from buffered
-        if work.tail and plan.tail is not None and self.tail_rows is not None:
+        if work.tail and plan.tail is not None:
             yield from self._tail(plan.tail, work, stats)
 
     def _buffered(self, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
@@ -138,7 +139,8 @@ class ArrowReader:
             yield _of(found)
 
     def _tail(self, tail: TailPart, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
-        assert self.tail_rows is not None
+        if self.tail_rows is None:
+            raise UsageError(f"the plan of {work.table} has a Kafka part: give `tail_rows`, which reads it")
         low = {p: run[0] for p, run in work.tail.items()}
         high = {p: run[1] for p, run in work.tail.items()}
         table = self.tail_rows(TailPart(topic=tail.topic, low=low, high=high))

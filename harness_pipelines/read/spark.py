@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.predicate import TRUE
 from harness_pipelines.read.selection import Selection, Work, work_of
@@ -84,7 +85,9 @@ def _frames(
             where=work.where,
         )
         yield lake_frame(spark, part.metadata, query)
-    if work.tail and plan.tail is not None and tail_frame is not None:
+    if work.tail and plan.tail is not None:
+        if tail_frame is None:
+            raise UsageError(f"the plan of {work.table} has a Kafka part: give `tail_frame`, which reads it")
         low = {p: run[0] for p, run in work.tail.items()}
         high = {p: run[1] for p, run in work.tail.items()}
         tail = tail_frame(spark, TailPart(topic=plan.tail.topic, low=low, high=high))

@@ -99,5 +99,5 @@ def test_a_worker_stopped_inside_a_transaction_holds_the_table_no_longer_than_th
 def test_recovery_is_timed_from_the_death_to_a_table_that_moves_again(ground: Ground):
     [(name, recovery)] = matrix.recovery_times(ground, points=["ingest.in_transaction"], times=1).items()
     assert name == "ingest.in_transaction"
-    assert recovery.p50_s == recovery.max_s
-    assert ground.lease_s - 0.5 < recovery.max_s
+    assert recovery.times == 1
+    assert 0 < recovery.p50_s == recovery.max_s

@@ -13,7 +13,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.errors import HarnessError
+from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.plan import ReadPlan, SegmentRef, StreamPart, TailPart
 from harness_pipelines.read.arrow import ArrowReader, ReadResult, ReadStats, read_arrow
 from harness_pipelines.read.explain import analyzed, explain
@@ -333,6 +333,8 @@ def test_rows_of_the_tail_are_filtered_and_projected_like_all_others(union):
     expected = [(0, o) for o in range(399, 410)] + [(1, 399)] + [(2, o) for o in range(399, 405) if o != 404]
     assert coordinates_of(found) == expected
     assert asked == [TailPart(topic="t", low={0: 400, 2: 400}, high={0: 410, 2: 405})]
+    with pytest.raises(UsageError, match="has a Kafka part"):  # rather than fewer rows
+        read_arrow(plan, union, check_lease=alive)
 
 
 def test_an_empty_table_has_its_columns(world):

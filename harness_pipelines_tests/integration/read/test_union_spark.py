@@ -250,6 +250,8 @@ def test_the_tail_comes_from_the_hook(union, spark):
     ).toArrow()  # fmt: skip
 
     assert coordinates_of(found) == [(0, o) for o in range(399, 410) if o != 405] + [(1, 399), (2, 399)]
+    with pytest.raises(UsageError, match="has a Kafka part"):  # rather than fewer rows
+        to_spark(spark, plan, union)
 
 
 @pytest.fixture
