@@ -56,7 +56,7 @@ class Reverts:
 
     def commit(self, to: int | None, build: BuildRevert) -> Version:
         """Publish the version that restores *to*. Raises: VersionGone, RevertRefused; never with an unknown outcome."""
-        move_id = int(self._database.rows("revert/reserve_move")[0]["move_id"])
+        move_id = self._reserve(to)
         for _ in range(OPTIMISTIC_BUILDS):
             planned = self.plan(to)
             check_revert(planned)
@@ -67,6 +67,14 @@ class Reverts:
             except PointerMoved as moved:
                 log.info("revert.pointer_moved", table=self._table.name, detail=str(moved))
         return self._commit_known(to, move_id, build)
+
+    def _reserve(self, to: int | None) -> int:
+        """Record that a revert was begun, before a file names it; it counts as abandoned until it commits."""
+        planned = self.plan(to)
+        check_revert(planned)
+        key = {**self._key, "base_version": planned.head.version, "schema_version": planned.target.schema_version}
+        with self._database.transaction() as connection:
+            return int(connection.execute(sql("revert/reserve_move"), key).fetchone()["move_id"])  # type: ignore[index]
 
     def _commit_known(self, to: int | None, move_id: int, build: BuildRevert) -> Version:
         try:

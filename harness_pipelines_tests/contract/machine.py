@@ -292,9 +292,11 @@ class TableMachine(RuleBasedStateMachine):
         assert {plan.version for plan in made} == {at or truth.head.number}, "S4"
         return truth.looked(at, length=length, on=made)
 
-    @rule(lease=leases, last=st.booleans())
-    def read(self, lease: TrueLease, last: bool) -> None:
-        """All rows of its cut, or an end by name."""
+    @rule(lease=leases, late=st.sampled_from([False, False, True]), last=st.booleans())
+    def read(self, lease: TrueLease, late: bool, last: bool) -> None:
+        """All rows of its cut, or an end by name; a *late* one comes when its lease has just ended."""
+        if late and lease.until > self.truth.now:
+            self.pass_time(-(-(lease.until - self.truth.now) // HOUR_M))
         lives, length = self.truth.lives(lease), minutes(lease.length)
         found = self.step(lambda i, side: side.read(lease.on[i], lease=length), wrong=() if lives else ENDED)
         if found:
@@ -314,10 +316,12 @@ class TableMachine(RuleBasedStateMachine):
         if not dry_run:
             dropped = self.step(lambda i, side: side.drop_retired(retired_for=minutes(RETIRED_FOR_M))) or []
             assert dropped == dropped[:1] * len(self.sides), "the stores drop different segments"
-            self.sweep(held)
+            self.delete_files(held)
         self.trim(held, dry_run)
         alive = [a for a in self.names_to_values.values() if isinstance(a, TrueAttempt) and a.current]
         self.step(lambda i, side: side.drop_dead_branches({a.on[i].branch for a in alive}))
+        if not dry_run:
+            self.step(lambda i, side: side.condemn_files())
 
     @rule(moves=st.lists(shares, min_size=1, max_size=4), hours=st.sampled_from([1, 3, 7]))
     def settle(self, moves: list[int], hours: int) -> None:
@@ -328,10 +332,10 @@ class TableMachine(RuleBasedStateMachine):
         self.pass_time(hours)
         self.expire("holder", False)
 
-    def sweep(self, held: Held) -> None:
-        """Delete the files that nothing reached at the last run, and still does not; memory has none."""
+    def delete_files(self, held: Held) -> None:
+        """A fenced holder fails, if it found any file to delete."""
         for i, side in enumerate(self.sides):
-            found = _outcome(lambda i, side: side.sweep(held.on[i]), i, side)
+            found = _outcome(lambda i, side: side.delete_files(held.on[i]), i, side)
             assert found is None or type(found) in self.fenced(held), found
 
     def trim(self, held: Held, dry_run: bool) -> None:

@@ -41,6 +41,7 @@ from harness_pipelines.stores.upkeep import Upkeep
 from harness_pipelines_tests.contract.stores_rig import Files, MemoryRig, RealRig, StoresRig, agrees, rows_at
 from harness_pipelines_tests.contract.truth import RETENTION, Rows, TrueLog
 
+WRITERS_MAX = 4  #: connections of the latest holders that are kept open
 KEPT, UNDONE = "kept", "undone"  #: what became of a COMMIT whose answer was lost
 
 
@@ -93,6 +94,8 @@ class Side:
         writer = self._writers.get(claim.epoch)
         if writer is None:
             writer = self._writers[claim.epoch] = self.rig.writer(self._table, claim)
+            if len(self._writers) > WRITERS_MAX:
+                self._writers.pop(min(self._writers)).close()
         with self.losing_ingest(writer, lost):
             return writer.commit(*unit, confirm=agrees)
 
@@ -202,8 +205,11 @@ class Side:
     def rows(self, plan: ReadPlan) -> Rows:
         raise AssertionError
 
-    def sweep(self, claim: Claim) -> None:
-        """Delete the files that an earlier run condemned, then condemn anew."""
+    def delete_files(self, claim: Claim) -> None:
+        """Delete the files that an earlier run condemned and that still nothing reaches; memory has none."""
+
+    def condemn_files(self) -> None:
+        """Mark the files that nothing reaches now."""
 
     def missing(self, metadata: str) -> list[str]:
         """Files that *metadata* needs and that are not there."""
@@ -344,8 +350,10 @@ class RealSide(Side):
             rows[partition, offset] += 1
         return rows
 
-    def sweep(self, claim: Claim) -> None:
+    def delete_files(self, claim: Claim) -> None:
         self.upkeep.delete_ripe(self.table, claim)
+
+    def condemn_files(self) -> None:
         self.upkeep.condemn(self.table)
 
     def missing(self, metadata: str) -> list[str]:

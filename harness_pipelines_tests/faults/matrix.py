@@ -182,10 +182,11 @@ def _await_deaths(drilled: Sequence[_Drilled]) -> None:
         for one in drilled:
             if one.is_settled:
                 continue
-            if one.victim.exit_code == -signal.SIGKILL or one.victim.is_stopped:
+            code = one.victim.exit_code
+            if code == -signal.SIGKILL or (code is None and one.victim.is_stopped):
                 one.down_at = time.monotonic()
-            elif one.victim.exit_code is not None:
-                one.outcome.trouble.append(f"the point was not reached: exit code {one.victim.exit_code}")
+            elif code is not None:
+                one.outcome.trouble.append(f"the point was not reached: exit code {code}")
         return all(one.is_settled for one in drilled)
 
     _or_trouble(drilled, lambda: wait_until(all_down, "every point was reached", deadline_s=DEADLINE_S))

@@ -1,5 +1,9 @@
 -- name: reserve_move
-SELECT nextval('harness.moves_move_id_seq') AS move_id
+-- The metadata names the move, so the ledger has its row before any file is written.
+INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, error)
+VALUES (%(table_id)s, 'revert', 0, '{}', '{}', %(base_version)s, %(schema_version)s, 'ABANDONED', 0, 'revert',
+        'the revert did not take effect')
+RETURNING move_id
 
 -- name: version
 SELECT * FROM harness.versions WHERE table_id = %(table_id)s AND version = %(version)s
@@ -17,11 +21,9 @@ UPDATE harness.lake_positions SET stream_hi = %(stream_hi)s, batch_hi = %(batch_
 WHERE table_id = %(table_id)s AND partition = %(partition)s
 
 -- name: record_move
-INSERT INTO harness.moves
-    (move_id, table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, rows, committed_at)
-OVERRIDING SYSTEM VALUE
-VALUES (%(move_id)s, %(table_id)s, 'revert', 0, %(lo)s, %(hi)s, %(base_version)s, %(schema_version)s, 'COMMITTED', 0,
-        'revert', 0, clock_timestamp())
+UPDATE harness.moves SET lo = %(lo)s, hi = %(hi)s, base_version = %(base_version)s,
+    schema_version = %(schema_version)s, state = 'COMMITTED', error = NULL, rows = 0, committed_at = clock_timestamp()
+WHERE table_id = %(table_id)s AND move_id = %(move_id)s
 
 -- name: lineage
 SELECT version, revert_of FROM harness.versions WHERE table_id = %(table_id)s
