@@ -30,9 +30,7 @@ class Held:
 
     retained_from: int  #: files of versions below it may be gone
     hot: Literal["buffer", "tail"]  #: the tier that answers above ``stream_hi``
-    hot_from: (
-        Vector  #: per partition: the hot tier has every record from here on (``trim_floor``, or Kafka's log start)
-    )
+    hot_from: Vector  #: per partition: from here on that tier has every record (`trim_floor`, or Kafka's log start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ import orjson
 import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.audit.complete import audit_table
+from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.services import Services
 from harness_pipelines.spec.settings import Settings
@@ -229,7 +230,7 @@ def _ended_well(victim: WorkerProcess) -> None:
 
 
 def _judge(drilled: Sequence[_Drilled], *, audited: bool = False) -> None:
-    """Compare every table with the producer's log, and at the end with the audit's opinion too."""
+    """Compare every table with the producer's log; at the end audit and fsck must agree."""
     for one in drilled:
         for rig in one.rigs:
             _or_trouble([one], rig.assert_exact)
@@ -240,6 +241,8 @@ def _judge(drilled: Sequence[_Drilled], *, audited: bool = False) -> None:
 def _audited(rig: TableRig) -> None:
     report = audit_table(rig.stores, rig.table.row, processes=1)
     assert report.ok, f"the audit says: {orjson.dumps(report.to_json()).decode()}"
+    checked = fsck(rig.stores, [rig.name])
+    assert checked.ok, f"fsck says: {orjson.dumps(checked.to_json()).decode()}"
 
 
 def _or_trouble(drilled: Sequence[_Drilled], step: Callable[[], None]) -> None:

@@ -17,8 +17,11 @@ from harness_pipelines_tests.faults.matrix import Cell, Ground, Outcome
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import TableRig, running
 
-UNBUFFERED = Cell(point="tier.in_transaction", act="kill", buffer="none")
-CELLS = {str(cell): cell for cell in (*matrix.all_cells(), UNBUFFERED)}
+UNBUFFERED = [
+    Cell(point="tier.in_transaction", act="kill", buffer="none"),
+    Cell(point="revert.before_lock", act="kill", buffer="none"),
+]
+CELLS = {str(cell): cell for cell in (*matrix.all_cells(), *UNBUFFERED)}
 
 
 @pytest.fixture(scope="module")

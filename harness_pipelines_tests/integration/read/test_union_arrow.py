@@ -276,8 +276,7 @@ def test_a_reader_that_is_left_halfway_leaves_its_connection_in_order(union):
     assert read_arrow(plan, union, check_lease=alive).rows.num_rows == 300
 
 
-def test_connections_that_the_server_ended_are_replaced(union, dsn, monkeypatch):
-    monkeypatch.setattr("harness_pipelines.stores.buffer_scan.TRUSTED_S", 0.0)
+def test_connections_that_the_server_ended_are_replaced(union, dsn):
     plan = replace(whole_plan(union), stream=())
     read_arrow(plan, union, check_lease=alive)
     with psycopg.connect(dsn, autocommit=True) as connection:
