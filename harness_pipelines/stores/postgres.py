@@ -120,6 +120,7 @@ class Database:
 
     def __init__(self, dsn: str, *, role: str | None = WORKER, size: int = 8) -> None:
         self.dsn = session_dsn(dsn, role=role)
+        self._lost_at = -inf
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             self.dsn,
             connection_class=Connection,
@@ -128,7 +129,7 @@ class Database:
             max_size=size,
             timeout=15,
             reconnect_timeout=10,
-            check=_try_out,
+            check=self._try_out,
             reset=_given_back,
             open=False,
         )
@@ -147,7 +148,17 @@ class Database:
             self._pool.open()
             self._opened = True
         with explained(self.dsn), self._pool.connection() as connection:
-            yield connection
+            try:
+                yield connection
+            finally:
+                if connection.closed:  # what ended it may have ended the others
+                    self._lost_at = time.monotonic()
+
+    def _try_out(self, connection: Connection) -> None:
+        """Let the pool replace a session that ended while it was idle; a round trip, so not after each use."""
+        trusted_from = max(time.monotonic() - TRUSTED_S, self._lost_at)
+        if connection.used_at <= trusted_from:
+            ConnectionPool.check_connection(connection)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -180,12 +191,6 @@ class Database:
 
 def _given_back(connection: Connection) -> None:
     connection.used_at = time.monotonic()
-
-
-def _try_out(connection: Connection) -> None:
-    """Let the pool replace a session that ended while it was idle; costs a round trip, so not after each use."""
-    if time.monotonic() - connection.used_at > TRUSTED_S:
-        ConnectionPool.check_connection(connection)
 
 
 def migrations() -> list[tuple[int, str, str]]:
