@@ -68,7 +68,7 @@ def read_by_spark(table: hp.Table, plan: ReadPlan) -> pa.Table:
     """Raises: what Spark raises, also when its server is away; the next read opens a session of its own."""
     try:
         return table.to_spark(table.harness.stores.spark(), columns=READ, plan=plan).toArrow()
-    except Exception:
+    except Exception:  # whatever it was, it is raised again
         table.harness.stores.forget_spark()
         raise
 
@@ -95,7 +95,7 @@ class Reader:
             except HarnessError as error:
                 kind = "defect" if error.recovery is Recovery.NEVER else "unavailable"
                 told = {kind: f"{type(error).__name__}: {error}"}
-            except Exception as error:
+            except Exception as error:  # told to the judge, to whom an error without a name is a finding
                 told = {"unnamed": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
             tell({"began": began, "ended": time.monotonic(), **told})
             self._stopping.wait(rest_s)

@@ -262,7 +262,7 @@ class Storm:
     # -- the clockwork ----------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        time.sleep(TICK_S)
+        time.sleep(TICK_S)  # the schedule's clock: nothing is waited for
         for worker in self._world.workers:
             worker.supervise()
         self._note_outages()

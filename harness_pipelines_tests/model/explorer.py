@@ -136,7 +136,7 @@ class _Run(Generic[S]):
         """The steps of *state*; a rule that fails in an unforeseen way is a violation too."""
         try:
             yield from self.model.steps(state)
-        except Exception as error:
+        except Exception as error:  # reported as a violation with its trace, not swallowed
             yield f"a rule failed: {type(error).__name__}: {error}"
 
     def _take(self, state: S, at: int, step: Step[S], following: list[S]) -> str | None:

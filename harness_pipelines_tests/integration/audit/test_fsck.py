@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +28,7 @@ from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores.catalog import MetadataMissing, _sqlalchemy_url
 from harness_pipelines_tests.integration.audit.conftest import ONLY_INGEST, Rig, make, record, records
 from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.rig import running
 
 ROUND = 20  #: records per partition and move; the third of each is refused
 MOVES = 3
@@ -197,35 +197,22 @@ def test_a_table_at_work_is_sound_at_every_look(endpoints: Endpoints, monkeypatc
     monkeypatch.setattr(working, "EXPIRE_EVERY_S", 0.1)
     monkeypatch.setattr(working, "SEGMENT_AGE_S_MAX", 0.5)
     rig = make(endpoints, partitions=2, tier={"max_age": "100ms"}, retention={"versions": "1ms", "grace": "1ms"})
-    worker = Worker(rig.harness.stores, [rig.table.row], WorkerOptions())
-    ended: list[BaseException] = []
+    looks = 0
 
-    def work() -> None:
-        try:
-            worker.run(every_s=0.05)
-        except BaseException as error:
-            ended.append(error)
+    def moved() -> bool:
+        nonlocal looks
+        looks += 1
+        rig.kafka.produce(rig.topic, looks % 2, records(looks * ROUND, ROUND))
+        assert broken(rig) == {}
+        return rig.table.versions()[-1].version >= 5
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
     try:
-        looks = 0
-
-        def moved() -> bool:
-            nonlocal looks
-            looks += 1
-            rig.kafka.produce(rig.topic, looks % 2, records(looks * ROUND, ROUND))
-            assert broken(rig) == {}
-            return rig.table.versions()[-1].version >= 5
-
-        wait_until(moved, "four moves were made", deadline_s=90)
-        assert looks > 4
+        with running(Worker(rig.harness.stores, [rig.table.row], WorkerOptions())):
+            wait_until(moved, "four moves were made", deadline_s=90)
     finally:
-        worker.stop.set()
-        thread.join(60)
         rig.kafka.close()
         rig.harness.close()
-    assert not ended
+    assert looks > 4
 
 
 # -- files --------------------------------------------------------------------------------------------------
