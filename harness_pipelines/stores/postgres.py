@@ -106,6 +106,8 @@ def explained(dsn: str) -> Iterator[None]:
     except psycopg.errors.InsufficientPrivilege as error:
         raise MissingRole(f"the database login lacks a right ({error}): GRANT {WORKER} or {READER} to it") from error
     except (*_SESSION_LOST, PoolTimeout) as error:
+        if any(f'role "{role}" does not exist' in str(error) for role in (WORKER, READER)):
+            raise NotInitialised("the database has no role of the harness yet: run `harness init`") from error
         if "permission denied to set role" in str(error) or 'invalid value for parameter "role"' in str(error):
             raise MissingRole(f"{redact(str(error))}: run `harness init`, then GRANT {WORKER} or {READER}") from error
         place = conninfo_to_dict(dsn)

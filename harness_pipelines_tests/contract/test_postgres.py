@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
 import pytest
@@ -275,3 +276,12 @@ def test_a_lake_position_that_disagrees_with_the_head_stops_the_publish(real: Re
     with pytest.raises(BoundaryGap, match="partition 0: it starts at offset 0, its row in lake_positions ends"):
         real.publish(table, claim, move)
     assert real.contents(table) == before
+
+
+def test_a_cluster_without_the_roles_is_told_to_init_and_not_to_look_for_its_address(ledger_dsn: str):
+    with (
+        patch.object(postgres, "WORKER", "harness_nobody"),
+        pytest.raises(NotInitialised, match="no role of the harness yet: run `harness init`"),
+        Database(ledger_dsn, role="harness_nobody").session(),
+    ):
+        pass

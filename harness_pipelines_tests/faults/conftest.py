@@ -11,6 +11,7 @@ import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.services import Endpoints
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stores.postgres import migrate
 from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import PostgresProxy, TableRig, settings_for
@@ -20,14 +21,17 @@ MakeRig = Callable[..., TableRig]
 
 @pytest.fixture(scope="session")
 def settings(endpoints: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return settings_for(endpoints, tmp_path_factory.mktemp("home"))
+    """Of the shared services, the ledger made: a test may open a harness of its own before any other did."""
+    made = settings_for(endpoints, tmp_path_factory.mktemp("home"))
+    assert made.dsn is not None
+    migrate(made.dsn)
+    return made
 
 
 @pytest.fixture(scope="session")
 def harness(settings: Settings) -> Iterator[hp.Harness]:
     """One harness for all tests, so that there is one Spark session."""
     with hp.connect(settings) as opened:
-        opened.init()
         yield opened
 
 
