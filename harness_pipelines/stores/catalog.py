@@ -13,6 +13,7 @@ from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -103,7 +104,8 @@ def read_metadata(io: FileIO, location: str) -> TableMetadata:
     """The metadata that a file holds; immutable, so it is parsed once. Raises: MetadataMissing."""
     try:
         return _parsed(_Io(io), location)
-    except (FileNotFoundError, OSError) as error:
+    # A file without its end: its writer died, or is writing it. Nothing names it yet.
+    except (OSError, ValueError, ValidationError) as error:
         raise MetadataMissing(
             f"metadata file {location} cannot be read: {error}; `harness fsck` names what is gone"
         ) from error

@@ -154,7 +154,7 @@ class LakeHistory:
         for file in metadata_files(self.location, at_least=at_least)[:TIPS_MAX]:
             try:
                 yield self._catalog.at(self._identifier, file.path)
-            except (MetadataMissing, ValueError):  # half written when its writer died: it was never published
+            except MetadataMissing:  # half written when its writer died: it was never published
                 continue
 
     def _stored(self) -> frozenset[str]:

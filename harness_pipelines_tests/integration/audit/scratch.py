@@ -81,13 +81,18 @@ class Scratch:
             [_tool("pg_restore"), "--clean", "--if-exists", "-d", self.dsn, backup],
             check=True, timeout=60, capture_output=True,
         )  # fmt: skip
-        self.harness = hp.connect(self.settings)
-        self.resume(rig)
+        self.reopen(rig)
 
     def lose(self) -> None:
         """The database is gone; a new one is there after `init`."""
         self.harness.close()
         self.harness = self._make(f"rec_{uuid.uuid4().hex[:10]}")
+
+    def reopen(self, rig: TableRig) -> None:
+        """*rig* goes on in a harness that has looked at nothing yet."""
+        self.harness.close()
+        self.harness = hp.connect(self.settings)
+        self.resume(rig)
 
     def resume(self, rig: TableRig) -> None:
         """Let *rig* look at its table through the harness of now."""

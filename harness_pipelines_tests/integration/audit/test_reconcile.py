@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,6 +15,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages import tier
 from harness_pipelines.stores.errors import RecordsLost
+from harness_pipelines.stores.history import number_of
 from harness_pipelines.stores.owner import WarehouseTaken
 from harness_pipelines.stores.standing import LedgerOlderThanLake
 from harness_pipelines_tests.rig import TableRig
@@ -86,6 +90,21 @@ def test_a_move_without_claim_and_files_is_abandoned_with_its_leases_and_branche
     assert looked(rig).acts == []
     work(rig)
     rig.assert_exact()
+
+
+@pytest.mark.parametrize("written", ["", '{"format-version": 2, "table-uu'], ids=["nothing", "a part"])
+def test_a_metadata_file_that_its_writer_never_finished_stops_nobody(place: Scratch, written: str):
+    rig = place.rig()
+    rig.produce(10)
+    work(rig)
+    newest = Path(urlsplit(rig.table.versions()[-1].stream.metadata).path)
+    newest.with_name(f"{number_of(newest.name) + 1:05d}-{uuid.uuid4()}.metadata.json").write_text(written)
+    rig.produce(10)
+    place.reopen(rig)  # so that its worker asks anew whether the lake is the ledger's
+    work(rig)
+    rig.assert_exact()
+    assert looked(rig).acts == []
+    assert_sound(rig)
 
 
 def test_a_restored_backup_stops_its_workers_and_goes_on_from_kafka(place: Scratch):
