@@ -333,7 +333,12 @@ def _run_worker(options: WorkerOptions, harness: hp.Harness, tables: Sequence[st
 #: A process that has imported everything and has no threads; workers are forked from it within milliseconds.
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
-    ["harness_pipelines.stages.worker", "harness_pipelines.stores.open", "harness_pipelines_tests.rig"]
+    [
+        "harness_pipelines_tests.fork_safe",
+        "harness_pipelines.stages.worker",
+        "harness_pipelines.stores.open",
+        "harness_pipelines_tests.rig",
+    ]
 )
 
 
