@@ -144,7 +144,7 @@ def _judged_head(stores: Stores, table: TableRow, plan: ReadPlan) -> tuple[str, 
 
     Other engines read the catalog's head, and the next move builds on it.
     """
-    pointer = stores.tables.pointer(table, table.stream_view)
+    pointer = stores.tables.pointer(table, "stream")
     versions = stores.tables.versions(table)
     snapshot = pinned(pointer).metadata.current_snapshot_id
     if snapshot in {v.stream.snapshot for v in versions}:
@@ -397,6 +397,7 @@ def _strangers(stores: Stores, table: TableRow, plan: ReadPlan, metadata: str, f
     foreign = stores.tables.database.rows("reconcile/accepted", {"table_id": table.table_id})
     accepted = {FOREIGN_PARTITION: max((row["high"] for row in foreign), default=0)}
     for file in pinned(metadata).files:
+        assert file.partition is not None  # of a stream view
         if file.partition not in plan.bounds and file.high > accepted.get(file.partition, 0):
             detail = f"{file.data.record_count} rows of a partition that the table does not have: {file.data.file_path}"
             findings.add(

@@ -155,7 +155,7 @@ class _Found:
 
 def _open_moves(stores: Stores, table: TableRow, claims: Claims) -> list[_Found]:
     try:
-        view = stores.lake.load(table, stores.tables.pointer(table, table.stream_view))
+        view = stores.lake.load(table, stores.tables.pointer(table, "stream"))
     except MetadataMissing:
         view = None
     found = []

@@ -87,7 +87,7 @@ def accept_foreign(stores: Stores, table: TableRow, found: ForeignRows) -> Forei
 
 
 def _look(stores: Stores, table: TableRow, head: Version) -> tuple[ForeignRows, ForeignFilesFound | None]:
-    pointer = stores.tables.pointer(table, table.stream_view)
+    pointer = stores.tables.pointer(table, "stream")
     low = max((row["high"] for row in stores.reconciler.accepted(table)), default=0)
     nothing = ForeignRows(table=table.name, rows=0, files=0, low=low, pointer=pointer)
     found = foreign_files(stores.lake.load(table, pointer), stores.lake.load(table, head.stream.metadata))

@@ -97,7 +97,7 @@ def plan_lake(stores: Stores, table: TableRow) -> LakePlan:
 
     Raises: TopicRecreated, LogTruncated, LakeHistoryMissing, HistoryBroken, NothingToAdopt; KafkaUnreachable, LakeAway.
     """
-    pointer = stores.tables.pointer(table, table.stream_view)
+    pointer = stores.tables.pointer(table, "stream")
     highest = stores.standing.highest_in_lake(table, pointer)
     if highest <= stores.reconciler.highest_move(table):
         return LakePlan(way=Way.NONE)

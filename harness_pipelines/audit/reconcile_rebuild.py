@@ -16,10 +16,9 @@ from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.history import Continued, continue_from
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields, lake_fields, user_fields
-from harness_pipelines.stores.catalog import COORDINATE_FIELDS
+from harness_pipelines.stores.catalog import COORDINATE_FIELDS, STARTS, TOPIC
 from harness_pipelines.stores.errors import ClusterChanged, LogTruncated, TopicRecreated
 from harness_pipelines.stores.history import LakeHistory, LakeHistoryMissing, LakeState, view_locations
-from harness_pipelines.stores.lake import STARTS, TOPIC
 from harness_pipelines.stores.ports import TableExists, TableRow, TableUnknown
 from harness_pipelines.stores.ports_log import TopicIdentity, Watermark
 
@@ -111,7 +110,7 @@ def rebuild(stores: Stores, plan: Rebuild) -> TableRow:
     """
     stores.ownership.take_over()
     table = stores.ledger.create_table(
-        plan.spec, plan.identity, starts=plan.starts, fields=plan.fields, stream=plan.state.head
+        plan.spec, plan.identity, starts=plan.starts, fields=plan.fields, views={"stream": plan.state.head}
     )
     apply_plan(stores, table, plan_lake(stores, table))
     return stores.ledger.table(plan.spec.table)

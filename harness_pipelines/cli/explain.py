@@ -85,16 +85,16 @@ def _analyze(table: Table, plan: ReadPlan, wanted: Selection) -> dict[str, Any]:
 
 def _show(plan: ReadPlan, left: dict[str, Any], taken: dict[str, Any] | None) -> None:
     click.echo(f"{plan.table} at version {plan.version}, schema {plan.schema_version}")
-    for stream in plan.stream:
-        click.echo(f"  lake    {_ranges(stream.low, stream.high)}{_after(left, 'stream')}")
-        click.echo(f"          {stream.metadata}")
+    for part in plan.lake:
+        click.echo(f"  {part.view:<7} {_ranges(part.low, part.high)}{_after(left, part.view)}")
+        click.echo(f"          {part.metadata}")
     if plan.buffer:
         click.echo(f"  buffer  {_ranges(plan.buffer.low, plan.buffer.high)}{_after(left, 'buffer')}")
         click.echo(f"          {', '.join(s.name for s in plan.buffer.segments)}")
     if plan.tail:
         click.echo(f"  tail    {_ranges(plan.tail.low, plan.tail.high)}{_after(left, 'tail')}")
         click.echo(f"          topic {plan.tail.topic}")
-    if not (plan.stream or plan.buffer or plan.tail):
+    if not (plan.lake or plan.buffer or plan.tail):
         click.echo("  no rows yet")
     if taken:
         _show_taken(taken)

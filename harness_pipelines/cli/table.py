@@ -99,7 +99,7 @@ def show_command(settings: Settings, name: str, json_target: str | None) -> None
         one = harness.table(name)
         words = dump_spec(one.spec)
         source = {"cluster_id": one.row.identity.cluster_id, "topic_id": one.row.identity.topic_id}
-        view = harness.stores.tables.pointer(one.row, one.row.stream_view)
+        view = harness.stores.tables.pointer(one.row, "stream")
         shown = {**_summary(one), **source, "schema_version": one.row.schema_version, "metadata": view, "spec": words}
     emit(shown, json_target, lambda: _show_spec(shown))
 

@@ -14,12 +14,13 @@ class Stage(StrEnum):
 
     INGEST = "ingest"
     TIER = "tier"
+    OTREE = "otree"
     EXPIRE = "expire"
     REVERT = "revert"
 
 
 #: What a worker runs; the others are asked for by a person.
-CONTINUOUS_STAGES = frozenset({Stage.INGEST, Stage.TIER, Stage.EXPIRE})
+CONTINUOUS_STAGES = frozenset({Stage.INGEST, Stage.TIER, Stage.OTREE, Stage.EXPIRE})
 
 
 class FencedOut(HarnessError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from harness_pipelines.errors import HarnessError, Recovery
-from harness_pipelines.protocol.bounds import Bounds, OffsetRange, Vector
+from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.claims import Stage
 
 
@@ -65,18 +65,18 @@ def branch_of(move_id: int, attempt: int) -> str:
     return f"move_{move_id}_{attempt}"
 
 
-def plan_ranges(bounds: Mapping[int, Bounds], *, offsets_max: int) -> tuple[dict[int, int], dict[int, int]]:
-    """Choose what a tier move takes: everything buffered, at most about *offsets_max* offsets in all.
+def plan_ranges(lag: Mapping[int, OffsetRange], *, offsets_max: int) -> tuple[dict[int, int], dict[int, int]]:
+    """Choose what a move takes of *lag*, by partition: all of it, at most about *offsets_max* offsets.
 
     Partitions share the budget evenly, so that no partition starves while another one is far behind;
     what a partition does not need is given to the others.
     """
-    lag = {p: b.buffer_hi - b.stream_hi for p, b in bounds.items() if b.buffer_hi > b.stream_hi}
+    behind = sorted((r for r in lag.values() if r.span), key=lambda r: (r.span, r.partition))
     lo, hi, budget = {}, {}, offsets_max
-    for left, partition in zip(range(len(lag), 0, -1), sorted(lag, key=lambda p: (lag[p], p)), strict=True):
-        take = min(lag[partition], max(budget // left, 1))
-        lo[partition] = bounds[partition].stream_hi
-        hi[partition] = lo[partition] + take
+    for left, wanted in zip(range(len(behind), 0, -1), behind, strict=True):
+        take = min(wanted.span, max(budget // left, 1))
+        lo[wanted.partition] = wanted.low
+        hi[wanted.partition] = wanted.low + take
         budget -= take
     return lo, hi
 

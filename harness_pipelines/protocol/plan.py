@@ -9,6 +9,7 @@ from typing import Any
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.versions import ViewName
 
 PLAN_FORMAT = 1
 
@@ -26,12 +27,13 @@ class SegmentRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamPart:
-    """Rows ``[low, high)`` per partition of the stream view that one metadata file pins."""
+class LakePart:
+    """Rows ``[low, high)`` per partition of the view that one metadata file pins."""
 
     metadata: str  #: location of the immutable Iceberg metadata JSON
     low: Mapping[int, int]
     high: Mapping[int, int]
+    view: ViewName = "stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +58,9 @@ class TailPart:
 class ReadPlan:
     """A consistent cut of one table: disjoint parts, each with its own bounds.
 
-    ``stream`` holds one part (the pinned head) or two when an old version is read whose buffered rows have
-    moved to the lake since. A reader filters every part by its bounds; a missing file or segment is an error.
+    ``lake`` holds the batch view below ``batch_hi``, the stream view below ``stream_hi``, and for an old version the
+    stream view that its buffered rows have moved to since, as far as there are any. A reader filters every part by its
+    bounds; a missing file or segment is an error.
     """
 
     table: str
@@ -66,7 +69,7 @@ class ReadPlan:
     schema_version: int
     fields: tuple[Mapping[str, Any], ...]  #: Iceberg's JSON form of the user's columns, with field ids
     bounds: Mapping[int, Bounds]
-    stream: tuple[StreamPart, ...]
+    lake: tuple[LakePart, ...]
     buffer: BufferPart | None
     tail: TailPart | None
     lease_id: str
@@ -83,7 +86,7 @@ class ReadPlan:
             "schema_version": self.schema_version,
             "fields": [dict(field) for field in self.fields],
             "bounds": {str(p): self.bounds[p].to_json() for p in sorted(self.bounds)},
-            "stream": [{"metadata": s.metadata, **_ranges(s.low, s.high)} for s in self.stream],
+            "lake": [{"view": s.view, "metadata": s.metadata, **_ranges(s.low, s.high)} for s in self.lake],
             "buffer": self.buffer
             and {
                 "segments": [{"name": s.name, "schema_version": s.schema_version} for s in self.buffer.segments],
@@ -107,7 +110,7 @@ class ReadPlan:
             schema_version=value["schema_version"],
             fields=tuple(value["fields"]),
             bounds={int(p): Bounds(**b) for p, b in value["bounds"].items()},
-            stream=tuple(StreamPart(metadata=s["metadata"], **_vectors(s)) for s in value["stream"]),
+            lake=tuple(LakePart(view=s["view"], metadata=s["metadata"], **_vectors(s)) for s in value["lake"]),
             buffer=buffer
             and BufferPart(segments=tuple(SegmentRef(**s) for s in buffer["segments"]), **_vectors(buffer)),
             tail=tail and TailPart(topic=tail["topic"], **_vectors(tail)),

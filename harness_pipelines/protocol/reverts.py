@@ -15,7 +15,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange, Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState
-from harness_pipelines.protocol.versions import Version, View
+from harness_pipelines.protocol.versions import Version, View, ViewName
 
 Tier = Literal["lake", "buffer", "tail"]
 
@@ -127,7 +127,7 @@ def reverted(
     head: Version,
     target: Version,
     *,
-    stream: View,
+    views: Mapping[ViewName, View],
     buffer_hi: Vector,
     starts: Vector,
     move_id: int,
@@ -135,7 +135,7 @@ def reverted(
 ) -> Version:
     """The version after *head*: the lake's bounds of *target* and the buffer's of this instant (S3: it never falls).
 
-    *stream* is a new metadata file with the content of *target*'s.
+    *views* are new metadata files with the content of *target*'s.
     """
     bounds = {}
     for partition, high in buffer_hi.items():
@@ -144,7 +144,9 @@ def reverted(
     return replace(
         head,
         version=head.version + 1,
-        stream=stream,
+        stream=views["stream"],
+        batch=views.get("batch"),
+        layout=target.layout,
         bounds=bounds,
         move_id=move_id,
         revert_of=target.version,

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Literal
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds, Vector, check_starts, covers, lowest
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move
+
+ViewName = Literal["stream", "batch"]  #: the lake in offset order, and in value order
 
 
 class VersionGone(HarnessError):
@@ -24,6 +28,21 @@ class View:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What a move of a stage changes: the view that it writes, and the bound that it moves."""
+
+    view: ViewName
+    bound: Literal["stream_hi", "batch_hi"]
+
+
+#: Of the stages that publish files.
+EFFECTS: Mapping[Stage, Effect] = {
+    Stage.TIER: Effect(view="stream", bound="stream_hi"),
+    Stage.OTREE: Effect(view="batch", bound="batch_hi"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
     """One published state, numbered without gaps."""
 
@@ -34,7 +53,14 @@ class Version:
     bounds: Mapping[int, Bounds]
     move_id: int | None
     committed_at: datetime
+    batch: View | None = None  #: None in a table without a batch view
+    layout: int | None = None  #: the version that last changed how the batch view is clustered
     revert_of: int | None = None  #: the version that a revert restored
+
+    @property
+    def views(self) -> dict[ViewName, View]:
+        """The views that it has, by name."""
+        return {"stream": self.stream} if self.batch is None else {"stream": self.stream, "batch": self.batch}
 
     @property
     def stream_hi(self) -> dict[int, int]:
@@ -49,37 +75,42 @@ class ForeignCommit(HarnessError):
     """Somebody else committed to a view of the table; only the harness may."""
 
 
-def check_base(head: Version, base_snapshot: int) -> None:
+def check_base(head: Version, base_snapshot: int, *, view: ViewName = "stream") -> None:
     """What is built on must be what the ledger published last: another writer's rows are never taken over.
 
     Raises: ForeignCommit (NEVER).
     """
-    if head.stream.snapshot != base_snapshot:
+    published = head.views[view].snapshot
+    if published != base_snapshot:
         raise ForeignCommit(
-            f"the stream view is at snapshot {base_snapshot}, version {head.version} published "
-            f"{head.stream.snapshot}: another writer committed to it. Nothing was written; `harness audit` lists its "
+            f"the {view} view is at snapshot {base_snapshot}, version {head.version} published "
+            f"{published}: another writer committed to it. Nothing was written; `harness audit` lists its "
             "rows, `harness revert TABLE --to HEAD --yes` sets the view back to what the ledger published, `harness "
             "reconcile TABLE --accept-foreign --yes` takes them over"
         )
 
 
-def advance_stream(
-    head: Version, move: Move, *, stream: View, buffer_hi: Vector, starts: Vector, now: datetime
+def advance(
+    head: Version, move: Move, *, view: View, buffer_hi: Vector, starts: Vector, now: datetime, relaid: bool = False
 ) -> Version:
     """The next version: *head* as locked with only this move's columns changed.
 
-    Raises: BoundaryGap (REFRESH).
+    *view* is what the move published; *relaid*: it changed how the batch view is clustered. Raises: BoundaryGap (REFRESH).
     """
+    effect = EFFECTS[move.stage]
     positions = {p: head.bounds.get(p, Bounds.at(starts[p])) for p in buffer_hi}
-    check_starts(move.lo, {p: b.stream_hi for p, b in positions.items()}, what="the stream view")
+    reached = {p: getattr(b, effect.bound) for p, b in positions.items()}
+    check_starts(move.lo, reached, what=f"the {effect.view} view")
     bounds = {
-        p: Bounds(start=b.start, batch_hi=b.batch_hi, stream_hi=move.hi.get(p, b.stream_hi), buffer_hi=buffer_hi[p])
+        p: replace(b, buffer_hi=buffer_hi[p], **{effect.bound: move.hi.get(p, reached[p])})
         for p, b in positions.items()
     }
     return replace(
         head,
         version=head.version + 1,
-        stream=stream,
+        stream=view if effect.view == "stream" else head.stream,
+        batch=view if effect.view == "batch" else head.batch,
+        layout=head.version + 1 if relaid else head.layout,
         bounds=bounds,
         move_id=move.move_id,
         revert_of=None,

@@ -102,7 +102,7 @@ class ArrowReader:
     ) -> Iterator[pa.Table]:
         if work.limit == 0:
             return
-        for part in work.stream:
+        for part in work.lake:
             query = LakeQuery(
                 table=work.table,
                 version=work.version,
@@ -131,7 +131,7 @@ class ArrowReader:
     @contextmanager
     def _buffered_meanwhile(self, work: Work, stats: ReadStats) -> Iterator[Iterable[pa.Table]]:
         """The buffer's rows, read by a thread of their own while the caller reads the lake: both wait for others."""
-        if not (work.segments and work.stream) or work.limit is not None:
+        if not (work.segments and work.lake) or work.limit is not None:
             yield self._buffered(work, stats)
             return
         with ThreadPoolExecutor(1) as thread:

@@ -7,20 +7,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.plan import ReadPlan
+from harness_pipelines.protocol.plan import LakePart, ReadPlan
 from harness_pipelines.read.arrow import ReadStats
-from harness_pipelines.read.selection import Selection, StreamWork, Work, work_of
+from harness_pipelines.read.selection import LakeWork, Selection, Work, work_of
 from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, forecast
 
 BAR_WIDTH = 48
-LAKE_MARK, BUFFER_MARK = "=", "#"
+BATCH_MARK, STREAM_MARK, BUFFER_MARK = "%", "=", "#"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedTier:
     """One part of the union. Offsets are counted, not rows: logs have gaps."""
 
-    tier: str  #: stream, buffer or tail
+    tier: str  #: batch, stream, buffer or tail
     source: str  #: the metadata file, the segments, or the topic
     offsets: int  #: in the plan
     offsets_left: int  #: that can hold wanted rows
@@ -57,9 +57,9 @@ class Explanation:
             yield from _tier_lines(tier)
         widest = max((b.buffer_hi - b.start for _, b in self.bounds), default=0)
         for partition, bounds in self.bounds:
-            edges = f"{bounds.start} .. {bounds.stream_hi} .. {bounds.buffer_hi}"
+            edges = " .. ".join(str(edge) for edge in _edges(bounds))
             yield f"  {partition:>4} {bar(bounds, widest=widest)} {edges}"
-        yield f"       {LAKE_MARK} lake  {BUFFER_MARK} buffer"
+        yield f"       {BATCH_MARK} batch view  {STREAM_MARK} stream view  {BUFFER_MARK} buffer"
 
 
 def _tier_lines(tier: ExplainedTier) -> Iterator[str]:
@@ -80,8 +80,18 @@ def bar(bounds: Bounds, *, widest: int, width: int = BAR_WIDTH) -> str:
     def marks(low: int, high: int) -> int:
         return max(round(width * (high - low) / widest), 1) if high > low else 0
 
-    lake, buffer = marks(bounds.start, bounds.stream_hi), marks(bounds.stream_hi, bounds.buffer_hi)
-    return ("[" + LAKE_MARK * lake + BUFFER_MARK * buffer + ")").ljust(width + 3)
+    drawn = (
+        BATCH_MARK * marks(bounds.start, bounds.batch_hi)
+        + STREAM_MARK * marks(bounds.batch_hi, bounds.stream_hi)
+        + BUFFER_MARK * marks(bounds.stream_hi, bounds.buffer_hi)
+    )
+    return f"[{drawn})".ljust(width + 3)
+
+
+def _edges(bounds: Bounds) -> tuple[int, ...]:
+    """Where one tier ends and the next begins; a table without a batch view has no edge of it."""
+    batch = (bounds.batch_hi,) if bounds.batch_hi > bounds.start else ()
+    return (bounds.start, *batch, bounds.stream_hi, bounds.buffer_hi)
 
 
 def explain(plan: ReadPlan, selection: Selection | None = None) -> Explanation:
@@ -91,10 +101,8 @@ def explain(plan: ReadPlan, selection: Selection | None = None) -> Explanation:
     """
     selection = selection or Selection()
     work = work_of(plan, selection)
-    tiers = [_stream(work, part) for part in work.stream]
-    before, after = work.pruned.get("stream", (0, 0))
-    if plan.stream and not tiers:
-        tiers.append(ExplainedTier(tier="stream", source=plan.stream[0].metadata, offsets=before, offsets_left=after))
+    left = {part.metadata: part for part in work.lake}
+    tiers = [_lake(work, part, left.get(part.metadata)) for part in plan.lake]
     if plan.buffer is not None:
         before, after = work.pruned["buffer"]
         names = ", ".join(segment.name for segment in plan.buffer.segments)
@@ -114,7 +122,10 @@ def explain(plan: ReadPlan, selection: Selection | None = None) -> Explanation:
     )
 
 
-def _stream(work: Work, part: StreamWork) -> ExplainedTier:
+def _lake(work: Work, planned: LakePart, part: LakeWork | None) -> ExplainedTier:
+    before = sum(planned.high[p] - o for p, o in planned.low.items())
+    if part is None:
+        return ExplainedTier(tier=planned.view, source=planned.metadata, offsets=before, offsets_left=0)
     query = LakeQuery(
         table=work.table,
         version=work.version,
@@ -123,9 +134,8 @@ def _stream(work: Work, part: StreamWork) -> ExplainedTier:
         where=work.where,
     )
     found = forecast(part.metadata, query)
-    before, _ = work.pruned["stream"]
     return ExplainedTier(
-        tier="stream",
+        tier=part.view,
         source=part.metadata,
         offsets=before,
         offsets_left=sum(high - low for low, high in part.ranges.values()),
@@ -142,7 +152,7 @@ def analyzed(stats: ReadStats) -> Iterator[str]:
     """Lines of ``explain --analyze``: what a read took."""
     lake, buffer = stats.lake, stats.buffer
     yield (
-        f"stream  {lake.files_opened} of {lake.files} files opened, "
+        f"lake    {lake.files_opened} of {lake.files} files opened, "
         f"{lake.rows_read} of {lake.rows_in_opened} rows taken, {lake.bytes_read} bytes of column chunks"
     )
     yield f"buffer  {buffer.segments} segments, {buffer.rows_read} rows, {buffer.bytes_read} bytes"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.plan import BufferPart, ReadPlan, StreamPart, TailPart
+from harness_pipelines.protocol.plan import BufferPart, LakePart, ReadPlan, TailPart
 from harness_pipelines.stores.ports import ReadState, TableRow
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def make_plan(
         schema_version=state.version.schema_version,
         fields=table.fields,
         bounds=state.bounds,
-        stream=_stream(state),
+        lake=tuple(_lake(state)),
         buffer=None if table.spec.buffer == "none" else _buffer(state),
         tail=_tail(stores, table, state, to_end=tail and at is None),
         lease_id=state.lease_id,
@@ -39,21 +39,23 @@ def make_plan(
     )
 
 
-def _stream(state: ReadState) -> tuple[StreamPart, ...]:
-    """The pinned view below ``stream_hi``, and for an old version the view that has its buffered rows by now."""
-    parts = []
-    start, stream_hi, buffer_hi = _vectors(state.bounds)
-    if low := {p: o for p, o in start.items() if stream_hi[p] > o}:
-        high = {p: stream_hi[p] for p in low}
-        parts.append(StreamPart(metadata=state.version.stream.metadata, low=low, high=high))
+def _lake(state: ReadState) -> Iterator[LakePart]:
+    """The pinned views, and for an old version the stream view that has its buffered rows by now."""
+    start, batch_hi = ({p: getattr(b, word) for p, b in state.bounds.items()} for word in ("start", "batch_hi"))
+    stream_hi, buffer_hi = _vectors(state.bounds)
+    version = state.version
+    if version.batch is not None and (low := _moved(start, batch_hi)):
+        high = {p: batch_hi[p] for p in low}
+        yield LakePart(view="batch", metadata=version.batch.metadata, low=low, high=high)
+    if low := _moved(batch_hi, stream_hi):
+        yield LakePart(metadata=version.stream.metadata, low=low, high={p: stream_hi[p] for p in low})
     if state.answered_by is not None and (low := _moved(stream_hi, buffer_hi)):
         high = {p: buffer_hi[p] for p in low}
-        parts.append(StreamPart(metadata=state.answered_by.stream.metadata, low=low, high=high))
-    return tuple(parts)
+        yield LakePart(metadata=state.answered_by.stream.metadata, low=low, high=high)
 
 
 def _buffer(state: ReadState) -> BufferPart | None:
-    _, stream_hi, buffer_hi = _vectors(state.bounds)
+    stream_hi, buffer_hi = _vectors(state.bounds)
     low = _moved(stream_hi, buffer_hi)
     if not low or state.answered_by is not None:
         return None
@@ -62,7 +64,7 @@ def _buffer(state: ReadState) -> BufferPart | None:
 
 def _tail(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) -> TailPart | None:
     """What only Kafka has: without a buffer all above ``stream_hi``, which a revert may set below ``buffer_hi``."""
-    _, stream_hi, high = _vectors(state.bounds)
+    stream_hi, high = _vectors(state.bounds)
     low = stream_hi if table.spec.buffer == "none" and state.answered_by is None else dict(high)
     if to_end:
         ends = stores.log.watermarks(table.spec.topic, state.bounds)
@@ -71,13 +73,10 @@ def _tail(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) ->
     return TailPart(topic=table.spec.topic, low=low, high={p: high[p] for p in low}) if low else None
 
 
-def _moved(stream_hi: Mapping[int, int], buffer_hi: Mapping[int, int]) -> dict[int, int]:
-    return {p: o for p, o in stream_hi.items() if buffer_hi[p] > o}
+def _moved(low: Mapping[int, int], high: Mapping[int, int]) -> dict[int, int]:
+    """Where the ranges begin that are not empty."""
+    return {p: o for p, o in low.items() if high[p] > o}
 
 
-def _vectors(bounds: Mapping[int, Bounds]) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-    return (
-        {p: b.start for p, b in bounds.items()},
-        {p: b.stream_hi for p, b in bounds.items()},
-        {p: b.buffer_hi for p, b in bounds.items()},
-    )
+def _vectors(bounds: Mapping[int, Bounds]) -> tuple[dict[int, int], dict[int, int]]:
+    return {p: b.stream_hi for p, b in bounds.items()}, {p: b.buffer_hi for p, b in bounds.items()}

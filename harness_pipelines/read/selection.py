@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from harness_pipelines.protocol.plan import ReadPlan, SegmentRef
 from harness_pipelines.protocol.predicate import TRUE, Predicate, Ranges, narrowed, refs
+from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.read.where import WhereError, parse_where, unknown_column
 from harness_pipelines.spec.arrow import COORDINATES, arrow_type
 from harness_pipelines.spec.types import FieldType, ListType, MapType, Primitive, StructType, Type, parse_type
@@ -57,11 +58,12 @@ class ReadColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamWork:
+class LakeWork:
     """Ranges of one pinned metadata file that can hold wanted rows."""
 
     metadata: str
     ranges: Ranges
+    view: ViewName = "stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,7 @@ class Work:
     needed: tuple[ReadColumn, ...]  #: these and those that only `where` needs; never empty
     where: Predicate
     limit: int | None
-    stream: tuple[StreamWork, ...]
+    lake: tuple[LakeWork, ...]
     segments: tuple[SegmentRef, ...]
     buffer: Ranges
     tail: Ranges
@@ -100,11 +102,11 @@ def work_of(plan: ReadPlan, selection: Selection) -> Work:
     extra = [known[name] for name in dict.fromkeys(ref.column for ref in refs(where)) if known[name] not in columns]
     needed = (*columns, *extra) or (known["_kafka_offset"],)
     offsets: dict[str, tuple[int, int]] = {}
-    stream = []
-    for part in plan.stream:
-        ranges = _narrowed("stream", part.low, part.high, where, offsets)
+    lake = []
+    for part in plan.lake:
+        ranges = _narrowed(part.view, part.low, part.high, where, offsets)
         if ranges:
-            stream.append(StreamWork(metadata=part.metadata, ranges=ranges))
+            lake.append(LakeWork(metadata=part.metadata, ranges=ranges, view=part.view))
     buffer = _narrowed("buffer", plan.buffer.low, plan.buffer.high, where, offsets) if plan.buffer else {}
     tail = _narrowed("tail", plan.tail.low, plan.tail.high, where, offsets) if plan.tail else {}
     return Work(
@@ -114,7 +116,7 @@ def work_of(plan: ReadPlan, selection: Selection) -> Work:
         needed=needed,
         where=where,
         limit=selection.limit,
-        stream=tuple(stream),
+        lake=tuple(lake),
         segments=plan.buffer.segments if plan.buffer and buffer else (),
         buffer=buffer,
         tail=tail,

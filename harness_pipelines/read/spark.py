@@ -76,7 +76,7 @@ def _frames(
         yield segments_frame(spark, jdbc, segments=work.segments, columns=work.needed, rows=rows)
     else:
         yield guard_frame(spark, jdbc, columns=work.needed)
-    for part in work.stream:
+    for part in work.lake:
         query = LakeQuery(
             table=work.table,
             version=work.version,

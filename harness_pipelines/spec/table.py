@@ -47,16 +47,19 @@ STREAM_SUFFIX = "__stream"  # of the stream view
 PART_MAX = NAME_BYTES_MAX - len(STREAM_SUFFIX)
 COLUMNS_MAX = 1_500  # Postgres has 1,600, the coordinates included
 LEASE_S_MAX = 24 * 3600.0
+LAYOUT_COLUMNS_MAX = 8
+LAYOUT_COLUMNS_DEFAULT = 3
+LAYOUT_TYPES = ("boolean", "int", "long", "float", "double", "decimal", "date", "timestamp", "timestamptz", "time",
+                "string", "uuid")  # fmt: skip
 LATER = {
     "key": "keyed tables do not work yet",
     "key_format": "record keys are not decoded yet",
-    "layout": "the batch view does not work yet",
     "delete": "keyed tables do not work yet",
     "contract": "contracts do not work yet",
     "evolution": "schema evolution does not work yet",
 }
 LATER_VALUES: dict[str, tuple[tuple[Any, ...], str, str]] = {
-    "views": (("both", "batch"), "the batch view does not work yet", "stream"),
+    "views": (("batch",), "a batch view without a stream view does not work yet", "both"),
     "format": (("avro", "protobuf", "debezium", "csv"), "only JSON values are decoded yet", "json"),
 }
 _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
@@ -271,6 +274,25 @@ class TierRules(_Part):
     max_age: Annotated[Seconds, Field(description="The oldest waits so long.")] = 60.0
 
 
+class Layout(_Part):
+    """How the batch view is clustered."""
+
+    columns: Annotated[
+        tuple[str, ...],
+        Field(
+            max_length=LAYOUT_COLUMNS_MAX,
+            description="The columns to cluster by, most often filtered first; default: the times and whole numbers "
+            f"of the table, at most {LAYOUT_COLUMNS_DEFAULT}.",
+        ),
+    ] = ()
+    target_file_mb: Annotated[Count, Field(description="A region of values becomes one file of so many megabytes.")] = (
+        128
+    )
+    staged_ratio: Annotated[
+        float, Field(gt=0, le=10, description="A region is rewritten once so much was added to it, by its own size.")
+    ] = 0.5
+
+
 class Retention(_Part):
     """How long what is superseded stays readable."""
 
@@ -348,7 +370,11 @@ class TableSpec(BaseModel):
     columns: Annotated[
         Columns, Field(description="Names to types; the long form is {type: ..., required: true, from: iso8601}.")
     ]
-    views: Annotated[Literal["stream"], Field(description="Iceberg tables that are kept.")] = "stream"
+    views: Annotated[
+        Literal["stream", "both"],
+        Field(description="Iceberg tables that are kept: in offset order, or in offset order and in value order."),
+    ] = "stream"
+    layout: Annotated[Layout, Field(description="`views: both`: how the batch view is clustered.")] = Layout()
     buffer: Annotated[
         Literal["postgres", "none"],
         Field(description="postgres: readable at once; none: rows go from Kafka to the lake."),
@@ -394,12 +420,39 @@ class TableSpec(BaseModel):
             raise ValueError(f"{value!r} ends with __stream, which names the stream view of another table")
         return value
 
+    @model_validator(mode="after")
+    def _layout_columns(self) -> TableSpec:
+        types = {c.name: c.type for c in self.columns}
+        wanted = self.layout.columns
+        for name in wanted:
+            if name not in types:
+                raise ValueError(f"layout: {name!r} is no column; columns: {', '.join(types)}")
+            if not isinstance(types[name], DecimalType) and str(types[name]) not in LAYOUT_TYPES:
+                raise ValueError(
+                    f"layout: column {name!r} of type {types[name]} has no order; types that have: "
+                    f"{', '.join(LAYOUT_TYPES)}"
+                )
+        if len(set(wanted)) != len(wanted):
+            raise ValueError(f"layout: {max(wanted, key=wanted.count)!r} is named twice")
+        return self
+
     @field_validator("topic")
     @classmethod
     def _topic_name(cls, value: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value) or value in {".", ".."}:
             raise ValueError(f"{value!r} is no topic name; Kafka allows 1 to 249 of A-Z, a-z, 0-9, `.`, `_` and `-`")
         return value
+
+    @property
+    def indexed(self) -> tuple[str, ...]:
+        """The columns that the batch view is clustered by; the time of the record when no column suggests itself."""
+        if self.layout.columns:
+            return self.layout.columns
+        preferred = ("timestamp", "timestamptz", "date", "long", "int")
+        found = sorted(
+            (c for c in self.columns if str(c.type) in preferred), key=lambda c: preferred.index(str(c.type))
+        )
+        return tuple(c.name for c in found[:LAYOUT_COLUMNS_DEFAULT]) or ("_kafka_timestamp",)
 
     @property
     def namespace(self) -> str:

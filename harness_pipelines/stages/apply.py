@@ -33,22 +33,22 @@ def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
 
 
 def _create(stores: Stores, spec: TableSpec, identity: TopicIdentity) -> TableRow:
-    from harness_pipelines.stores.lake import STARTS, TOPIC
+    from harness_pipelines.stores.catalog import STARTS, TOPIC, vector_text
 
     start = spec.start.timestamp if isinstance(spec.start, StartAt) else spec.start
     starts: Vector = stores.log.start_offsets(spec.topic, identity.partitions, start)
     stores.ownership.check()
     origin = {
         TOPIC: f"{identity.cluster_id}/{identity.topic_id}",
-        STARTS: ",".join(f"{p}:{offset}" for p, offset in sorted(starts.items())),
+        STARTS: vector_text(starts),
     }
-    stream, fields = stores.lake.make_stream_view(spec, iceberg_fields(spec.columns), origin=origin)
-    return stores.ledger.create_table(spec, identity, starts=starts, fields=fields, stream=stream)
+    views, fields = stores.lake.make_views(spec, iceberg_fields(spec.columns), origin=origin)
+    return stores.ledger.create_table(spec, identity, starts=starts, fields=fields, views=views)
 
 
 def _check_fits(known: TableRow, wanted: TableSpec) -> None:
     """Settings may change; what rows already depend on may not."""
-    for word in ("topic", "columns", "buffer", "start"):
+    for word in ("topic", "columns", "buffer", "start", "views"):
         old, new = getattr(known.spec, word), getattr(wanted, word)
         if old != new:
             raise TableExists(

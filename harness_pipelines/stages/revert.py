@@ -12,7 +12,7 @@ import structlog
 
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.reverts import RevertPlan
-from harness_pipelines.protocol.versions import Version
+from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.stages.ingest import check_source
 from harness_pipelines.stores.ports import Swap, TableRow
 
@@ -37,9 +37,9 @@ def revert_table(stores: Stores, table: TableRow, *, to: int | None) -> Version:
     Raises: RevertRefused, VersionGone; MetadataMissing, LakeAway; never returns without knowing the outcome.
     """
 
-    def build(base: str, head: Version, target: Version, move_id: int) -> Swap:
+    def build(view: ViewName, base: str, head: Version, target: Version, move_id: int) -> Swap:
         keep = table.spec.retention.snapshots
-        return stores.lake.build_revert(table, move_id, base=base, head=head, target=target, keep=keep)
+        return stores.lake.build_revert(table, move_id, view, base=base, head=head, target=target, keep=keep)
 
     made = stores.ledger.revert(table, to=to, log_from=_log_from(stores, table), build=build)
     log.info("revert.published", table=table.name, version=made.version, revert_of=made.revert_of, move=made.move_id)

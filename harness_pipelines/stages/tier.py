@@ -12,22 +12,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from harness_pipelines import faults
-from harness_pipelines.errors import HarnessError, Recovery, TryAgain
-from harness_pipelines.protocol.bounds import Bounds, Vector
+from harness_pipelines.protocol.bounds import Bounds, Vector, buffered
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.moves import Move, MoveState, MoveStuck, halve, plan_ranges
+from harness_pipelines.protocol.moves import Move, plan_ranges
 from harness_pipelines.protocol.segments import needed
-from harness_pipelines.protocol.versions import Version, check_base
+from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.ingest import check_source
-from harness_pipelines.stores.lake import BaseGone, Staged
+from harness_pipelines.stages.moving import Moving, make_branch
+from harness_pipelines.stores.lake import Staged
 from harness_pipelines.stores.ports import Boundary, MoveDraft, RefusedRecord, Swap, TableRow
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
 
 log = structlog.get_logger(__name__)
-FAILURES_MAX = 3  #: attempts that failed by themselves before a move is halved
 MOVE_OFFSETS_MAX = 8_000_000
 
 
@@ -68,39 +66,26 @@ def tier_once(
 
     Raises: MoveStuck, FencedOut (NEVER); TryAgain when Spark or a store is away.
     """
-    move = _open_or_plan(stores, table, claim, trigger=trigger, run_id=run_id)
-    if move is None:
-        return None
-    faults.point("tier.after_plan")
-    try:
-        attempt = stage(stores, table, move)
-        faults.point("tier.after_files")
-        return publish(stores, table, claim, move, attempt)
-    except BaseGone as gone:
-        stores.ledger.close_move(claim, move, state=MoveState.ABANDONED, error=str(gone))
-        return tier_once(stores, table, claim, trigger=trigger, run_id=run_id)
-    except HarnessError as error:
-        counts = error.recovery is not Recovery.NEVER and not isinstance(error, TryAgain)
-        stores.ledger.note_failure(move, error=str(error), counts=counts)
-        raise
+    return Moving(stores, table, _Tier(stores, table)).once(claim, trigger=trigger, run_id=run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tier:
+    stores: Stores
+    table: TableRow
+    name: Stage = Stage.TIER
+
+    def plan(self, claim: Claim, *, trigger: str, run_id: str | None, below: Vector | None = None) -> Move | None:
+        return plan(self.stores, self.table, claim, trigger=trigger, run_id=run_id, below=below)
+
+    def stage(self, move: Move) -> Attempt:
+        return stage(self.stores, self.table, move)
+
+    def publish(self, claim: Claim, move: Move, attempt: Attempt) -> Version:
+        return publish(self.stores, self.table, claim, move, attempt)
 
 
 # -- plan ---------------------------------------------------------------------------------------------------
-
-
-def _open_or_plan(stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None) -> Move | None:
-    found = stores.ledger.open_move(table, Stage.TIER, shard=claim.shard)
-    if found is None:
-        return plan(stores, table, claim, trigger=trigger, run_id=run_id)
-    if found.state is MoveState.QUARANTINED:
-        raise MoveStuck(
-            f"{table.name}: tier move {found.move_id} of {_shown(found)} failed in every attempt and holds the stage; "
-            "see its error in `harness status`, repair the cause, then `harness run --retry-stuck`"
-        )
-    failures = stores.ledger.note_failure(found, error="the attempt ended without a result", counts=False)
-    if failures >= FAILURES_MAX:
-        return _smaller(stores, table, claim, found, run_id=run_id)
-    return stores.ledger.take_attempt(claim, found, run_id=run_id)
 
 
 def plan(
@@ -108,7 +93,7 @@ def plan(
 ) -> Move | None:
     """Record a move of everything buffered, or ``None``. *below* caps it per partition."""
     bounds = takeable(stores, table)
-    lo, hi = plan_ranges(bounds, offsets_max=MOVE_OFFSETS_MAX)
+    lo, hi = plan_ranges(buffered(bounds), offsets_max=MOVE_OFFSETS_MAX)
     if below is not None:
         lo, hi = {p: lo[p] for p in below}, dict(below)
     if not lo:
@@ -139,15 +124,6 @@ def takeable(stores: Stores, table: TableRow) -> dict[int, Bounds]:
     return {p: replace(b, buffer_hi=max(marks[p].end, b.buffer_hi)) for p, b in bounds.items()}
 
 
-def _smaller(stores: Stores, table: TableRow, claim: Claim, failed: Move, *, run_id: str | None) -> Move | None:
-    """After too many failures take half the range; one offset that still fails holds the stage by name."""
-    if all(r.span <= 1 for r in failed.ranges):
-        stores.ledger.close_move(claim, failed, state=MoveState.QUARANTINED, error="every attempt failed")
-        raise MoveStuck(f"{table.name}: tier move {failed.move_id} of {_shown(failed)} failed in every attempt")
-    stores.ledger.close_move(claim, failed, state=MoveState.ABANDONED, error="halved after failed attempts")
-    return plan(stores, table, claim, trigger="halved", run_id=run_id, below=halve(failed.lo, failed.hi))
-
-
 # -- stage --------------------------------------------------------------------------------------------------
 
 
@@ -160,39 +136,17 @@ def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
     rows = sum(counts.values())
     if rows == 0:  # gaps only: nothing to write, but the bounds move on
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))
-    _branch(stores, table, move)
+    make_branch(stores, table, move)
     stores.write_from_segments(table, move, named)
     return Attempt(staged=stores.lake.staged(table, move, rows=rows))
 
 
 def _stage_from_kafka(stores: Stores, table: TableRow, move: Move) -> Attempt:
     """`buffer: none`: Spark reads the log itself; refused records are published with the move."""
-    _branch(stores, table, move)
+    make_branch(stores, table, move)
     rows, refused = stores.write_from_kafka(table, move)
     check_source(table, stores.log, move.hi)
     return Attempt(staged=stores.lake.staged(table, move, rows=rows), refused=tuple(refused))
-
-
-def _branch(stores: Stores, table: TableRow, move: Move) -> None:
-    base = next((v for v in stores.ledger.versions(table) if v.version == move.base_version), None)
-    if base is None:
-        raise BaseGone(f"{table.name}: version {move.base_version}, the base of move {move.move_id}, is not retained")
-    try:
-        stores.lake.make_branch(table, move, base.stream)
-    except BaseGone:
-        _check_head(stores, table)
-        raise
-    faults.point("tier.during_files")
-
-
-def _check_head(stores: Stores, table: TableRow) -> None:
-    """A new plan helps only where the head's own snapshot is there to build on.
-
-    Raises: ForeignCommit when another writer took it away.
-    """
-    head, main = stores.ledger.head(table), stores.lake.main_snapshot(table)
-    if stores.ledger.head(table).version == head.version:  # so both are of one instant
-        check_base(head, main)
 
 
 # -- publish ------------------------------------------------------------------------------------------------
@@ -215,7 +169,3 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
     published = stores.ledger.publish(table, boundary, build)
     log.info("tier.published", table=table.name, version=published.version, rows=boundary.rows, move=move.move_id)
     return published
-
-
-def _shown(move: Move) -> str:
-    return ", ".join(f"partition {r.partition} [{r.low}, {r.high})" for r in move.ranges)

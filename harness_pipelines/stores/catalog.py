@@ -26,6 +26,7 @@ from pyiceberg.transforms import IdentityTransform
 from sqlalchemy.engine import URL
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.stores.postgres import session_dsn
 
 #: Iceberg's JSON form of the coordinate columns; PyIceberg gives every new table ids of its own.
@@ -38,6 +39,12 @@ COORDINATE_FIELDS: tuple[Mapping[str, Any], ...] = (
 )
 PARTITION_ID, OFFSET_ID = 1_000_001, 1_000_002
 OFFSET = "_kafka_offset"
+TOPIC, STARTS = "harness.topic", "harness.starts"  #: properties of a view: what a rebuild of a lost ledger asks for
+BATCH_HI = "harness.batch-hi"  #: of a batch view's snapshot: it has the rows of the stream view below
+BY_PARTITION = PartitionSpec(
+    PartitionField(source_id=PARTITION_ID, field_id=1000, transform=IdentityTransform(), name="_kafka_partition")
+)
+BY_OFFSET = SortOrder(SortField(source_id=OFFSET_ID, transform=IdentityTransform()))
 
 
 class MetadataMissing(HarnessError):
@@ -76,23 +83,29 @@ class StagingCatalog(SqlCatalog):
         )
 
     def stage_new(
-        self, identifier: tuple[str, str], *, schema: Schema, location: str, properties: Mapping[str, str]
+        self,
+        identifier: tuple[str, str],
+        *,
+        schema: Schema,
+        location: str,
+        properties: Mapping[str, str],
+        by_partition: bool = True,
     ) -> Table:
-        """Stage a new view partitioned by Kafka partition; write its first metadata file."""
-        staged = self._create_staged_table(
-            identifier,
-            schema,
-            location,
-            PartitionSpec(
-                PartitionField(
-                    source_id=PARTITION_ID, field_id=1000, transform=IdentityTransform(), name="_kafka_partition"
-                )
-            ),
-            SortOrder(SortField(source_id=OFFSET_ID, transform=IdentityTransform())),
-            dict(properties),
-        )
+        """Stage a new view, in offset order by Kafka partition or in no declared order; write its first metadata."""
+        spec, order = (BY_PARTITION, BY_OFFSET) if by_partition else (PartitionSpec(), SortOrder())
+        staged = self._create_staged_table(identifier, schema, location, spec, order, dict(properties))
         self._write_metadata(metadata=staged.metadata, io=staged.io, metadata_path=staged.metadata_location)
         return self.at(identifier, staged.metadata_location)
+
+
+def vector_text(vector: Vector) -> str:
+    """A vector as properties and summaries hold it: ``0:17,1:4``."""
+    return ",".join(f"{p}:{o}" for p, o in sorted(vector.items()))
+
+
+def vector_of(text: str | None) -> dict[int, int]:
+    """What `vector_text` wrote; nothing of nothing."""
+    return {int(p): int(o) for p, _, o in (part.partition(":") for part in (text or "").split(",") if part)}
 
 
 def view_schema(fields: Sequence[Mapping[str, Any]]) -> Schema:

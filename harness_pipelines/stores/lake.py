@@ -22,14 +22,24 @@ from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdat
 from pyiceberg.types import LongType
 
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.layout.files import FileStats
+from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.versions import Version, View
+from harness_pipelines.protocol.versions import EFFECTS, Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import lake_fields, user_fields
-from harness_pipelines.stores import lake_revert
+from harness_pipelines.stores import lake_regions, lake_replace, lake_revert
 from harness_pipelines.stores.by_path import ByPath
-from harness_pipelines.stores.catalog import COORDINATE_FIELDS, OFFSET, StagingCatalog, view_schema
-from harness_pipelines.stores.ports import Swap, TableRow
+from harness_pipelines.stores.catalog import (
+    BATCH_HI,
+    COORDINATE_FIELDS,
+    OFFSET,
+    StagingCatalog,
+    vector_of,
+    vector_text,
+    view_schema,
+)
+from harness_pipelines.stores.ports import Swap, TableRow, view_names
 from harness_pipelines.stores.postgres import Database
 
 MOVE, ATTEMPT, SCHEMA_VERSION, RANGES = (
@@ -38,7 +48,6 @@ MOVE, ATTEMPT, SCHEMA_VERSION, RANGES = (
     "harness.schema-version",
     "harness.ranges",
 )
-TOPIC, STARTS = "harness.topic", "harness.starts"  #: of a view: what a rebuild of a lost ledger asks for
 VIEW_PROPERTIES: Mapping[str, str] = {
     "format-version": "2",
     "gc.enabled": "false",
@@ -94,41 +103,51 @@ class Lake:
         self.database = database
         self.warehouse = warehouse.rstrip("/")
 
-    def make_stream_view(
+    def make_views(
         self, spec: TableSpec, fields: Sequence[Mapping[str, Any]], *, origin: Mapping[str, str] | None = None
-    ) -> tuple[View, list[Mapping[str, Any]]]:
-        """Stage an empty stream view with its first snapshot (a branch needs one to start from).
+    ) -> tuple[dict[ViewName, View], list[Mapping[str, Any]]]:
+        """Stage the empty views of a table, each with its first snapshot (a branch needs one to start from).
 
-        *origin* are properties that say where its rows come from.
-        Returns the view and *fields* with the ids that Iceberg gave them.
+        *origin* are properties that say where their rows come from.
+        Returns the views and *fields* with the ids that Iceberg gave them, the same in both.
         """
-        view = f"{spec.name}__stream"
-        location = f"{self.warehouse}/{spec.namespace}/{view}-{uuid4().hex[:8]}"
-        properties = {**VIEW_PROPERTIES, "harness.table": spec.table, **(origin or {})}
-        table = self.catalog.stage_new(
-            (spec.namespace, view), schema=view_schema(lake_fields(fields)), location=location, properties=properties
-        )
-        with table.transaction() as transaction, transaction.update_snapshot().fast_append():
-            pass
-        given = table.schema().model_dump(mode="json", by_alias=True)["fields"]
-        return _head(table), user_fields(given[: -len(COORDINATE_FIELDS)], fields)
+        views, given = {}, []
+        for name, iceberg_name in view_names(spec).items():
+            location = f"{self.warehouse}/{spec.namespace}/{iceberg_name}-{uuid4().hex[:8]}"
+            table = self.catalog.stage_new(
+                (spec.namespace, iceberg_name),
+                schema=view_schema(lake_fields(fields)),
+                location=location,
+                properties={**_properties(spec, name), "harness.table": spec.table, **(origin or {})},
+                by_partition=name == "stream",
+            )
+            with table.transaction() as transaction, transaction.update_snapshot().fast_append():
+                pass
+            given = table.schema().model_dump(mode="json", by_alias=True)["fields"]
+            views[name] = _head(table)
+        return views, user_fields(given[: -len(COORDINATE_FIELDS)], fields)
 
-    def load(self, table: TableRow, metadata: str) -> Table:
-        """The stream view of *table* as *metadata* fixes it."""
-        return self.catalog.at((table.spec.namespace, table.stream_view), metadata)
+    def load(self, table: TableRow, metadata: str, *, view: ViewName = "stream") -> Table:
+        """A view of *table* as *metadata* fixes it."""
+        return self.catalog.at((table.spec.namespace, table.views[view]), metadata)
 
-    def main_snapshot(self, table: TableRow) -> int:
+    def main_snapshot(self, table: TableRow, *, view: ViewName = "stream") -> int:
         """The snapshot that the catalog's main branch names; -1 in a view without any."""
-        snapshot = self.load(table, self._pointer(table)).metadata.current_snapshot_id
+        snapshot = self.current(table, view).metadata.current_snapshot_id
         return -1 if snapshot is None else snapshot
+
+    def current(self, table: TableRow, view: ViewName) -> Table:
+        """A view as the catalog's row names it now."""
+        return self.load(table, self._pointer(table, view), view=view)
 
     def make_branch(self, table: TableRow, move: Move, base: View) -> str:
         """Create the branch of an attempt from the move's base; the catalog pointer moves, nothing is visible.
 
         Raises: BaseGone when the base's snapshot was expired from the current metadata.
         """
+        view = EFFECTS[move.stage].view
         for _ in range(BRANCH_TRIES):
-            current = self.load(table, self._pointer(table))
+            current = self.current(table, view)
             if move.branch in current.metadata.refs:
                 return move.branch
             if current.metadata.snapshot_by_id(base.snapshot) is None:
@@ -138,16 +157,16 @@ class Lake:
             old = current.metadata_location
             with reachable(table.name, f"making branch {move.branch}"):
                 current.manage_snapshots().create_branch(base.snapshot, move.branch).commit()
-            if self._move_pointer(table, old=old, new=current.metadata_location):
+            if self._move_pointer(table, view, old=old, new=current.metadata_location):
                 return move.branch
-        raise LakeAway(f"{table.name}: the stream view's pointer moved {BRANCH_TRIES} times in a row")
+        raise LakeAway(f"{table.name}: the {view} view's pointer moved {BRANCH_TRIES} times in a row")
 
     def staged(self, table: TableRow, move: Move, *, rows: int) -> Staged:
         """Read what the attempt staged and check it from metadata against its move.
 
         Raises: StagedWrong.
         """
-        current = self.load(table, self._pointer(table))
+        current = self.current(table, EFFECTS[move.stage].view)
         snapshot = current.metadata.snapshot_by_name(move.branch)
         if snapshot is None:
             raise StagedWrong(f"{table.name}: branch {move.branch} is gone; the attempt is repeated")
@@ -157,7 +176,8 @@ class Lake:
             raise StagedWrong(f"{table.name}: branch {move.branch} holds no snapshot of attempt {move.attempt}")
         with reachable(table.name, f"reading what attempt {move.attempt} of move {move.move_id} staged"):
             files = _added_files(current.io, snapshot)
-        _check_inside(table, move, [(f, offset_bounds(f, current)) for f in files], rows=rows)
+        check = _check_inside if EFFECTS[move.stage].view == "stream" else _check_hull
+        check(table, move, [(f, offset_bounds(f, current)) for f in files], rows=rows)
         return Staged(files=tuple(files), rows=rows, bytes=sum(f.file_size_in_bytes for f in files))
 
     def build_append(self, table: TableRow, move: Move, staged: Staged, *, base: str, keep: int) -> Swap:
@@ -166,34 +186,48 @@ class Lake:
         In the same change the branch goes, and of the snapshots only the newest *keep* stay.
         Raises: ForeignFiles when a live file reaches into the move's ranges.
         """
-        view = self.load(table, base)
+        name = EFFECTS[move.stage].view
+        view = self.load(table, base, view=name)
         base_snapshot = _head(view).snapshot
         doing = f"publishing move {move.move_id}"
-        with reachable(table.name, doing):
-            check_no_overlap(table, view, move)
+        if name == "stream":
+            with reachable(table.name, doing):
+                check_no_overlap(table, view, move)
         with reachable(table.name, doing), view.transaction() as transaction:
-            properties = {
-                MOVE: str(move.move_id),
-                ATTEMPT: str(move.attempt),
-                SCHEMA_VERSION: str(move.schema_version),
-                RANGES: ",".join(f"{r.partition}:{r.low}-{r.high}" for r in move.ranges),
-            }
+            properties = summary_of(move, reached=None if name == "stream" else reached_by(view))
             with transaction.update_snapshot(snapshot_properties=properties).merge_append() as append:
                 for file in staged.files:
                     append.append_data_file(file)
             transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
-        return Swap(view=table.stream_view, old=base, base_snapshot=base_snapshot, new=_head(view))
+        return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
+
+    def build_replace(
+        self, table: TableRow, move: Move, staged: Staged, *, removed: Sequence[str], base: str, keep: int
+    ) -> Swap:
+        """Write the metadata in which *staged* stands for the files of *removed*, on top of the metadata file *base*.
+
+        Raises: FilesGone when one of *removed* is not live there any more, or has been deleted from.
+        """
+        name = EFFECTS[move.stage].view
+        view = self.load(table, base, view=name)
+        base_snapshot = _head(view).snapshot
+        with reachable(table.name, f"publishing move {move.move_id}"), view.transaction() as transaction:
+            properties = summary_of(move, reached=None if name == "stream" else reached_by(view))
+            lake_replace.replace_files(transaction, removed=removed, added=staged.files, properties=properties)
+            transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
+        return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
 
     def build_revert(
-        self, table: TableRow, move_id: int, *, base: str, head: Version, target: Version, keep: int
+        self, table: TableRow, move_id: int, name: ViewName, *, base: str, head: Version, target: Version, keep: int
     ) -> Swap:
-        """Write the metadata whose main has the files of *target*, on top of the metadata file *base*.
+        """Write the metadata whose main has the files of *target*, on top of the metadata file *base* of view *name*.
 
         All moves are closed by a revert, so their branches go in the same change. What *head* pins says how the view
         is set up; where the catalog has another table under its name, it is also what is built on.
         Raises: MetadataMissing, SnapshotMissing.
         """
-        current, known = self.load(table, base), self.load(table, head.stream.metadata)
+        published, wanted = head.views[name], target.views[name]
+        current, known = self.load(table, base, view=name), self.load(table, published.metadata, view=name)
         view = current if lake_revert.same_table(current.metadata, known.metadata) else known
         properties = {
             MOVE: str(move_id),
@@ -203,29 +237,72 @@ class Lake:
             lake_revert.STREAM_HI: ",".join(f"{p}:{o}" for p, o in sorted(target.stream_hi.items())),
         }
         with reachable(table.name, f"reverting to version {target.version}"), view.transaction() as transaction:
-            restored = self.load(table, target.stream.metadata)
-            snapshot = lake_revert.restoring_snapshot(view, restored, target.stream.snapshot, properties=properties)
+            restored = self.load(table, wanted.metadata, view=name)
+            if name == "batch":
+                properties |= {BATCH_HI: vector_text({p: b.batch_hi for p, b in target.bounds.items()})}
+            snapshot = lake_revert.restoring_snapshot(view, restored, wanted.snapshot, properties=properties)
             updates = lake_revert.restoring_updates(view.metadata, known.metadata, snapshot)
             transaction._apply(updates, ())
             branches = [name for name in view.metadata.refs if name.startswith("move_")]
             transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=branches), ())
-        return Swap(view=table.stream_view, old=base, base_snapshot=head.stream.snapshot, new=_head(view))
+        return Swap(view=name, old=base, base_snapshot=published.snapshot, new=_head(view))
 
-    def drop_branches(self, table: TableRow, dead: Sequence[str]) -> bool:
+    def region_files(self, table: TableRow, metadata: str) -> list[FileStats]:
+        """The files of the batch view that *metadata* fixes, as the region tree sees them."""
+        with reachable(table.name, "reading the batch view's manifests"):
+            view = self.load(table, metadata, view="batch")
+            return lake_regions.region_files(view, lake_regions.indexed_columns(table.spec))
+
+    def sequence_of(self, table: TableRow, metadata: str) -> int:
+        """The data sequence number of the batch view's newest snapshot in *metadata*."""
+        snapshot = self.load(table, metadata, view="batch").metadata.current_snapshot()
+        return (snapshot.sequence_number or 0) if snapshot else 0
+
+    def drop_branches(self, table: TableRow, dead: Sequence[str], *, view: ViewName = "stream") -> bool:
         """Remove the branches of dead attempts. False if the pointer moved meanwhile."""
-        view = self.load(table, self._pointer(table))
-        old = view.metadata_location
-        with view.transaction() as transaction:
+        current = self.current(table, view)
+        old = current.metadata_location
+        with current.transaction() as transaction:
             transaction._apply(_tidying(transaction.table_metadata, keep=2**31, drop=dead), ())
-        return self._move_pointer(table, old=old, new=view.metadata_location)
+        return self._move_pointer(table, view, old=old, new=current.metadata_location)
 
-    def _pointer(self, table: TableRow) -> str:
-        key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.stream_view}
+    def _pointer(self, table: TableRow, view: ViewName) -> str:
+        key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.views[view]}
         return str(self.database.rows("reads/pointer", key)[0]["metadata_location"])
 
-    def _move_pointer(self, table: TableRow, *, old: str, new: str) -> bool:
-        key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.stream_view}
+    def _move_pointer(self, table: TableRow, view: ViewName, *, old: str, new: str) -> bool:
+        key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.views[view]}
         return self.database.run("ledger/move_pointer", {**key, "old": old, "new": new}) == 1
+
+
+def _properties(spec: TableSpec, view: ViewName) -> dict[str, str]:
+    """Properties of a new view. A region of the batch view is one file, with exact bounds of the indexed columns."""
+    if view == "stream":
+        return dict(VIEW_PROPERTIES)
+    target = spec.layout.target_file_mb * 2**20
+    return {
+        **VIEW_PROPERTIES,
+        "write.target-file-size-bytes": str(4 * target),
+        "write.parquet.row-group-size-bytes": str(max(target // 16, 2**20)),
+        **{f"write.metadata.metrics.column.{name}": "full" for name in spec.indexed},
+    }
+
+
+def summary_of(move: Move, *, reached: Vector | None) -> dict[str, str]:
+    """What a published snapshot tells of its move; *reached* is the batch view's bound before it."""
+    told = {
+        MOVE: str(move.move_id),
+        ATTEMPT: str(move.attempt),
+        SCHEMA_VERSION: str(move.schema_version),
+        RANGES: ",".join(f"{r.partition}:{r.low}-{r.high}" for r in move.ranges),
+    }
+    return told if reached is None else {**told, BATCH_HI: vector_text({**reached, **move.hi})}
+
+
+def reached_by(view: Table) -> dict[int, int]:
+    """The bound of a batch view as its current snapshot tells it: no row of it is at or above."""
+    snapshot = view.metadata.current_snapshot()
+    return vector_of(snapshot.summary[BATCH_HI] if snapshot and snapshot.summary else None)
 
 
 @contextmanager
@@ -314,6 +391,21 @@ def _check_inside(table: TableRow, move: Move, files: Sequence[tuple[DataFile, t
             raise StagedWrong(
                 f"{where}: {file.file_path} holds offsets {low}..{high} of partition {partition}, outside the move; "
                 "nothing was published"
+            )
+
+
+def _check_hull(table: TableRow, move: Move, files: Sequence[tuple[DataFile, tuple[int, int]]], *, rows: int) -> None:
+    """Record counts are the move's rows; a file of the batch view mixes partitions, so its bounds say less."""
+    where = f"{table.name}: move {move.move_id}, attempt {move.attempt}"
+    if (found := sum(file.record_count for file, _ in files)) != rows:
+        raise StagedWrong(f"{where}: {rows} rows were to be moved, {found} were staged; nothing was published")
+    if not move.ranges:  # a relayout: any row of the view
+        return
+    lowest, highest = min(r.low for r in move.ranges), max(r.high for r in move.ranges)
+    for file, (low, high) in files:
+        if not lowest <= low <= high < highest:
+            raise StagedWrong(
+                f"{where}: {file.file_path} holds offsets {low}..{high}, outside the move; nothing was published"
             )
 
 

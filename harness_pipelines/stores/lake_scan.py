@@ -2,7 +2,8 @@
 
 A metadata file is immutable, and so are the manifests that it names, so both are parsed once. The stream view has one
 Kafka partition per file with exact bounds of its offsets: a file wholly inside the wanted ranges is read without a
-filter on them, one that straddles with one, any other is not opened.
+filter on them, one that straddles with one, any other is not opened. A file of the batch view mixes partitions: it is
+read without a filter when the ranges reach as far as the snapshot says that its rows do.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pyiceberg.types import LongType, NestedField
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.predicate import (
     OFFSET,
+    PARTITION,
     TRUE,
     Compare,
     Leaf,
@@ -40,11 +42,13 @@ from harness_pipelines.protocol.predicate import (
     Ranges,
     Ref,
     all_of,
+    any_of,
     refs,
     relaxed,
 )
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import Primitive
+from harness_pipelines.stores.catalog import BATCH_HI, STARTS, vector_of
 from harness_pipelines.stores.conform import FIELD_ID, by_field_ids
 from harness_pipelines.stores.predicates import to_arrow, to_iceberg
 from harness_pipelines.stores.segment_types import COORDINATES
@@ -54,6 +58,7 @@ MANIFESTS_KEPT = 4096
 FILES_AHEAD = 3  #: files that are read while the caller works on an earlier one
 _PARQUET = ds.ParquetFileFormat(pre_buffer=True, buffer_size=8 * 2**20)
 _OFFSET_REF = Ref((OFFSET,), Primitive("long"))
+_PARTITION_REF = Ref((PARTITION,), Primitive("int"))
 
 
 class LakeFileMissing(HarnessError):
@@ -87,10 +92,10 @@ class LakeStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeFile:
-    """A data file with its run of offsets ``[low, high)`` in one partition."""
+    """A data file with its run of offsets ``[low, high)`` in one partition, or over all that it mixes."""
 
     data: DataFile
-    partition: int
+    partition: int | None  #: None: of several partitions
     low: int
     high: int
 
@@ -103,6 +108,7 @@ class PinnedView:
     metadata: TableMetadata
     io: FileIO
     files: tuple[LakeFile, ...]  #: by partition and first offset
+    extent: Ranges  #: of a batch view: where its rows lie, as its snapshot tells; empty if it does not
 
     @property
     def schema(self) -> Schema:
@@ -139,7 +145,7 @@ def scan(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table
 
     ids = _leaf_ids(view, query)
     for file, table in zip(chosen, _ahead(chosen, read, ahead=FILES_AHEAD if query.limit is None else 0), strict=True):
-        _count_opened(stats, file, ids, query)
+        _count_opened(stats, view, file, ids, query)
         stats.rows_read += table.num_rows
         yield table
 
@@ -151,15 +157,43 @@ def forecast(metadata: str, query: LakeQuery) -> LakeStats:
         view = pinned(metadata)
     ids = _leaf_ids(view, query)
     for file in choose_files(view, query, stats):
-        _count_opened(stats, file, ids, query)
+        _count_opened(stats, view, file, ids, query)
     return stats
 
 
-def _count_opened(stats: LakeStats, file: LakeFile, ids: Sequence[int], query: LakeQuery) -> None:
+def _count_opened(stats: LakeStats, view: PinnedView, file: LakeFile, ids: Sequence[int], query: LakeQuery) -> None:
     stats.files_opened += 1
-    stats.files_straddling += _straddles(file, query.ranges)
+    stats.files_straddling += _straddles(view, file, query.ranges)
     stats.rows_in_opened += file.data.record_count
     stats.bytes_read += sum((file.data.column_sizes or {}).get(i, 0) for i in ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What lies in some ranges of a view: rows exactly, bytes by the share of the rows."""
+
+    rows: int
+    bytes: int
+
+
+def stored_in(metadata: str, ranges: Ranges) -> Stored:
+    """Rows and bytes of *ranges* in the stream view that *metadata* fixes; only files that they cut are opened.
+
+    Raises: LakeFileMissing, LakeUnreadable.
+    """
+    query = LakeQuery(
+        table=metadata, version=0, ranges=ranges, columns=[LakeColumn(name=OFFSET, field_id=None)], where=TRUE
+    )
+    rows, size = 0, 0
+    with named_errors(query, metadata):
+        view = pinned(metadata)
+        for file in choose_files(view, query, LakeStats()):
+            inside = file.data.record_count
+            if _straddles(view, file, ranges):
+                inside = _read_file(view, file, query).num_rows
+            rows += inside
+            size += file.data.file_size_in_bytes * inside // max(file.data.record_count, 1)
+    return Stored(rows, size)
 
 
 @lru_cache(maxsize=METADATA_KEPT)
@@ -174,7 +208,7 @@ def pinned(metadata: str) -> PinnedView:
 
 def covered(view: PinnedView, ranges: Ranges) -> bool:
     """True if every row of *view* lies in *ranges*, so that no filter on them is needed."""
-    return all(_overlaps(file, ranges) and not _straddles(file, ranges) for file in view.files)
+    return all(_overlaps(file, ranges) and not _straddles(view, file, ranges) for file in view.files)
 
 
 @lru_cache(maxsize=METADATA_KEPT)
@@ -185,8 +219,18 @@ def _pinned(location: str) -> PinnedView:
     files: list[LakeFile] = []
     for manifest in snapshot.manifests(table.io) if snapshot else ():
         files += [_lake_file(data, offset_id) for data in _live_files(_Manifest(manifest, table.io))]
-    files.sort(key=lambda file: (file.partition, file.low))
-    return PinnedView(location=location, metadata=table.metadata, io=table.io, files=tuple(files))
+    files.sort(key=lambda file: (file.partition or 0, file.low))
+    return PinnedView(
+        location=location, metadata=table.metadata, io=table.io, files=tuple(files), extent=_extent(table.metadata)
+    )
+
+
+def _extent(metadata: TableMetadata) -> dict[int, tuple[int, int]]:
+    """``[start, batch_hi)`` per partition of a batch view, from its newest snapshot and its properties."""
+    snapshot = metadata.current_snapshot()
+    told = snapshot.summary[BATCH_HI] if snapshot and snapshot.summary else None
+    starts = vector_of(metadata.properties.get(STARTS))
+    return {p: (starts.get(p, 0), high) for p, high in vector_of(told).items()}
 
 
 class _Manifest:
@@ -214,10 +258,11 @@ def _live_files(held: _Manifest) -> tuple[DataFile, ...]:
 
 def _lake_file(data: DataFile, offset_id: int) -> LakeFile:
     low, high = (data.lower_bounds or {}).get(offset_id), (data.upper_bounds or {}).get(offset_id)
+    partition = data.partition[0] if len(data.partition) else None
     if low is None or high is None:
-        return LakeFile(data=data, partition=data.partition[0], low=0, high=2**63 - 1)
+        return LakeFile(data=data, partition=partition, low=0, high=2**63 - 1)
     first, last = int(from_bytes(LongType(), low)), int(from_bytes(LongType(), high))
-    return LakeFile(data=data, partition=data.partition[0], low=first, high=last + 1)
+    return LakeFile(data=data, partition=partition, low=first, high=last + 1)
 
 
 def choose_files(view: PinnedView, query: LakeQuery, stats: LakeStats) -> list[LakeFile]:
@@ -238,11 +283,17 @@ def _count(stats: LakeStats, reason: str, files: int) -> None:
 
 
 def _overlaps(file: LakeFile, ranges: Ranges) -> bool:
+    if file.partition is None:
+        return any(file.low < high and low < file.high for low, high in ranges.values())
     low, high = ranges.get(file.partition, (0, 0))
     return file.low < high and low < file.high
 
 
-def _straddles(file: LakeFile, ranges: Ranges) -> bool:
+def _straddles(view: PinnedView, file: LakeFile, ranges: Ranges) -> bool:
+    if file.partition is None:
+        return not view.extent or any(
+            p not in ranges or low < ranges[p][0] or high > ranges[p][1] for p, (low, high) in view.extent.items()
+        )
     low, high = ranges[file.partition]
     return file.low < low or file.high > high
 
@@ -281,11 +332,12 @@ def _read_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> pa.Table:
         places = _places(physical)
         fields = [_field(view, column) for column in query.columns]
         found = [places.get(f.field_id, f.name if f.name in physical.names else None) for f in fields]
+        names = dict(zip((c.name for c in query.columns), found, strict=True))
         scanner = ds.Scanner.from_fragment(
             fragment,
             schema=physical,
             columns=[name for name in found if name is not None],
-            filter=_row_filter(file, query, dict(zip((c.name for c in query.columns), found, strict=True)), physical),
+            filter=_row_filter(view, file, query, names, physical),
         )
         table = scanner.to_table()
     columns = [
@@ -311,7 +363,7 @@ def _places(physical: pa.Schema) -> dict[int, str]:
 
 
 def _row_filter(
-    file: LakeFile, query: LakeQuery, names: Mapping[str, str | None], physical: pa.Schema
+    view: PinnedView, file: LakeFile, query: LakeQuery, names: Mapping[str, str | None], physical: pa.Schema
 ) -> pc.Expression | None:
     """What a file's reader can filter by: columns that have the same name and type there."""
 
@@ -325,10 +377,17 @@ def _row_filter(
         return not (is_unequal and pa.types.is_floating(physical.field(name).type))
 
     pushed = relaxed(query.where, can)
-    if _straddles(file, query.ranges):
-        low, high = query.ranges[file.partition]
-        pushed = all_of(Compare(_OFFSET_REF, Op.GE, low), Compare(_OFFSET_REF, Op.LT, high), pushed)
+    if _straddles(view, file, query.ranges):
+        pushed = all_of(any_of(*_inside(file, query.ranges)), pushed)
     return None if pushed == TRUE else to_arrow(pushed)
+
+
+def _inside(file: LakeFile, ranges: Ranges) -> Iterator[Predicate]:
+    """What holds for the rows of *ranges* in *file*, by partition."""
+    for partition in ranges if file.partition is None else [file.partition]:
+        low, high = ranges[partition]
+        run = all_of(Compare(_OFFSET_REF, Op.GE, low), Compare(_OFFSET_REF, Op.LT, high))
+        yield run if file.partition is not None else all_of(Compare(_PARTITION_REF, Op.EQ, partition), run)
 
 
 def _ahead(files: Sequence[LakeFile], read: Callable[[LakeFile], pa.Table], *, ahead: int) -> Iterator[pa.Table]:

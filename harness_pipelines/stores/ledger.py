@@ -21,7 +21,7 @@ from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim, may_take
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open, took_effect
 from harness_pipelines.protocol.reverts import RevertPlan
-from harness_pipelines.protocol.versions import Version, View, advance_stream, check_base
+from harness_pipelines.protocol.versions import EFFECTS, Version, View, ViewName, advance, check_base
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores import drop
@@ -30,6 +30,7 @@ from harness_pipelines.stores.drop import Dropped
 from harness_pipelines.stores.ports import (
     Boundary,
     BuildRevert,
+    LayoutState,
     MoveDraft,
     PartitionStatus,
     PointerMoved,
@@ -63,9 +64,9 @@ class PostgresLedger:
         *,
         starts: Vector,
         fields: Sequence[Mapping[str, Any]],
-        stream: View,
+        views: Mapping[ViewName, View],
     ) -> TableRow:
-        """Record the table, its schema 1, its partitions and version 1, and make its view known to the catalog."""
+        """Record the table, its schema 1, its partitions and version 1, and make its views known to the catalog."""
         with self.database.transaction() as connection:
             values = {
                 "namespace": spec.namespace,
@@ -82,14 +83,15 @@ class PostgresLedger:
             _run(connection, "ledger/insert_schema", table_id=table_id, schema_version=1, fields=Jsonb(list(fields)))
             table = self._find(spec.table, connection)
             assert table is not None
-            pointer = {"catalog": self.catalog, "namespace": spec.namespace, "view": table.stream_view}
-            _run(connection, "ledger/insert_pointer", **pointer, new=stream.metadata)
+            for name, view in views.items():
+                _run(connection, "ledger/insert_pointer", **self._pointer_key(table, name), new=view.metadata)
             self._insert_partitions(connection, table, starts)
             now = _one(connection, "reads/now")["now"]
             first = Version(
                 table_id=table_id,
                 version=1,
-                stream=stream,
+                stream=views["stream"],
+                batch=views.get("batch"),
                 schema_version=1,
                 bounds={p: Bounds.at(start) for p, start in starts.items()},
                 move_id=None,
@@ -262,16 +264,27 @@ class PostgresLedger:
             for row in self.database.rows("reads/positions", {"table_id": table.table_id})
         ]
 
-    def pointer(self, table: TableRow, view: str) -> str:
+    def pointer(self, table: TableRow, view: ViewName) -> str:
         """The metadata file that the catalog names for *view* now."""
-        key = {"catalog": self.catalog, "namespace": table.spec.namespace, "view": view}
-        found = self.database.rows("reads/pointer", key)
+        found = self.database.rows("reads/pointer", self._pointer_key(table, view))
         if not found:
-            raise TableUnknown(f"{table.name}: the catalog has no view {view}; was it dropped by another engine?")
+            raise TableUnknown(
+                f"{table.name}: the catalog has no view {table.views[view]}; was it dropped by another engine?"
+            )
         return str(found[0]["metadata_location"])
 
+    def layout(self, table: TableRow, version: Version) -> LayoutState | None:
+        """How the batch view of *version* is clustered; ``None`` before its first rows."""
+        if version.layout is None:
+            return None
+        found = self.database.rows("ledger/layout", {"table_id": table.table_id, "version": version.layout})
+        return LayoutState(**found[0])
+
+    def _pointer_key(self, table: TableRow, view: ViewName) -> dict[str, str]:
+        return {"catalog": self.catalog, "namespace": table.spec.namespace, "view": table.views[view]}
+
     def publish(self, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]) -> Version:
-        """Publish a staged move on the stream view: the boundary commit of *tier*.
+        """Publish a staged move on the view of its stage: the boundary commit of *tier* and *otree*.
 
         *build* writes the new metadata on top of a metadata location; it is called again when the pointer
         moved meanwhile, the last time while the pointer is locked.
@@ -280,7 +293,7 @@ class PostgresLedger:
         """
         for _ in range(OPTIMISTIC_BUILDS):
             swap = self._built(table, boundary.move, build)
-            faults.point("tier.before_lock")
+            faults.point(f"{boundary.move.stage}.before_lock")
             try:
                 return self._publish_known(table, boundary, lambda old, swap=swap: _same_base(swap, old))  # type: ignore[misc]
             except PointerMoved as moved:
@@ -302,7 +315,7 @@ class PostgresLedger:
     def _built(self, table: TableRow, move: Move, build: Callable[[str], Swap]) -> Swap:
         """Build on the head of now. Of a late attempt it is said that its move is closed, not what it stumbled over."""
         try:
-            return build(self.pointer(table, table.stream_view))
+            return build(self.pointer(table, EFFECTS[move.stage].view))
         except HarnessError:
             found = self.database.rows("ledger/lock_move", {"move_id": move.move_id})
             check_open(move, rows.move(found[0]) if found else None)
@@ -312,8 +325,8 @@ class PostgresLedger:
         try:
             with self.database.transaction() as connection:
                 published = self._publish(connection, table, boundary, build)
-                faults.point("tier.in_transaction")
-            faults.point("tier.after_commit")
+                faults.point(f"{boundary.move.stage}.in_transaction")
+            faults.point(f"{boundary.move.stage}.after_commit")
             return published
         except OutcomeUnknown as unknown:
             log.info("publish.outcome_unknown", table=table.name, move=boundary.move.move_id)
@@ -322,9 +335,9 @@ class PostgresLedger:
     def _publish(
         self, connection: Connection, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]
     ) -> Version:
-        move = boundary.move
+        move, effect = boundary.move, EFFECTS[boundary.move.stage]
         _run(connection, "ledger/lock_table", table_id=table.table_id)
-        pointer = {"catalog": self.catalog, "namespace": table.spec.namespace, "view": table.stream_view}
+        pointer = self._pointer_key(table, effect.view)
         head_location = str(_one(connection, "ledger/lock_pointer", **pointer)["metadata_location"])
         locked_move = connection.execute(sql("ledger/lock_move"), {"move_id": move.move_id}).fetchone()
         check_open(move, rows.move(locked_move) if locked_move else None)
@@ -336,24 +349,27 @@ class PostgresLedger:
         if boundary.ingest_to:
             self._ingest_with_move(connection, boundary)
         head = _one(connection, "ledger/head", table_id=table.table_id)
-        check_base(rows.version(head), swap.base_snapshot)
+        check_base(rows.version(head), swap.base_snapshot, view=effect.view)
         buffered = connection.execute(sql("ledger/ingest_positions"), {"table_id": table.table_id}).fetchall()
-        following = advance_stream(
+        following = advance(
             rows.version(head),
             move,
-            stream=swap.new,
+            view=swap.new,
             buffer_hi={row["partition"]: row["buffer_hi"] for row in buffered if row["partition"] in starts},
             starts=starts,
             now=head["now"],
+            relaid=swap.layout is not None,
         )
         _run(connection, "ledger/move_pointer", **pointer, old=swap.old, new=swap.new.metadata)
         for taken in move.ranges:
             where = {"table_id": table.table_id, "partition": taken.partition}
-            if not _run(connection, "ledger/advance_position", **where, lo=taken.low, hi=taken.high):
+            if not _run(connection, f"ledger/advance_{effect.bound}", **where, lo=taken.low, hi=taken.high):
                 raise BoundaryGap(
                     what="its row in lake_positions", partition=taken.partition, expected_low=-1, got_low=taken.low
                 )
         _run(connection, "ledger/insert_version", **rows.version_parameters(following))
+        if swap.layout is not None:
+            _run(connection, "ledger/insert_layout", **rows.layout_parameters(following, swap.layout))
         closing = {"state": MoveState.COMMITTED, "rows": boundary.rows, "bytes": boundary.bytes, "error": None}
         _run(connection, "ledger/close_move", move_id=move.move_id, **closing)
         payload = {"version": following.version, "move": move.move_id, "stage": move.stage, "rows": boundary.rows}

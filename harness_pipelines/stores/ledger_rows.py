@@ -12,7 +12,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stores.ports import IngestPosition, Segment, TableRow
+from harness_pipelines.stores.ports import IngestPosition, LayoutState, Segment, TableRow
 from harness_pipelines.stores.ports_log import TopicIdentity
 
 Row = Mapping[str, Any]
@@ -69,6 +69,10 @@ def version(row: Row) -> Version:
         bounds={int(p): Bounds(**b) for p, b in row["bounds"].items()},
         move_id=row["move_id"],
         committed_at=row["committed_at"],
+        batch=None
+        if row["batch_metadata"] is None
+        else View(metadata=row["batch_metadata"], snapshot=row["batch_snapshot"]),
+        layout=row["layout"],
         revert_of=row["revert_of"],
     )
 
@@ -79,11 +83,25 @@ def version_parameters(value: Version) -> dict[str, Any]:
         "version": value.version,
         "stream_metadata": value.stream.metadata,
         "stream_snapshot": value.stream.snapshot,
+        "batch_metadata": value.batch and value.batch.metadata,
+        "batch_snapshot": value.batch and value.batch.snapshot,
+        "layout": value.layout,
         "schema_version": value.schema_version,
         "bounds": Jsonb({str(p): value.bounds[p].to_json() for p in sorted(value.bounds)}),
         "move_id": value.move_id,
         "revert_of": value.revert_of,
         "committed_at": value.committed_at,
+    }
+
+
+def layout_parameters(version: Version, layout: LayoutState) -> dict[str, Any]:
+    return {
+        "table_id": version.table_id,
+        "version": version.version,
+        "tree": layout.tree,
+        "digest": layout.digest,
+        "clustered": Jsonb(dict(layout.clustered)),
+        "scores": Jsonb(dict(layout.scores)),
     }
 
 

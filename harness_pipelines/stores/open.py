@@ -181,19 +181,7 @@ class Stores:
         return counts
 
     @contextmanager
-    def _spark_work(self, table: TableRow, move: Move) -> Iterator[None]:
-        """Name what goes wrong in Spark; after an outage the next attempt opens a session of its own."""
-        from harness_pipelines.stores import spark_write
-
-        try:
-            with spark_write.explained(table, move):
-                yield
-        except spark_write.SparkAway:
-            self.forget_spark()
-            raise
-
-    @contextmanager
-    def _staging(self, table: TableRow, move: Move) -> Iterator[tuple[SparkSession, BranchTarget]]:
+    def staging(self, table: TableRow, move: Move) -> Iterator[tuple[SparkSession, BranchTarget]]:
         """Spark and where the attempt writes; a session whose server went away is not used again."""
         from harness_pipelines.stores import spark_write
 
@@ -212,7 +200,7 @@ class Stores:
 
         ranges = spark_write.task_ranges(move.ranges, offsets_max=TASK_OFFSETS_MAX)
         jdbc = jdbc_options(self.dsn, role=READER)
-        with self._staging(table, move) as (spark, target):
+        with self.staging(table, move) as (spark, target):
             frame = spark_write.read_segments(spark, table, segments=segments, ranges=ranges, jdbc=jdbc)
             spark_write.append_to_branch(frame, target)
 
@@ -224,7 +212,7 @@ class Stores:
         from harness_pipelines.stores import spark_kafka, spark_write
         from harness_pipelines.stores.lake import StagedWrong
 
-        with self._staging(table, move) as (spark, target):
+        with self.staging(table, move) as (spark, target):
             records = spark_kafka.read_kafka(spark, self.settings, table.spec.topic, move.ranges)
             rows, seen = spark_write.append_counted(spark_kafka.decoded_rows(records, table), target)
             refused = spark_kafka.refused_records(records, table) if seen > rows else []

@@ -13,8 +13,8 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.reverts import RevertPlan
-from harness_pipelines.protocol.versions import Version, View
-from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.protocol.versions import Version, View, ViewName
+from harness_pipelines.spec.table import STREAM_SUFFIX, TableSpec
 from harness_pipelines.stores.ports_log import TopicIdentity
 
 
@@ -40,6 +40,12 @@ class LeaseEnded(HarnessError):
     """The lease of a read ended before the read did; its rows may be incomplete and are not returned."""
 
 
+def view_names(spec: TableSpec) -> dict[ViewName, str]:
+    """Names of the Iceberg tables of *spec* inside its namespace."""
+    stream = f"{spec.name}{STREAM_SUFFIX}"
+    return {"stream": stream} if spec.views == "stream" else {"stream": stream, "batch": spec.name}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
     """One table as the ledger knows it."""
@@ -57,9 +63,14 @@ class TableRow:
         return self.spec.table
 
     @property
+    def views(self) -> dict[ViewName, str]:
+        """Names of its Iceberg tables inside the namespace."""
+        return view_names(self.spec)
+
+    @property
     def stream_view(self) -> str:
         """Name of the Iceberg table in offset order, inside the namespace."""
-        return f"{self.spec.name}__stream"
+        return self.views["stream"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,17 +117,28 @@ class MoveDraft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutState:
+    """How the batch view is clustered from a version on."""
+
+    tree: str  #: JSON of the region tree
+    digest: str  #: of the tree
+    clustered: Mapping[str, int]  #: region -> data sequence number up to which its files are clustered
+    scores: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
     """A catalog pointer that goes from one metadata file to the next."""
 
-    view: str
+    view: ViewName
     old: str
     base_snapshot: int  #: the snapshot of main in *old*; the ledger must have published it
     new: View
+    layout: LayoutState | None = None  #: where the move changed it
 
 
-#: Writes the metadata of a revert: pointer that is built on, head, target, move id.
-BuildRevert = Callable[[str, Version, Version, int], Swap]
+#: Writes the metadata of a revert of one view: its name, the pointer that is built on, head, target, move id.
+BuildRevert = Callable[[ViewName, str, Version, Version, int], Swap]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +195,7 @@ class Ledger(Protocol):
         *,
         starts: Vector,
         fields: Sequence[Mapping[str, Any]],
-        stream: View,
+        views: Mapping[ViewName, View],
     ) -> TableRow: ...
     def update_spec(self, table: TableRow, spec: TableSpec) -> TableRow: ...
     def tables(self) -> list[TableRow]: ...
@@ -195,7 +217,8 @@ class Ledger(Protocol):
     def head(self, table: TableRow) -> Version: ...
     def versions(self, table: TableRow) -> list[Version]: ...
     def positions(self, table: TableRow) -> list[PartitionStatus]: ...
-    def pointer(self, table: TableRow, view: str) -> str: ...
+    def pointer(self, table: TableRow, view: ViewName) -> str: ...
+    def layout(self, table: TableRow, version: Version) -> LayoutState | None: ...
     def publish(self, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]) -> Version: ...
 
     def plan_revert(self, table: TableRow, *, to: int | None, log_from: Vector) -> RevertPlan: ...

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.versions import Version, View
+from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.ports import IngestPosition, ReadState, Segment, Swap, TableRow
 
@@ -59,13 +59,16 @@ class Trimmer(Protocol):
 class LakeViews(Protocol[Files]):
     """Views made, branched, checked and published by append; *Files* is what one attempt staged."""
 
-    def make_stream_view(
+    def make_views(
         self, spec: TableSpec, fields: Sequence[Mapping[str, Any]]
-    ) -> tuple[View, list[Mapping[str, Any]]]: ...
+    ) -> tuple[dict[ViewName, View], list[Mapping[str, Any]]]: ...
     def make_branch(self, table: TableRow, move: Move, base: View) -> str: ...
     def staged(self, table: TableRow, move: Move, *, rows: int) -> Files: ...
     def build_append(self, table: TableRow, move: Move, staged: Files, *, base: str, keep: int) -> Swap: ...
     def build_revert(
-        self, table: TableRow, move_id: int, *, base: str, head: Version, target: Version, keep: int
+        self, table: TableRow, move_id: int, name: ViewName, *, base: str, head: Version, target: Version, keep: int
     ) -> Swap: ...
-    def drop_branches(self, table: TableRow, dead: Sequence[str]) -> bool: ...
+    def build_replace(
+        self, table: TableRow, move: Move, staged: Files, *, removed: Sequence[str], base: str, keep: int
+    ) -> Swap: ...
+    def drop_branches(self, table: TableRow, dead: Sequence[str], *, view: ViewName = "stream") -> bool: ...

@@ -18,7 +18,7 @@ from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.protocol.bounds import Vector, vector_to_json
 from harness_pipelines.protocol.moves import Move, MoveClosed
 from harness_pipelines.protocol.reverts import Held, RevertPlan, check_revert, in_effect, plan_revert, reverted
-from harness_pipelines.protocol.versions import Version, VersionGone
+from harness_pipelines.protocol.versions import Version, VersionGone, ViewName
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.ports import BuildRevert, PointerMoved, Swap, TableRow, TableUnknown
 from harness_pipelines.stores.postgres import Connection, Database, sql
@@ -31,7 +31,7 @@ OPTIMISTIC_BUILDS = 3
 class _Locked:
     """What a revert has locked and read."""
 
-    pointer: str
+    pointers: Mapping[ViewName, str]
     starts: Vector
     plan: RevertPlan
 
@@ -44,7 +44,10 @@ class Reverts:
         self._database = database
         self._table = table
         self._key = {"table_id": table.table_id}
-        self._pointer_key = {"catalog": catalog, "namespace": table.spec.namespace, "view": table.stream_view}
+        self._pointer_keys: dict[ViewName, dict[str, str]] = {
+            name: {"catalog": catalog, "namespace": table.spec.namespace, "view": iceberg_name}
+            for name, iceberg_name in table.views.items()
+        }
         self._log_from = log_from
 
     def plan(self, to: int | None) -> RevertPlan:
@@ -60,10 +63,13 @@ class Reverts:
         for _ in range(OPTIMISTIC_BUILDS):
             planned = self.plan(to)
             check_revert(planned)
-            swap = build(self._pointer(), planned.head, planned.target, move_id)
+            swaps = {
+                name: build(name, self._pointer(name), planned.head, planned.target, move_id)
+                for name in self._pointer_keys
+            }
             faults.point("revert.before_lock")
             try:
-                return self._commit_known(to, move_id, _only(swap, planned))
+                return self._commit_known(to, move_id, _only(swaps, planned))
             except PointerMoved as moved:
                 log.info("revert.pointer_moved", table=self._table.name, detail=str(moved))
         return self._commit_known(to, move_id, build)
@@ -96,31 +102,35 @@ class Reverts:
                 return rows.version(found)
         raise MoveClosed(f"{self._table.name}: {unknown}; the ledger shows that it did not take effect: revert again")
 
-    def _pointer(self) -> str:
-        found = self._database.rows("reads/pointer", self._pointer_key)
+    def _pointer(self, view: ViewName) -> str:
+        found = self._database.rows("reads/pointer", self._pointer_keys[view])
         if not found:
-            raise self._no_view()
+            raise self._no_view(view)
         return str(found[0]["metadata_location"])
 
-    def _no_view(self) -> TableUnknown:
-        view = self._table.stream_view
-        return TableUnknown(f"{self._table.name}: the catalog has no view {view}; was it dropped by another engine?")
+    def _no_view(self, view: ViewName) -> TableUnknown:
+        name = self._table.views[view]
+        return TableUnknown(f"{self._table.name}: the catalog has no view {name}; was it dropped by another engine?")
 
     # -- in the transaction ---------------------------------------------------------------------------------
 
     def _lock(self, connection: Connection, to: int | None) -> _Locked:
         """Take the locks in order, up to the trim lock, and plan on what is there then."""
         table = connection.execute(sql("ledger/lock_table"), self._key).fetchone()
-        pointer = connection.execute(sql("ledger/lock_pointer"), self._pointer_key).fetchone()
-        if table is None or pointer is None:
-            raise self._no_view()
+        pointers = {}
+        for view, key in self._pointer_keys.items():
+            pointer = connection.execute(sql("ledger/lock_pointer"), key).fetchone()
+            if table is None or pointer is None:
+                raise self._no_view(view)
+            pointers[view] = str(pointer["metadata_location"])
+        assert table is not None
         moves = [rows.move(row) for row in connection.execute(sql("revert/lock_open_moves"), self._key)]
         connection.execute(sql("ledger/lock_positions"), self._key)
         connection.execute(sql("reads/take_trim_lock"), self._key)
         positions = connection.execute(sql("ledger/lock_positions"), self._key).fetchall()
         starts = {row["partition"]: row["start"] for row in positions}
         return _Locked(
-            pointer=str(pointer["metadata_location"]),
+            pointers=pointers,
             starts=starts,
             plan=self._plan(connection, to, table, positions, starts=starts, moves=moves),
         )
@@ -157,22 +167,24 @@ class Reverts:
         locked = self._lock(connection, to)
         plan = locked.plan
         check_revert(plan)
-        swap = build(locked.pointer, plan.head, plan.target, move_id)
+        new = {
+            view: build(view, pointer, plan.head, plan.target, move_id).new for view, pointer in locked.pointers.items()
+        }
         buffered = connection.execute(sql("ledger/ingest_positions"), self._key).fetchall()
         now = connection.execute(sql("reads/now")).fetchone()
         assert now is not None
         following = reverted(
             plan.head,
             plan.target,
-            stream=swap.new,
+            views=new,
             buffer_hi={row["partition"]: row["buffer_hi"] for row in buffered if row["partition"] in locked.starts},
             starts=locked.starts,
             move_id=move_id,
             now=now["now"],
         )
-        connection.execute(
-            sql("ledger/move_pointer"), {**self._pointer_key, "old": locked.pointer, "new": swap.new.metadata}
-        )
+        for view, pointer in locked.pointers.items():
+            key = {**self._pointer_keys[view], "old": pointer, "new": new[view].metadata}
+            connection.execute(sql("ledger/move_pointer"), key)
         self._close_moves(connection, plan)
         for partition, bounds in sorted(following.bounds.items()):
             where = {**self._key, "partition": partition}
@@ -219,10 +231,11 @@ class Reverts:
         connection.execute(sql("ledger/stop_table"), {**self._key, "stopped": None})
 
 
-def _only(swap: Swap, planned: RevertPlan) -> BuildRevert:
-    """Hands out *swap* where it still fits: the same pointer, and the same head and target."""
+def _only(swaps: Mapping[ViewName, Swap], planned: RevertPlan) -> BuildRevert:
+    """Hands out the swap of a view where it still fits: the same pointer, and the same head and target."""
 
-    def same(pointer: str, head: Version, target: Version, _move: int) -> Swap:
+    def same(view: ViewName, pointer: str, head: Version, target: Version, _move: int) -> Swap:
+        swap = swaps[view]
         if (pointer, head.version, target.version) != (swap.old, planned.head.version, planned.target.version):
             raise PointerMoved(f"built on version {planned.head.version}, the table is at version {head.version}")
         return swap

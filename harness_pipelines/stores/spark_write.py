@@ -21,6 +21,7 @@ from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.plan import SegmentRef
+from harness_pipelines.protocol.versions import EFFECTS
 from harness_pipelines.spec.settings import redact
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
 from harness_pipelines.stores.ports import TableRow
@@ -79,7 +80,7 @@ def _cut(taken: OffsetRange, offsets_max: int) -> Iterator[OffsetRange]:
 def append_to_branch(frame: DataFrame, target: BranchTarget) -> None:
     """Write *frame* to the attempt's branch, with the move in the snapshot's summary."""
     move, table = target.move, target.table
-    name = f"{target.catalog}.{table.spec.namespace}.{table.stream_view}.branch_{move.branch}"
+    name = f"{target.catalog}.{table.spec.namespace}.{table.views[EFFECTS[move.stage].view]}.branch_{move.branch}"
     properties: Mapping[str, str] = {
         MOVE: str(move.move_id),
         ATTEMPT: str(move.attempt),

@@ -31,7 +31,7 @@ class Standing:
         if table.table_id in self._good:
             return
         self._ownership.check()
-        pointer = ledger.pointer(table, table.stream_view)
+        pointer = ledger.pointer(table, "stream")
         highest, known = self.highest_in_lake(table, pointer), self._reconciler.highest_move(table)
         if highest > known:
             raise LedgerOlderThanLake(

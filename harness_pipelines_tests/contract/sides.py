@@ -153,7 +153,7 @@ class Side:
 
     def shown(self, plan: ReadPlan) -> Any:
         """A plan without what only one store can know."""
-        ranges = [(part.low, part.high) for part in plan.stream]
+        ranges = [(part.low, part.high) for part in plan.lake]
         buffer = plan.buffer and ([_number(s.name) for s in plan.buffer.segments], plan.buffer.low, plan.buffer.high)
         return plan.version, plan.bounds, ranges, buffer
 
@@ -267,7 +267,7 @@ class MemorySide(Side):
 
     def rows(self, plan: ReadPlan) -> Rows:
         found: Rows = Counter()
-        for part in plan.stream:
+        for part in plan.lake:
             for file in self.rig.state.views[part.metadata].main.files:
                 assert isinstance(file, FileOfRows)
                 found.update((file.partition, o) for o in file.offsets if _within(part, file.partition, o))
@@ -340,7 +340,7 @@ class RealSide(Side):
             assert not armed
 
     def rows(self, plan: ReadPlan) -> Rows:
-        for part in plan.stream:  # what is read again is remembered by its name: see that it is still there
+        for part in plan.lake:  # what is read again is remembered by its name: see that it is still there
             assert not self.missing(part.metadata)
         table = read_arrow(plan, self, columns=["id"], coordinates=True, check_lease=lambda: None).rows
         found = zip(*(table[name].to_pylist() for name in ("_kafka_partition", "_kafka_offset", "id")), strict=True)
@@ -374,7 +374,7 @@ class RealSide(Side):
         self.rig.ask("UPDATE harness.condemned_files SET since = since - %(by)s WHERE table_id = %(table_id)s", key)
         view = self.rig.catalog.at(
             (self._table.spec.namespace, self._table.stream_view),
-            self.rig.ledger.pointer(self._table, self._table.stream_view),
+            self.rig.ledger.pointer(self._table, "stream"),
         )
         for file in _path(view.location()).rglob("*"):
             at = file.stat().st_mtime - by.total_seconds()

@@ -20,7 +20,7 @@ from psycopg import sql as compose
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.versions import Version, View
+from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields
 from harness_pipelines.stores.buffer import DecodedRange, Segments, SegmentWriter, with_coordinates
@@ -34,7 +34,16 @@ from harness_pipelines.stores.memory.leases import MemoryLeases
 from harness_pipelines.stores.memory.ledger import MemoryLedger
 from harness_pipelines.stores.memory.state import MemoryState
 from harness_pipelines.stores.memory.upkeep import MemoryUpkeep
-from harness_pipelines.stores.ports import Boundary, Ledger, MoveDraft, RefusedRecord, Segment, Swap, TableRow
+from harness_pipelines.stores.ports import (
+    Boundary,
+    Ledger,
+    MoveDraft,
+    RefusedRecord,
+    Segment,
+    Swap,
+    TableRow,
+    view_names,
+)
 from harness_pipelines.stores.ports_buffer import BufferSegments, BufferWriter, LakeViews, ReadLeases, Trimmer
 from harness_pipelines.stores.ports_log import TopicIdentity
 from harness_pipelines.stores.postgres import READER, Database
@@ -107,12 +116,12 @@ class StoresRig:
         """A table of *partitions*; with *files* its view is a real one."""
         spec = self.spec(**changes)
         fields: Sequence[Mapping[str, Any]] = iceberg_fields(spec.columns)
-        view = fresh_view()
+        views: dict[ViewName, View] = {name: fresh_view() for name in view_names(spec)}
         if files:
-            view, fields = self.lake.make_stream_view(spec, fields)
+            views, fields = self.lake.make_views(spec, fields)
         identity = TopicIdentity(cluster_id="c", topic="t", topic_id="i", partitions=tuple(range(partitions)))
         starts = {p: start for p in range(partitions)}
-        made = self.ledger.create_table(spec, identity, starts=starts, fields=fields, stream=view)
+        made = self.ledger.create_table(spec, identity, starts=starts, fields=fields, views=views)
         self.made.append(made)
         return made
 
@@ -163,7 +172,7 @@ class StoresRig:
 
         def build(base: str) -> Swap:
             found = self.ledger.head(table).stream.snapshot
-            return Swap(view=table.stream_view, old=base, base_snapshot=found, new=fresh_view())
+            return Swap(view="stream", old=base, base_snapshot=found, new=fresh_view())
 
         return build
 
@@ -273,7 +282,7 @@ class MemoryRig(StoresRig):
         return Counter((f.partition, f.low, f.high) for f in self._lake.load(table, metadata).main.files)
 
     def shape(self, table: TableRow) -> tuple[int, set[str]]:
-        view = self._lake.load(table, self.ledger.pointer(table, table.stream_view))
+        view = self._lake.load(table, self.ledger.pointer(table, "stream"))
         return len(view.snapshots), {name for name in view.refs if name != "main"}
 
 
@@ -321,7 +330,7 @@ class RealRig(StoresRig):
                     compose.Identifier("harness", name)
                 )
                 held[name] = [row["r"] for row in connection.execute(statement, [table.table_id])]
-        return {**held, "buffer": self.buffered(table), "pointer": self.ledger.pointer(table, table.stream_view)}
+        return {**held, "buffer": self.buffered(table), "pointer": self.ledger.pointer(table, "stream")}
 
     def outbox(self, table: TableRow) -> list[tuple[int, str]]:
         found = self.ask("SELECT seq, event FROM harness.outbox WHERE table_id = %s ORDER BY seq", [table.table_id])
@@ -344,7 +353,7 @@ class RealRig(StoresRig):
         self.ask("UPDATE harness.ingest_positions SET schema_version = 2 WHERE table_id = %s", [table.table_id])
 
     def stage_files(self, table: TableRow, branch: str, files: Files, *, move: tuple[int, int] | None) -> None:
-        view = self._lake.load(table, self.ledger.pointer(table, table.stream_view))
+        view = self._lake.load(table, self.ledger.pointer(table, "stream"))
         old = view.metadata_location
         schema = view.schema().as_arrow()
         parts = []
@@ -369,7 +378,7 @@ class RealRig(StoresRig):
         )
 
     def shape(self, table: TableRow) -> tuple[int, set[str]]:
-        metadata = self._lake.load(table, self.ledger.pointer(table, table.stream_view)).metadata
+        metadata = self._lake.load(table, self.ledger.pointer(table, "stream")).metadata
         return len(metadata.snapshots), {name for name in metadata.refs if name != "main"}
 
     def close(self) -> None:

@@ -70,12 +70,12 @@ def test_exactly_what_the_attempt_added_is_referenced_and_its_branch_goes(stores
 def test_what_is_staged_or_built_is_visible_to_nobody(stores: StoresRig, table, claim):
     move = begun(stores, table, claim, {0: 0}, {0: 10})
     write(stores, table, move, {0: range(10)})
-    pointer = stores.ledger.pointer(table, table.stream_view)
+    pointer = stores.ledger.pointer(table, "stream")
     staged = stores.lake.staged(table, move, rows=10)
 
     stores.lake.build_append(table, move, staged, base=pointer, keep=50)
 
-    assert stores.ledger.pointer(table, table.stream_view) == pointer
+    assert stores.ledger.pointer(table, "stream") == pointer
     assert stores.live(table, pointer) == Counter()
 
 
@@ -130,7 +130,7 @@ def test_two_attempts_write_apart_and_one_is_published(stores: StoresRig, table,
     assert stores.shape(table)[1] == {late.branch}
     assert stores.lake.drop_branches(table, [late.branch])
     assert stores.shape(table)[1] == set()
-    assert stores.live(table, stores.ledger.pointer(table, table.stream_view)) == Counter([(0, 0, 9)])
+    assert stores.live(table, stores.ledger.pointer(table, "stream")) == Counter([(0, 0, 9)])
 
 
 def test_a_branch_that_is_gone_is_no_result(stores: StoresRig, table, claim):

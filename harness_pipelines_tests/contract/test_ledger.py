@@ -33,7 +33,7 @@ def test_a_table_is_created_once(stores: StoresRig):
     before = stores.contents(table)
 
     with pytest.raises(TableExists, match=f"{table.name} exists already; nothing was changed"):
-        stores.ledger.create_table(table.spec, table.identity, starts={}, fields=(), stream=fresh_view())
+        stores.ledger.create_table(table.spec, table.identity, starts={}, fields=(), views={"stream": fresh_view()})
     assert stores.contents(table) == before
 
 
@@ -42,7 +42,7 @@ def test_a_new_table_begins_with_version_1_at_its_starts(stores: StoresRig):
 
     head = stores.ledger.head(table)
     assert (head.version, head.bounds, head.move_id) == (1, {0: Bounds.at(5), 1: Bounds.at(5)}, None)
-    assert stores.ledger.pointer(table, table.stream_view) == head.stream.metadata
+    assert stores.ledger.pointer(table, "stream") == head.stream.metadata
     assert stores.again(table) == table
 
 
@@ -248,7 +248,7 @@ def test_a_publish_changes_pointer_bounds_version_move_and_outbox_together(store
     published = stores.publish(table, claim, move)
 
     assert stores.ledger.head(table) == published
-    assert stores.ledger.pointer(table, table.stream_view) == published.stream.metadata
+    assert stores.ledger.pointer(table, "stream") == published.stream.metadata
     assert published.bounds == {
         0: Bounds(start=0, batch_hi=0, stream_hi=10, buffer_hi=10),
         1: Bounds(start=0, batch_hi=0, stream_hi=15, buffer_hi=20),
@@ -307,7 +307,7 @@ def test_a_pointer_that_moved_is_built_on_again(stores: StoresRig, table):
     published = stores.ledger.publish(table, Boundary(claim=claim, move=move, rows=1, bytes=1), behind_once)
 
     assert len(bases) == 2
-    assert published.stream.metadata == stores.ledger.pointer(table, table.stream_view)
+    assert published.stream.metadata == stores.ledger.pointer(table, "stream")
 
 
 def test_a_publish_that_always_comes_late_is_built_under_the_lock_at_last(stores: StoresRig, table):

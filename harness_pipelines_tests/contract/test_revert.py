@@ -11,7 +11,7 @@ from harness_pipelines.protocol.bounds import Bounds, OffsetRange
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.moves import MoveClosed, MoveState
 from harness_pipelines.protocol.reverts import RevertRefused
-from harness_pipelines.protocol.versions import Version, VersionGone
+from harness_pipelines.protocol.versions import Version, VersionGone, ViewName
 from harness_pipelines.stores.ports import Boundary, BuildRevert, Swap, TableRow
 from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, StoresRig, fresh_view
 
@@ -28,17 +28,17 @@ def table(stores: StoresRig) -> TableRow:
     return made
 
 
-def names_only(table: TableRow) -> BuildRevert:
+def names_only() -> BuildRevert:
     """Builds a view of which only the name counts."""
 
-    def build(base: str, head: Version, _target: Version, _move: int) -> Swap:
-        return Swap(view=table.stream_view, old=base, base_snapshot=head.stream.snapshot, new=fresh_view())
+    def build(view: ViewName, base: str, head: Version, _target: Version, _move: int) -> Swap:
+        return Swap(view=view, old=base, base_snapshot=head.views[view].snapshot, new=fresh_view())
 
     return build
 
 
 def revert(stores: StoresRig, table: TableRow, to: int | None, **log_from: Any) -> Version:
-    return stores.ledger.revert(table, to=to, log_from=log_from.get("log_from", {}), build=names_only(table))
+    return stores.ledger.revert(table, to=to, log_from=log_from.get("log_from", {}), build=names_only())
 
 
 def stream_hi(stores: StoresRig, table: TableRow) -> dict[int, int]:
@@ -70,7 +70,7 @@ def test_a_revert_is_a_new_version_with_old_lake_bounds_and_the_present_buffer(s
     }
     assert stores.ledger.head(table) == made
     assert stream_hi(stores, table) == {0: 4, 1: 8}
-    assert stores.ledger.pointer(table, table.stream_view) == made.stream.metadata
+    assert stores.ledger.pointer(table, "stream") == made.stream.metadata
     assert stores.outbox(table)[-1][1] == "reverted"
     move = stores.ledger.moves(table, stage=Stage.REVERT)[0]
     assert (move["move_id"], move["state"], move["base_version"]) == (made.move_id, "COMMITTED", 3)
@@ -284,9 +284,9 @@ def published(stores: StoresRig, table: TableRow, low: int, high: int) -> Versio
 
 
 def restored(stores: StoresRig, table: TableRow, to: int | None) -> Version:
-    def build(base: str, head: Version, target: Version, move_id: int) -> Swap:
+    def build(view: ViewName, base: str, head: Version, target: Version, move_id: int) -> Swap:
         keep = table.spec.retention.snapshots
-        return stores.lake.build_revert(table, move_id, base=base, head=head, target=target, keep=keep)
+        return stores.lake.build_revert(table, move_id, view, base=base, head=head, target=target, keep=keep)
 
     return stores.ledger.revert(table, to=to, log_from={}, build=build)
 

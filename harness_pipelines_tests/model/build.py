@@ -18,7 +18,7 @@ from harness_pipelines.protocol.reverts import Held, check_revert, fenced, plan_
 from harness_pipelines.protocol.versions import (
     Version,
     View,
-    advance_stream,
+    advance,
     check_base,
     kept_versions,
     trim_floor,
@@ -164,10 +164,10 @@ def foreign(row: Published, number: int, base_snapshot: int) -> str | None:
 def advanced(number: int, head: Published, taken: MoveRow, buffer_hi: int) -> tuple[int, int] | str:
     """``(stream_hi, buffer_hi)`` of the version after *head*, or the refusal."""
     try:
-        made = advance_stream(
+        made = advance(
             version(number, head),
             move(1, taken),
-            stream=View(metadata="", snapshot=0),
+            view=View(metadata="", snapshot=0),
             buffer_hi={0: buffer_hi},
             starts={0: 0},
             now=NOW,
@@ -235,7 +235,7 @@ def after_revert(rows: tuple[Published, ...], target: int, buffer_hi: int) -> tu
     made = reverted(
         known[-1],
         known[target - 1],
-        stream=View(metadata="", snapshot=0),
+        views={"stream": View(metadata="", snapshot=0)},
         buffer_hi={0: buffer_hi},
         starts={0: 0},
         move_id=1,

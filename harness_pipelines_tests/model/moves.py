@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.bounds import Bounds, buffered
 from harness_pipelines.protocol.moves import branch_of, dead_branches, halve, next_attempt, plan_ranges
 from harness_pipelines_tests.model import build
 from harness_pipelines_tests.model.build import ABANDONED, COMMITTED, PLANNED, ClaimRow, MoveRow, Published
@@ -369,7 +369,7 @@ class Moves:
             return f"tier.find m{found}", _with(s, i, w._replace(pc=FOUND, move=found, mine=tuple(s.moves[found])))
         head = s.versions[-1]
         bounds = Bounds(start=0, batch_hi=0, stream_hi=head.stream_hi[0], buffer_hi=s.buffer_hi)
-        lo, hi = plan_ranges({0: bounds}, offsets_max=self.records)
+        lo, hi = plan_ranges(buffered({0: bounds}), offsets_max=self.records)
         if not lo or s.stopped:
             released = s.claim._replace(alive=False) if s.claim[:2] == (i, w.epoch) else s.claim
             return "tier.release", _with(s, i, Worker())._replace(claim=released)

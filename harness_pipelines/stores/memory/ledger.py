@@ -12,13 +12,14 @@ from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector, vecto
 from harness_pipelines.protocol.claims import Claim, Stage, may_take
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open
 from harness_pipelines.protocol.reverts import RevertPlan
-from harness_pipelines.protocol.versions import Version, View, advance_stream, check_base
+from harness_pipelines.protocol.versions import EFFECTS, Version, View, ViewName, advance, check_base
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.memory import revert as reverting
 from harness_pipelines.stores.memory.state import Books, MemoryState, MoveEntry, ended
 from harness_pipelines.stores.ports import (
     Boundary,
     BuildRevert,
+    LayoutState,
     MoveDraft,
     PartitionStatus,
     PointerMoved,
@@ -48,9 +49,9 @@ class MemoryLedger:
         *,
         starts: Vector,
         fields: Sequence[Mapping[str, Any]],
-        stream: View,
+        views: Mapping[ViewName, View],
     ) -> TableRow:
-        """Record the table, its schema 1, its partitions and version 1, and make its view known to the catalog."""
+        """Record the table, its schema 1, its partitions and version 1, and make its views known to the catalog."""
         with self.state.transaction() as books:
             if any(t.name == spec.table for t in books.tables.values()):
                 raise TableExists(f"table {spec.table} exists already; nothing was changed")
@@ -64,12 +65,14 @@ class MemoryLedger:
                 stopped=None,
             )
             books.tables[table.table_id] = table
-            books.pointers[spec.namespace, table.stream_view] = stream.metadata
+            for name, view in views.items():
+                books.pointers[spec.namespace, table.views[name]] = view.metadata
             books.add_partitions(table, starts)
             first = Version(
                 table_id=table.table_id,
                 version=1,
-                stream=stream,
+                stream=views["stream"],
+                batch=views.get("batch"),
                 schema_version=1,
                 bounds={p: Bounds.at(start) for p, start in starts.items()},
                 move_id=None,
@@ -215,21 +218,28 @@ class MemoryLedger:
         return [
             PartitionStatus(
                 partition=p,
-                bounds=Bounds(start=at.start, batch_hi=at.start, stream_hi=lake[p].stream_hi, buffer_hi=at.buffer_hi),
+                bounds=Bounds(
+                    start=at.start, batch_hi=lake[p].batch_hi, stream_hi=lake[p].stream_hi, buffer_hi=at.buffer_hi
+                ),
                 trim_floor=lake[p].trim_floor,
             )
             for p, at in books.ingest_of(table.table_id).items()
         ]
 
-    def pointer(self, table: TableRow, view: str) -> str:
+    def pointer(self, table: TableRow, view: ViewName) -> str:
         """The metadata file that the catalog names for *view* now."""
-        found = self.state.books.pointers.get((table.spec.namespace, view))
+        name = table.views[view]
+        found = self.state.books.pointers.get((table.spec.namespace, name))
         if found is None:
-            raise TableUnknown(f"{table.name}: the catalog has no view {view}; was it dropped by another engine?")
+            raise TableUnknown(f"{table.name}: the catalog has no view {name}; was it dropped by another engine?")
         return found
 
+    def layout(self, table: TableRow, version: Version) -> LayoutState | None:
+        """How the batch view of *version* is clustered; ``None`` before its first rows."""
+        return None if version.layout is None else self.state.books.layouts[table.table_id, version.layout]
+
     def publish(self, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]) -> Version:
-        """The boundary commit of *tier*; *build* is called again when the pointer moved meanwhile.
+        """The boundary commit of *tier* and *otree*; *build* is called again when the pointer moved meanwhile.
 
         Raises: FencedOut, MoveClosed, BoundaryGap, ForeignCommit.
         """
@@ -251,15 +261,15 @@ class MemoryLedger:
 
     def _built(self, table: TableRow, move: Move, build: Callable[[str], Swap]) -> Swap:
         try:
-            return build(self.pointer(table, table.stream_view))
+            return build(self.pointer(table, EFFECTS[move.stage].view))
         except HarnessError:
             _check_open(self.state.books, move)
             raise
 
     def _publish(self, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]) -> Version:
-        move, now = boundary.move, self.state.now
+        move, effect, now = boundary.move, EFFECTS[boundary.move.stage], self.state.now
         with self.state.transaction() as books:
-            pointer = (table.spec.namespace, table.stream_view)
+            pointer = (table.spec.namespace, table.views[effect.view])
             location = books.pointers[pointer]
             _check_open(books, move)
             swap = build(location)
@@ -267,21 +277,24 @@ class MemoryLedger:
                 raise PointerMoved(f"built on {swap.old}, the catalog is at {location}")
             _ingest_with_move(books, boundary)
             head = books.versions[table.table_id][-1]
-            check_base(head, swap.base_snapshot)
+            check_base(head, swap.base_snapshot, view=effect.view)
             lake = books.lake_of(table.table_id)
-            following = advance_stream(
+            following = advance(
                 head,
                 move,
-                stream=swap.new,
+                view=swap.new,
                 buffer_hi={p: at.buffer_hi for p, at in books.ingest_of(table.table_id).items()},
                 starts={p: at.start for p, at in lake.items()},
                 now=now(),
+                relaid=swap.layout is not None,
             )
             books.pointers[pointer] = swap.new.metadata
             for taken in move.ranges:
-                moved = replace(lake[taken.partition], stream_hi=taken.high)
+                moved = replace(lake[taken.partition], **{effect.bound: taken.high})
                 books.lake_positions[table.table_id, taken.partition] = moved
             books.versions[table.table_id] += (following,)
+            if swap.layout is not None:
+                books.layouts[table.table_id, following.version] = swap.layout
             entry = ended(books.moves[move.move_id], now=now(), state=MoveState.COMMITTED, rows=boundary.rows)
             books.moves[move.move_id] = replace(entry, bytes=boundary.bytes)
             payload = {"version": following.version, "move": move.move_id, "stage": move.stage, "rows": boundary.rows}

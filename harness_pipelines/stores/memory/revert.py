@@ -51,23 +51,30 @@ def commit(state: MemoryState, table: TableRow, *, to: int | None, log_from: Vec
     with state.transaction() as books:
         planned, now, move_id = plan(books, table, to=to, log_from=log_from), state.now(), state.next_id()
         check_revert(planned)
-        pointer = (table.spec.namespace, table.stream_view)
-        swap = build(books.pointers[pointer], planned.head, planned.target, move_id)
+        pointers = {view: (table.spec.namespace, name) for view, name in table.views.items()}
+        new = {
+            view: build(view, books.pointers[pointer], planned.head, planned.target, move_id).new
+            for view, pointer in pointers.items()
+        }
         lake = books.lake_of(table.table_id)
         following = reverted(
             planned.head,
             planned.target,
-            stream=swap.new,
+            views=new,
             buffer_hi={p: at.buffer_hi for p, at in books.ingest_of(table.table_id).items()},
             starts={p: at.start for p, at in lake.items()},
             move_id=move_id,
             now=now,
         )
-        books.pointers[pointer] = swap.new.metadata
+        for view, pointer in pointers.items():
+            books.pointers[pointer] = new[view].metadata
         for partition, bounds in following.bounds.items():
             at = lake[partition]
             books.lake_positions[table.table_id, partition] = LakePosition(
-                start=at.start, stream_hi=bounds.stream_hi, trim_floor=min(at.trim_floor, bounds.stream_hi)
+                start=at.start,
+                batch_hi=bounds.batch_hi,
+                stream_hi=bounds.stream_hi,
+                trim_floor=min(at.trim_floor, bounds.stream_hi),
             )
         books.versions[table.table_id] += (following,)
         _record(books, planned, following, now=now)

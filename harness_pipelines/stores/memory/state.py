@@ -15,7 +15,7 @@ import pyarrow as pa
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stores.ports import IngestPosition, RefusedRecord, Segment, TableRow
+from harness_pipelines.stores.ports import IngestPosition, LayoutState, RefusedRecord, Segment, TableRow
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.memory.lake import MemoryView
@@ -26,6 +26,7 @@ class LakePosition:
     """One row of ``lake_positions``."""
 
     start: int
+    batch_hi: int
     stream_hi: int
     trim_floor: int
 
@@ -64,6 +65,7 @@ class Books:
     lake_positions: dict[tuple[int, int], LakePosition] = field(default_factory=dict)
     ingest_positions: dict[tuple[int, int], IngestPosition] = field(default_factory=dict)
     versions: dict[int, tuple[Version, ...]] = field(default_factory=dict)
+    layouts: dict[tuple[int, int], LayoutState] = field(default_factory=dict)
     claims: dict[tuple[int, Stage, int], Claim] = field(default_factory=dict)
     moves: dict[int, MoveEntry] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
@@ -106,7 +108,8 @@ class Books:
         """Let partitions join; those that are known stay as they are."""
         for partition, start in starts.items():
             key = (table.table_id, partition)
-            self.lake_positions.setdefault(key, LakePosition(start=start, stream_hi=start, trim_floor=start))
+            fresh_lake = LakePosition(start=start, batch_hi=start, stream_hi=start, trim_floor=start)
+            self.lake_positions.setdefault(key, fresh_lake)
             fresh = IngestPosition(
                 partition=partition,
                 start=start,

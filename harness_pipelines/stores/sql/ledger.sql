@@ -56,9 +56,13 @@ ON CONFLICT DO NOTHING
 SELECT partition, start, stream_hi, batch_hi, trim_floor FROM harness.lake_positions
 WHERE table_id = %(table_id)s ORDER BY partition FOR NO KEY UPDATE
 
--- name: advance_position
+-- name: advance_stream_hi
 UPDATE harness.lake_positions SET stream_hi = %(hi)s
 WHERE table_id = %(table_id)s AND partition = %(partition)s AND stream_hi = %(lo)s
+
+-- name: advance_batch_hi
+UPDATE harness.lake_positions SET batch_hi = %(hi)s
+WHERE table_id = %(table_id)s AND partition = %(partition)s AND batch_hi = %(lo)s
 
 -- name: ingest_positions
 SELECT partition, start, buffer_hi, leader_epoch, schema_version FROM harness.ingest_positions
@@ -73,9 +77,17 @@ WHERE table_id = %(table_id)s AND version >= %(first)s ORDER BY version
 
 -- name: insert_version
 INSERT INTO harness.versions
-    (table_id, version, stream_metadata, stream_snapshot, schema_version, bounds, move_id, revert_of, committed_at)
-VALUES (%(table_id)s, %(version)s, %(stream_metadata)s, %(stream_snapshot)s, %(schema_version)s, %(bounds)s,
-        %(move_id)s, %(revert_of)s, %(committed_at)s)
+    (table_id, version, stream_metadata, stream_snapshot, batch_metadata, batch_snapshot, layout, schema_version,
+     bounds, move_id, revert_of, committed_at)
+VALUES (%(table_id)s, %(version)s, %(stream_metadata)s, %(stream_snapshot)s, %(batch_metadata)s, %(batch_snapshot)s,
+        %(layout)s, %(schema_version)s, %(bounds)s, %(move_id)s, %(revert_of)s, %(committed_at)s)
+
+-- name: insert_layout
+INSERT INTO harness.layouts (table_id, version, tree, digest, clustered, scores)
+VALUES (%(table_id)s, %(version)s, %(tree)s, %(digest)s, %(clustered)s, %(scores)s)
+
+-- name: layout
+SELECT tree, digest, clustered, scores FROM harness.layouts WHERE table_id = %(table_id)s AND version = %(version)s
 
 -- name: append_outbox
 WITH next AS (

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from harness_pipelines.errors import HarnessError, UsageError
-from harness_pipelines.protocol.plan import ReadPlan, SegmentRef, StreamPart, TailPart
+from harness_pipelines.protocol.plan import LakePart, ReadPlan, SegmentRef, TailPart
 from harness_pipelines.read.arrow import ArrowReader, ReadResult, ReadStats, read_arrow
 from harness_pipelines.read.explain import analyzed, explain
 from harness_pipelines.read.selection import Selection, UnknownColumn
@@ -69,13 +69,13 @@ def test_bounds_differ_per_partition(union):
 
 def test_two_lake_parts_make_an_old_version(union):
     plan = whole_plan(union)
-    [first] = plan.stream
+    [first] = plan.lake
     parts = (
         replace(first, low=dict.fromkeys(PARTITIONS, 0), high=dict.fromkeys(PARTITIONS, 120)),
-        StreamPart(metadata=first.metadata, low=dict.fromkeys(PARTITIONS, 120), high=dict.fromkeys(PARTITIONS, 310)),
+        LakePart(metadata=first.metadata, low=dict.fromkeys(PARTITIONS, 120), high=dict.fromkeys(PARTITIONS, 310)),
     )
 
-    found = read_arrow(replace(plan, stream=parts, buffer=None), union, coordinates=True, check_lease=alive).rows
+    found = read_arrow(replace(plan, lake=parts, buffer=None), union, coordinates=True, check_lease=alive).rows
 
     assert coordinates_of(found) == rows_of(union, lambda p, o: o < 310)
 
@@ -213,10 +213,10 @@ def test_a_missing_segment_fails_by_name(union):
 
 def test_a_missing_metadata_file_fails_by_name(union):
     plan = whole_plan(union)
-    gone = replace(plan.stream[0], metadata=plan.stream[0].metadata + ".gone")
+    gone = replace(plan.lake[0], metadata=plan.lake[0].metadata + ".gone")
 
     with pytest.raises(LakeFileMissing, match="version 1: .*metadata.json.gone is gone"):
-        read_arrow(replace(plan, stream=(gone,)), union, check_lease=alive)
+        read_arrow(replace(plan, lake=(gone,)), union, check_lease=alive)
 
 
 def test_nothing_is_returned_when_the_lease_has_ended(union):
@@ -268,7 +268,7 @@ def test_a_limit_stops_the_read_early(union):
 
 
 def test_a_reader_that_is_left_halfway_leaves_its_connection_in_order(union):
-    plan = replace(whole_plan(union), stream=())
+    plan = replace(whole_plan(union), lake=())
     batches = ArrowReader(buffer=union.buffer_reader).batches(plan, Selection(), check_lease=alive)
     next(batches)
     batches.close()  # type: ignore[attr-defined]
@@ -277,7 +277,7 @@ def test_a_reader_that_is_left_halfway_leaves_its_connection_in_order(union):
 
 
 def test_connections_that_the_server_ended_are_replaced(union, dsn):
-    plan = replace(whole_plan(union), stream=())
+    plan = replace(whole_plan(union), lake=())
     read_arrow(plan, union, check_lease=alive)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(

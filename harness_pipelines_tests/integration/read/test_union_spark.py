@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.protocol.plan import ReadPlan, StreamPart, TailPart
+from harness_pipelines.protocol.plan import LakePart, ReadPlan, TailPart
 from harness_pipelines.read.arrow import read_arrow
 from harness_pipelines.read.spark import to_spark
 from harness_pipelines.spec.arrow import arrow_type
@@ -181,10 +181,10 @@ def test_the_buffer_is_asked_for_no_more_rows_than_match(union, spark):
 
 def test_a_missing_metadata_file_fails_by_name_when_the_frame_is_made(union, spark):
     plan = whole_plan(union)
-    gone = replace(plan.stream[0], metadata=plan.stream[0].metadata + ".gone")
+    gone = replace(plan.lake[0], metadata=plan.lake[0].metadata + ".gone")
 
     with pytest.raises(LakeFileMissing, match="metadata.json.gone is gone"):
-        to_spark(spark, replace(plan, stream=(gone,)), union)
+        to_spark(spark, replace(plan, lake=(gone,)), union)
 
 
 USES: Mapping[str, Callable[[DataFrame], object]] = {
@@ -204,7 +204,7 @@ SHAPES: Mapping[str, Callable[[World, ReadPlan], tuple[ReadPlan, str | None]]] =
     "lake only": lambda w, plan: (replace(plan, buffer=None), None),
     "buffer pruned": lambda w, plan: (plan, "_kafka_offset < 50"),
     "lake pruned": lambda w, plan: (plan, "_kafka_offset >= 350"),
-    "nothing at all": lambda w, plan: (replace(plan, buffer=None, stream=()), None),
+    "nothing at all": lambda w, plan: (replace(plan, buffer=None, lake=()), None),
 }
 
 
@@ -308,8 +308,8 @@ def test_what_spark_writes_is_read_back_without_a_jvm(every_type, spark, dsn, tm
     to_spark(spark, buffered, world, coordinates=True).writeTo(f"harness.w.{world.name}__stream").append()
 
     view.refresh()
-    part = StreamPart(metadata=view.metadata_location, low={0: 0}, high={0: 40})
-    found = read_arrow(replace(buffered, stream=(part,), buffer=None), world, coordinates=True, check_lease=alive).rows
+    part = LakePart(metadata=view.metadata_location, low={0: 0}, high={0: 40})
+    found = read_arrow(replace(buffered, lake=(part,), buffer=None), world, coordinates=True, check_lease=alive).rows
     assert exact(in_order(found)) == exact(in_order(rows))
     catalog.close()
 

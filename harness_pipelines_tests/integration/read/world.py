@@ -30,7 +30,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.plan import BufferPart, ReadPlan, SegmentRef, StreamPart
+from harness_pipelines.protocol.plan import BufferPart, LakePart, ReadPlan, SegmentRef
 from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
 from harness_pipelines.spec.table import Column
 from harness_pipelines.spec.types import Type, iceberg_fields, parse_type
@@ -206,7 +206,7 @@ class World:
             )
             for p in sorted({*lake, *buffer})
         }
-        stream = StreamPart(
+        stream = LakePart(
             metadata=self.view.metadata_location,
             low={p: r[0] for p, r in lake.items()},
             high={p: r[1] for p, r in lake.items()},
@@ -223,7 +223,7 @@ class World:
             schema_version=1,
             fields=self.fields,
             bounds=bounds,
-            stream=(stream,) if lake else (),
+            lake=(stream,) if lake else (),
             buffer=held if buffer else None,
             tail=None,
             lease_id=self.lease(),

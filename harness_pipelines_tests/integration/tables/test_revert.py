@@ -68,7 +68,7 @@ def ledger_rows(rig: TableRig, *, begun_reverts: bool = True) -> dict[str, Any]:
         "ingest_positions",
         "segments",
     )
-    held: dict[str, Any] = {"pointer": rig.stores.ledger.pointer(rig.table.row, rig.table.row.stream_view)}
+    held: dict[str, Any] = {"pointer": rig.stores.ledger.pointer(rig.table.row, "stream")}
     with rig.stores.database.session() as connection:
         for name in names:
             statement = compose.SQL("SELECT r::text AS r FROM {} r WHERE table_id = %s ORDER BY 1").format(
@@ -176,7 +176,7 @@ def test_a_late_attempt_publishes_nothing_and_the_next_worker_goes_on(rig: Table
     rig.tier()
     assert stream_hi(rig) == {0: 30, 1: 30}
     rig.assert_exact()
-    metadata = stores.lake.load(table, stores.ledger.pointer(table, table.stream_view)).metadata
+    metadata = stores.lake.load(table, stores.ledger.pointer(table, "stream")).metadata
     assert set(metadata.refs) == {"main"}
 
 
@@ -431,7 +431,7 @@ def test_after_a_foreign_commit_the_table_stops_by_name_and_the_head_lets_it_go_
     rig.tier()
     assert stream_hi(rig) == {0: 50, 1: 50}
     rig.assert_exact()
-    pointer = rig.stores.ledger.pointer(rig.table.row, rig.table.row.stream_view)
+    pointer = rig.stores.ledger.pointer(rig.table.row, "stream")
     after = rig.stores.lake.load(rig.table.row, pointer).metadata
     assert (after.table_uuid, after.current_schema_id, after.properties) == (
         before.table_uuid,

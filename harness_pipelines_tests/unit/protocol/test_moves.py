@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.bounds import Bounds, buffered
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim, may_take
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open, halve, next_attempt, plan_ranges
 
@@ -17,7 +17,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @st.composite
-def buffered(draw: st.DrawFn) -> dict[int, Bounds]:
+def cuts(draw: st.DrawFn) -> dict[int, Bounds]:
     """Bounds of some partitions, many of them without lag."""
     found = {}
     for partition in draw(st.sets(st.integers(0, 20), max_size=8)):
@@ -31,25 +31,25 @@ def lags(bounds: dict[int, Bounds]) -> dict[int, int]:
     return {p: b.buffer_hi - b.stream_hi for p, b in bounds.items() if b.buffer_hi > b.stream_hi}
 
 
-@given(buffered(), st.integers(1, 1000))
+@given(cuts(), st.integers(1, 1000))
 def test_a_move_takes_from_every_partition_that_lags_and_never_more_than_is_there(bounds, budget):
-    lo, hi = plan_ranges(bounds, offsets_max=budget)
+    lo, hi = plan_ranges(buffered(bounds), offsets_max=budget)
 
     assert set(lo) == set(hi) == set(lags(bounds))
     assert all(bounds[p].stream_hi == lo[p] < hi[p] <= bounds[p].buffer_hi for p in lo)
 
 
-@given(buffered(), st.integers(1, 1000))
+@given(cuts(), st.integers(1, 1000))
 def test_a_move_keeps_its_budget_but_for_one_offset_of_each_partition(bounds, budget):
-    lo, hi = plan_ranges(bounds, offsets_max=budget)
+    lo, hi = plan_ranges(buffered(bounds), offsets_max=budget)
 
     assert sum(hi[p] - lo[p] for p in lo) <= max(budget, len(lo))
 
 
-@given(buffered(), st.integers(1, 1000))
+@given(cuts(), st.integers(1, 1000))
 def test_a_budget_that_is_enough_is_used_to_the_full(bounds, budget):
     lag = lags(bounds)
-    lo, hi = plan_ranges(bounds, offsets_max=budget)
+    lo, hi = plan_ranges(buffered(bounds), offsets_max=budget)
 
     taken = sum(hi[p] - lo[p] for p in lo)
     assert taken >= min(sum(lag.values()), budget) - len(lag)
@@ -57,10 +57,10 @@ def test_a_budget_that_is_enough_is_used_to_the_full(bounds, budget):
         assert hi == {p: bounds[p].buffer_hi for p in lag}
 
 
-@given(buffered(), st.integers(1, 1000))
+@given(cuts(), st.integers(1, 1000))
 def test_no_partition_starves_beside_one_that_is_far_behind(bounds, budget):
     lag = lags(bounds)
-    lo, hi = plan_ranges(bounds, offsets_max=budget)
+    lo, hi = plan_ranges(buffered(bounds), offsets_max=budget)
 
     assert all(hi[p] - lo[p] >= min(lag[p], budget // len(lag)) for p in lag)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.plan import (
     BufferPart,
+    LakePart,
     ReadPlan,
     SegmentRef,
-    StreamPart,
     TailPart,
     UnknownPlanFormat,
 )
@@ -23,7 +23,7 @@ ranges = st.dictionaries(
     st.integers(0, 100), st.tuples(st.integers(0, 2**62), st.integers(0, 2**62)).map(sorted), min_size=1, max_size=3
 ).map(lambda found: {"low": {p: r[0] for p, r in found.items()}, "high": {p: r[1] for p, r in found.items()}})
 text = st.text(min_size=1, max_size=20)
-streams = st.builds(lambda m, r: StreamPart(metadata=m, **r), text, ranges)
+streams = st.builds(lambda m, r: LakePart(metadata=m, **r), text, ranges)
 segments = st.lists(st.builds(SegmentRef, name=text, schema_version=st.integers(1, 9)), max_size=3).map(tuple)
 plans = st.builds(
     ReadPlan,
@@ -33,7 +33,7 @@ plans = st.builds(
     schema_version=st.integers(1, 9),
     fields=st.just(({"id": 1, "name": "id", "type": "long", "required": True},)),
     bounds=st.dictionaries(st.integers(0, 100), st.builds(Bounds.at, st.integers(0, 2**62)), max_size=3),
-    stream=st.lists(streams, max_size=2).map(tuple),
+    lake=st.lists(streams, max_size=2).map(tuple),
     buffer=st.none() | st.builds(lambda s, r: BufferPart(segments=s, **r), segments, ranges),
     tail=st.none() | st.builds(lambda t, r: TailPart(topic=t, **r), text, ranges),
     lease_id=st.uuids().map(str),
@@ -61,7 +61,7 @@ def test_offsets_keep_their_precision():
         schema_version=1,
         fields=(),
         bounds={0: Bounds.at(2**62 + 1)},
-        stream=(),
+        lake=(),
         buffer=None,
         tail=TailPart(topic="t", low={0: 2**62 + 1}, high={0: 2**62 + 3}),
         lease_id="x",

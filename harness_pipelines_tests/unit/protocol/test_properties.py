@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, BoundsBroken, covers
+from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, BoundsBroken, buffered, covers
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open, halve, next_attempt, plan_ranges
 from harness_pipelines.protocol.reads import Cut, cut_now, cut_of_old
@@ -21,7 +21,7 @@ from harness_pipelines.protocol.segments import may_hold, may_retire, needed, re
 from harness_pipelines.protocol.versions import (
     Version,
     View,
-    advance_stream,
+    advance,
     answering_version,
     kept_versions,
     reached_versions,
@@ -66,11 +66,11 @@ class Life:
         self.segments[-1:] = [closed, fresh]
 
     def publish(self, offsets_max: int) -> None:
-        lo, hi = plan_ranges(self.bounds, offsets_max=offsets_max)
-        made = advance_stream(
+        lo, hi = plan_ranges(buffered(self.bounds), offsets_max=offsets_max)
+        made = advance(
             self.versions[-1],
             a_move(lo, hi),
-            stream=View(metadata=f"{len(self.versions) + 1}", snapshot=len(self.versions) + 1),
+            view=View(metadata=f"{len(self.versions) + 1}", snapshot=len(self.versions) + 1),
             buffer_hi={p: b.buffer_hi for p, b in self.bounds.items()},
             starts={p: b.start for p, b in self.bounds.items()},
             now=self.now,
@@ -293,7 +293,7 @@ def test_moves_one_after_another_take_every_offset_once(lag: dict[int, tuple[int
     wanted = rows_between({p: b.stream_hi for p, b in bounds.items()}, {p: b.buffer_hi for p, b in bounds.items()})
     taken: list[Row] = []
     for turn in range(sum(n for _, n in lag.values()) + 1):
-        lo, hi = plan_ranges(bounds, offsets_max=offsets_max)
+        lo, hi = plan_ranges(buffered(bounds), offsets_max=offsets_max)
         if not lo:
             break
         hi = halve(lo, hi) if turn % 2 else hi
@@ -311,11 +311,11 @@ def test_a_move_that_took_effect_fits_nowhere_again(life: Life):
     starts = {p: b.start for p, b in life.bounds.items()}
     lo = {0: head.bounds[0].stream_hi}
     move = a_move(lo, {0: lo[0] + 1})
-    following = advance_stream(head, move, stream=head.stream, buffer_hi=ends, starts=starts, now=life.now)
+    following = advance(head, move, view=head.stream, buffer_hi=ends, starts=starts, now=life.now)
 
     for again in (move, a_move(lo, {0: lo[0] + 3}), a_move({0: lo[0] + 2}, {0: lo[0] + 3})):
         with pytest.raises(BoundaryGap):
-            advance_stream(following, again, stream=head.stream, buffer_hi=ends, starts=starts, now=life.now)
+            advance(following, again, view=head.stream, buffer_hi=ends, starts=starts, now=life.now)
 
 
 @given(lives(), st.integers(1, 9))
@@ -324,7 +324,14 @@ def test_nothing_is_published_that_was_not_ingested(life: Life, beyond: int):
     move = a_move({0: head.bounds[0].stream_hi}, {0: ends[0] + beyond})
 
     with pytest.raises(BoundsBroken):
-        advance_stream(head, move, stream=head.stream, buffer_hi=ends, starts=dict.fromkeys(ends, 0), now=life.now)
+        advance(
+            head,
+            move,
+            view=head.stream,
+            buffer_hi=ends,
+            starts=dict.fromkeys(ends, 0),
+            now=life.now,
+        )
 
 
 @given(lives())

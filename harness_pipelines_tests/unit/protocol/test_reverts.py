@@ -89,7 +89,7 @@ def test_the_new_version_has_old_lake_bounds_and_the_present_buffer():
     made = reverted(
         VERSIONS[3],
         VERSIONS[1],
-        stream=View(metadata="new", snapshot=9),
+        views={"stream": View(metadata="new", snapshot=9)},
         buffer_hi={0: 60, 1: 70},
         starts=STARTS,
         move_id=8,

@@ -15,7 +15,7 @@ from harness_pipelines.protocol.versions import (
     ForeignCommit,
     Version,
     View,
-    advance_stream,
+    advance,
     answering_version,
     check_base,
     trim_floor,
@@ -116,7 +116,7 @@ def test_the_next_version_changes_the_columns_of_its_move_alone(history):
     ends = {p: b.buffer_hi + 1 for p, b in head.bounds.items()}
     planned = move({some: head.bounds[some].stream_hi}, {some: head.bounds[some].buffer_hi})
 
-    following = advance_stream(head, planned, stream=new, buffer_hi=ends, starts=dict.fromkeys(ends, 0), now=NOW)
+    following = advance(head, planned, view=new, buffer_hi=ends, starts=dict.fromkeys(ends, 0), now=NOW)
 
     assert (following.version, following.stream, following.move_id) == (head.version + 1, new, 9)
     assert following.buffer_hi == ends
@@ -126,13 +126,25 @@ def test_the_next_version_changes_the_columns_of_its_move_alone(history):
 def test_a_partition_that_the_head_does_not_know_begins_at_its_start():
     head = version(1, {0: Bounds.at(0)})
 
-    following = advance_stream(
-        head, move({3: 40}, {3: 45}), stream=head.stream, buffer_hi={0: 0, 3: 50}, starts={0: 0, 3: 40}, now=NOW
+    following = advance(
+        head,
+        move({3: 40}, {3: 45}),
+        view=head.stream,
+        buffer_hi={0: 0, 3: 50},
+        starts={0: 0, 3: 40},
+        now=NOW,
     )
 
     assert following.bounds[3] == Bounds(start=40, batch_hi=40, stream_hi=45, buffer_hi=50)
     with pytest.raises(BoundaryGap, match="partition 3: it starts at offset 41, the stream view ends at 40"):
-        advance_stream(head, move({3: 41}, {3: 45}), stream=head.stream, buffer_hi={3: 50}, starts={3: 40}, now=NOW)
+        advance(
+            head,
+            move({3: 41}, {3: 45}),
+            view=head.stream,
+            buffer_hi={3: 50},
+            starts={3: 40},
+            now=NOW,
+        )
 
 
 def test_only_what_the_ledger_published_is_built_on():

@@ -1,0 +1,123 @@
+"""What every stage that publishes files does alike: finish the open move first, retry, halve, give up by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from harness_pipelines import faults
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.protocol.bounds import Vector
+from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.moves import Move, MoveState, MoveStuck, halve
+from harness_pipelines.protocol.versions import EFFECTS, Version, check_base
+from harness_pipelines.stores.lake import BaseGone
+from harness_pipelines.stores.ports import TableRow
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+FAILURES_MAX = 3  #: attempts that failed by themselves before a move is halved
+Attempt = TypeVar("Attempt")
+
+
+class Mover(Protocol[Attempt]):
+    """The three steps of one stage for one table."""
+
+    @property
+    def name(self) -> Stage: ...
+
+    def plan(self, claim: Claim, *, trigger: str, run_id: str | None, below: Vector | None = None) -> Move | None:
+        """Record a move of what there is, or ``None``. *below* caps it per partition."""
+
+    def stage(self, move: Move) -> Attempt:
+        """Write the files of one attempt to its branch, and check what was written."""
+
+    def publish(self, claim: Claim, move: Move, attempt: Attempt) -> Version:
+        """Make the staged files part of the table: the boundary commit."""
+
+
+class Moving(Generic[Attempt]):
+    """Runs the moves of one stage of a table."""
+
+    def __init__(self, stores: Stores, table: TableRow, mover: Mover[Attempt]) -> None:
+        self._stores, self._table, self._mover = stores, table, mover
+
+    def once(self, claim: Claim, *, trigger: str, run_id: str | None) -> Version | None:
+        """Finish the open move, or make a new one; ``None`` when there is nothing to move.
+
+        Raises: MoveStuck, FencedOut (NEVER); TryAgain when Spark or a store is away.
+        """
+        ledger = self._stores.ledger
+        move = self._open_or_plan(claim, trigger=trigger, run_id=run_id)
+        if move is None:
+            return None
+        faults.point(f"{self._mover.name}.after_plan")
+        try:
+            attempt = self._mover.stage(move)
+            faults.point(f"{self._mover.name}.after_files")
+            return self._mover.publish(claim, move, attempt)
+        except BaseGone as gone:
+            ledger.close_move(claim, move, state=MoveState.ABANDONED, error=str(gone))
+            return self.once(claim, trigger=trigger, run_id=run_id)
+        except HarnessError as error:
+            counts = error.recovery is not Recovery.NEVER and not isinstance(error, TryAgain)
+            ledger.note_failure(move, error=str(error), counts=counts)
+            raise
+
+    def _open_or_plan(self, claim: Claim, *, trigger: str, run_id: str | None) -> Move | None:
+        ledger, name = self._stores.ledger, self._mover.name
+        found = ledger.open_move(self._table, name, shard=claim.shard)
+        if found is None:
+            return self._mover.plan(claim, trigger=trigger, run_id=run_id)
+        if found.state is MoveState.QUARANTINED:
+            raise MoveStuck(
+                f"{self._table.name}: {name} move {found.move_id} of {shown(found)} failed in every attempt and holds "
+                "the stage; see its error in `harness status`, repair the cause, then `harness run --retry-stuck`"
+            )
+        failures = ledger.note_failure(found, error="the attempt ended without a result", counts=False)
+        if failures >= FAILURES_MAX:
+            return self._smaller(claim, found, run_id=run_id)
+        return ledger.take_attempt(claim, found, run_id=run_id)
+
+    def _smaller(self, claim: Claim, failed: Move, *, run_id: str | None) -> Move | None:
+        """After too many failures take half the range; what cannot be halved holds the stage by name."""
+        ledger = self._stores.ledger
+        if all(r.span <= 1 for r in failed.ranges):
+            ledger.close_move(claim, failed, state=MoveState.QUARANTINED, error="every attempt failed")
+            raise MoveStuck(
+                f"{self._table.name}: {failed.stage} move {failed.move_id} of {shown(failed)} failed in every attempt"
+            )
+        ledger.close_move(claim, failed, state=MoveState.ABANDONED, error="halved after failed attempts")
+        return self._mover.plan(claim, trigger="halved", run_id=run_id, below=halve(failed.lo, failed.hi))
+
+
+def make_branch(stores: Stores, table: TableRow, move: Move) -> Version:
+    """The branch of the attempt, from the move's base, which is returned.
+
+    Raises: BaseGone (plan the move anew), ForeignCommit.
+    """
+    base = base_of(stores, table, move)
+    view = EFFECTS[move.stage].view
+    try:
+        stores.lake.make_branch(table, move, base.views[view])
+    except BaseGone:
+        # A new plan helps only where the head's own snapshot is there to build on.
+        head, main = stores.ledger.head(table), stores.lake.main_snapshot(table, view=view)
+        if stores.ledger.head(table).version == head.version:  # so both are of one instant
+            check_base(head, main, view=view)
+        raise
+    faults.point(f"{move.stage}.during_files")
+    return base
+
+
+def base_of(stores: Stores, table: TableRow, move: Move) -> Version:
+    """The version that the move was planned on. Raises: BaseGone."""
+    base = next((v for v in stores.ledger.versions(table) if v.version == move.base_version), None)
+    if base is None:
+        raise BaseGone(f"{table.name}: version {move.base_version}, the base of move {move.move_id}, is not retained")
+    return base
+
+
+def shown(move: Move) -> str:
+    """What a move takes, for people."""
+    return ", ".join(f"partition {r.partition} [{r.low}, {r.high})" for r in move.ranges) or "regions due"

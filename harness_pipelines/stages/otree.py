@@ -1,0 +1,319 @@
+"""OTree: rows of the stream view become files of the batch view, clustered by value.
+
+Two kinds of moves alternate. A *merge* takes ``[batch_hi, stream_hi)`` and stages its rows by region; a *relayout*
+rewrites the regions to which much was added, cuts those that grew large, and moves no bound.
+
+plan: choose ranges, or that regions are due. stage: Spark writes one file per region to the attempt's branch.
+publish: the boundary commit, with the tree as it is from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import structlog
+
+from harness_pipelines.layout.build import build, split_region
+from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
+from harness_pipelines.layout.files import place
+from harness_pipelines.layout.histogram import CellHistogram
+from harness_pipelines.layout.parts import Due, due, pieces
+from harness_pipelines.layout.sampling import quantile_edges
+from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.protocol.bounds import Vector, unmerged
+from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.moves import Move, plan_ranges
+from harness_pipelines.protocol.versions import Version
+from harness_pipelines.stages.moving import Moving, make_branch
+from harness_pipelines.stores.lake import Staged
+from harness_pipelines.stores.lake_regions import indexed_columns
+from harness_pipelines.stores.lake_scan import stored_in
+from harness_pipelines.stores.ports import Boundary, LayoutState, MoveDraft, Swap, TableRow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from harness_pipelines.stores.open import Stores
+    from harness_pipelines.stores.spark_write import BranchTarget
+
+log = structlog.get_logger(__name__)
+MOVE_OFFSETS_MAX = 50_000_000
+BUDGET_BYTES = 2 * 2**30  #: of files that one relayout reads
+SAMPLE_ROWS = 500_000  #: that a tree is built from
+EDGES_MAX = 1_024  #: quantiles per column
+PIECE_SHARE = 1 / 8  #: of a target file: smaller staged pieces share a file with their neighbours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The tree, and up to which sequence number the files of each region are clustered."""
+
+    tree: RegionTree
+    clustered: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What one attempt staged."""
+
+    staged: Staged
+    layout: Layout | None = None  #: where it changes; its new regions are clustered by this move
+    fresh: tuple[str, ...] = ()  #: the regions that it clustered
+    removed: tuple[str, ...] = ()  #: the files that it stands for
+
+
+def trigger(stores: Stores, table: TableRow) -> str | None:
+    """Why otree should move now: ``recovery``, ``rows``, ``age`` or ``due``; ``None`` if it need not."""
+    if table.spec.views != "both":
+        return None
+    if stores.tables.open_move(table, Stage.OTREE, shard=0) is not None:
+        return "recovery"
+    head = stores.tables.head(table)
+    lag = sum(r.span for r in unmerged(head.bounds).values())
+    if lag >= table.spec.tier.max_rows:
+        return "rows"
+    last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
+    waited = None if last is None else datetime.now(UTC) - (last["committed_at"] or last["planned_at"])
+    if lag and (waited is None or waited.total_seconds() >= table.spec.freshness.lake):
+        return "age"
+    return "due" if _due(stores, table, head) else None
+
+
+def otree_once(
+    stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None
+) -> Version | None:
+    """Merge what the stream view has more, or rewrite regions that are due; ``None`` when there is nothing to do.
+
+    Raises: MoveStuck, FencedOut (NEVER); TryAgain when Spark or a store is away.
+    """
+    return Moving(stores, table, _OTree(stores, table)).once(claim, trigger=trigger, run_id=run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _OTree:
+    stores: Stores
+    table: TableRow
+    name: Stage = Stage.OTREE
+
+    def plan(self, claim: Claim, *, trigger: str, run_id: str | None, below: Vector | None = None) -> Move | None:
+        return plan(self.stores, self.table, claim, trigger=trigger, run_id=run_id, below=below)
+
+    def stage(self, move: Move) -> Attempt:
+        return stage(self.stores, self.table, move)
+
+    def publish(self, claim: Claim, move: Move, attempt: Attempt) -> Version:
+        return publish(self.stores, self.table, claim, move, attempt)
+
+
+# -- plan ---------------------------------------------------------------------------------------------------
+
+
+def plan(
+    stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None, below: Vector | None = None
+) -> Move | None:
+    """Record a merge of what the stream view has more, or a relayout (no ranges) when regions are due."""
+    head = stores.ledger.head(table)
+    lo, hi = plan_ranges(unmerged(head.bounds), offsets_max=MOVE_OFFSETS_MAX)
+    if below is not None:
+        lo, hi = {p: lo[p] for p in below}, dict(below)
+    elif _relayout_first(stores, table, head, merge=bool(lo)):
+        lo, hi = {}, {}
+    elif not lo:
+        return None
+    draft = MoveDraft(
+        stage=Stage.OTREE,
+        shard=claim.shard,
+        lo=lo,
+        hi=hi,
+        base_version=head.version,
+        schema_version=table.schema_version,
+        trigger=trigger,
+        run_id=run_id,
+    )
+    return stores.ledger.plan_move(claim, draft)
+
+
+def _relayout_first(stores: Stores, table: TableRow, head: Version, *, merge: bool) -> bool:
+    """Merges and relayouts take turns, so that neither starves (L8)."""
+    if merge:
+        last = next(iter(stores.ledger.moves(table, stage=Stage.OTREE, limit=1)), None)
+        if last is None or not last["lo"]:
+            return False
+    return bool(_due(stores, table, head))
+
+
+def _due(stores: Stores, table: TableRow, head: Version) -> list[Due]:
+    layout = layout_of(stores, table, head)
+    if layout is None or head.batch is None:
+        return []
+    rules = table.spec.layout
+    return due(
+        layout.tree,
+        stores.lake.region_files(table, head.batch.metadata),
+        layout.clustered,
+        target_bytes=rules.target_file_mb * 2**20,
+        staged_ratio=rules.staged_ratio,
+        budget_bytes=BUDGET_BYTES,
+    )
+
+
+def layout_of(stores: Stores, table: TableRow, version: Version) -> Layout | None:
+    """How the batch view of *version* is clustered; ``None`` before its first rows."""
+    state = stores.tables.layout(table, version)
+    return None if state is None else Layout(tree=RegionTree.from_json(state.tree), clustered=dict(state.clustered))
+
+
+# -- stage --------------------------------------------------------------------------------------------------
+
+
+def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
+    """Let Spark write the move's rows by region to the attempt's branch, and check from metadata what it wrote."""
+    base = make_branch(stores, table, move)
+    layout = layout_of(stores, table, base)
+    if move.ranges:
+        return _stage_merge(stores, table, move, base=base, layout=layout)
+    assert layout is not None, "a relayout is planned only where there is a tree"
+    return _stage_relayout(stores, table, move, base=base, layout=layout)
+
+
+def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
+    """New rows go to the smallest parts of the tree that give them files of some size; the first rows make the tree."""
+    from harness_pipelines.stores import spark_otree
+
+    ranges = {r.partition: (r.low, r.high) for r in move.ranges}
+    there = stored_in(base.stream.metadata, ranges)
+    if there.rows == 0:
+        return Attempt(staged=Staged(files=(), rows=0, bytes=0))
+    target_rows = _target_rows(table, rows=there.rows, size=there.bytes)
+    with stores.staging(table, move) as (spark, target):
+        frame = spark_otree.stream_rows(spark, base.stream.metadata, ranges)
+        share, values = _sampled(stores, table, frame, rows=there.rows)
+        tree = layout.tree if layout else _grown(stores, table, values, share=share, target_rows=target_rows)
+        counts = spark_otree.routed_counts(tree, values, share=share)
+        coarse = tree if layout is None else pieces(tree, counts, rows_min=target_rows * PIECE_SHARE)
+        _write(frame, target, coarse, values, share=share, target_rows=target_rows)
+    staged = stores.lake.staged(table, move, rows=there.rows)
+    if layout is not None:
+        return Attempt(staged=staged)
+    return Attempt(staged=staged, layout=Layout(tree=tree, clustered={}), fresh=tuple(tree.paths()))
+
+
+def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout) -> Attempt:
+    """The files of the parts that are due, written anew: cut again where they grew, one file per region."""
+    from harness_pipelines.stores import spark_otree
+
+    assert base.batch is not None
+    chosen = _due(stores, table, base)
+    files = stores.lake.region_files(table, base.batch.metadata)
+    inside = {d.path: [f for f in files if place(layout.tree, f).startswith(d.path)] for d in chosen}
+    taken = [f for found in inside.values() for f in found]
+    rows = sum(f.rows for f in taken)
+    if not taken:
+        return Attempt(staged=Staged(files=(), rows=0, bytes=0))
+    target_rows = _target_rows(table, rows=rows, size=sum(f.bytes for f in taken))
+    tree = layout.tree
+    with stores.staging(table, move) as (spark, target):
+        frame = spark_otree.file_rows(spark, base.batch.metadata, [f.path for f in taken])
+        share, values = _sampled(stores, table, frame, rows=rows)
+        for part in chosen:
+            tree = _cut_again(tree, part.path, values, share=share, target_rows=target_rows)
+        _write(frame, target, tree, values, share=share, target_rows=target_rows)
+    staged = stores.lake.staged(table, move, rows=rows)
+    fresh = [path for path in tree.paths() if any(path.startswith(d.path) for d in chosen)]
+    kept = {path: at for path, at in layout.clustered.items() if not any(path.startswith(d.path) for d in chosen)}
+    return Attempt(
+        staged=staged,
+        layout=Layout(tree=tree, clustered=kept),
+        fresh=tuple(fresh),
+        removed=tuple(f.path for f in taken),
+    )
+
+
+def _target_rows(table: TableRow, *, rows: int, size: int) -> float:
+    """Rows of a file of the target size, at the bytes that these rows take."""
+    return max(table.spec.layout.target_file_mb * 2**20 * rows / max(size, 1), 1.0)
+
+
+def _sampled(stores: Stores, table: TableRow, frame: DataFrame, *, rows: int) -> tuple[float, list[ColumnValues]]:
+    from harness_pipelines.stores import spark_otree
+
+    share = min(1.0, SAMPLE_ROWS / rows)
+    return share, spark_otree.sampled(frame, indexed_columns(table.spec), share=share)
+
+
+def _grown(
+    stores: Stores, table: TableRow, values: Sequence[ColumnValues], *, share: float, target_rows: float
+) -> RegionTree:
+    return build(_histogram(indexed_columns(table.spec), values), target_rows=target_rows * share)
+
+
+def _histogram(columns: Sequence[IndexedColumn], values: Sequence[ColumnValues]) -> CellHistogram:
+    edges = [quantile_edges(c, v, count=EDGES_MAX) for c, v in zip(columns, values, strict=True)]
+    return CellHistogram.count(columns, edges, values)
+
+
+def _cut_again(
+    tree: RegionTree, path: str, values: Sequence[ColumnValues], *, share: float, target_rows: float
+) -> RegionTree:
+    """*tree* with the part at *path* made anew from the rows that lie there."""
+    whole = tree.collapse(path)
+    [index] = whole.below(path)
+    here = whole.route(values) == index
+    histogram = _histogram(tree.columns, [v.take(here) for v in values])
+    return split_region(whole, path, histogram, target_rows=target_rows * share)
+
+
+def _write(
+    frame: DataFrame,
+    target: BranchTarget,
+    tree: RegionTree,
+    values: Sequence[ColumnValues],
+    *,
+    share: float,
+    target_rows: float,
+) -> None:
+    """One file per region, several for equal keys that are too many for one."""
+    from harness_pipelines.stores import spark_otree, spark_write
+
+    counts = spark_otree.routed_counts(tree, values, share=share)
+    files = [max(1, round(counts[path] / target_rows)) for path in tree.paths()]
+    placed = spark_otree.in_pieces(frame, tree, pieces=files, order=[c.name for c in tree.columns])
+    spark_write.append_to_branch(placed, target)
+
+
+# -- publish ------------------------------------------------------------------------------------------------
+
+
+def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: Attempt) -> Version:
+    """Make the staged files part of the batch view: pointer, bound, version, layout and move in one transaction."""
+    keep = table.spec.retention.snapshots
+
+    def write(base: str) -> Swap:
+        if attempt.removed:
+            return stores.lake.build_replace(table, move, attempt.staged, removed=attempt.removed, base=base, keep=keep)
+        return stores.lake.build_append(table, move, attempt.staged, base=base, keep=keep)
+
+    def build_on(base: str) -> Swap:
+        swap = write(base)
+        if attempt.layout is None:
+            return swap
+        at = stores.lake.sequence_of(table, swap.new.metadata)
+        clustered = {**attempt.layout.clustered, **dict.fromkeys(attempt.fresh, at)}
+        tree = attempt.layout.tree
+        return replace(swap, layout=LayoutState(tree=tree.to_json(), digest=tree.digest, clustered=clustered))
+
+    boundary = Boundary(claim=claim, move=move, rows=attempt.staged.rows, bytes=attempt.staged.bytes)
+    published = stores.ledger.publish(table, boundary, build_on)
+    log.info(
+        "otree.published",
+        table=table.name,
+        version=published.version,
+        rows=boundary.rows,
+        files=len(attempt.staged.files),
+        removed=len(attempt.removed),
+        move=move.move_id,
+    )
+    return published

@@ -1,0 +1,81 @@
+"""The batch view's files as the region tree sees them, from the bounds in the manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile, ManifestEntry
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import BooleanType, DecimalType, NestedField, PrimitiveType, UUIDType
+
+from harness_pipelines.layout.columns import IndexedColumn
+from harness_pipelines.layout.files import Extent, FileStats
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.types import Type
+from harness_pipelines.stores.by_path import ByPath
+
+_COORDINATE_TYPES = {"_kafka_timestamp": "timestamptz"}
+_entries_of: ByPath[tuple[ManifestEntry, ...]] = ByPath(20_000)
+
+
+def indexed_columns(spec: TableSpec) -> tuple[IndexedColumn, ...]:
+    """The columns that the batch view of *spec* is clustered by."""
+    types: dict[str, Type] = {c.name: c.type for c in spec.columns}
+    return tuple(
+        IndexedColumn(name, str(types[name]) if name in types else _COORDINATE_TYPES[name]) for name in spec.indexed
+    )
+
+
+def region_files(view: Table, columns: Sequence[IndexedColumn]) -> list[FileStats]:
+    """The live files of *view*'s main branch, by path."""
+    fields = [view.schema().find_field(column.name) for column in columns]
+    return sorted((_stats(entry, fields, view.schema()) for entry in live_entries(view)), key=lambda file: file.path)
+
+
+def live_entries(view: Table) -> Iterator[ManifestEntry]:
+    """What the manifests of *view*'s main branch hold; each manifest is read once."""
+    snapshot = view.metadata.current_snapshot()
+    for manifest in snapshot.manifests(view.io) if snapshot else ():
+        yield from _entries_of.get(
+            manifest.manifest_path,
+            lambda m=manifest: tuple(m.fetch_manifest_entry(view.io, discard_deleted=True)),  # type: ignore[misc]
+        )
+
+
+def _stats(entry: ManifestEntry, fields: Sequence[NestedField], schema: Schema) -> FileStats:
+    data = entry.data_file
+    return FileStats(
+        path=data.file_path,
+        rows=data.record_count,
+        bytes=data.file_size_in_bytes,
+        sequence=entry.sequence_number or 0,
+        extents=tuple(_extent(data, field) for field in fields),
+    )
+
+
+def _extent(data: DataFile, field: NestedField) -> Extent:
+    at, type_ = field.field_id, field.field_type
+    assert isinstance(type_, PrimitiveType)
+    low, high = (data.lower_bounds or {}).get(at), (data.upper_bounds or {}).get(at)
+    return Extent(
+        lower=None if low is None else _value(from_bytes(type_, low), type_),
+        upper=None if high is None else _value(from_bytes(type_, high), type_),
+        nulls=(data.null_value_counts or {}).get(at),
+        nans=(data.nan_value_counts or {}).get(at),
+    )
+
+
+def _value(value: Any, type_: Any) -> Any:
+    """A bound in the domain of the tree, see `harness_pipelines.layout.columns`."""
+    match type_:
+        case DecimalType():
+            return int(value.scaleb(type_.scale))
+        case BooleanType():
+            return int(value)
+        case UUIDType():
+            return value if isinstance(value, bytes) else value.bytes
+        case _:
+            return value
