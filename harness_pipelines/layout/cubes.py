@@ -1,0 +1,124 @@
+"""Export to the published OTree format: cube ids, element counts and weights of the blocks of a table.
+
+Sources: Qbeast's docs/QbeastFormat1.0.0.md (the `blocks` of an `add` entry: cube, minWeight, maxWeight, replicated,
+elementCount) and CubeId of qbeast-spark (per level one symbol of base 64 for each six columns, the first column in the
+highest bit).
+
+The format divides [0, 1]^d in halves of all columns at once. Here a column's place in [0, 1] is its rank by a
+histogram, as Qbeast's quantile transformation has it; a region goes into the smallest cube that holds its rows.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness_pipelines.layout.errors import ShapesDiffer
+from harness_pipelines.layout.histogram import CellHistogram
+from harness_pipelines.layout.tree import RegionTree
+
+DEPTH_MAX = 24  #: levels; a region of equal keys would fit into cubes without end
+WEIGHT_MIN, WEIGHT_MAX = -(2**31), 2**31 - 1  #: a row's weight is a signed 32-bit integer
+_SYMBOLS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
+_BITS = 6  # per symbol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """The rows of one region (or of its share in the sample layer) as one block of a cube."""
+
+    path: str  #: of the region
+    cube: str
+    min_weight: int
+    max_weight: int
+    element_count: int
+
+    def to_tag(self) -> dict[str, Any]:
+        """As an entry of the format's `blocks`."""
+        return {
+            "cube": self.cube,
+            "minWeight": self.min_weight,
+            "maxWeight": self.max_weight,
+            "elementCount": self.element_count,
+            "replicated": False,
+        }
+
+
+def cube_id(steps: Sequence[Sequence[bool]]) -> str:
+    """Text of a cube: per level from the root on, which half of each column it lies in (True: the upper)."""
+    return "".join(_SYMBOLS[index] for step in steps for index in _six_bits(step))
+
+
+def cube_steps(cube: str, *, columns: int) -> list[tuple[bool, ...]]:
+    """What `cube_id` was given. Raises: ShapesDiffer, where *cube* is no id over so many columns."""
+    per_level = -(-columns // _BITS)
+    if len(cube) % per_level or any(symbol not in _SYMBOLS for symbol in cube):
+        raise ShapesDiffer(f"expected {per_level} symbols of base 64 per level, found the cube {cube!r}")
+    bits = [_SYMBOLS.index(symbol) >> bit & 1 == 1 for symbol in cube for bit in range(_BITS - 1, -1, -1)]
+    wide = per_level * _BITS
+    return [tuple(bits[start : start + columns]) for start in range(0, len(bits), wide)]
+
+
+def weight_at(share: float) -> int:
+    """The weight below which *share* of all rows lie."""
+    return WEIGHT_MIN + round(share * (WEIGHT_MAX - WEIGHT_MIN))
+
+
+def export(tree: RegionTree, histogram: CellHistogram, *, sample: float = 0.0) -> list[Block]:
+    """One block per region with rows, in the order of the tree; with a sample layer two.
+
+    *sample*: share of the rows that a sample layer keeps apart, as those of the smallest weights. Without one every
+    block spans all weights: a region keeps its rows in no order of weight, so a sample by weight reads it whole.
+    """
+    region = tree.route(histogram.points(histogram.cells))
+    low, high = _rank_ends(histogram)
+    blocks = []
+    for index, path in enumerate(tree.paths()):
+        own = region == index
+        rows = int(histogram.counts[own].sum())
+        if rows:
+            cube = _smallest_cube(low[own].min(axis=0), high[own].max(axis=0))
+            blocks += list(_blocks(path, cube, rows, sample))
+    return blocks
+
+
+def _blocks(path: str, cube: str, rows: int, sample: float) -> Iterator[Block]:
+    sampled, border = round(rows * sample), weight_at(sample)
+    if sampled:
+        yield Block(path=path, cube=cube, min_weight=WEIGHT_MIN, max_weight=border, element_count=sampled)
+    if rows > sampled:
+        least = border + 1 if sample else WEIGHT_MIN
+        yield Block(path=path, cube=cube, min_weight=least, max_weight=WEIGHT_MAX, element_count=rows - sampled)
+
+
+def _rank_ends(histogram: CellHistogram) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """(n, d) both: where each cell begins and ends in [0, 1], by the rows in the buckets before it and in it."""
+    low, high = [], []
+    for ids, lines in zip(histogram.cells.T, histogram.edges, strict=True):
+        rows = np.bincount(ids, weights=histogram.counts, minlength=len(lines) + 3)
+        ends = np.cumsum(rows) / max(1, histogram.rows)
+        high.append(ends[ids])
+        low.append((ends - rows / max(1, histogram.rows))[ids])
+    return np.stack(low, axis=1), np.stack(high, axis=1)
+
+
+def _smallest_cube(low: npt.NDArray[np.float64], high: npt.NDArray[np.float64]) -> str:
+    steps = []
+    low, high = low.copy(), high.copy()
+    for _ in range(DEPTH_MAX):
+        upper = low >= 0.5
+        if np.any(~upper & (high > 0.5)):
+            break
+        steps.append(upper.tolist())
+        low, high = low * 2 - upper, high * 2 - upper
+    return cube_id(steps)
+
+
+def _six_bits(step: Sequence[bool]) -> list[int]:
+    groups = [step[start : start + _BITS] for start in range(0, len(step), _BITS)]
+    return [sum(1 << (_BITS - 1 - i) for i, upper in enumerate(group) if upper) for group in groups]

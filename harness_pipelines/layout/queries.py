@@ -1,0 +1,111 @@
+"""What readers ask for: boxes of values, recorded or, where nothing is known, made from the data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from harness_pipelines.layout.boxes import Box
+from harness_pipelines.layout.columns import Array, ColumnValues, IndexedColumn
+from harness_pipelines.layout.errors import ShapesDiffer
+from harness_pipelines.layout.histogram import CellHistogram, Cells, bucket
+
+Weights = npt.NDArray[np.float64]
+
+CENTRES = 1000  #: places in the data around which synthetic queries are laid
+SHARES = (0.01, 0.05, 0.1)  #: of the rows that a synthetic box finds
+SLAB_SHARE = 0.01  #: of the rows that a synthetic slab (a range on one column) finds
+_SAMPLE = 4000  # rows that stand for all when a box is grown
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """Closed ranges per column; NULL as a bound is an open side, two open sides do not filter (NULL rows match too)."""
+
+    low: tuple[ColumnValues, ...]
+    high: tuple[ColumnValues, ...]
+    weights: Weights  #: (q,) how often each is asked
+
+    def __post_init__(self) -> None:
+        lengths = {len(side) for side in (*self.low, *self.high)} | {len(self.weights)}
+        if len(self.low) != len(self.high) or len(lengths) > 1:
+            raise ShapesDiffer(f"expected two bounds per column and query, found {sorted(lengths)} of them")
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def meeting(self, box: Box) -> Queries:
+        """Those that meet *box*. On a grid made for the box alone, all others would seem to end in its outer cells."""
+        met = np.ones(len(self), dtype=bool)
+        for span, low, high in zip(box.spans, self.low, self.high, strict=True):
+            beyond = np.zeros(len(self), dtype=bool)
+            if span.high is not None:
+                beyond |= ~low.is_null & np.asarray(low.values >= span.high, dtype=bool)
+            if span.low is not None:
+                beyond |= ~high.is_null & np.asarray(high.values < span.low, dtype=bool)
+            met &= (span.values & ~beyond) | (low.is_null & high.is_null)
+        lows, highs = (tuple(values.take(met) for values in side) for side in (self.low, self.high))
+        return Queries(lows, highs, self.weights[met])
+
+    def buckets(self, edges: Sequence[Array]) -> tuple[Cells, Cells]:
+        """First and last bucket of a grid that each query meets, (q, d) both."""
+        low, high = bucket(edges, self.low), bucket(edges, self.high)
+        for axis, lines in enumerate(edges):
+            open_low, open_high = self.low[axis].is_null, self.high[axis].is_null
+            low[open_low, axis] = 0
+            high[open_high, axis] = np.where(open_low[open_high], len(lines) + 2, len(lines))
+        return low, high
+
+
+def synthetic(histogram: CellHistogram) -> Queries:
+    """Boxes of `SHARES` around rows, with equal sides in rank space, and slabs on each column; a quarter of each kind.
+
+    The same histogram gives the same queries. Bounds are grid lines.
+    """
+    sample = histogram.sample(_SAMPLE)
+    ranks = _mid_ranks(histogram)
+    at = np.stack([rank[cells] for rank, cells in zip(ranks, sample.T, strict=True)], axis=1)
+    centres = at[:CENTRES]
+    low, high = [], []
+    for centre in centres:
+        away = np.abs(at - centre).max(axis=1)
+        for reach in np.partition(away, [int(share * len(at)) for share in SHARES])[[int(s * len(at)) for s in SHARES]]:
+            low.append(centre - reach)
+            high.append(centre + reach)
+    for i, centre in enumerate(centres):
+        only = np.arange(len(ranks)) == i % len(ranks)
+        low.append(np.where(only, centre - SLAB_SHARE / 2, -1.0))
+        high.append(np.where(only, centre + SLAB_SHARE / 2, 2.0))
+    return _on_lines(histogram, np.array(low).reshape(-1, len(ranks)), np.array(high).reshape(-1, len(ranks)))
+
+
+def _mid_ranks(histogram: CellHistogram) -> list[npt.NDArray[np.float64]]:
+    """Per column and bucket the share of rows below its middle."""
+    found = []
+    for lines, ids in zip(histogram.edges, histogram.cells.T, strict=True):
+        rows = np.bincount(ids, weights=histogram.counts, minlength=len(lines) + 3)
+        found.append((np.cumsum(rows) - rows / 2) / max(1, histogram.rows))
+    return found
+
+
+def _on_lines(histogram: CellHistogram, low: Weights, high: Weights) -> Queries:
+    """Queries from bounds in rank space, each snapped to the grid."""
+    lows, highs = [], []
+    for axis, (lines, rank) in enumerate(zip(histogram.edges, _mid_ranks(histogram), strict=True)):
+        first = np.searchsorted(rank[: len(lines) + 1], low[:, axis], side="left") - 1
+        last = np.searchsorted(rank[: len(lines) + 1], high[:, axis], side="right") - 1
+        lows.append(_lines(histogram.columns[axis], lines, first))
+        highs.append(_lines(histogram.columns[axis], lines, np.where(last >= len(lines), -1, last)))
+    return Queries(tuple(lows), tuple(highs), np.ones(len(low)))
+
+
+def _lines(column: IndexedColumn, lines: Array, at: npt.NDArray[np.int64]) -> ColumnValues:
+    """The lines at these positions; open where the position is below 0."""
+    found = np.empty(len(at), dtype=column.dtype)
+    inside = (at >= 0) & (at < len(lines))
+    found[:] = column.least
+    found[inside] = lines[at[inside]]
+    return ColumnValues(found, ~inside)
