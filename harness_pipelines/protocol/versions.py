@@ -95,7 +95,8 @@ def advance(
 ) -> Version:
     """The next version: *head* as locked with only this move's columns changed.
 
-    *view* is what the move published; *relaid*: it changed how the batch view is clustered. Raises: BoundaryGap (REFRESH).
+    *view* is what the move published; *relaid*: it changed how the batch view is clustered.
+    Raises: BoundaryGap (REFRESH).
     """
     effect = EFFECTS[move.stage]
     positions = {p: head.bounds.get(p, Bounds.at(starts[p])) for p in buffer_hi}

@@ -81,7 +81,7 @@ def renamed(rows: pa.Table) -> pa.Table:
 def foreign_commit(rig: Rig) -> Iterator[Callable[[Callable[[Any], None]], None]]:
     """The stream view as another engine has it; what it committed is the catalog's head while the block lasts."""
     key = (rig.table.spec.namespace, rig.table.row.stream_view)
-    before = rig.harness.stores.tables.pointer(rig.table.row, key[1])
+    before = rig.harness.stores.tables.pointer(rig.table.row, "stream")
     move = "UPDATE iceberg_tables SET metadata_location = %s WHERE table_namespace = %s AND table_name = %s"
 
     def commit(change: Callable[[Any], None]) -> None:
