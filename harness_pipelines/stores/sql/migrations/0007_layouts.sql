@@ -11,5 +11,8 @@ CREATE TABLE harness.layouts (
 ALTER TABLE harness.versions ADD COLUMN layout bigint;
 GRANT SELECT ON harness.layouts TO harness_reader;
 GRANT INSERT ON harness.layouts TO harness_worker;
-CREATE UNIQUE INDEX one_move_of_the_batch_view ON harness.moves (table_id, stage)
-    WHERE stage = 'otree' AND state = 'PLANNED';
+ALTER TABLE harness.moves DROP CONSTRAINT moves_stage_check;
+ALTER TABLE harness.moves ADD CONSTRAINT moves_stage_check
+    CHECK (stage IN ('ingest', 'tier', 'otree', 'compact', 'expire', 'revert'));
+-- The batch view has one open move, whatever the shard.
+CREATE UNIQUE INDEX one_open_move_of_the_batch_view ON harness.moves (table_id) WHERE stage = 'otree' AND state = 'PLANNED';
