@@ -65,20 +65,26 @@ class Attempt:
     removed: tuple[str, ...] = ()  #: the files that it stands for
 
 
-def trigger(stores: Stores, table: TableRow) -> str | None:
-    """Why otree should move now: ``recovery``, ``rows``, ``age`` or ``due``; ``None`` if it need not."""
-    if table.spec.views != "both":
-        return None
+def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str | None = None) -> str | None:
+    """Why otree should move now: ``recovery``, ``idle``, ``rows``, ``age`` or ``due``; ``None`` if it need not.
+
+    *idle*: tier has nothing left to move, and whatever the batch view lacks is merged at once. *judged* is a metadata
+    file of the batch view in which nothing was due.
+    """
     if stores.tables.open_move(table, Stage.OTREE, shard=0) is not None:
         return "recovery"
     head = stores.tables.head(table)
     lag = sum(r.span for r in unmerged(head.bounds).values())
+    if lag and idle:
+        return "idle"
     if lag >= table.spec.tier.max_rows:
         return "rows"
     last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
     waited = None if last is None else datetime.now(UTC) - (last["committed_at"] or last["planned_at"])
     if lag and (waited is None or waited.total_seconds() >= table.spec.freshness.lake):
         return "age"
+    if head.batch is None or head.batch.metadata == judged:
+        return None
     return "due" if _due(stores, table, head) else None
 
 

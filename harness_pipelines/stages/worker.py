@@ -20,7 +20,7 @@ import structlog
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, FencedOut, Stage
-from harness_pipelines.stages import expire, ingest, ingest_spark, tier
+from harness_pipelines.stages import expire, ingest, ingest_spark, otree, tier
 from harness_pipelines.stages.claims import ClaimKeeper
 from harness_pipelines.stores.owner import WarehouseTaken
 from harness_pipelines.stores.ports import PartitionStatus, TableRow
@@ -126,6 +126,8 @@ class _TableWorker:
         self._ingests: list[ingest.IngestLoop] = []
         self._generation = 0
         self._last_refresh = 0.0
+        self._keeps_batch_view = Stage.OTREE in worker.options.stages and table.spec.views == "both"
+        self._nothing_due: str | None = None  # in this metadata file of the batch view
 
     # -- life -----------------------------------------------------------------------------------------------
 
@@ -144,6 +146,8 @@ class _TableWorker:
             self._thread("partitions", self._join_forever)
         if Stage.TIER in stages:
             self._thread("tier", self._forever, Stage.TIER, self._tier, LOOK_S)
+        if self._keeps_batch_view:
+            self._thread("otree", self._forever, Stage.OTREE, self._otree, LOOK_S)
         if Stage.EXPIRE in stages and not self.worker.options.until_idle:
             self._thread("expire", self._forever, Stage.EXPIRE, self._expire, EXPIRE_EVERY_S)
 
@@ -191,7 +195,13 @@ class _TableWorker:
         reads_log = Stage.INGEST in stages or (Stage.TIER in stages and self.table.spec.buffer == "none")
         read = not reads_log or all(p.bounds.buffer_hi >= ends[p.partition] for p in positions)
         moved = Stage.TIER not in stages or all(p.bounds.stream_hi >= p.bounds.buffer_hi for p in positions)
-        return read and moved
+        return read and moved and (not self._keeps_batch_view or self._is_merged(positions))
+
+    def _is_merged(self, positions: Sequence[PartitionStatus]) -> bool:
+        """The batch view has what the stream view has, and none of its regions is due."""
+        batch = self.stores.ledger.head(self.table).batch
+        merged = all(p.bounds.batch_hi >= p.bounds.stream_hi for p in positions)
+        return merged and batch is not None and batch.metadata == self._nothing_due
 
     # -- loops ----------------------------------------------------------------------------------------------
 
@@ -281,6 +291,25 @@ class _TableWorker:
             self.progress.version = published.version
             self._rotate()
         return published is not None
+
+    def _otree(self) -> bool:
+        idle = self.worker.options.until_idle and self._tier_is_idle()
+        trigger = otree.trigger(self.stores, self.table, idle=idle, judged=self._nothing_due)
+        if trigger is None:
+            batch = self.stores.ledger.head(self.table).batch
+            self._nothing_due = None if batch is None else batch.metadata
+            return False
+        claim = self._keepers[Stage.OTREE].current()
+        published = otree.otree_once(self.stores, self.table, claim, trigger=trigger, run_id=self.worker.options.run_id)
+        if published is not None:
+            self.progress.moves += 1
+            self.progress.version = published.version
+        return published is not None
+
+    def _tier_is_idle(self) -> bool:
+        bounds = tier.takeable(self.stores, self.table)
+        moved = all(b.stream_hi >= b.buffer_hi for b in bounds.values())
+        return Stage.TIER not in self.worker.options.stages or (moved and self._ingest_is_idle(bounds))
 
     def _trigger(self) -> str | None:
         """Why tier should move now; an open move always has to be finished first."""

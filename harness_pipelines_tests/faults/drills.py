@@ -21,7 +21,7 @@ from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, TIER, ByHand, TableRig
 
-EXPIRE = frozenset({Stage.EXPIRE})
+EXPIRE, OTREE = frozenset({Stage.EXPIRE}), frozenset({Stage.OTREE})
 Rigs = Sequence[TableRig]
 
 
@@ -62,6 +62,26 @@ def _buffer(rigs: Rigs, count: int) -> None:
 def _in_the_lake(rig: TableRig) -> bool:
     acked = rig.kafka.acked(rig.topic)
     return all(stream_hi == len(acked[p]) for p, (stream_hi, _) in rig.status().items())
+
+
+# -- otree --------------------------------------------------------------------------------------------------
+
+
+def _tier(rigs: Rigs, count: int) -> None:
+    _buffer(rigs, count)
+    work(rigs, TIER)
+
+
+def _merged_once(rigs: Rigs) -> None:
+    """A batch view with a tree, and rows of the stream view that it lacks."""
+    _tier(rigs, 20)
+    work(rigs, OTREE)
+    _tier(rigs, 20)
+
+
+def _in_the_batch_view(rig: TableRig) -> bool:
+    acked = rig.kafka.acked(rig.topic)
+    return all(p.bounds.batch_hi == len(acked[p.partition]) for p in rig.table.positions())
 
 
 # -- expire -------------------------------------------------------------------------------------------------
@@ -158,6 +178,13 @@ DRILLS: Mapping[str, Drill] = {
         prepare=lambda rigs: _buffer(rigs, 20),
         more=lambda rigs: _buffer(rigs, 5),
         caught_up=_in_the_lake,
+    ),
+    "otree": Drill(
+        stages=OTREE,
+        prepare=_merged_once,
+        more=lambda rigs: _tier(rigs, 5),
+        caught_up=_in_the_batch_view,
+        spec={"views": "both", "layout": {"columns": ["n", "id"], "target_file_mb": 1}},
     ),
     "expire": Drill(
         stages=EXPIRE,
