@@ -16,6 +16,13 @@ from harness_pipelines.stores.ports import TableRow
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
 
+
+class Pointless(HarnessError):
+    """What was staged is not worth publishing; the table stays as it is."""
+
+    recovery = Recovery.REFRESH
+
+
 FAILURES_MAX = 3  #: attempts that failed by themselves before a move is halved
 Attempt = TypeVar("Attempt")
 
@@ -56,6 +63,9 @@ class Moving(Generic[Attempt]):
             attempt = self._mover.stage(move)
             faults.point(f"{self._mover.name}.after_files")
             return self._mover.publish(claim, move, attempt)
+        except Pointless as why:
+            ledger.close_move(claim, move, state=MoveState.ABANDONED, error=str(why))
+            return None
         except BaseGone as gone:
             ledger.close_move(claim, move, state=MoveState.ABANDONED, error=str(gone))
             return self.once(claim, trigger=trigger, run_id=run_id)

@@ -9,8 +9,8 @@ publish: the boundary commit, with the tree as it is from then on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -18,16 +18,18 @@ import structlog
 
 from harness_pipelines.layout.build import build, split_region
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
-from harness_pipelines.layout.files import place
+from harness_pipelines.layout.files import FileStats, place
 from harness_pipelines.layout.histogram import CellHistogram
 from harness_pipelines.layout.parts import Due, due, pieces
+from harness_pipelines.layout.queries import synthetic
 from harness_pipelines.layout.sampling import quantile_edges
+from harness_pipelines.layout.scores import Score, Workload, score
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, plan_ranges
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages.moving import Moving, make_branch
+from harness_pipelines.stages.moving import Moving, Pointless, make_branch
 from harness_pipelines.stores.lake import Staged
 from harness_pipelines.stores.lake_regions import indexed_columns
 from harness_pipelines.stores.lake_scan import stored_in
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 MOVE_OFFSETS_MAX = 50_000_000
+NOT_BETTER = "the layout would not be better"  #: how the ledger says that a relayout was dropped
 BUDGET_BYTES = 2 * 2**30  #: of files that one relayout reads
 SAMPLE_ROWS = 500_000  #: that a tree is built from
 EDGES_MAX = 1_024  #: quantiles per column
@@ -61,6 +64,7 @@ class Attempt:
 
     staged: Staged
     layout: Layout | None = None  #: where it changes; its new regions are clustered by this move
+    scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     fresh: tuple[str, ...] = ()  #: the regions that it clustered
     removed: tuple[str, ...] = ()  #: the files that it stands for
 
@@ -153,7 +157,7 @@ def _relayout_first(stores: Stores, table: TableRow, head: Version, *, merge: bo
 
 def _due(stores: Stores, table: TableRow, head: Version) -> list[Due]:
     layout = layout_of(stores, table, head)
-    if layout is None or head.batch is None:
+    if layout is None or head.batch is None or _was_dropped(stores, table, head):
         return []
     rules = table.spec.layout
     return due(
@@ -164,6 +168,15 @@ def _due(stores: Stores, table: TableRow, head: Version) -> list[Due]:
         staged_ratio=rules.staged_ratio,
         budget_bytes=BUDGET_BYTES,
     )
+
+
+def _was_dropped(stores: Stores, table: TableRow, head: Version) -> bool:
+    """The last move tried to write this very batch view anew, and what it staged was not better."""
+    last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
+    if last is None or not str(last["error"]).startswith(NOT_BETTER):
+        return False
+    tried_on = next((v for v in stores.tables.versions(table) if v.version == last["base_version"]), None)
+    return tried_on is not None and tried_on.batch == head.batch
 
 
 def layout_of(stores: Stores, table: TableRow, version: Version) -> Layout | None:
@@ -204,7 +217,13 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
     staged = stores.lake.staged(table, move, rows=there.rows)
     if layout is not None:
         return Attempt(staged=staged)
-    return Attempt(staged=staged, layout=Layout(tree=tree, clustered={}), fresh=tuple(tree.paths()))
+    after = _scored(table, stores.lake.staged_regions(table, staged), _workload(table, values), staged_share=0.0)
+    return Attempt(
+        staged=staged,
+        layout=Layout(tree=tree, clustered={}),
+        scores={"after": asdict(after)},
+        fresh=tuple(tree.paths()),
+    )
 
 
 def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout) -> Attempt:
@@ -228,14 +247,33 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
             tree = _cut_again(tree, part.path, values, share=share, target_rows=target_rows)
         _write(frame, target, tree, values, share=share, target_rows=target_rows)
     staged = stores.lake.staged(table, move, rows=rows)
+    workload = _workload(table, values)
+    before = _scored(
+        table, taken, workload, staged_share=sum(d.staged_bytes for d in chosen) / sum(d.bytes for d in chosen)
+    )
+    after = _scored(table, stores.lake.staged_regions(table, staged), workload, staged_share=0.0)
+    if not after.better_than(before):
+        raise Pointless(f"{NOT_BETTER}: {asdict(before)} became {asdict(after)}")
     fresh = [path for path in tree.paths() if any(path.startswith(d.path) for d in chosen)]
     kept = {path: at for path, at in layout.clustered.items() if not any(path.startswith(d.path) for d in chosen)}
     return Attempt(
         staged=staged,
         layout=Layout(tree=tree, clustered=kept),
+        scores={"before": asdict(before), "after": asdict(after)},
         fresh=tuple(fresh),
         removed=tuple(f.path for f in taken),
     )
+
+
+def _workload(table: TableRow, values: Sequence[ColumnValues]) -> Workload:
+    """What the layout of these rows is judged by: boxes and slabs of several sizes over all indexed columns."""
+    histogram = _histogram(indexed_columns(table.spec), values)
+    return Workload.of(histogram, synthetic(histogram))
+
+
+def _scored(table: TableRow, files: Sequence[FileStats], workload: Workload, *, staged_share: float) -> Score:
+    target = table.spec.layout.target_file_mb * 2**20
+    return score(files, indexed_columns(table.spec), workload, target_bytes=target, staged_share=staged_share)
 
 
 def _target_rows(table: TableRow, *, rows: int, size: int) -> float:
@@ -309,7 +347,8 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
         at = stores.lake.sequence_of(table, swap.new.metadata)
         clustered = {**attempt.layout.clustered, **dict.fromkeys(attempt.fresh, at)}
         tree = attempt.layout.tree
-        return replace(swap, layout=LayoutState(tree=tree.to_json(), digest=tree.digest, clustered=clustered))
+        state = LayoutState(tree=tree.to_json(), digest=tree.digest, clustered=clustered, scores={**attempt.scores})
+        return replace(swap, layout=state)
 
     boundary = Boundary(claim=claim, move=move, rows=attempt.staged.rows, bytes=attempt.staged.bytes)
     published = stores.ledger.publish(table, boundary, build_on)

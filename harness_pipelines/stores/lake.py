@@ -253,6 +253,11 @@ class Lake:
             view = self.load(table, metadata, view="batch")
             return lake_regions.region_files(view, lake_regions.indexed_columns(table.spec))
 
+    def staged_regions(self, table: TableRow, staged: Staged) -> list[FileStats]:
+        """What an attempt staged for the batch view, as the region tree sees it."""
+        columns = lake_regions.indexed_columns(table.spec)
+        return lake_regions.staged_files(self.current(table, "batch"), columns, staged.files)
+
     def sequence_of(self, table: TableRow, metadata: str) -> int:
         """The data sequence number of the batch view's newest snapshot in *metadata*."""
         snapshot = self.load(table, metadata, view="batch").metadata.current_snapshot()

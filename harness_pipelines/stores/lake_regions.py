@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile, ManifestEntry
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import BooleanType, DecimalType, NestedField, PrimitiveType, UUIDType
 
@@ -32,7 +31,14 @@ def indexed_columns(spec: TableSpec) -> tuple[IndexedColumn, ...]:
 def region_files(view: Table, columns: Sequence[IndexedColumn]) -> list[FileStats]:
     """The live files of *view*'s main branch, by path."""
     fields = [view.schema().find_field(column.name) for column in columns]
-    return sorted((_stats(entry, fields, view.schema()) for entry in live_entries(view)), key=lambda file: file.path)
+    found = (_stats(e.data_file, fields, sequence=e.sequence_number or 0) for e in live_entries(view))
+    return sorted(found, key=lambda file: file.path)
+
+
+def staged_files(view: Table, columns: Sequence[IndexedColumn], files: Iterable[DataFile]) -> list[FileStats]:
+    """*files* of a branch of *view*, which have no sequence number on main yet."""
+    fields = [view.schema().find_field(column.name) for column in columns]
+    return [_stats(file, fields, sequence=0) for file in files]
 
 
 def live_entries(view: Table) -> Iterator[ManifestEntry]:
@@ -45,13 +51,12 @@ def live_entries(view: Table) -> Iterator[ManifestEntry]:
         )
 
 
-def _stats(entry: ManifestEntry, fields: Sequence[NestedField], schema: Schema) -> FileStats:
-    data = entry.data_file
+def _stats(data: DataFile, fields: Sequence[NestedField], *, sequence: int) -> FileStats:
     return FileStats(
         path=data.file_path,
         rows=data.record_count,
         bytes=data.file_size_in_bytes,
-        sequence=entry.sequence_number or 0,
+        sequence=sequence,
         extents=tuple(_extent(data, field) for field in fields),
     )
 
