@@ -14,6 +14,7 @@ from harness_pipelines.layout.histogram import CellHistogram
 from harness_pipelines.layout.queries import Queries
 from harness_pipelines.layout.tree import RegionTree
 
+FILE_COST_BYTES = 4 * 2**20  #: what opening one more file costs a reader, as Spark's openCostInBytes counts it
 _AT_ONCE = 2_000_000  # pairs of query and file that are compared in one step
 Ids = npt.NDArray[np.int64]
 
@@ -22,7 +23,7 @@ Ids = npt.NDArray[np.int64]
 class Score:
     """Smaller is better, in every field."""
 
-    probe_ratio: float  #: bytes of the files that a query touches, against the bytes of the rows that it finds
+    probe_ratio: float  #: bytes of the files that a query opens, and what opening costs, against those that it finds
     point_depth: float  #: files whose box holds a row, over existing rows
     staged_share: float  #: bytes not yet clustered, of all
     spread: float  #: file sizes, p95 against p50
@@ -75,7 +76,8 @@ def score(
         return Score(probe_ratio=0.0, point_depth=0.0, staged_share=0.0, spread=0.0, largest=0.0)
     sizes = np.array([file.bytes for file in files], dtype=np.float64)
     rows = sum(file.rows for file in files)
-    touched = touched_bytes(files, columns, workload.queries)
+    opened = min(FILE_COST_BYTES, target_bytes / 4)  # a layout of many small files is not better for its tight boxes
+    touched = _per_query(files, columns, workload.queries, sizes + opened)
     matching = np.maximum(workload.shares, 1 / max(1, rows)) * sizes.sum()
     weights = workload.queries.weights
     half, most = np.percentile(sizes, [50, 95])
