@@ -91,6 +91,21 @@ _OTREE = (
     ("after_commit", "the version is published, the worker does not know", "finds no open move, looks what is left"),
     BEFORE_RELEASE,
 )
+_COMPACT = (
+    BEFORE_CLAIM,
+    AFTER_CLAIM,
+    ("after_plan", "the move is recorded, nothing is staged", "takes the move's next attempt: same base, same files"),
+    ("during_files", "the attempt's branch is made, Spark has not written", "takes the next attempt on its own branch"),
+    ("after_files", "the files are on the branch", "takes the next attempt; nobody reads the old branch"),
+    ("before_lock", "the new metadata is written, no lock is held", "takes the next attempt; the file is an orphan"),
+    (
+        "in_transaction",
+        "pointer, version and the fence are written, the COMMIT was not sent",
+        "takes the next attempt: Postgres has rolled the publish back",
+    ),
+    ("after_commit", "the version is published, the worker does not know", "finds no open move, looks what is left"),
+    BEFORE_RELEASE,
+)
 _EXPIRE = (
     BEFORE_CLAIM,
     AFTER_CLAIM,
@@ -130,6 +145,7 @@ POINTS: Mapping[str, Point] = {
     **_declared("ingest", _INGEST, unbuffered=()),
     **_declared("tier", _TIER, unbuffered=_OF_EVERY_TABLE),
     **_declared("otree", _OTREE, unbuffered=_OF_EVERY_TABLE),
+    **_declared("compact", _COMPACT, unbuffered=_OF_EVERY_TABLE),
     **_declared("expire", _EXPIRE, unbuffered=_OF_EVERY_TABLE),
     **_declared("revert", _REVERT, unbuffered=_OF_EVERY_TABLE),
 }

@@ -39,6 +39,7 @@ COLUMNS: Mapping[str, Any] = {"id": {"type": "long", "required": True}, "n": "in
 ALL = frozenset(Stage)
 INGEST = frozenset({Stage.INGEST})
 TIER = frozenset({Stage.TIER})
+OTREE = frozenset({Stage.OTREE})
 COORDINATES = ("_kafka_partition", "_kafka_offset")
 DEADLINE_S = 60.0
 Row = tuple[int, int, int]  #: partition, offset, id

@@ -106,6 +106,7 @@ def is_complete(stores: Stores, table: TableRow) -> Finding:
     wrong = [f"{count:,} {kind}" for kind, count in report.counts.items() if count]
     wrong += [f"{len(report.accounts)} moves that brought other rows"] if report.accounts else []
     wrong += [report.foreign] if report.foreign else []
+    wrong += [report.batch.said] if report.batch and not report.batch.ok else []
     numbers = {
         "version": report.version,
         "rows": report.rows,

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness_pipelines.audit.accounts import ACCEPT_LOSS, Accounts, TakenMove, settle, taken_moves
+from harness_pipelines.audit.batch import BatchJob, judge_batch
 from harness_pipelines.audit.jobs import Job, PartitionAudit, Tally
 from harness_pipelines.audit.judge import Window, judge
 from harness_pipelines.audit.report import (
@@ -49,6 +50,7 @@ from harness_pipelines.audit.signing import (
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.protocol.signoff import SignOff
+from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.read.plan import make_plan
 from harness_pipelines.stages.ingest import check_source
 from harness_pipelines.stores import audits
@@ -80,7 +82,8 @@ def audit_table(
 ) -> AuditReport:
     """Judge one leased read state of *table* against Kafka, and sign off what is whole in the lake.
 
-    *full*: read what was signed off too, and compare it with what was kept. *processes*: how many work at once; by
+    *full*: read what was signed off too, and compare it with what was kept; and read the batch view, which is only
+    counted otherwise. *processes*: how many work at once; by
     default one per processor when there is much to do.
     Raises: TopicMissing, TopicRecreated, LogTruncated, LakeFileMissing, SegmentMissing, LeaseEnded, TryAgain.
     """
@@ -90,10 +93,12 @@ def audit_table(
         marks = stores.log.watermarks(table.spec.topic, plan.bounds)
         # A log that starts above the buffer is a finding here, not an error.
         check_source(table, stores.log, {p: max(b.buffer_hi, marks[p].low) for p, b in plan.bounds.items()})
-        metadata, foreign = _judged_head(stores, table, plan)
+        metadata, foreign = _judged_head(stores, table, plan, "stream")
         moves = taken_moves(stores, table)
         standing = look(stores, table, pinned(metadata), plan.bounds, full=full)
         standing = by_moves(standing, moves, plan.bounds, {p: mark.low for p, mark in marks.items()})
+        if full:  # the views are compared up to there
+            standing = {p: replace(s, cuts=s.cuts | {plan.bounds[p].batch_hi}) for p, s in standing.items()}
         jobs = [
             _job(table, plan, metadata, mark=marks[p], moves=moves, partition=p, standing=standing[p])
             for p in sorted(plan.bounds)
@@ -105,6 +110,11 @@ def audit_table(
         for part in done:
             findings.merge(part.findings)
         _strangers(stores, table, plan, metadata, findings)
+        batch = None
+        if "batch" in table.views:
+            judged, strange = _judged_head(stores, table, plan, "batch")
+            both = BatchJob(table=table, bounds=plan.bounds, batch=judged, foreign=strange, stream=metadata)
+            batch = judge_batch(both, done if full else None, findings, step=_Beat(check, lambda *_: None, 0).step)
         check()
     return AuditReport(
         table=table.name,
@@ -117,6 +127,7 @@ def audit_table(
         seconds=time.monotonic() - began,
         files_read=sum(part.files_read for part in done),
         bytes_read=sum(part.bytes_read for part in done),
+        batch=batch,
         unsigned=foreign or _keep(stores, table, signed),
     )
 
@@ -139,18 +150,18 @@ def _leased(stores: Stores, table: TableRow) -> Iterator[tuple[ReadPlan, Callabl
 # -- plan ---------------------------------------------------------------------------------------------------
 
 
-def _judged_head(stores: Stores, table: TableRow, plan: ReadPlan) -> tuple[str, str | None]:
+def _judged_head(stores: Stores, table: TableRow, plan: ReadPlan, view: ViewName) -> tuple[str, str | None]:
     """The metadata to judge: the version's, or the catalog's when a foreign writer moved it away from the ledger's.
 
     Other engines read the catalog's head, and the next move builds on it.
     """
-    pointer = stores.tables.pointer(table, "stream")
-    versions = stores.tables.versions(table)
+    pointer = stores.tables.pointer(table, view)
+    versions = {v.version: v.views[view] for v in stores.tables.versions(table) if view in v.views}
     snapshot = pinned(pointer).metadata.current_snapshot_id
-    if snapshot in {v.stream.snapshot for v in versions}:
-        return next(v for v in versions if v.version == plan.version).stream.metadata, None
+    if snapshot in {pins.snapshot for pins in versions.values()}:
+        return versions[plan.version].metadata, None
     return pointer, (
-        f"the catalog's {table.stream_view} is at snapshot {snapshot}, which no version of the ledger names: another "
+        f"the catalog's {table.views[view]} is at snapshot {snapshot}, which no version of the ledger names: another "
         "writer committed to it; its head was judged"
     )
 

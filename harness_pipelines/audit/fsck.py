@@ -10,18 +10,31 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness_pipelines.audit import fsck_buffer, fsck_lake, fsck_ledger, fsck_log
+from harness_pipelines.audit import fsck_batch, fsck_buffer, fsck_lake, fsck_ledger, fsck_log
 from harness_pipelines.audit.fsck_rules import RULES, Found, LogSeen, Look, Rule
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
+from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.stores.books import Books, TableDamaged, held, read_books, table_names
 from harness_pipelines.stores.errors import KafkaFailed, KafkaLoginFailed, TopicForbidden
+from harness_pipelines.stores.lake_look import folder_of
 from harness_pipelines.stores.lake_survey import Survey, survey
 from harness_pipelines.stores.ports_log import TopicIdentity, added_partitions
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
 
-__all__ = ["RULES", "Checked", "Finding", "Report", "fsck", "fsck_buffer", "fsck_lake", "fsck_ledger", "fsck_log"]
+__all__ = [
+    "RULES",
+    "Checked",
+    "Finding",
+    "Report",
+    "fsck",
+    "fsck_batch",
+    "fsck_buffer",
+    "fsck_lake",
+    "fsck_ledger",
+    "fsck_log",
+]
 Progress = Callable[[str, int, int], None]  #: table, files read, files to read as far as known
 #: Kafka does not say; anything else that it raises is about the topic.
 _NO_ANSWER = (TryAgain, UsageError, KafkaLoginFailed, KafkaFailed, TopicForbidden)
@@ -129,22 +142,29 @@ class _Looks:
         """The ledger first: what it names was written before, and is held by a lease."""
         books = read_books(self.stores.readers, name, catalog=self.stores.settings.catalog_name)
         log, trouble = self._log(books)
-        return Look(books=books, survey=self._survey(books), log=log, log_trouble=trouble)
+        return Look(books=books, surveys=self._surveys(books), log=log, log_trouble=trouble)
 
-    def _survey(self, books: Books) -> Survey | None:
-        progress = self._progress
-        tell = (lambda done, total: progress(books.name, done, total)) if progress else None
+    def _surveys(self, books: Books) -> dict[ViewName, Survey] | None:
         try:
-            return survey(
-                fsck_lake.named_locations(books),
-                newest=books.versions[-1].metadata if books.versions else None,
-                warehouse=self.stores.warehouse,
-                linear=all(v.revert_of is None for v in books.versions),
-                progress=tell,
-            )
+            return {view: self._survey(books, view) for view in books.views}
         except (OSError, UsageError) as error:
             self.trouble[books.name, "lake"] = f"the warehouse cannot be read: {error}"
             return None
+
+    def _survey(self, books: Books, view: ViewName) -> Survey:
+        progress = self._progress
+        tell = (lambda done, total: progress(books.name, done, total)) if progress else None
+        locations = fsck_lake.named_locations(books, view)
+        head = books.versions[-1].views.get(view) if books.versions else None
+        # A view that was begun anew counts its snapshots from one again.
+        in_one_line = len({folder_of(location) for location in locations}) <= 1
+        return survey(
+            locations,
+            newest=head.metadata if head else None,
+            warehouse=self.stores.warehouse,
+            linear=in_one_line and all(v.revert_of is None for v in books.versions),
+            progress=tell,
+        )
 
     def _log(self, books: Books) -> tuple[LogSeen | None, str | None]:
         """The topic now, or why it is not the table's; both ``None`` while Kafka does not answer."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from harness_pipelines.audit.fsck_rules import Found, Look, rule, spelled
-from harness_pipelines.protocol.versions import answering_version
+from harness_pipelines.audit.fsck_rules import Found, Look, ViewSeen, adopted_in, rule, spelled
+from harness_pipelines.protocol.versions import EFFECTS, ViewName, answering_version
 from harness_pipelines.stores.books import SHOWN_MAX, Books, MoveRow, VersionRow, protocol_versions
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
 from harness_pipelines.stores.lake_look import FileSeen, MetadataSeen, SnapshotSeen
@@ -25,21 +25,20 @@ def named_versions(books: Books) -> dict[int, VersionRow]:
     return named
 
 
-def named_locations(books: Books) -> list[str]:
-    """Metadata files that must be there, the catalog's present one among them."""
-    named = [v.metadata for v in named_versions(books).values()]
-    return list(dict.fromkeys([*named, *([books.pointer] if books.pointer else [])]))
+def named_locations(books: Books, view: ViewName) -> list[str]:
+    """Metadata files of *view* that must be there, the catalog's present one among them."""
+    named = [v.views[view].metadata for v in named_versions(books).values() if view in v.views]
+    return list(dict.fromkeys([*named, *([books.pointers[view]] if view in books.pointers else [])]))
 
 
 @rule("S10", "what retained versions, leases and open moves name exists and can be read", "lake")
 def reached_files(look: Look) -> Iterator[Found]:
-    assert look.survey is not None
     who: defaultdict[tuple[str, str, str], set[int]] = defaultdict(set)
-    for number, version in named_versions(look.books).items():
-        for kind, file in look.survey.lost(version.metadata):
-            who[kind, file.path, file.why].add(number)
-    if look.books.pointer is not None:
-        for kind, file in look.survey.lost(look.books.pointer):
+    for view in look.views.values():
+        for number, version in named_versions(look.books).items():
+            for kind, file in view.survey.lost(version.views[view.name].metadata) if view.name in version.views else ():
+                who[kind, file.path, file.why].add(number)
+        for kind, file in view.survey.lost(view.pointer) if view.pointer is not None else ():
             who[kind, file.path, file.why].update()
     for (kind, path, why), versions in sorted(who.items()):
         needed = f"version {spelled(versions)}" if versions else "the catalog's present state"
@@ -48,27 +47,29 @@ def reached_files(look: Look) -> Iterator[Found]:
 
 @rule("S7", "the catalog names what the newest version published, and no other writer's snapshot", "lake")
 def pointer_is_the_heads(look: Look) -> Iterator[Found]:
-    books = look.books
-    if books.pointer is None:
-        yield Found("pointer", f"the catalog has no view {books.namespace}.{books.view}")
-        return
-    assert look.survey is not None
-    current = look.survey.metadata[books.pointer]
-    if look.head is None or not isinstance(current, MetadataSeen):
-        return
-    if current.snapshot == look.head.snapshot:
-        return
-    foreign = [s for s in current.snapshots.values() if _is_main(s, current) and not _is_known(s, look)]
-    shown = "; ".join(
-        f"snapshot {s.snapshot} ({s.summary.get('operation', '?')} of {s.summary.get('added-records', '0')} rows by "
-        f"{s.summary.get('engine-name', 'another writer')})"
-        for s in foreign[:SHOWN_MAX]
-    )
-    yield Found(
-        "pointer",
-        f"main of {books.namespace}.{books.view} is at snapshot {current.snapshot}, version {look.head.version} "
-        f"published {look.head.snapshot}" + (f"; not of the harness: {shown}" if shown else ""),
-    )
+    for view in look.views.values():
+        if view.pointer is None:
+            yield Found(f"pointer of {view.name}", f"the catalog has no view {view.title}")
+            continue
+        current = view.survey.metadata[view.pointer]
+        if view.head is None or not isinstance(current, MetadataSeen) or current.snapshot == view.head.snapshot:
+            continue
+        foreign = [
+            s for s in current.snapshots.values() if _is_main(s, current) and not _is_known(s, look.books, view.name)
+        ]
+        shown = "; ".join(map(_spelled, foreign[:SHOWN_MAX]))
+        assert look.head is not None
+        yield Found(
+            f"pointer of {view.name}",
+            f"main of {view.title} is at snapshot {current.snapshot}, version {look.head.version} published "
+            f"{view.head.snapshot}" + (f"; not of the harness: {shown}" if shown else ""),
+        )
+
+
+def _spelled(snapshot: SnapshotSeen) -> str:
+    told = snapshot.summary
+    rows, writer = told.get("added-records", "0"), told.get("engine-name", "another writer")
+    return f"snapshot {snapshot.snapshot} ({told.get('operation', '?')} of {rows} rows by {writer})"
 
 
 def _is_main(snapshot: SnapshotSeen, current: MetadataSeen) -> bool:
@@ -82,31 +83,44 @@ def _is_main(snapshot: SnapshotSeen, current: MetadataSeen) -> bool:
     return False
 
 
-def _is_known(snapshot: SnapshotSeen, look: Look) -> bool:
-    return MOVE in snapshot.summary or any(v.snapshot == snapshot.snapshot for v in look.books.versions)
+def _is_known(snapshot: SnapshotSeen, books: Books, view: ViewName) -> bool:
+    published = (v.views[view].snapshot for v in books.versions if view in v.views)
+    return MOVE in snapshot.summary or snapshot.snapshot in published
 
 
-@rule("S28", "a version's snapshot says by its summary which move, attempt and ranges made it", "lake")
+@rule("S28", "a version's snapshots say by their summaries which move, attempt and ranges made them", "lake")
 def summaries_agree(look: Look) -> Iterator[Found]:
-    assert look.survey is not None
     moves = {m.move_id: m for m in look.books.moves}
-    for number, version in sorted(named_versions(look.books).items()):
-        metadata = look.survey.metadata[version.metadata]
-        if not isinstance(metadata, MetadataSeen):
-            continue
-        where = f"version {number}"
-        if metadata.snapshot != version.snapshot or metadata.head is None:
-            yield Found(where, f"{where} is snapshot {version.snapshot}, its metadata file has {metadata.snapshot}")
-            continue
-        move = moves.get(version.move_id or 0)
-        if move is None:
-            continue
-        if version.revert_of is not None:
-            if (found := metadata.head.summary.get(MOVE)) != str(move.move_id):
-                yield Found(where, f"{where} is revert {move.move_id}, its snapshot was made by move {found}")
-            continue
-        if wrong := _differences(metadata.head.summary, move):
-            yield Found(where, f"{where}, move {move.move_id}: {wrong}")
+    for view in look.views.values():
+        for number, version in sorted(named_versions(look.books).items()):
+            if view.name not in version.views:
+                continue
+            metadata, pinned = view.survey.metadata[version.views[view.name].metadata], version.views[view.name]
+            if not isinstance(metadata, MetadataSeen):
+                continue
+            where = f"version {number}"
+            if metadata.snapshot != pinned.snapshot or metadata.head is None:
+                yield Found(
+                    f"{where} of {view.title}",
+                    f"{where} of {view.title} is snapshot {pinned.snapshot}, its metadata file has {metadata.snapshot}",
+                )
+            elif (move := moves.get(version.move_id or 0)) is not None:
+                yield from _made_by(view, version, metadata.head.summary, move)
+
+
+def _made_by(view: ViewSeen, version: VersionRow, summary: Mapping[str, str], move: MoveRow) -> Iterator[Found]:
+    where = f"version {version.version}"
+    if version.revert_of is not None:
+        if (found := summary.get(MOVE)) != str(move.move_id):
+            yield Found(where, f"{where} is revert {move.move_id}, its snapshot was made by move {found}")
+    elif _writes(move, view.name) and (wrong := _differences(summary, move)):
+        yield Found(where, f"{where}, move {move.move_id}: {wrong}")
+
+
+def _writes(move: MoveRow, view: ViewName) -> bool:
+    """Whether *move* made a snapshot of *view*. One that reconcile took over for the batch view stands for several."""
+    effects = {str(stage): effect.view for stage, effect in EFFECTS.items()}
+    return effects.get(move.stage) == view and not (view == "batch" and adopted_in(move) is not None)
 
 
 def _differences(summary: Mapping[str, str], move: MoveRow) -> str:
@@ -128,25 +142,41 @@ def _differences(summary: Mapping[str, str], move: MoveRow) -> str:
 
 @rule("S11", "only the harness removes files of its views", "lake")
 def nobody_else_removes(look: Look) -> Iterator[Found]:
-    current = look.survey.metadata.get(look.books.pointer or "") if look.survey else None
-    if not isinstance(current, MetadataSeen):
-        return
-    for word in ("gc.enabled", "write.metadata.delete-after-commit.enabled"):
-        if (found := current.properties.get(word)) != "false":
-            yield Found(word, f"the view's property {word} is {found or 'not set'}: other engines may remove files")
+    for view in look.views.values():
+        current = view.survey.metadata.get(view.pointer or "")
+        if not isinstance(current, MetadataSeen):
+            continue
+        for word in ("gc.enabled", "write.metadata.delete-after-commit.enabled"):
+            if (found := current.properties.get(word)) != "false":
+                yield Found(
+                    f"{word} of {view.name}",
+                    f"the {view.name} view's property {word} is {found or 'not set'}: other engines may remove files",
+                )
 
 
-@rule("S26", "the stream view has no delete files", "lake")
+@rule("S26", "no view has delete files", "lake")
 def no_deletes(look: Look) -> Iterator[Found]:
-    for file in _head_files(look):
-        if file.deletes is not None:
-            yield Found(file.path, f"{file.deletes} delete file {file.path} with {file.rows:,} rows")
+    for view in look.views.values():
+        for file in view.files:
+            if file.deletes is not None:
+                yield Found(file.path, f"{file.deletes} delete file {file.path} with {file.rows:,} rows")
+
+
+@rule("S1", "no file is in the head twice", "lake")
+def files_once(look: Look) -> Iterator[Found]:
+    for view in look.views.values():
+        for path, count in Counter(file.path for file in view.data_files).items():
+            if count > 1:
+                yield Found(path, f"{path} is live {count} times: its rows are doubled")
+
+
+# -- the stream view ----------------------------------------------------------------------------------------
 
 
 @rule("S29", "every live file lies inside what tier moved, of one partition, with its offsets", "lake")
 def files_inside_bounds(look: Look) -> Iterator[Found]:
     head = {} if look.head is None else look.head.bounds
-    for file in _data_files(look):
+    for file in _stream_files(look):
         if file.partition is None or file.low is None or file.high is None:
             yield Found(
                 file.path, f"{file.path} has no Kafka partition or no bounds of its offsets: not of the harness"
@@ -164,7 +194,7 @@ def files_inside_bounds(look: Look) -> Iterator[Found]:
 
 @rule("S37", "no live file of the stream head holds an offset at or above stream_hi", "lake")
 def files_below_stream_hi(look: Look) -> Iterator[Found]:
-    for file in _data_files(look):
+    for file in _stream_files(look):
         row = look.books.positions.get(-1 if file.partition is None else file.partition)
         if row is None or file.high is None or row.stream_hi is None:
             continue
@@ -175,47 +205,49 @@ def files_below_stream_hi(look: Look) -> Iterator[Found]:
             )
 
 
-@rule("S1", "no file is in the head twice", "lake")
-def files_once(look: Look) -> Iterator[Found]:
-    for path, count in Counter(file.path for file in _data_files(look)).items():
-        if count > 1:
-            yield Found(path, f"{path} is live {count} times: its rows are doubled")
-
-
 @rule("S31", "the files of a move hold the rows that the move counted", "lake")
 def move_rows(look: Look) -> Iterator[Found]:
-    held: Counter[int] = Counter()
-    spans = _spans(look.tier_moves)
-    if not _head_known(look):
+    """Moves whose rows compact has brought into one file are counted together."""
+    if not _stream_known(look):
         return
-    for file in _data_files(look):
+    spans, moves = _spans(look.tier_moves), {m.move_id: m for m in look.tier_moves if not m.accepted}
+    compacted = any(m.stage == "compact" for m in look.moves_in_effect)
+    together = _Together(moves)
+    held: list[tuple[int, int]] = []  # a move, and rows of a file that has rows of it
+    for file in _stream_files(look):
         if file.partition is None or file.partition < 0 or file.low is None or file.high is None:
             continue
-        move_id = _move_of(spans.get(file.partition, ()), file.low, file.high)
-        if move_id is not None:
-            held[move_id] += file.rows
+        found = _moves_of(spans.get(file.partition, []), file.low, file.high)
+        if found and (compacted or len(found) == 1):
+            together.join(found)
+            held.append((found[0], file.rows))
         elif file.high >= look.origin.get(file.partition, 0):
             yield Found(
                 file.path,
                 f"{file.path} holds offsets {file.low}..{file.high} of partition {file.partition}; no committed move "
                 "brought them",
             )
-    for move in (m for m in look.tier_moves if not m.accepted):
-        if held[move.move_id] != (move.rows or 0):
+    rows: Counter[int] = Counter()
+    for move_id, count in held:
+        rows[together.first(move_id)] += count
+    for first, members in together.groups().items():
+        brought = sum(moves[m].rows or 0 for m in members)
+        if rows[first] != brought:
+            one = len(members) == 1
             yield Found(
-                f"move {move.move_id}",
-                f"tier move {move.move_id} brought {move.rows or 0:,} rows, its files in the head hold "
-                f"{held[move.move_id]:,}",
+                f"move {first}",
+                f"tier {'move' if one else 'moves'} {spelled(members)} brought {brought:,} rows, "
+                f"{'its' if one else 'their'} files in the head hold {rows[first]:,}",
             )
 
 
 @rule("S31", "no partition of the lake has more rows and refused records than offsets", "lake")
 def lake_rows_fit_offsets(look: Look) -> Iterator[Found]:
     """Offsets without either are no fault as such (transactions, compaction leave gaps): a hint, and `audit` judges."""
-    if not _head_known(look):
+    if not _stream_known(look):
         return
     rows: Counter[int] = Counter()
-    for file in _data_files(look):
+    for file in _stream_files(look):
         rows[-1 if file.partition is None else file.partition] += file.rows
     for partition, position in look.books.positions.items():
         if position.stream_hi is None or position.lake_start is None:
@@ -240,23 +272,40 @@ def _spans(moves: Iterable[MoveRow]) -> dict[int, list[tuple[int, int, int]]]:
     return {partition: sorted(found) for partition, found in spans.items()}
 
 
-def _move_of(spans: Iterable[tuple[int, int, int]], low: int, high: int) -> int | None:
-    """The move whose range has all of ``[low, high]``."""
-    known = list(spans) if not isinstance(spans, list) else spans
-    at = bisect_right(known, low, key=lambda span: span[0]) - 1
-    return known[at][2] if at >= 0 and high < known[at][1] else None
-
-
-def _head_files(look: Look) -> list[FileSeen]:
-    if look.survey is None or look.head is None:
+def _moves_of(spans: Sequence[tuple[int, int, int]], low: int, high: int) -> list[int]:
+    """The moves that ``[low, high]`` reaches into; none where no move has the first or the last of it."""
+    first, last = (bisect_right(spans, offset, key=lambda span: span[0]) - 1 for offset in (low, high))
+    if first < 0 or low >= spans[first][1] or high >= spans[last][1]:
         return []
-    return look.survey.files(look.head.metadata) or []
+    return [move_id for _, _, move_id in spans[first : last + 1]]
 
 
-def _head_known(look: Look) -> bool:
-    """The head's manifests can all be read; if not, S10 says so, and counting would only say it again."""
-    return look.survey is not None and look.head is not None and look.survey.files(look.head.metadata) is not None
+class _Together:
+    """Moves in groups: those that share a file are in one."""
+
+    def __init__(self, moves: Iterable[int]) -> None:
+        self._above = {move: move for move in moves}
+
+    def join(self, moves: Sequence[int]) -> None:
+        for move in moves:
+            self._above[self.first(move)] = self.first(moves[0])
+
+    def first(self, move: int) -> int:
+        """The move that stands for the group of *move*."""
+        while self._above.setdefault(move, move) != move:
+            move = self._above[move]
+        return move
+
+    def groups(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for move in sorted(self._above):
+            found.setdefault(self.first(move), []).append(move)
+        return found
 
 
-def _data_files(look: Look) -> list[FileSeen]:
-    return [file for file in _head_files(look) if file.deletes is None]
+def _stream_files(look: Look) -> list[FileSeen]:
+    return look.views["stream"].data_files if "stream" in look.views else []
+
+
+def _stream_known(look: Look) -> bool:
+    return "stream" in look.views and look.views["stream"].is_known

@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
-from harness_pipelines.audit.fsck_rules import Found, Look, adopted_in, rule, spelled
+from harness_pipelines.audit.fsck_rules import PUBLISHING, Found, Look, adopted_in, rule, spelled
+from harness_pipelines.protocol.versions import EFFECTS
 from harness_pipelines.stores.books import MoveRow, VersionRow
 
 OPEN = ("PLANNED", "QUARANTINED")
+BOUNDS = {str(stage): effect.bound for stage, effect in EFFECTS.items() if effect.bound}  #: that a stage moves
 
 
 @rule("S3", "versions are numbered without gaps")
@@ -47,6 +49,7 @@ def bounds_in_order(look: Look) -> Iterator[Found]:
 
 @rule("S3", "a version never takes bounds back, but for a revert")
 def bounds_only_rise(look: Look) -> Iterator[Found]:
+    """A batch view that reconcile began anew ends where the table begins: it holds nothing of its own."""
     for before, after in pairwise(look.books.versions):
         for partition, old in before.bounds.items():
             where = f"version {after.version}, partition {partition}"
@@ -55,8 +58,9 @@ def bounds_only_rise(look: Look) -> Iterator[Found]:
                 yield Found(where, f"{where}: the partition is gone, version {before.version} had it")
                 continue
             fell = [word for word in ("start", "buffer_hi") if getattr(new, word) < getattr(old, word)]
-            if after.revert_of is None:
-                fell += [word for word in ("stream_hi", "batch_hi") if getattr(new, word) < getattr(old, word)]
+            risen = [] if after.revert_of is not None else ["stream_hi"]
+            risen += ["batch_hi"] if risen and after.version not in look.taken_over else []
+            fell += [word for word in risen if getattr(new, word) < getattr(old, word)]
             for word in fell:
                 yield Found(where, f"{where}: {word} falls from {getattr(old, word)} to {getattr(new, word)}")
 
@@ -89,7 +93,7 @@ def positions_are_the_heads(look: Look) -> Iterator[Found]:
 def moves_tile(look: Look) -> Iterator[Found]:
     head = {} if look.head is None else look.head.stream_hi
     ends = {p: row.stream_hi for p, row in look.books.positions.items() if row.stream_hi is not None}
-    yield from _seams("tier", look.tier_moves, look.origin, {**head, **ends})
+    yield from seams("tier", look.tier_moves, look.origin, {**head, **ends})
     if look.books.spec.buffer == "none":
         yield from _read_by_tier(look)
         return
@@ -97,7 +101,7 @@ def moves_tile(look: Look) -> Iterator[Found]:
     starts = {p: row.ingest_start for p, row in look.books.positions.items() if row.ingest_start is not None}
     starts |= {p: cut.buffer_hi for v in first for p, cut in v.bounds.items()}
     ends = {p: row.buffer_hi for p, row in look.books.positions.items() if row.buffer_hi is not None}
-    yield from _seams("ingest", look.ingest_moves, starts, ends)
+    yield from seams("ingest", look.ingest_moves, starts, ends)
 
 
 def _read_by_tier(look: Look) -> Iterator[Found]:
@@ -113,7 +117,8 @@ def _read_by_tier(look: Look) -> Iterator[Found]:
             )
 
 
-def _seams(stage: str, moves: Iterable[MoveRow], starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Found]:
+def seams(stage: str, moves: Iterable[MoveRow], starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Found]:
+    """Where the ranges of *moves* leave a gap, overlap, or do not end where they should."""
     ranges: dict[int, list[tuple[int, int, int]]] = {p: [] for p in (*starts, *ends)}
     for move in moves:
         for partition, (low, high) in move.ranges.items():
@@ -166,32 +171,35 @@ def moves_and_versions(look: Look) -> Iterator[Found]:
         elif move.state != "COMMITTED":
             yield Found(where, f"{move.stage} move {move.move_id} of version {version.version} is {move.state}")
     for move in moves.values():
-        unnamed = move.stage == "tier" and move.state == "COMMITTED" and move.move_id not in used
+        unnamed = move.stage in PUBLISHING and move.state == "COMMITTED" and move.move_id not in used
         if unnamed and adopted_in(move) is None:
-            yield Found(f"move {move.move_id}", f"tier move {move.move_id} is committed, but no version has it")
+            yield Found(f"move {move.move_id}", f"{move.stage} move {move.move_id} is committed, but no version has it")
 
 
 @rule("S9", "a version changes by exactly its move")
 def version_is_its_move(look: Look) -> Iterator[Found]:
-    moves = {m.move_id: m for m in look.books.moves if m.stage == "tier"}
+    """A relayout and a compaction change no bound, so their ranges are none."""
+    moves = {m.move_id: m for m in look.books.moves if m.stage in PUBLISHING}
     for before, after in pairwise(look.books.versions):
         move = moves.get(after.move_id or 0)
         if move is None or after.version != before.version + 1 or after.revert_of is not None:
             continue
         if adopted_in(move) == after.version:  # one of several
             continue
-        changed = _advanced(before, after)
-        if changed != move.ranges:
-            yield Found(
-                f"version {after.version}, move {move.move_id}",
-                f"version {after.version} moves stream_hi by {_shown(changed)}, its move {move.move_id} is "
-                f"{_shown(move.ranges)}",
-            )
+        for stage, bound in BOUNDS.items():
+            changed, expected = _advanced(before, after, bound), move.ranges if stage == move.stage else {}
+            if changed != expected:
+                yield Found(
+                    f"version {after.version}, move {move.move_id}",
+                    f"version {after.version} moves {bound} by {_shown(changed)}, its {move.stage} move {move.move_id} "
+                    f"does by {_shown(expected)}",
+                )
 
 
-def _advanced(before: VersionRow, after: VersionRow) -> dict[int, tuple[int, int]]:
-    old = {p: before.bounds[p].stream_hi if p in before.bounds else cut.start for p, cut in after.bounds.items()}
-    return {p: (old[p], cut.stream_hi) for p, cut in sorted(after.bounds.items()) if cut.stream_hi != old[p]}
+def _advanced(before: VersionRow, after: VersionRow, bound: str) -> dict[int, tuple[int, int]]:
+    old = {p: getattr(before.bounds[p], bound) if p in before.bounds else cut.start for p, cut in after.bounds.items()}
+    new = {p: getattr(cut, bound) for p, cut in sorted(after.bounds.items())}
+    return {p: (old[p], high) for p, high in new.items() if high != old[p]}
 
 
 def _shown(ranges: Mapping[int, tuple[int, int]]) -> str:
@@ -247,12 +255,12 @@ def one_schema_at_a_time(look: Look) -> Iterator[Found]:
 
 @rule("S34", "exactly the moves that a revert took back are marked, by a revert")
 def undone_moves_are_marked(look: Look) -> Iterator[Found]:
-    kept = {m.move_id for m in look.tier_moves}
+    kept = {m.move_id for m in look.moves_in_effect}
     reverts = {m.move_id for m in look.books.moves if m.stage == "revert" and m.state == "COMMITTED"}
     for move in look.books.moves:
-        if move.stage != "tier" or move.state != "COMMITTED":
+        if move.stage not in PUBLISHING or move.state != "COMMITTED":
             continue
-        where = f"tier move {move.move_id}"
+        where = f"{move.stage} move {move.move_id}"
         if move.undone_by is not None and move.undone_by not in reverts:
             yield Found(where, f"{where} is marked as undone by move {move.undone_by}, which is no revert")
         elif move.undone_by is not None and move.move_id in kept:

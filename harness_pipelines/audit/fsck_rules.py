@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from harness_pipelines.protocol.reverts import in_effect
+from harness_pipelines.protocol.versions import EFFECTS, View, ViewName
 from harness_pipelines.stores.books import Books, MoveRow, VersionRow
+from harness_pipelines.stores.lake_look import FileSeen
 from harness_pipelines.stores.lake_survey import Survey
 from harness_pipelines.stores.ports_log import TopicIdentity, Watermark
 
+PUBLISHING = frozenset(map(str, EFFECTS))  #: stages whose moves publish files, each as a version
 RECONCILED = "reconcile"  #: trigger of the moves that reconcile took over from the lake
 
 
@@ -31,12 +34,37 @@ class LogSeen:
     marks: Mapping[int, Watermark]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewSeen:
+    """One view of the table: what ledger and catalog name, and what the warehouse has of it."""
+
+    name: ViewName
+    title: str  #: its name in the catalog, with the namespace
+    pointer: str | None  #: metadata file that the catalog names; None: the catalog does not have it
+    head: View | None  #: what the newest version pins
+    survey: Survey
+
+    @property
+    def is_known(self) -> bool:
+        """The head's manifests can all be read; if not, S10 says so, and counting would only say it again."""
+        return self.head is not None and self.survey.files(self.head.metadata) is not None
+
+    @property
+    def files(self) -> list[FileSeen]:
+        """Live files of the head, delete files too."""
+        return (self.head and self.survey.files(self.head.metadata)) or []
+
+    @property
+    def data_files(self) -> list[FileSeen]:
+        return [file for file in self.files if file.deletes is None]
+
+
 @dataclass(kw_only=True)
 class Look:
     """One look at one table: the ledger at one instant, then the lake and the log. What is ``None`` was not reached."""
 
     books: Books
-    survey: Survey | None
+    surveys: Mapping[ViewName, Survey] | None
     log: LogSeen | None
     log_trouble: str | None = None  #: why the topic is not what the table was made from
 
@@ -45,18 +73,56 @@ class Look:
         return self.books.versions[-1] if self.books.versions else None
 
     @cached_property
-    def tier_moves(self) -> list[MoveRow]:
-        """Committed tier moves whose rows are in the head: those of versions that a revert undid are not."""
+    def views(self) -> dict[ViewName, ViewSeen]:
+        """The views whose warehouse was reached."""
+        books, head = self.books, {} if self.head is None else self.head.views
+        return {
+            name: ViewSeen(
+                name=name,
+                title=f"{books.namespace}.{books.views[name]}",
+                pointer=books.pointers.get(name),
+                head=head.get(name),
+                survey=seen,
+            )
+            for name, seen in (self.surveys or {}).items()
+        }
+
+    @cached_property
+    def lineage(self) -> frozenset[int]:
+        """The versions whose moves make up the head: those that a revert undid are not among them."""
         known: dict[int, int | None] = {v.version: v.revert_of for v in self.books.versions}
-        if not known:
-            return []
         # A version whose row is gone is another rule's finding; here it counts as one that was not undone.
-        every = dict.fromkeys(range(1, max(known) + 1)) | known
-        kept = in_effect(every, max(known))
+        every = dict.fromkeys(range(1, max(known, default=0) + 1)) | known
+        return in_effect(every, max(known, default=0))
+
+    @cached_property
+    def tier_moves(self) -> list[MoveRow]:
+        """Those that brought the rows of the head's stream view."""
+        return [m for m in self.moves_in_effect if m.stage == "tier"]
+
+    @cached_property
+    def otree_moves(self) -> list[MoveRow]:
+        """Those that made the head's batch view, relayouts too."""
+        return [m for m in self.moves_in_effect if m.stage == "otree"]
+
+    @cached_property
+    def moves_in_effect(self) -> list[MoveRow]:
+        """Committed moves whose files, or what became of them, are in the head."""
         named = {v.move_id: v.version for v in self.books.versions}
-        tier = [m for m in self.books.moves if _published(m) and m.stage == "tier"]
-        undone = {m.move_id for m in tier if named.get(m.move_id, adopted_in(m)) not in {*kept, None}}
-        return [m for m in tier if m.move_id not in undone]
+        found = [m for m in self.books.moves if _published(m) and m.stage in PUBLISHING]
+        return [m for m in found if named.get(m.move_id, adopted_in(m)) in {*self.lineage, None}]
+
+    @cached_property
+    def taken_over(self) -> frozenset[int]:
+        """The versions that reconcile published: it took bounds from the lake, or began the batch view anew."""
+        return frozenset(v for m in self.books.moves if _published(m) and (v := adopted_in(m)) is not None)
+
+    @cached_property
+    def merged_from(self) -> VersionRow | None:
+        """The version from which on otree moves account for the batch view: the first, or the last taken over."""
+        return next(
+            (v for v in reversed(self.books.versions) if v.version in {1, *self.taken_over} & self.lineage), None
+        )
 
     @cached_property
     def ingest_moves(self) -> list[MoveRow]:
@@ -103,7 +169,7 @@ class Rule:
 
     def missing(self, look: Look) -> str | None:
         """Which of its needs this look does not have."""
-        has = {"lake": look.survey is not None, "log": look.log is not None or look.log_trouble is not None}
+        has = {"lake": look.surveys is not None, "log": look.log is not None or look.log_trouble is not None}
         return next((need for need in sorted(self.needs) if not has[need]), None)
 
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 from harness_pipelines.audit.reconcile_lake import LakePlan, Way, apply_plan, plan_lake
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move, MoveState
+from harness_pipelines.protocol.versions import EFFECTS
 from harness_pipelines.stores.catalog import MetadataMissing
 from harness_pipelines.stores.history import is_staged
 from harness_pipelines.stores.overview import Overview
@@ -110,8 +111,10 @@ def settle(stores: Stores, table: TableRow, report: Report, *, take_over: bool =
         for move in report.abandon:
             _abandon(stores, table, move)
     stores.reconciler.end_leases(table)
-    if dead := [] if stores.tables.open_move(table, Stage.TIER, shard=0) else stores.upkeep.dead_branches(table):
-        stores.lake.drop_branches(table, dead)
+    opened = {EFFECTS[Stage(row["stage"])].view for row in _publishing(stores, table)}
+    for view in sorted(table.views.keys() - opened):
+        if dead := stores.upkeep.dead_branches(table, view=view):
+            stores.lake.drop_branches(table, dead, view=view)
     after = look(stores, table)
     return Report(table=table.name, verdicts=report.verdicts, lake=report.lake, settled=not after.acts)
 
@@ -154,23 +157,33 @@ class _Found:
 
 
 def _open_moves(stores: Stores, table: TableRow, claims: Claims) -> list[_Found]:
-    try:
-        view = stores.lake.load(table, stores.tables.pointer(table, "stream"))
-    except MetadataMissing:
-        view = None
     found = []
     for row in Overview(stores.readers).open_moves(table):
         move = stores.tables.open_move(table, Stage(row["stage"]), shard=row["shard"])
         if move is not None and move.move_id == row["move_id"]:
-            staged = view is not None and is_staged(view, move)
+            staged = _is_staged(stores, table, move)
             claim = claims.get((row["stage"], row["shard"]))
             found.append(_Found(move=move, error=row["error"], claim=claim, staged=staged))
     return found
 
 
+def _is_staged(stores: Stores, table: TableRow, move: Move) -> bool:
+    if move.stage not in EFFECTS:
+        return False
+    try:
+        return is_staged(stores.lake.current(table, EFFECTS[move.stage].view), move)
+    except MetadataMissing:
+        return False
+
+
+def _publishing(stores: Stores, table: TableRow) -> list[Mapping[str, Any]]:
+    """Open moves that may have a branch."""
+    return [row for row in Overview(stores.readers).open_moves(table) if Stage(row["stage"]) in EFFECTS]
+
+
 def _judged(table: TableRow, lake: LakePlan, found: _Found) -> Verdict:
     move, claim = found.move, found.claim
-    shown = ", ".join(f"partition {r.partition} [{r.low}, {r.high})" for r in move.ranges)
+    shown = ", ".join(f"partition {r.partition} [{r.low}, {r.high})" for r in move.ranges) or "no new offsets"
     subject = f"{move.stage} move {move.move_id}, attempt {move.attempt}: {shown}"
     if move.state is MoveState.QUARANTINED:
         why = (
@@ -223,7 +236,7 @@ def _dead_branches(stores: Stores, table: TableRow, lake: LakePlan, open_moves: 
     """Branches of attempts that are over. While a move is open its worker may be making one: none is dropped."""
     if lake.way is Way.ADOPT or any(m.state is MoveState.PLANNED for m in open_moves):
         return []
-    return stores.upkeep.dead_branches(table)
+    return [branch for view in table.views for branch in stores.upkeep.dead_branches(table, view=view)]
 
 
 # -- acts ---------------------------------------------------------------------------------------------------

@@ -61,6 +61,19 @@ def find_foreign(stores: Stores, table: TableRow) -> ForeignRows:
     return _look(stores, table, head)[0]
 
 
+def _check_batch(stores: Stores, table: TableRow, head: Version, *, back: str) -> None:
+    """The batch view holds no rows of its own, so nothing of it can be taken over. Raises: ForeignRefused."""
+    if head.batch is None:
+        return
+    found = stores.lake.main_snapshot(table, view="batch")
+    if found != head.batch.snapshot:
+        raise ForeignRefused(
+            f"{table.name}: the batch view is at snapshot {found}, version {head.version} published "
+            f"{head.batch.snapshot}: another writer committed to it. Its rows are those of the stream view, and others "
+            f"cannot be taken over; nothing was changed. {back}"
+        )
+
+
 def accept_foreign(stores: Stores, table: TableRow, found: ForeignRows) -> ForeignRows:
     """Take the rows of *found* over as the table's next version.
 
@@ -90,10 +103,11 @@ def _look(stores: Stores, table: TableRow, head: Version) -> tuple[ForeignRows, 
     pointer = stores.tables.pointer(table, "stream")
     low = max((row["high"] for row in stores.reconciler.accepted(table)), default=0)
     nothing = ForeignRows(table=table.name, rows=0, files=0, low=low, pointer=pointer)
+    back = f"`harness revert {table.name} --to {head.version} --yes` sets the view back to version {head.version}"
+    _check_batch(stores, table, head, back=back)
     found = foreign_files(stores.lake.load(table, pointer), stores.lake.load(table, head.stream.metadata))
     if found is None:
         return nothing, None
-    back = f"`harness revert {table.name} --to {head.version} --yes` sets the view back to version {head.version}"
     if found.removed:
         raise ForeignRefused(
             f"{table.name}: another writer removed {len(found.removed)} files of the table or deleted rows of it, such "

@@ -2,6 +2,7 @@
 
 From Kafka, where Kafka still has every record above the ledger's positions: what was published meanwhile is then an
 orphan like any other, and expire removes it. Else the newest metadata file is adopted as one version, with its moves.
+The batch view follows, see `harness_pipelines.audit.reconcile_batch`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from harness_pipelines.audit.reconcile_batch import BatchPlan, made, plan_batch
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.history import Continued, check_not_shorter, continue_from
@@ -18,7 +20,7 @@ from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stores.catalog import MetadataMissing
 from harness_pipelines.stores.errors import LogTruncated
-from harness_pipelines.stores.history import LakeHistory, LakeState, MetadataFile, number_of, rows_from
+from harness_pipelines.stores.history import LakeHistory, LakeState, MetadataFile, number_of, present, rows_from
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import Watermark, added_partitions
 from harness_pipelines.stores.reconcile import AdoptedMove, Adoption
@@ -48,6 +50,7 @@ class LakePlan:
     highest: int = 0  #: the largest move number that the lake names
     retained_from: int = 0  #: the first version from which on every metadata file is there
     adoption: Adoption | None = None
+    batch: BatchPlan | None = None  #: None: the batch view stays as it is, or there is none
     again: tuple[OffsetRange, ...] = ()  #: what Kafka is asked for again
     lost: tuple[OffsetRange, ...] = ()  #: what neither lake, buffer nor Kafka have
 
@@ -57,20 +60,22 @@ class LakePlan:
 
     @property
     def act(self) -> str | None:
+        batch = f"; {self.batch.act}" if self.batch else ""
         match self.way:
             case Way.NONE:
                 return None
             case Way.KAFKA:
-                return "go on from Kafka; move numbers of the lost time never come again"
+                return f"go on from Kafka; move numbers of the lost time never come again{batch}"
             case Way.ADOPT:
                 assert self.adoption is not None
-                return f"publish {self.adoption.head.metadata} as the next version"
+                return f"publish {self.adoption.head.metadata} as the next version{batch}"
 
     def to_json(self) -> dict[str, Any]:
         adopted = None if self.adoption is None else self.adoption.head.metadata
         return {
             "way": self.way,
             "adopted": adopted,
+            "batch": self.batch and self.batch.to_json(),
             "moves": [m.move_id for m in self.adopted if m.move_id is not None],
             "again": [_json(r) for r in self.again],
             "lost": [_json(r) for r in self.lost],
@@ -98,17 +103,20 @@ def plan_lake(stores: Stores, table: TableRow) -> LakePlan:
     Raises: TopicRecreated, LogTruncated, LakeHistoryMissing, HistoryBroken, NothingToAdopt; KafkaUnreachable, LakeAway.
     """
     pointer = stores.tables.pointer(table, "stream")
-    highest = stores.standing.highest_in_lake(table, pointer)
+    highest = stores.standing.highest_in_lake(table, stores.tables)
     if highest <= stores.reconciler.highest_move(table):
         return LakePlan(way=Way.NONE)
     known = _read(stores, table, pointer, highest)
     if (against := _against_kafka(table, known)) is None:
+        batch = plan_batch(stores, table, known.stream_hi, kept={p: b.batch_hi for p, b in known.head.bounds.items()})
         return LakePlan(
             way=Way.KAFKA,
+            batch=batch,
             why=f"the lake names move {highest}, the ledger does not; Kafka still has every record from the ledger's "
             "positions on",
             highest=highest,
-            retained_from=known.retained_from,
+            # What the head's batch view lacks, the older versions lack as well.
+            retained_from=known.retained_from if batch is None else known.head.version + 1,
             again=_again(known.buffer_hi, known.marks),
         )
     return _adopting(stores, table, known, against)
@@ -116,10 +124,14 @@ def plan_lake(stores: Stores, table: TableRow) -> LakePlan:
 
 def apply_plan(stores: Stores, table: TableRow, plan: LakePlan) -> None:
     """Write what *plan* says, in one transaction. Raises: TableHeld, PointerMoved, HistoryBroken."""
+    if plan.way is Way.NONE:
+        return
+    batch = made(stores, table, plan.batch) if plan.batch else None
+    highest, retained_from = plan.highest, plan.retained_from
     if plan.way is Way.KAFKA:
-        stores.reconciler.go_on(table, highest=plan.highest, retained_from=plan.retained_from)
+        stores.reconciler.go_on(table, highest=highest, retained_from=retained_from, batch=batch)
     elif plan.adoption is not None:
-        stores.reconciler.adopt(table, plan.adoption, highest=plan.highest, retained_from=plan.retained_from)
+        stores.reconciler.adopt(table, plan.adoption, highest=highest, retained_from=retained_from, batch=batch)
 
 
 def _read(stores: Stores, table: TableRow, pointer: str, highest: int) -> _Known:
@@ -129,8 +141,9 @@ def _read(stores: Stores, table: TableRow, pointer: str, highest: int) -> _Known
     added_partitions(table.identity, found)
     marks = stores.log.watermarks(table.spec.topic, found.partitions)
     versions = stores.tables.versions(table)
-    there = history.present([v.stream.metadata for v in versions])
-    gone = [v.version for v in versions if v.stream.metadata not in there]
+    named = {v.version: [pins.metadata for pins in v.views.values()] for v in versions}
+    there = present([location for locations in named.values() for location in locations])
+    gone = [version for version, locations in named.items() if not there.issuperset(locations)]
     return _Known(
         head=stores.tables.head(table),
         pointer=pointer,
@@ -191,6 +204,7 @@ def _adopting(stores: Stores, table: TableRow, known: _Known, against: str) -> L
         highest=known.highest,
         retained_from=known.retained_from,
         adoption=adoption,
+        batch=plan_batch(stores, table, after.stream_hi),
         again=_again(buffer_hi, known.marks),
         lost=tuple(
             OffsetRange(partition=p, low=high, high=known.marks[p].low)

@@ -10,16 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness_pipelines.audit.reconcile_batch import left_behind
 from harness_pipelines.audit.reconcile_lake import apply_plan, plan_lake
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.history import Continued, continue_from
+from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields, lake_fields, user_fields
 from harness_pipelines.stores.catalog import COORDINATE_FIELDS, STARTS, TOPIC
 from harness_pipelines.stores.errors import ClusterChanged, LogTruncated, TopicRecreated
 from harness_pipelines.stores.history import LakeHistory, LakeHistoryMissing, LakeState, view_locations
-from harness_pipelines.stores.ports import TableExists, TableRow, TableUnknown
+from harness_pipelines.stores.ports import TableExists, TableRow, TableUnknown, view_names
 from harness_pipelines.stores.ports_log import TopicIdentity, Watermark
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class Rebuild:
     spec: TableSpec
     identity: TopicIdentity
     state: LakeState
+    batch: View | None  #: the newest state of a batch view that was left; None: none, it is begun anew
     fields: Sequence[Mapping[str, Any]]
     starts: Vector
     after: Continued
@@ -89,6 +92,7 @@ def plan_rebuild(stores: Stores, spec: TableSpec, *, location: str | None = None
         spec=spec,
         identity=identity,
         state=state,
+        batch=left_behind(stores, spec, after.stream_hi) if "batch" in view_names(spec) else None,
         fields=_fields(spec, state),
         starts=starts,
         after=after,
@@ -109,9 +113,12 @@ def rebuild(stores: Stores, plan: Rebuild) -> TableRow:
     Raises: TableExists, and what adopting raises; then `harness reconcile TABLE` goes on.
     """
     stores.ownership.take_over()
-    table = stores.ledger.create_table(
-        plan.spec, plan.identity, starts=plan.starts, fields=plan.fields, views={"stream": plan.state.head}
-    )
+    views: dict[ViewName, View] = {"stream": plan.state.head}
+    if "batch" in view_names(plan.spec):
+        told = plan.state.view.metadata.properties
+        origin = {word: told[word] for word in (TOPIC, STARTS) if word in told}
+        views["batch"] = plan.batch or stores.lake.make_batch_view(plan.spec, plan.fields, origin=origin)
+    table = stores.ledger.create_table(plan.spec, plan.identity, starts=plan.starts, fields=plan.fields, views=views)
     apply_plan(stores, table, plan_lake(stores, table))
     return stores.ledger.table(plan.spec.table)
 

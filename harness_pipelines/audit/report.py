@@ -25,6 +25,7 @@ class Kind(StrEnum):
 class Tier(StrEnum):
     """Where a range is answered from."""
 
+    BATCH = "batch"  #: over the same offsets as a part of the stream view: the two are compared
     STREAM = "stream"
     BUFFER = "buffer"
     TAIL = "tail"
@@ -190,6 +191,79 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TwoViews:
+    """``[low, high)`` of one partition in the batch view and in the stream view: rows, and their digests."""
+
+    partition: int
+    low: int
+    high: int
+    rows: int
+    found: int
+    stream_rows: int
+    expected: int
+
+    @property
+    def ok(self) -> bool:
+        return (self.rows, self.found) == (self.stream_rows, self.expected)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "partition": self.partition,
+            "low": self.low,
+            "high": self.high,
+            "rows": self.rows,
+            "digest": digest.shown(self.found),
+            "stream_rows": self.stream_rows,
+            "stream_digest": digest.shown(self.expected),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAudit:
+    """The batch view against the stream view over ``[start, batch_hi)`` (S19)."""
+
+    rows: int  #: that its files count
+    least: int  #: that the files of the stream view count there: fewer cannot be, nor more than *most*
+    most: int
+    parts: tuple[TwoViews, ...] | None  #: None: only counted, its files were not opened
+    foreign: str | None  #: what another writer did to it
+    files_read: int = 0
+    bytes_read: int = 0
+
+    @property
+    def ok(self) -> bool:
+        agree = self.least <= self.rows <= self.most and all(part.ok for part in self.parts or ())
+        return agree and self.foreign is None
+
+    @property
+    def said(self) -> str:
+        """The verdict in words."""
+        if self.foreign is not None:
+            return self.foreign
+        expected = f"{self.least:,}" if self.least == self.most else f"{self.least:,} to {self.most:,}"
+        if not self.ok:
+            differ = ", ".join(str(part.partition) for part in self.parts or () if not part.ok)
+            where = f"; partitions {differ} differ" if differ else ""
+            return f"the batch view has {self.rows:,} rows, the stream view {expected} below batch_hi{where}"
+        how = (
+            "rows and digests agree with" if self.parts is not None else "only counted (--full reads it); as many as in"
+        )
+        return f"the batch view has {self.rows:,} rows: {how} the stream view"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "read": self.parts is not None,
+            "rows": self.rows,
+            "stream_rows": [self.least, self.most],
+            "partitions": [part.to_json() for part in self.parts or ()],
+            "foreign": self.foreign,
+            "files_read": self.files_read,
+            "bytes_read": self.bytes_read,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """The verdict on one read state of one table."""
 
@@ -203,11 +277,13 @@ class AuditReport:
     seconds: float
     files_read: int = 0  #: data files of the lake that were opened
     bytes_read: int = 0  #: their sizes
+    batch: BatchAudit | None = None  #: None: the table has no batch view
     unsigned: str | None = None  #: why what was found whole could not be signed off
 
     @property
     def ok(self) -> bool:
-        return not any(self.counts.values()) and not self.accounts and self.foreign is None
+        sound = not any(self.counts.values()) and not self.accounts and self.foreign is None
+        return sound and (self.batch is None or self.batch.ok)
 
     @property
     def records(self) -> int:
@@ -237,6 +313,7 @@ class AuditReport:
             "accounting": [account.to_json() for account in self.accounts],
             "foreign": self.foreign,
             "ranges": [r.to_json() for r in self.ranges],
+            "batch": self.batch and self.batch.to_json(),
             "counts": {str(kind): count for kind, count in self.counts.items()},
             "records": self.records,
             "rows": self.rows,

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -233,9 +234,7 @@ class LakeSide:
         self._ahead: Future[Rows] | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="audit-lake")
         self._pending: list[Rows] = []
-        ids = {f["name"]: int(f["id"]) for f in table.fields}
-        ids |= {name: view.schema.find_field(name).field_id for name in COORDINATES.names}
-        self._ids = ids
+        self._ids = field_ids(table, view)
 
     def below(self, high: int) -> Rows:
         """All rows below *high* that no earlier call has returned; their files may say otherwise about offsets."""
@@ -268,27 +267,39 @@ class LakeSide:
         return self._pool.submit(self._read, self.needed[number])
 
     def _read(self, file: LakeFile) -> Rows:
-        where = f"{self._table.name}: {file.data.file_path}"
-        try:
-            return Rows.of([Rows.from_arrow(table) for table in self._tables(file)])
-        except FileNotFoundError as error:
-            raise LakeFileMissing(
-                f"{where} is gone ({error}), but the stream view names it; nothing was judged"
-            ) from error
-        except (OSError, pa.ArrowInvalid) as error:
-            raise LakeUnreadable(f"{where} cannot be read: {error}; nothing was judged") from error
+        with judged(self._table, file):
+            return Rows.of([Rows.from_arrow(t) for t in file_tables(self._view, file, self._schema, self._ids)])
 
-    def _tables(self, file: LakeFile) -> Iterator[pa.Table]:
-        size = BATCH_BYTES * max(file.data.record_count, 1) // max(file.data.file_size_in_bytes, 1) // 4
-        with self._view.io.new_input(file.data.file_path).open() as stream:
-            parquet = pq.ParquetFile(stream)
-            places = _places(parquet.schema_arrow, self._ids)
-            for batch in parquet.iter_batches(batch_size=min(max(size, BATCH_ROWS_MIN), BATCH_ROWS_MAX)):
-                columns = [
-                    batch.column(places[f.name]) if f.name in places else pa.nulls(len(batch), f.type)
-                    for f in self._schema
-                ]
-                yield conformed(pa.table(columns, names=self._schema.names), self._schema)
+
+def field_ids(table: TableRow, view: PinnedView) -> dict[str, int]:
+    """The ids by which the columns of *table* are found in the files of *view*."""
+    ids = {f["name"]: int(f["id"]) for f in table.fields}
+    return ids | {name: view.schema.find_field(name).field_id for name in COORDINATES.names}
+
+
+@contextmanager
+def judged(table: TableRow, file: LakeFile) -> Iterator[None]:
+    """What the storage says about *file* by the audit's name. Raises: LakeFileMissing, LakeUnreadable."""
+    where = f"{table.name}: {file.data.file_path}"
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise LakeFileMissing(f"{where} is gone ({error}), but its view names it; nothing was judged") from error
+    except (OSError, pa.ArrowInvalid) as error:
+        raise LakeUnreadable(f"{where} cannot be read: {error}; nothing was judged") from error
+
+
+def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mapping[str, int]) -> Iterator[pa.Table]:
+    """The rows of a data file in *schema*, a bounded batch at a time; columns that it does not have are NULL."""
+    size = BATCH_BYTES * max(file.data.record_count, 1) // max(file.data.file_size_in_bytes, 1) // 4
+    with view.io.new_input(file.data.file_path).open() as stream:
+        parquet = pq.ParquetFile(stream)
+        places = _places(parquet.schema_arrow, ids)
+        for batch in parquet.iter_batches(batch_size=min(max(size, BATCH_ROWS_MIN), BATCH_ROWS_MAX)):
+            columns = [
+                batch.column(places[f.name]) if f.name in places else pa.nulls(len(batch), f.type) for f in schema
+            ]
+            yield conformed(pa.table(columns, names=schema.names), schema)
 
 
 def _places(schema: pa.Schema, ids: Mapping[str, int]) -> dict[str, int]:

@@ -33,6 +33,9 @@ def audit(ctx: click.Context, table: str, *, full: bool, processes: int | None, 
     What is found whole in the lake is signed off: the next audit reads it again only if other files answer for it, or
     if the storage says that a file was written since. Bytes that changed on the disk by themselves are found by --full.
 
+    A batch view must hold the rows of the stream view below batch_hi: they are counted from metadata, and with --full
+    read and compared by digest.
+
     \b
     Examples:
       harness audit shop.orders
@@ -147,6 +150,8 @@ def _show(report: AuditReport) -> None:
         )
     if report.foreign:
         console.print(f"[red]foreign[/]  {report.foreign}")
+    if report.batch is not None:
+        console.print(f"[{'green' if report.batch.ok else 'red'}]batch[/]  {report.batch.said}")
     _verdict(console, report)
 
 
@@ -179,4 +184,5 @@ def _verdict(console: object, report: AuditReport) -> None:
     wrong = [f"{count:,} {kind}" for kind, count in report.counts.items() if count]
     wrong += [f"{len(report.accounts)} moves with other counts"] if report.accounts else []
     wrong += ["a foreign commit"] if report.foreign else []
+    wrong += ["the batch view"] if report.batch and not report.batch.ok else []
     console.print(f"[bold red]NOT OK[/]  {report.table}: {', '.join(wrong)}; {judged}")

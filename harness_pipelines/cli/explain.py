@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_obj
 def explain(settings: Settings, /, table: str, *, analyze: bool, json_target: str | None, **options: Any) -> None:
-    """Show the read plan: the version, the metadata file, the segments, and the offsets taken from each.
+    """Show the read plan: the version, the metadata files, the segments, and the offsets taken from each.
 
     With --where it shows what is left of each tier; --json gives the plan itself, which other engines can run.
 
@@ -96,8 +96,26 @@ def _show(plan: ReadPlan, left: dict[str, Any], taken: dict[str, Any] | None) ->
         click.echo(f"          topic {plan.tail.topic}")
     if not (plan.lake or plan.buffer or plan.tail):
         click.echo("  no rows yet")
+    if any(part.view == "batch" for part in plan.lake):
+        _show_bars(plan)
     if taken:
         _show_taken(taken)
+
+
+def _show_bars(plan: ReadPlan) -> None:
+    """Which part of the offsets each tier answers for; the tail is in it where it was asked for."""
+    from harness_pipelines.cli import render
+    from harness_pipelines.stores.ports import PartitionStatus
+
+    positions = [
+        PartitionStatus(partition=p, bounds=bounds, trim_floor=bounds.start)
+        for p, bounds in sorted(plan.bounds.items())
+    ]
+    ends = plan.tail.high if plan.tail else {p: bounds.buffer_hi for p, bounds in plan.bounds.items()}
+    spans = render.spans_of(positions, ends, batch=True)
+    out = render.console()
+    for line in (*render.bars(spans), render.legend(spans)):
+        out.print(line)
 
 
 def _show_taken(taken: dict[str, Any]) -> None:

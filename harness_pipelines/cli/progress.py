@@ -114,6 +114,7 @@ def picture(tables: Sequence[TableProgress], rates: dict[str, float]) -> Rendera
     from rich.text import Text
 
     lines: list[RenderableType] = []
+    seen: list[render.Spans] = []
     for one in tables:
         lag = lags(one)
         tail = "?" if lag["tail"] is None else f"{lag['tail']:,}"
@@ -124,12 +125,14 @@ def picture(tables: Sequence[TableProgress], rates: dict[str, float]) -> Rendera
             style="not bold",
         )
         lines.append(head)
-        lines += render.bars(render.spans_of(one.positions, one.ends))
+        spans = render.spans_of(one.positions, one.ends)
+        seen += spans
+        lines += render.bars(spans)
         if one.refused:
             lines.append(Text(f"  {one.refused:,} quarantined", style="yellow"))
         for stage, text in list(one.trouble.items()):
             lines.append(Text(f"  {stage}: {text[:TROUBLE_CHARS_MAX]}", style="red"))
-    return Group(*lines, render.legend())
+    return Group(*lines, render.legend(seen))
 
 
 def lags(one: TableProgress) -> dict[str, int | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,8 @@ class Tier:
 
 
 TIERS = (Tier("lake", "█", "blue"), Tier("buffer", "▓", "green"), Tier("tail", "░", "yellow"))
+#: Of a table with a batch view: its lake has two parts.
+FOUR_TIERS = (Tier("batch", "▚", "magenta"), Tier("stream", "█", "blue"), *TIERS[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,23 +34,46 @@ class Spans:
     """Offsets of one partition by tier; ``tail`` is None when the log's end is not known."""
 
     partition: int
-    lake: int
+    lake: int  #: all of it, whichever view answers
     buffer: int
     tail: int | None
+    batch: int | None = None  #: the part of the lake that the batch view answers for; None in a table without one
+
+    @property
+    def stream(self) -> int:
+        """The part of the lake that only the stream view has."""
+        return self.lake - (self.batch or 0)
 
     @property
     def total(self) -> int:
         return self.lake + self.buffer + (self.tail or 0)
 
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        return TIERS if self.batch is None else FOUR_TIERS
 
-def spans_of(positions: Sequence[PartitionStatus], ends: Mapping[int, int]) -> list[Spans]:
-    """What each tier answers for, from the bounds and the log's ends."""
+    def of(self, tier: Tier) -> int | None:
+        """Offsets of *tier*; None where they are not known."""
+        found: int | None = getattr(self, tier.name)
+        return found
+
+
+def spans_of(
+    positions: Sequence[PartitionStatus], ends: Mapping[int, int], *, batch: bool | None = None
+) -> list[Spans]:
+    """What each tier answers for, from the bounds and the log's ends.
+
+    *batch*: the table has a batch view; by default it has one as soon as that holds anything.
+    """
+    if batch is None:
+        batch = any(p.bounds.batch_hi > p.bounds.start for p in positions)
     return [
         Spans(
             partition=p.partition,
             lake=p.bounds.stream_hi - p.bounds.start,
             buffer=p.bounds.buffer_hi - p.bounds.stream_hi,
             tail=max(ends[p.partition] - p.bounds.buffer_hi, 0) if p.partition in ends else None,
+            batch=p.bounds.batch_hi - p.bounds.start if batch else None,
         )
         for p in positions
     ]
@@ -65,13 +90,12 @@ def cells(sizes: Sequence[int], *, scale: int, width: int) -> list[int]:
 
 
 def bar(spans: Spans, *, scale: int, width: int = BAR_CELLS) -> Text:
-    """One partition as a bar: lake, buffer, tail."""
+    """One partition as a bar, tier by tier from the first offset on."""
     from rich.text import Text
 
     text = Text()
-    for tier, count in zip(
-        TIERS, cells([spans.lake, spans.buffer, spans.tail or 0], scale=scale, width=width), strict=True
-    ):
+    sizes = [spans.of(tier) or 0 for tier in spans.tiers]
+    for tier, count in zip(spans.tiers, cells(sizes, scale=scale, width=width), strict=True):
         text.append(tier.mark * count, style=tier.style)
     text.append(" " * (width - text.cell_len))
     return text
@@ -79,8 +103,8 @@ def bar(spans: Spans, *, scale: int, width: int = BAR_CELLS) -> Text:
 
 def numbers(spans: Spans) -> str:
     """The same in figures."""
-    tail = "?" if spans.tail is None else f"{spans.tail:,}"
-    return f"{spans.lake:,} | {spans.buffer:,} | {tail}"
+    sizes = [spans.of(tier) for tier in spans.tiers]
+    return " | ".join("?" if size is None else f"{size:,}" for size in sizes)
 
 
 def bars(spans: Sequence[Spans], *, width: int = BAR_CELLS) -> list[Text]:
@@ -96,12 +120,15 @@ def bars(spans: Sequence[Spans], *, width: int = BAR_CELLS) -> list[Text]:
     return lines
 
 
-def legend() -> Text:
-    """What the marks mean."""
+def legend(spans: Iterable[Spans] = ()) -> Text:
+    """What the marks in the bars of *spans* mean."""
     from rich.text import Text
 
     text = Text("  ")
-    for tier in TIERS:
+    used = {tier for one in spans for tier in one.tiers} or set(TIERS)
+    for tier in (FOUR_TIERS[0], TIERS[0], *FOUR_TIERS[1:]):
+        if tier not in used:
+            continue
         text.append(tier.mark, style=tier.style).append(f" {tier.name}   ", style="dim")
     return text
 

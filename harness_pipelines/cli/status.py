@@ -15,6 +15,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
+    from harness_pipelines.cli.render import Spans
     from harness_pipelines.client import Harness, Table
     from harness_pipelines.protocol.versions import Version
     from harness_pipelines.stores.kafka import KafkaLog
@@ -30,7 +31,7 @@ ERROR_CHARS_MAX = 160
 @json_option
 @click.pass_obj
 def status(settings: Settings, tables: tuple[str, ...], json_target: str | None) -> None:
-    """Show where the records are (lake, buffer, Kafka tail), how far each stage lags, and who works on it.
+    """Show where the records are (batch and stream view, buffer, Kafka tail), how far each stage lags, who works on it.
 
     Shows what the ledger knows also while Kafka does not answer.
 
@@ -67,15 +68,30 @@ class TableSeen:
 
     @property
     def lag(self) -> dict[str, int | None]:
-        """Offsets that only Kafka has (None: unknown), and that only the buffer has."""
+        """Offsets that only Kafka has (None: unknown), that only the buffer has, and, with a batch view, those of
+        the lake that it lacks."""
         known = all(p.partition in self.ends for p in self.positions)
         tail = sum(max(self.ends[p.partition] - p.bounds.buffer_hi, 0) for p in self.positions) if known else None
-        return {"tail": tail, "buffer": sum(p.bounds.buffer_hi - p.bounds.stream_hi for p in self.positions)}
+        found = {"tail": tail, "buffer": sum(p.bounds.buffer_hi - p.bounds.stream_hi for p in self.positions)}
+        if self.has_batch:
+            found["stream"] = sum(p.bounds.stream_hi - p.bounds.batch_hi for p in self.positions)
+        return found
+
+    @property
+    def has_batch(self) -> bool:
+        return self.head.batch is not None
+
+    @property
+    def spans(self) -> list[Spans]:
+        from harness_pipelines.cli import render
+
+        return render.spans_of(self.positions, self.ends, batch=self.has_batch)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "table": self.table,
             "version": self.head.version,
+            "views": sorted(self.head.views),
             "partitions": [
                 {"partition": p.partition, **_bounds(p), "end": self.ends.get(p.partition)} for p in self.positions
             ],
@@ -158,7 +174,7 @@ def _show(seen: list[TableSeen]) -> None:
     for one in seen:
         _show_table(one)
     if seen:
-        out.print(render.legend())
+        out.print(render.legend(spans for one in seen for spans in one.spans))
     else:
         note("no table yet: `harness table apply FILE` creates one")
 
@@ -170,9 +186,10 @@ def _show_table(one: TableSeen) -> None:
     age = render.ago((one.at - one.head.committed_at).total_seconds())
     tail = "?" if one.lag["tail"] is None else f"{one.lag['tail']:,}"
     out.print(f"[bold]{one.table}[/]  version {one.head.version}, {age} old, {one.counts.lake_rows:,} rows in the lake")
-    for line in render.bars(render.spans_of(one.positions, one.ends)):
+    for line in render.bars(one.spans):
         out.print(line)
-    out.print(f"  lag: {tail} offsets only in Kafka, {one.lag['buffer']:,} only in the buffer")
+    merge = f", {one.lag['stream']:,} not in the batch view yet" if one.has_batch else ""
+    out.print(f"  lag: {tail} offsets only in Kafka, {one.lag['buffer']:,} only in the buffer{merge}")
     for claim in one.claims:
         if claim["alive"]:
             left = render.ago((claim["lease_until"] - one.at).total_seconds())

@@ -8,7 +8,7 @@ import click
 
 from harness_pipelines.cli.common import opened
 from harness_pipelines.cli.output import emit, json_option, note
-from harness_pipelines.errors import UsageError
+from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def list_command(settings: Settings, json_target: str | None) -> None:
 @json_option
 @click.pass_obj
 def show_command(settings: Settings, name: str, json_target: str | None) -> None:
-    """Show the spec of a table as the ledger has it, with every default."""
+    """Show the spec of a table as the ledger has it, with every default, and what its Iceberg tables hold and cost."""
     from harness_pipelines.spec.load import dump_spec
 
     with opened(settings) as harness:
@@ -101,11 +101,28 @@ def show_command(settings: Settings, name: str, json_target: str | None) -> None
         source = {"cluster_id": one.row.identity.cluster_id, "topic_id": one.row.identity.topic_id}
         view = harness.stores.tables.pointer(one.row, "stream")
         shown = {**_summary(one), **source, "schema_version": one.row.schema_version, "metadata": view, "spec": words}
+        shown |= _views(one)
     emit(shown, json_target, lambda: _show_spec(shown))
+
+
+def _views(one: Table) -> dict[str, Any]:
+    """The views of the head; what is known of them while the warehouse is away is only why."""
+    from harness_pipelines.read.views import costs
+
+    try:
+        found = {cost.view: cost for cost in costs(one.row, one.harness.stores.tables.head(one.row))}
+    except HarnessError as away:
+        return {"views": None, "views_trouble": str(away)}
+    told: dict[str, Any] = {"views": {name: cost.to_json() for name, cost in found.items()}}
+    if "batch" in found and found["stream"].bytes:
+        told["batch_to_stream"] = round(found["batch"].bytes / found["stream"].bytes, 3)
+    return told
 
 
 def _show_spec(shown: dict[str, Any]) -> None:
     import yaml
+
+    from harness_pipelines.cli.render import size
 
     words = dict(shown["spec"])
     words["columns"] = {
@@ -114,6 +131,17 @@ def _show_spec(shown: dict[str, Any]) -> None:
     click.echo(yaml.safe_dump(words, sort_keys=False, allow_unicode=True, default_flow_style=None), nl=False)
     click.echo(f"# topic id {shown['topic_id']} of cluster {shown['cluster_id']}, schema {shown['schema_version']}")
     click.echo(f"# Iceberg metadata {shown['metadata']}")
+    if shown["views"] is None:
+        note(f"harness: the lake cannot be looked at: {shown['views_trouble']}")
+        return
+    for name, view in shown["views"].items():
+        reached = ", ".join(f"{partition}: {high:,}" for partition, high in view["reached"].items())
+        click.echo(
+            f"# {name} view {view['name']}: {view['rows']:,} rows in {view['files']:,} files, {size(view['bytes'])}, "
+            f"offsets below {reached}"
+        )
+    if "batch_to_stream" in shown:
+        click.echo(f"# the batch view takes {shown['batch_to_stream']:.2f} times the bytes of the stream view")
 
 
 @table.command("drop")

@@ -21,6 +21,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -209,6 +210,19 @@ def column_values(column: IndexedColumn, values: Sequence[Value | None]) -> Colu
     array = np.empty(len(filled), dtype=column.dtype)
     array[:] = filled
     return ColumnValues(array, np.array([value is None for value in values], dtype=bool))
+
+
+def unscaled(value: Decimal, scale: int) -> int:
+    """The whole number that a decimal of *scale* is; exact, whatever the precision of Python's decimal context."""
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    number = int("".join(map(str, digits))) * 10 ** max(exponent + scale, 0) // 10 ** max(-exponent - scale, 0)
+    return -number if sign else number
+
+
+def rescaled(value: int, scale: int) -> Decimal:
+    """The decimal of *scale* that a whole number is; exact."""
+    return Decimal((int(value < 0), tuple(map(int, str(abs(value)))), -scale))
 
 
 def check_columns(columns: Sequence[IndexedColumn]) -> tuple[IndexedColumn, ...]:

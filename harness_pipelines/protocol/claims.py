@@ -15,12 +15,13 @@ class Stage(StrEnum):
     INGEST = "ingest"
     TIER = "tier"
     OTREE = "otree"
+    COMPACT = "compact"
     EXPIRE = "expire"
     REVERT = "revert"
 
 
 #: What a worker runs; the others are asked for by a person.
-CONTINUOUS_STAGES = frozenset({Stage.INGEST, Stage.TIER, Stage.OTREE, Stage.EXPIRE})
+CONTINUOUS_STAGES = frozenset({Stage.INGEST, Stage.TIER, Stage.OTREE, Stage.COMPACT, Stage.EXPIRE})
 
 
 class FencedOut(HarnessError):

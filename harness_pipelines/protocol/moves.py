@@ -44,6 +44,7 @@ class Move:
     attempt: int
     epoch: int
     rows: int | None = None
+    parts: tuple[str, ...] = ()  #: of the batch view, by path in its tree: somebody asked that they be written anew
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:

@@ -32,13 +32,14 @@ class Effect:
     """What a move of a stage changes: the view that it writes, and the bound that it moves."""
 
     view: ViewName
-    bound: Literal["stream_hi", "batch_hi"]
+    bound: Literal["stream_hi", "batch_hi"] | None  #: None: its moves have no ranges and leave the bounds alone
 
 
 #: Of the stages that publish files.
 EFFECTS: Mapping[Stage, Effect] = {
     Stage.TIER: Effect(view="stream", bound="stream_hi"),
     Stage.OTREE: Effect(view="batch", bound="batch_hi"),
+    Stage.COMPACT: Effect(view="stream", bound=None),
 }
 
 
@@ -100,12 +101,11 @@ def advance(
     """
     effect = EFFECTS[move.stage]
     positions = {p: head.bounds.get(p, Bounds.at(starts[p])) for p in buffer_hi}
-    reached = {p: getattr(b, effect.bound) for p, b in positions.items()}
+    reached = {p: getattr(b, effect.bound) for p, b in positions.items()} if effect.bound else {}
     check_starts(move.lo, reached, what=f"the {effect.view} view")
-    bounds = {
-        p: replace(b, buffer_hi=buffer_hi[p], **{effect.bound: move.hi.get(p, reached[p])})
-        for p, b in positions.items()
-    }
+    bounds = {p: replace(b, buffer_hi=buffer_hi[p]) for p, b in positions.items()}
+    if effect.bound:
+        bounds |= {p: replace(bounds[p], **{effect.bound: high}) for p, high in move.hi.items()}
     return replace(
         head,
         version=head.version + 1,

@@ -288,6 +288,9 @@ class Layout(_Part):
     target_file_mb: Annotated[Count, Field(description="A region of values becomes one file of so many megabytes.")] = (
         128
     )
+    regions: Annotated[
+        Count | None, Field(description="Aim for so many regions, whatever the size of their files.")
+    ] = None
     staged_ratio: Annotated[
         float, Field(gt=0, le=10, description="A region is rewritten once so much was added to it, by its own size.")
     ] = 0.5

@@ -62,8 +62,9 @@ def _expire(stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool) -> 
     faults.point("expire.before_trim")
     decision = stores.upkeep.trim(table, claim, dry_run=dry_run)
     faults.point("expire.after_commit")
-    if not dry_run and (dead := stores.upkeep.dead_branches(table)):
-        stores.lake.drop_branches(table, dead)
+    for view in () if dry_run else table.views:
+        if dead := stores.upkeep.dead_branches(table, view=view):
+            stores.lake.drop_branches(table, dead, view=view)
     faults.point("expire.before_condemn")
     condemned = stores.upkeep.condemn(table, dry_run=dry_run)
     expired = Expired(

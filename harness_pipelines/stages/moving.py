@@ -11,6 +11,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState, MoveStuck, halve
 from harness_pipelines.protocol.versions import EFFECTS, Version, check_base
 from harness_pipelines.stores.lake import BaseGone
+from harness_pipelines.stores.lake_replace import FilesGone
 from harness_pipelines.stores.ports import TableRow
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class Pointless(HarnessError):
 
 
 FAILURES_MAX = 3  #: attempts that failed by themselves before a move is halved
+_UNRANGED = {Stage.OTREE: "regions due", Stage.COMPACT: "small files"}
 Attempt = TypeVar("Attempt")
 
 
@@ -66,7 +68,7 @@ class Moving(Generic[Attempt]):
         except Pointless as why:
             ledger.close_move(claim, move, state=MoveState.ABANDONED, error=str(why))
             return None
-        except BaseGone as gone:
+        except (BaseGone, FilesGone) as gone:
             ledger.close_move(claim, move, state=MoveState.ABANDONED, error=str(gone))
             return self.once(claim, trigger=trigger, run_id=run_id)
         except HarnessError as error:
@@ -130,4 +132,4 @@ def base_of(stores: Stores, table: TableRow, move: Move) -> Version:
 
 def shown(move: Move) -> str:
     """What a move takes, for people."""
-    return ", ".join(f"partition {r.partition} [{r.low}, {r.high})" for r in move.ranges) or "regions due"
+    return ", ".join(f"partition {r.partition} [{r.low}, {r.high})" for r in move.ranges) or _UNRANGED[move.stage]

@@ -18,10 +18,11 @@ import structlog
 
 from harness_pipelines.layout.build import build, split_region
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
-from harness_pipelines.layout.files import FileStats, place
+from harness_pipelines.layout.files import FileStats, classify, place
 from harness_pipelines.layout.histogram import CellHistogram
 from harness_pipelines.layout.parts import Due, due, pieces
 from harness_pipelines.layout.queries import synthetic
+from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
 from harness_pipelines.layout.sampling import quantile_edges
 from harness_pipelines.layout.scores import Score, Workload, score
 from harness_pipelines.layout.tree import RegionTree
@@ -70,7 +71,7 @@ class Attempt:
 
 
 def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str | None = None) -> str | None:
-    """Why otree should move now: ``recovery``, ``idle``, ``rows``, ``age`` or ``due``; ``None`` if it need not.
+    """Why otree should move now: ``recovery``, ``idle``, ``rows``, ``age``, ``request`` or ``due``; ``None``: need not.
 
     *idle*: tier has nothing left to move, and whatever the batch view lacks is merged at once. *judged* is a metadata
     file of the batch view in which nothing was due.
@@ -87,6 +88,8 @@ def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str 
     waited = None if last is None else datetime.now(UTC) - (last["committed_at"] or last["planned_at"])
     if lag and (waited is None or waited.total_seconds() >= table.spec.freshness.lake):
         return "age"
+    if stores.reclusters.open(table):
+        return "request"
     if head.batch is None or head.batch.metadata == judged:
         return None
     return "due" if _due(stores, table, head) else None
@@ -127,10 +130,11 @@ def plan(
     """Record a merge of what the stream view has more, or a relayout (no ranges) when regions are due."""
     head = stores.ledger.head(table)
     lo, hi = plan_ranges(unmerged(head.bounds), offsets_max=MOVE_OFFSETS_MAX)
+    parts: list[Due] = []
     if below is not None:
         lo, hi = {p: lo[p] for p in below}, dict(below)
     elif _relayout_first(stores, table, head, merge=bool(lo)):
-        lo, hi = {}, {}
+        lo, hi, parts = {}, {}, _requested(stores, table, head)
     elif not lo:
         return None
     draft = MoveDraft(
@@ -142,6 +146,7 @@ def plan(
         schema_version=table.schema_version,
         trigger=trigger,
         run_id=run_id,
+        parts=[part.path for part in parts],
     )
     return stores.ledger.plan_move(claim, draft)
 
@@ -152,20 +157,39 @@ def _relayout_first(stores: Stores, table: TableRow, head: Version, *, merge: bo
         last = next(iter(stores.ledger.moves(table, stage=Stage.OTREE, limit=1)), None)
         if last is None or not last["lo"]:
             return False
-    return bool(_due(stores, table, head))
+    return bool(_requested(stores, table, head) or _due(stores, table, head))
+
+
+def _requested(stores: Stores, table: TableRow, head: Version) -> list[Due]:
+    """What one move takes of the oldest request of a person; requests of which nothing is left are ended."""
+    for request in stores.reclusters.open(table):
+        if taken := at_once(left_of_request(stores, table, head, request), budget_bytes=BUDGET_BYTES):
+            return taken
+        stores.reclusters.end(table, request)
+        log.info("otree.request_done", table=table.name, request=request.request_id)
+    return []
+
+
+def left_of_request(stores: Stores, table: TableRow, head: Version, request: Request) -> list[Due]:
+    """The parts of the batch view of *head* that *request* still means, each within the byte budget of a move."""
+    layout = layout_of(stores, table, head)
+    if layout is None or head.batch is None:
+        return []
+    files = stores.lake.region_files(table, head.batch.metadata)
+    return left_of(request, layout.tree, files, layout.clustered, budget_bytes=BUDGET_BYTES)
 
 
 def _due(stores: Stores, table: TableRow, head: Version) -> list[Due]:
     layout = layout_of(stores, table, head)
     if layout is None or head.batch is None or _was_dropped(stores, table, head):
         return []
-    rules = table.spec.layout
+    files = stores.lake.region_files(table, head.batch.metadata)
     return due(
         layout.tree,
-        stores.lake.region_files(table, head.batch.metadata),
+        files,
         layout.clustered,
-        target_bytes=rules.target_file_mb * 2**20,
-        staged_ratio=rules.staged_ratio,
+        target_bytes=target_bytes(table, files),
+        staged_ratio=table.spec.layout.staged_ratio,
         budget_bytes=BUDGET_BYTES,
     )
 
@@ -206,7 +230,8 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
     there = stored_in(base.stream.metadata, ranges)
     if there.rows == 0:
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))
-    target_rows = _target_rows(table, rows=there.rows, size=there.bytes)
+    merged = 0 if base.batch is None else sum(f.rows for f in stores.lake.region_files(table, base.batch.metadata))
+    target_rows = _target_rows(table, rows=there.rows, size=there.bytes, of_rows=merged + there.rows)
     with stores.staging(table, move) as (spark, target):
         frame = spark_otree.stream_rows(spark, base.stream.metadata, ranges)
         share, values = _sampled(stores, table, frame, rows=there.rows)
@@ -217,7 +242,7 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
     staged = stores.lake.staged(table, move, rows=there.rows)
     if layout is not None:
         return Attempt(staged=staged)
-    after = _scored(table, stores.lake.staged_regions(table, staged), _workload(table, values), staged_share=0.0)
+    after = _scored_anew(stores, table, staged, _workload(table, values), tree=tree)
     return Attempt(
         staged=staged,
         layout=Layout(tree=tree, clustered={}),
@@ -231,17 +256,18 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
     from harness_pipelines.stores import spark_otree
 
     assert base.batch is not None
-    chosen = _due(stores, table, base)
     files = stores.lake.region_files(table, base.batch.metadata)
+    asked = as_due(layout.tree, files, layout.clustered, move.parts)
+    chosen = asked or _due(stores, table, base)
     inside = {d.path: [f for f in files if place(layout.tree, f).startswith(d.path)] for d in chosen}
     taken = [f for found in inside.values() for f in found]
     rows = sum(f.rows for f in taken)
     if not taken:
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))
-    target_rows = _target_rows(table, rows=rows, size=sum(f.bytes for f in taken))
+    target_rows = _target_rows(table, rows=rows, size=sum(f.bytes for f in taken), of_rows=sum(f.rows for f in files))
     tree = layout.tree
     with stores.staging(table, move) as (spark, target):
-        frame = spark_otree.file_rows(spark, base.batch.metadata, [f.path for f in taken])
+        frame = spark_otree.file_rows(spark, base.batch.metadata, taken, indexed_columns(table.spec))
         share, values = _sampled(stores, table, frame, rows=rows)
         for part in chosen:
             tree = _cut_again(tree, part.path, values, share=share, target_rows=target_rows)
@@ -252,7 +278,7 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
         table, taken, workload, staged_share=sum(d.staged_bytes for d in chosen) / sum(d.bytes for d in chosen)
     )
     after = _scored(table, stores.lake.staged_regions(table, staged), workload, staged_share=0.0)
-    if not after.better_than(before):
+    if not asked and not after.better_than(before):
         raise Pointless(f"{NOT_BETTER}: {asdict(before)} became {asdict(after)}")
     fresh = [path for path in tree.paths() if any(path.startswith(d.path) for d in chosen)]
     kept = {path: at for path, at in layout.clustered.items() if not any(path.startswith(d.path) for d in chosen)}
@@ -272,13 +298,31 @@ def _workload(table: TableRow, values: Sequence[ColumnValues]) -> Workload:
 
 
 def _scored(table: TableRow, files: Sequence[FileStats], workload: Workload, *, staged_share: float) -> Score:
-    target = table.spec.layout.target_file_mb * 2**20
+    target = target_bytes(table, files)
     return score(files, indexed_columns(table.spec), workload, target_bytes=target, staged_share=staged_share)
 
 
-def _target_rows(table: TableRow, *, rows: int, size: int) -> float:
-    """Rows of a file of the target size, at the bytes that these rows take."""
-    return max(table.spec.layout.target_file_mb * 2**20 * rows / max(size, 1), 1.0)
+def _scored_anew(stores: Stores, table: TableRow, staged: Staged, workload: Workload, *, tree: RegionTree) -> Score:
+    """What was staged as regions of *tree*; a file that lies in none of them, by its bounds, is as good as staged."""
+    files = stores.lake.staged_regions(table, staged)
+    astray = sum(f.bytes for f, path in zip(files, classify(tree, files), strict=True) if path is None)
+    return _scored(table, files, workload, staged_share=astray / max(sum(f.bytes for f in files), 1))
+
+
+def _target_rows(table: TableRow, *, rows: int, size: int, of_rows: int | None = None) -> float:
+    """Rows of a file of the target size, at the bytes that these rows take; *of_rows* are all of the view."""
+    rules = table.spec.layout
+    if rules.regions is not None:
+        return max((of_rows or rows) / rules.regions, 1.0)
+    return max(rules.target_file_mb * 2**20 * rows / max(size, 1), 1.0)
+
+
+def target_bytes(table: TableRow, files: Sequence[FileStats]) -> int:
+    """Of a file of the batch view."""
+    rules = table.spec.layout
+    if rules.regions is not None:
+        return max(sum(f.bytes for f in files) // rules.regions, 1)
+    return rules.target_file_mb * 2**20
 
 
 def _sampled(stores: Stores, table: TableRow, frame: DataFrame, *, rows: int) -> tuple[float, list[ColumnValues]]:
@@ -324,7 +368,7 @@ def _write(
 
     counts = spark_otree.routed_counts(tree, values, share=share)
     files = [max(1, round(counts[path] / target_rows)) for path in tree.paths()]
-    placed = spark_otree.in_pieces(frame, tree, pieces=files, order=[c.name for c in tree.columns])
+    placed = spark_otree.in_pieces(frame, tree, values, pieces=files)
     spark_write.append_to_branch(placed, target)
 
 

@@ -20,7 +20,7 @@ import structlog
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, FencedOut, Stage
-from harness_pipelines.stages import expire, ingest, ingest_spark, otree, tier
+from harness_pipelines.stages import compact, expire, ingest, ingest_spark, otree, tier
 from harness_pipelines.stages.claims import ClaimKeeper
 from harness_pipelines.stores.owner import WarehouseTaken
 from harness_pipelines.stores.ports import PartitionStatus, TableRow
@@ -128,6 +128,7 @@ class _TableWorker:
         self._last_refresh = 0.0
         self._keeps_batch_view = Stage.OTREE in worker.options.stages and table.spec.views == "both"
         self._nothing_due: str | None = None  # in this metadata file of the batch view
+        self._nothing_small: str | None = None  # in this metadata file of the stream view
 
     # -- life -----------------------------------------------------------------------------------------------
 
@@ -148,6 +149,8 @@ class _TableWorker:
             self._thread("tier", self._forever, Stage.TIER, self._tier, LOOK_S)
         if self._keeps_batch_view:
             self._thread("otree", self._forever, Stage.OTREE, self._otree, LOOK_S)
+        if Stage.COMPACT in stages:
+            self._thread("compact", self._forever, Stage.COMPACT, self._compact, LOOK_S)
         if Stage.EXPIRE in stages and not self.worker.options.until_idle:
             self._thread("expire", self._forever, Stage.EXPIRE, self._expire, EXPIRE_EVERY_S)
 
@@ -195,13 +198,18 @@ class _TableWorker:
         reads_log = Stage.INGEST in stages or (Stage.TIER in stages and self.table.spec.buffer == "none")
         read = not reads_log or all(p.bounds.buffer_hi >= ends[p.partition] for p in positions)
         moved = Stage.TIER not in stages or all(p.bounds.stream_hi >= p.bounds.buffer_hi for p in positions)
-        return read and moved and (not self._keeps_batch_view or self._is_merged(positions))
+        compacted = Stage.COMPACT not in stages or self._is_compacted()
+        return read and moved and compacted and (not self._keeps_batch_view or self._is_merged(positions))
 
     def _is_merged(self, positions: Sequence[PartitionStatus]) -> bool:
         """The batch view has what the stream view has, and none of its regions is due."""
         batch = self.stores.ledger.head(self.table).batch
         merged = all(p.bounds.batch_hi >= p.bounds.stream_hi for p in positions)
         return merged and batch is not None and batch.metadata == self._nothing_due
+
+    def _is_compacted(self) -> bool:
+        """No files of the stream view are worth putting together."""
+        return self.stores.ledger.head(self.table).stream.metadata == self._nothing_small
 
     # -- loops ----------------------------------------------------------------------------------------------
 
@@ -301,6 +309,21 @@ class _TableWorker:
             return False
         claim = self._keepers[Stage.OTREE].current()
         published = otree.otree_once(self.stores, self.table, claim, trigger=trigger, run_id=self.worker.options.run_id)
+        if published is not None:
+            self.progress.moves += 1
+            self.progress.version = published.version
+        return published is not None
+
+    def _compact(self) -> bool:
+        looked_at = self.stores.ledger.head(self.table).stream.metadata
+        trigger = compact.trigger(self.stores, self.table, judged=self._nothing_small)
+        if trigger is None:
+            self._nothing_small = looked_at
+            return False
+        claim = self._keepers[Stage.COMPACT].current()
+        published = compact.compact_once(
+            self.stores, self.table, claim, trigger=trigger, run_id=self.worker.options.run_id
+        )
         if published is not None:
             self.progress.moves += 1
             self.progress.version = published.version

@@ -17,9 +17,9 @@ from psycopg import sql as compose
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds, Vector, vector_from_json
 from harness_pipelines.protocol.segments import may_hold
-from harness_pipelines.protocol.versions import Version, View
+from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stores.ports import TableUnknown
+from harness_pipelines.stores.ports import TableUnknown, view_names
 from harness_pipelines.stores.postgres import Connection, Database, sql
 
 SHOWN_MAX = 20  #: rows of one kind that are named
@@ -62,13 +62,18 @@ class PositionRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRow:
     version: int
-    metadata: str
-    snapshot: int
+    stream: View
     schema_version: int
     bounds: Mapping[int, Cut]
     revert_of: int | None
     move_id: int | None
     committed_at: datetime
+    batch: View | None = None  #: None in a table without a batch view
+    layout: int | None = None  #: the version that last changed how the batch view is clustered
+
+    @property
+    def views(self) -> dict[ViewName, View]:
+        return {"stream": self.stream} if self.batch is None else {"stream": self.stream, "batch": self.batch}
 
     @property
     def stream_hi(self) -> dict[int, int]:
@@ -116,6 +121,16 @@ class SegmentRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutRow:
+    """How the batch view is clustered from a version on, as written."""
+
+    version: int
+    tree: str
+    digest: str
+    clustered: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Buffered:
     """What the stored segments hold, seen by the bounds of the same instant."""
 
@@ -132,7 +147,7 @@ class Books:
     table_id: int
     name: str
     namespace: str
-    view: str  #: name of the stream view
+    views: Mapping[ViewName, str]  #: names of its Iceberg tables
     spec: TableSpec
     cluster_id: str
     topic: str
@@ -141,9 +156,10 @@ class Books:
     retained_from: int
     stopped: str | None
     now: datetime
-    pointer: str | None  #: metadata file that the catalog names; None: the catalog does not have the view
+    pointers: Mapping[ViewName, str]  #: metadata files that the catalog names; a view that it does not have is missing
     positions: Mapping[int, PositionRow]
     versions: Sequence[VersionRow]
+    layouts: Sequence[LayoutRow]  #: those that a retained version names
     moves: Sequence[MoveRow]
     schemas: Sequence[int]
     segments: Sequence[SegmentRow]
@@ -197,17 +213,21 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
         if table is None:
             raise TableUnknown(f"no table {name!r}; `harness table list` names those that exist")
         key = {"table_id": table["table_id"], "limit": SHOWN_MAX}
-        view = f"{table['name']}__stream"
-        wanted = {"catalog": catalog, "namespace": table["namespace"], "view": view}
-        pointer = connection.execute(sql("reads/pointer"), wanted).fetchone()
+        spec = _spec(name, table["spec"])
+        views = view_names(spec)
+        pointers: dict[ViewName, str] = {}
+        for view, named in views.items():
+            wanted = {"catalog": catalog, "namespace": table["namespace"], "view": named}
+            if (pointer := connection.execute(sql("reads/pointer"), wanted).fetchone()) is not None:
+                pointers[view] = pointer["metadata_location"]
         positions = {row["partition"]: PositionRow(**row) for row in _all(connection, "positions", key)}
         segments = [_segment(row) for row in _all(connection, "segments", key)]
         return Books(
             table_id=table["table_id"],
             name=name,
             namespace=table["namespace"],
-            view=view,
-            spec=_spec(name, table["spec"]),
+            views=views,
+            spec=spec,
             cluster_id=table["cluster_id"],
             topic=table["topic"],
             topic_id=table["topic_id"],
@@ -215,9 +235,10 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
             retained_from=table["retained_from"],
             stopped=table["stopped"],
             now=table["now"],
-            pointer=pointer["metadata_location"] if pointer else None,
+            pointers=pointers,
             positions=positions,
             versions=[_version(row) for row in _all(connection, "versions", key)],
+            layouts=[LayoutRow(**row) for row in _all(connection, "layouts", key)],
             moves=[_move(row) for row in _all(connection, "moves", key)],
             schemas=[row["schema_version"] for row in _all(connection, "schemas", key)],
             segments=segments,
@@ -275,8 +296,11 @@ def _all(connection: Connection, section: str, key: Mapping[str, Any]) -> list[d
 def _version(row: Mapping[str, Any]) -> VersionRow:
     return VersionRow(
         version=row["version"],
-        metadata=row["stream_metadata"],
-        snapshot=row["stream_snapshot"],
+        stream=View(metadata=row["stream_metadata"], snapshot=row["stream_snapshot"]),
+        batch=None
+        if row["batch_metadata"] is None
+        else View(metadata=row["batch_metadata"], snapshot=row["batch_snapshot"]),
+        layout=row["layout"],
         schema_version=row["schema_version"],
         bounds={
             int(p): Cut(**{word: cut.get(word, -1) for word in ("start", "batch_hi", "stream_hi", "buffer_hi")})
@@ -309,7 +333,7 @@ def protocol_versions(found: Sequence[VersionRow]) -> list[Version]:
         Version(
             table_id=0,
             version=row.version,
-            stream=View(metadata=row.metadata, snapshot=row.snapshot),
+            stream=row.stream,
             schema_version=row.schema_version,
             bounds={
                 p: Bounds(start=c.start, batch_hi=c.batch_hi, stream_hi=c.stream_hi, buffer_hi=c.buffer_hi)

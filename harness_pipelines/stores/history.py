@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.history import Extent, PastMove, parse_ranges
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.versions import View
+from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.stores.catalog import MetadataMissing, StagingCatalog
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, offset_bounds, reachable
 from harness_pipelines.stores.lake_revert import STREAM_HI
@@ -46,7 +46,7 @@ class LakeState:
     view: Table
     head: View
     moves: tuple[PastMove, ...]  #: of main's kept snapshots, oldest first
-    extents: Mapping[int, Extent]  #: live rows by partition
+    extents: Mapping[int, Extent]  #: live rows by partition; of a batch view none, its files mix them
     strangers: tuple[int, ...]  #: snapshots of main that brought rows without naming a move
     gone: tuple[str, ...]  #: live data files that are not there
 
@@ -85,10 +85,10 @@ class LakeHistory:
         self._catalog, self._identifier, self.location = catalog, identifier, location
 
     @classmethod
-    def of(cls, catalog: StagingCatalog, table: TableRow, pointer: str) -> LakeHistory:
-        """The past of a table whose catalog row names *pointer*, which itself may be gone."""
+    def of(cls, catalog: StagingCatalog, table: TableRow, pointer: str, *, view: ViewName = "stream") -> LakeHistory:
+        """The past of a view of *table* whose catalog row names *pointer*, which itself may be gone."""
         location = plain_path(pointer).rsplit("/metadata/", 1)[0]
-        return cls(catalog, (table.spec.namespace, table.stream_view), location)
+        return cls(catalog, (table.spec.namespace, table.views[view]), location)
 
     def highest_move(self, *, at_least: int) -> int:
         """The largest move id that the newest metadata files name, of those numbered *at_least* and above; 0 if none.
@@ -145,11 +145,6 @@ class LakeHistory:
         """Whether all of *paths*, below the location, are there."""
         return {plain_path(path) for path in paths} <= self._stored()
 
-    def present(self, paths: Sequence[str]) -> set[str]:
-        """Those of *paths*, below the location, that are there."""
-        stored = self._stored()
-        return {path for path in paths if plain_path(path) in stored}
-
     def _tips(self, at_least: int) -> Iterator[Table]:
         for file in metadata_files(self.location, at_least=at_least)[:TIPS_MAX]:
             try:
@@ -162,6 +157,13 @@ class LakeHistory:
         entries = system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
         below = (e.path.removeprefix(root).lstrip("/") for e in entries if e.type is FileType.File)
         return frozenset(plain_path(f"{self.location}/{path}") for path in below)
+
+
+def present(paths: Sequence[str]) -> set[str]:
+    """Those of *paths* that are there; each folder is listed once."""
+    folders = {path.rsplit("/", 1)[0] for path in paths}
+    stored = {f"{folder}/{name}" for folder in folders for name in _names(folder)}
+    return stored & set(paths)
 
 
 def is_staged(view: Table, move: Move) -> bool:
@@ -223,7 +225,7 @@ def _past_move(snapshot: Snapshot) -> PastMove:
     )
 
 
-LiveFile = tuple[int, str, int, int, int]  #: partition, path, rows, first and last offset
+LiveFile = tuple[int | None, str, int, int, int]  #: partition (None: several), path, rows, first and last offset
 
 
 def _live(view: Table, head: Snapshot) -> Iterator[LiveFile]:
@@ -233,13 +235,14 @@ def _live(view: Table, head: Snapshot) -> Iterator[LiveFile]:
         for entry in manifest.fetch_manifest_entry(view.io, discard_deleted=True):
             low, high = offset_bounds(entry.data_file, view)
             data = entry.data_file
-            yield int(data.partition[0]), data.file_path, data.record_count, low, high
+            partition = int(data.partition[0]) if len(data.partition) else None
+            yield partition, data.file_path, data.record_count, low, high
 
 
 def _extents(live: Sequence[LiveFile]) -> dict[int, Extent]:
     found: dict[int, Extent] = {}
     for partition, _, rows, low, last in live:
-        if partition < 0:  # accepted rows of another writer: no part of the log
+        if partition is None or partition < 0:  # accepted rows of another writer are no part of the log
             continue
         seen = found.get(partition, Extent(rows=0, low=low, high=last + 1))
         found[partition] = Extent(rows=seen.rows + rows, low=min(seen.low, low), high=max(seen.high, last + 1))
@@ -252,6 +255,6 @@ def rows_from(state: LakeState, lows: Mapping[int, int]) -> dict[int, int]:
     assert head is not None
     counts: dict[int, int] = {}
     for partition, _, rows, low, _ in _live(state.view, head):
-        if partition >= 0 and low >= lows.get(partition, 0):
+        if partition is not None and partition >= 0 and low >= lows.get(partition, 0):
             counts[partition] = counts.get(partition, 0) + rows
     return counts

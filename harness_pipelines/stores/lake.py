@@ -111,21 +111,32 @@ class Lake:
         *origin* are properties that say where their rows come from.
         Returns the views and *fields* with the ids that Iceberg gave them, the same in both.
         """
-        views, given = {}, []
-        for name, iceberg_name in view_names(spec).items():
-            location = f"{self.warehouse}/{spec.namespace}/{iceberg_name}-{uuid4().hex[:8]}"
-            table = self.catalog.stage_new(
-                (spec.namespace, iceberg_name),
-                schema=view_schema(lake_fields(fields)),
-                location=location,
-                properties={**_properties(spec, name), "harness.table": spec.table, **(origin or {})},
-                by_partition=name == "stream",
-            )
-            with table.transaction() as transaction, transaction.update_snapshot().fast_append():
-                pass
-            given = table.schema().model_dump(mode="json", by_alias=True)["fields"]
-            views[name] = _head(table)
-        return views, user_fields(given[: -len(COORDINATE_FIELDS)], fields)
+        made = {name: self._make_view(spec, name, fields, origin or {}) for name in view_names(spec)}
+        given = made["stream"].schema().model_dump(mode="json", by_alias=True)["fields"]
+        return {name: _head(table) for name, table in made.items()}, user_fields(
+            given[: -len(COORDINATE_FIELDS)], fields
+        )
+
+    def make_batch_view(
+        self, spec: TableSpec, fields: Sequence[Mapping[str, Any]], *, origin: Mapping[str, str]
+    ) -> View:
+        """Stage an empty batch view, in a folder of its own, beside a stream view that is there."""
+        return _head(self._make_view(spec, "batch", fields, origin))
+
+    def _make_view(
+        self, spec: TableSpec, name: ViewName, fields: Sequence[Mapping[str, Any]], origin: Mapping[str, str]
+    ) -> Table:
+        iceberg_name = view_names(spec)[name]
+        table = self.catalog.stage_new(
+            (spec.namespace, iceberg_name),
+            schema=view_schema(lake_fields(fields)),
+            location=f"{self.warehouse}/{spec.namespace}/{iceberg_name}-{uuid4().hex[:8]}",
+            properties={**_properties(spec, name), "harness.table": spec.table, **origin},
+            by_partition=name == "stream",
+        )
+        with table.transaction() as transaction, transaction.update_snapshot().fast_append():
+            pass
+        return table
 
     def load(self, table: TableRow, metadata: str, *, view: ViewName = "stream") -> Table:
         """A view of *table* as *metadata* fixes it."""
@@ -176,7 +187,7 @@ class Lake:
             raise StagedWrong(f"{table.name}: branch {move.branch} holds no snapshot of attempt {move.attempt}")
         with reachable(table.name, f"reading what attempt {move.attempt} of move {move.move_id} staged"):
             files = _added_files(current.io, snapshot)
-        check = _check_inside if EFFECTS[move.stage].view == "stream" else _check_hull
+        check = _check_inside if EFFECTS[move.stage].bound == "stream_hi" else _check_hull
         check(table, move, [(f, offset_bounds(f, current)) for f in files], rows=rows)
         return Staged(files=tuple(files), rows=rows, bytes=sum(f.file_size_in_bytes for f in files))
 
@@ -404,7 +415,7 @@ def _check_hull(table: TableRow, move: Move, files: Sequence[tuple[DataFile, tup
     where = f"{table.name}: move {move.move_id}, attempt {move.attempt}"
     if (found := sum(file.record_count for file, _ in files)) != rows:
         raise StagedWrong(f"{where}: {rows} rows were to be moved, {found} were staged; nothing was published")
-    if not move.ranges:  # a relayout: any row of the view
+    if not move.ranges:  # a relayout, or a compaction: any row of the view
         return
     lowest, highest = min(r.low for r in move.ranges), max(r.high for r in move.ranges)
     for file, (low, high) in files:

@@ -106,7 +106,7 @@ class LakeLook:
     def __init__(self, locations: Iterable[str], *, warehouse: str) -> None:
         self._io: FileIO = load_file_io({"warehouse": warehouse}, warehouse)
         self._sizes: dict[str, int] = {}
-        self._roots = sorted({plain_path(path).rsplit("/metadata/", 1)[0] + "/" for path in locations})
+        self._roots = sorted({folder_of(path) + "/" for path in locations})
         for root in self._roots:
             self._sizes.update(stored_files(root))
 
@@ -149,6 +149,11 @@ class LakeLook:
             return cache.get(path, make)
         except _DAMAGE as error:
             return Unreadable(path, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
+
+
+def folder_of(metadata: str) -> str:
+    """The folder of the view that a metadata file belongs to."""
+    return plain_path(metadata).rsplit("/metadata/", 1)[0]
 
 
 def stored_files(folder: str) -> dict[str, int]:

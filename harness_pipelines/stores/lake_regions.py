@@ -10,7 +10,7 @@ from pyiceberg.manifest import DataFile, ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.types import BooleanType, DecimalType, NestedField, PrimitiveType, UUIDType
 
-from harness_pipelines.layout.columns import IndexedColumn
+from harness_pipelines.layout.columns import IndexedColumn, unscaled
 from harness_pipelines.layout.files import Extent, FileStats
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import Type
@@ -77,7 +77,7 @@ def _value(value: Any, type_: Any) -> Any:
     """A bound in the domain of the tree, see `harness_pipelines.layout.columns`."""
     match type_:
         case DecimalType():
-            return int(value.scaleb(type_.scale))
+            return unscaled(value, type_.scale)
         case BooleanType():
             return int(value)
         case UUIDType():

@@ -161,6 +161,14 @@ def forecast(metadata: str, query: LakeQuery) -> LakeStats:
     return stats
 
 
+def paths_matching(metadata: str, where: Predicate) -> frozenset[str]:
+    """Paths of the files whose column bounds do not rule out that a row in them is one of *where*."""
+    view = pinned(metadata)
+    pushed = to_iceberg(where)
+    might_match = _InclusiveMetricsEvaluator(view.schema, pushed).eval
+    return frozenset(file.data.file_path for file in view.files if might_match(file.data))
+
+
 def _count_opened(stats: LakeStats, view: PinnedView, file: LakeFile, ids: Sequence[int], query: LakeQuery) -> None:
     stats.files_opened += 1
     stats.files_straddling += _straddles(view, file, query.ranges)

@@ -446,6 +446,7 @@ def _draft_parameters(claim: Claim, draft: MoveDraft) -> dict[str, Any]:
         "trigger": draft.trigger,
         "run_id": draft.run_id,
         "parent_move": draft.parent_move,
+        "parts": Jsonb(list(draft.parts)),
         "rows": None,
     }
 

@@ -57,6 +57,7 @@ def move(row: Row) -> Move:
         attempt=row["attempt"],
         epoch=row["epoch"],
         rows=row["rows"],
+        parts=tuple(row["parts"]),
     )
 
 

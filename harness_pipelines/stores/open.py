@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.lake import Lake
     from harness_pipelines.stores.owner import Ownership
+    from harness_pipelines.stores.reclusters import Reclusters
     from harness_pipelines.stores.reconcile import Reconciler
     from harness_pipelines.stores.spark_write import BranchTarget
     from harness_pipelines.stores.standing import Standing
@@ -113,6 +114,12 @@ class Stores:
         from harness_pipelines.stores.reconcile import Reconciler
 
         return Reconciler(self.database, catalog=self.settings.catalog_name)
+
+    @cached_property
+    def reclusters(self) -> Reclusters:
+        from harness_pipelines.stores.reclusters import Reclusters
+
+        return Reclusters(self.database)
 
     @cached_property
     def ownership(self) -> Ownership:

@@ -114,6 +114,7 @@ class MoveDraft:
     trigger: str
     run_id: str | None = None
     parent_move: int | None = None
+    parts: Sequence[str] = ()  #: of the batch view that somebody asked to have written anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

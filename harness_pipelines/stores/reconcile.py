@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.history import HistoryBroken
-from harness_pipelines.protocol.versions import Version, View
+from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.ports import PointerMoved, TableRow, TableUnknown
 from harness_pipelines.stores.postgres import Connection, Database, sql
@@ -41,6 +41,16 @@ class AdoptedMove:
     rows: int
     bytes: int = 0
     attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBatch:
+    """The batch view that the next version has: one of the lake's states, or an empty one."""
+
+    pointer: str  #: what the catalog names now
+    view: View
+    batch_hi: Vector  #: of the partitions that it has rows of; the others end at their start
+    keeps_layout: bool  #: it is the view that the ledger's region tree is of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,23 +84,56 @@ class Reconciler:
         """Delete the leases that are over; returns how many."""
         return self.database.run("reconcile/end_leases_over", {"table_id": table.table_id})
 
-    def go_on(self, table: TableRow, *, highest: int, retained_from: int) -> None:
+    def go_on(self, table: TableRow, *, highest: int, retained_from: int, batch: NewBatch | None = None) -> None:
         """Let a ledger that was set back go on by itself: no number of the lost time comes again.
 
-        Raises: TableHeld.
+        *batch* is published as the next version, where the one that the ledger names is not whole any more.
+        Raises: TableHeld, PointerMoved.
         """
         with self._locked(table) as connection:
+            if batch is not None:
+                self._swap(connection, table, "batch", old=batch.pointer, new=batch.view.metadata)
             self._skip_numbers(connection, table, highest)
+            if batch is not None:
+                self._begin_batch(connection, table, batch)
             self._retain(connection, table, retained_from)
             connection.execute(sql("ledger/stop_table"), {"table_id": table.table_id, "stopped": None})
 
-    def adopt(self, table: TableRow, adoption: Adoption, *, highest: int, retained_from: int) -> Version:
+    def _begin_batch(self, connection: Connection, table: TableRow, batch: NewBatch) -> None:
+        """Publish a version that has *batch*, by a move that stands for all that made it."""
+        _run(connection, "abandon_open", table_id=table.table_id, why="the batch view that it was made on is replaced")
+        head = rows.version(_one(connection, "ledger/head", table_id=table.table_id))
+        stands_for = AdoptedMove(move_id=None, stage="otree", lo={}, hi={}, rows=0)
+        given = self._insert_move(connection, table, stands_for, base=head.version)
+        now = _one(connection, "reads/now")["now"]
+        following = replace(head, version=head.version + 1, move_id=given, revert_of=None, committed_at=now)
+        following = _with_batch(following, batch)
+        self._set_batch_hi(connection, following)
+        self._publish(connection, table, following, event="reconciled")
+
+    @staticmethod
+    def _set_batch_hi(connection: Connection, version: Version) -> None:
+        for partition, bounds in sorted(version.bounds.items()):
+            key = {"table_id": version.table_id, "partition": partition, "batch_hi": bounds.batch_hi}
+            _run(connection, "set_batch_hi", **key)
+
+    def adopt(
+        self,
+        table: TableRow,
+        adoption: Adoption,
+        *,
+        highest: int,
+        retained_from: int,
+        batch: NewBatch | None = None,
+    ) -> Version:
         """Publish the lake's newest metadata as the next version, with the moves that made it; all or nothing.
 
         Raises: TableHeld, PointerMoved, HistoryBroken when the ledger has used the numbers otherwise.
         """
         with self._locked(table) as connection:
-            self._swap(connection, table, old=adoption.pointer, new=adoption.head.metadata)
+            if batch is not None:
+                self._swap(connection, table, "batch", old=batch.pointer, new=batch.view.metadata)
+            self._swap(connection, table, "stream", old=adoption.pointer, new=adoption.head.metadata)
             now_open = {"table_id": table.table_id, "why": "open when the ledger was brought up to the lake"}
             self._skip_numbers(connection, table, highest)
             head = _one(connection, "ledger/head", table_id=table.table_id)
@@ -110,8 +153,12 @@ class Reconciler:
                 stream=adoption.head,
                 bounds=_bounds(adoption),
                 move_id=last,
+                revert_of=None,
                 committed_at=head["now"],
             )
+            if batch is not None:
+                following = _with_batch(following, batch)
+                self._set_batch_hi(connection, following)
             self._publish(connection, table, following, event="reconciled")
             self._retain(connection, table, retained_from)
             return following
@@ -122,7 +169,7 @@ class Reconciler:
         Raises: TableHeld, PointerMoved.
         """
         with self._locked(table) as connection:
-            self._swap(connection, table, old=pointer, new=stream.metadata)
+            self._swap(connection, table, "stream", old=pointer, new=stream.metadata)
             head = rows.version(_one(connection, "ledger/head", table_id=table.table_id))
             if head.version != on.version:
                 raise PointerMoved(
@@ -130,7 +177,9 @@ class Reconciler:
                 )
             given = self._insert_move(connection, table, move, base=head.version)
             now = _one(connection, "reads/now")["now"]
-            following = replace(head, version=head.version + 1, stream=stream, move_id=given, committed_at=now)
+            following = replace(
+                head, version=head.version + 1, stream=stream, move_id=given, revert_of=None, committed_at=now
+            )
             self._publish(connection, table, following, event="accepted-foreign")
             return following
 
@@ -167,8 +216,8 @@ class Reconciler:
                 )
             _run(connection, "fence_all", table_id=table.table_id)
 
-    def _swap(self, connection: Connection, table: TableRow, *, old: str, new: str) -> None:
-        where = {"catalog": self.catalog, "namespace": table.spec.namespace, "view": table.stream_view}
+    def _swap(self, connection: Connection, table: TableRow, view: ViewName, *, old: str, new: str) -> None:
+        where = {"catalog": self.catalog, "namespace": table.spec.namespace, "view": table.views[view]}
         found = str(_one(connection, "ledger/lock_pointer", **where)["metadata_location"])
         if found != old:
             raise PointerMoved(f"{table.name}: the catalog is at {found}, not at {old}; nothing was written")
@@ -193,7 +242,7 @@ class Reconciler:
                 "stage": move.stage,
                 "lo": rows.vector(move.lo),
                 "hi": rows.vector(move.hi),
-                "base_version": base if move.stage == "tier" else None,
+                "base_version": None if move.stage == "ingest" else base,
                 "schema_version": table.schema_version,
                 "attempt": move.attempt,
                 "trigger": ACCEPT_FOREIGN if FOREIGN_PARTITION in move.lo else TRIGGER,
@@ -227,6 +276,11 @@ def _bounds(adoption: Adoption) -> dict[int, Bounds]:
         p: Bounds(start=start, batch_hi=start, stream_hi=adoption.stream_hi[p], buffer_hi=adoption.buffer_hi[p])
         for p, start in adoption.starts.items()
     }
+
+
+def _with_batch(version: Version, batch: NewBatch) -> Version:
+    bounds = {p: replace(b, batch_hi=batch.batch_hi.get(p, b.start)) for p, b in version.bounds.items()}
+    return replace(version, batch=batch.view, bounds=bounds, layout=version.layout if batch.keeps_layout else None)
 
 
 def _run(connection: Connection, statement: str, /, **parameters: Any) -> int:

@@ -15,19 +15,24 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from harness_pipelines.layout.boxes import At, Slab
-from harness_pipelines.layout.columns import ColumnValues, IndexedColumn, Value, column_values
+from harness_pipelines.layout.columns import ColumnValues, IndexedColumn, Value, column_values, rescaled, unscaled
 
 if TYPE_CHECKING:
+    from harness_pipelines.layout.files import Extent, FileStats
     from harness_pipelines.layout.tree import RegionTree
     from harness_pipelines.protocol.predicate import Ranges
 
 SAMPLE_BITS = 31
+_REGION, _PIECE, _CURVE = "_harness_region", "_harness_piece", "_harness_curve"
+_CURVE_BITS = 30
+Ints = npt.NDArray[np.int32]
 _EPOCH = date(1970, 1, 1)
 _WHOLE = ("boolean", "int", "long", "date", "time", "timestamp", "timestamptz")
 
@@ -41,10 +46,29 @@ def stream_rows(spark: SparkSession, metadata: str, ranges: Ranges) -> DataFrame
     return spark.read.format("iceberg").load(metadata).where(reduce(or_, wanted))
 
 
-def file_rows(spark: SparkSession, metadata: str, paths: Sequence[str]) -> DataFrame:
-    """The rows of some files of the batch view that *metadata* fixes, all columns."""
+def file_rows(
+    spark: SparkSession, metadata: str, files: Sequence[FileStats], columns: Sequence[IndexedColumn]
+) -> DataFrame:
+    """The rows of some files of the batch view that *metadata* fixes, all columns.
+
+    Iceberg does not prune by ``_file``, so the hull of the files' bounds keeps it from opening most of the others.
+    """
     view = spark.read.format("iceberg").load(metadata)
-    return view.where(f.col("_file").isin(list(paths)))
+    for axis, column in enumerate(columns):
+        if (hull := _hull(column, [file.extents[axis] for file in files])) is not None:
+            view = view.where(hull)
+    return view.where(f.col("_file").isin([file.path for file in files]))
+
+
+def _hull(column: IndexedColumn, extents: Sequence[Extent]) -> Column | None:
+    """What holds for *column* in all files of these extents; None where one does not tell."""
+    empty = [e.lower is None and e.nulls is not None and e.nulls > 0 for e in extents]  # nothing but NULL
+    told = [e for e, is_empty in zip(extents, empty, strict=True) if not is_empty]
+    if not told or any(e.lower is None or e.upper is None for e in told) or column.is_float:
+        return None
+    low, high = min(e.lower for e in told), max(e.upper for e in told)  # type: ignore[type-var]
+    inside = (_comparable(column) >= _literal(column, low)) & (_comparable(column) <= _literal(column, high))
+    return inside if all(e.nulls == 0 for e in extents) else inside | _named(column).isNull()
 
 
 def sampled(frame: DataFrame, columns: Sequence[IndexedColumn], *, share: float) -> list[ColumnValues]:
@@ -69,12 +93,12 @@ def to_values(column: pa.ChunkedArray, of: IndexedColumn) -> ColumnValues:
 
 def _plain(value: Any, of: IndexedColumn) -> Value:
     if isinstance(value, Decimal):
-        return int(value.scaleb(_scale(of)))
+        return unscaled(value, _scale(of))
     return uuid.UUID(value).bytes if of.type == "uuid" else value
 
 
 def _scale(of: IndexedColumn) -> int:
-    return int(of.type.rpartition(",")[2].rstrip(") "))
+    return int(of.type.rpartition(",")[2].rstrip(") ")) if of.type.startswith("decimal") else 0
 
 
 def region_index(tree: RegionTree) -> Column:
@@ -96,21 +120,79 @@ def region_index(tree: RegionTree) -> Column:
     return side()
 
 
-def in_pieces(frame: DataFrame, tree: RegionTree, *, pieces: Sequence[int], order: Sequence[str]) -> DataFrame:
+def in_pieces(
+    frame: DataFrame, tree: RegionTree, values: Sequence[ColumnValues], *, pieces: Sequence[int]
+) -> DataFrame:
     """*frame* with one task, so one file, per region of *tree*; region i has ``pieces[i]`` of them.
 
-    Rows are in *order* inside a file, and those of equal keys by their coordinates.
+    Inside a file rows lie along a Morton curve over the region, whose extents the sample *values* tells, so that row
+    groups are small boxes too; rows of one place on it by their coordinates.
     """
     first = np.concatenate([[0], np.cumsum(pieces)]).astype(int)
-    index: Column = region_index(tree)
+    frame = frame.withColumn(_REGION, region_index(tree))
+    index = f.col(_REGION)
     if len(first) - 1 < int(first[-1]):  # some region has several: its rows are dealt out
-        starts, counts = (f.array(*(f.lit(int(n)) for n in numbers)) for numbers in (first[:-1], pieces))
-        frame = frame.withColumn("_region", index)
-        at = f.col("_region") + 1
-        index = f.element_at(starts, at) + f.pmod(_hash(), f.element_at(counts, at)).cast("int")
-    placed = frame.withColumn("_piece", index).repartitionById(int(first[-1]), "_piece")
-    by = [*(_quoted(name) for name in order), "_kafka_partition", "_kafka_offset"]
-    return placed.sortWithinPartitions(*by).drop("_piece", "_region")
+        starts, counts = _by_region(first[:-1]), _by_region(pieces)
+        index = starts + f.pmod(_hash(), counts).cast("int")
+    placed = frame.withColumn(_CURVE, _morton(tree, values)).withColumn(_PIECE, index)
+    placed = placed.repartitionById(int(first[-1]), _PIECE)
+    ordered = placed.sortWithinPartitions(_CURVE, "_kafka_partition", "_kafka_offset")
+    return ordered.drop(_PIECE, _REGION, _CURVE)
+
+
+def _morton(tree: RegionTree, values: Sequence[ColumnValues]) -> Column:
+    """A row's place on the curve of its region: the bits of its place in each column, interleaved.
+
+    Columns whose values are no numbers in Spark (text, UUIDs) take no part.
+    """
+    numeric = [i for i, column in enumerate(tree.columns) if column.type not in ("string", "uuid")]
+    if not numeric:
+        return f.lit(0)
+    bits = min(_CURVE_BITS // len(numeric), 10)
+    leaf = tree.route(values)
+    cells = [_cell(tree, i, values[i], leaf, bits) for i in numeric]
+    rank = f.lit(0).cast("long")
+    for bit in range(bits):
+        for place, cell in enumerate(cells):
+            taken = f.shiftright(cell, bit).bitwiseAND(f.lit(1).cast("long"))
+            rank = rank.bitwiseOR(f.shiftleft(taken, bit * len(cells) + place))
+    return rank
+
+
+def _cell(tree: RegionTree, axis: int, values: ColumnValues, leaf: Ints, bits: int) -> Column:
+    """Which of 2^bits equal parts of its region's extent in one column a row lies in; NULL and NaN in the last."""
+    column, scale = tree.columns[axis], 10.0 ** -_scale(tree.columns[axis])
+    known = ~(values.is_null | values.is_nan)
+    numbers = values.values[known].astype(np.float64) * scale
+    finite = np.isfinite(numbers)
+    low, high = np.full(len(tree), np.inf), np.full(len(tree), -np.inf)
+    np.minimum.at(low, leaf[known][finite], numbers[finite])
+    np.maximum.at(high, leaf[known][finite], numbers[finite])
+    empty = high < low
+    low, width = np.where(empty, 0.0, low), np.where(empty | (high == low), 1.0, high - low)
+    share = (_number(column) - _by_region(low)) / _by_region(width)
+    last = 2**bits - 1
+    cell = f.floor(f.greatest(f.lit(0.0), f.least(f.lit(1.0), share)) * last)
+    return f.coalesce(f.when(f.isnan(share), f.lit(last)).otherwise(cell), f.lit(last)).cast("long")
+
+
+def _number(column: IndexedColumn) -> Column:
+    """A value as a double in the unit of `harness_pipelines.layout.columns`."""
+    named = _named(column)
+    match column.type:
+        case "date":
+            return f.unix_date(named).cast("double")
+        case "timestamp" | "timestamptz":
+            return f.unix_micros(named.cast("timestamp")).cast("double")
+        case "boolean":
+            return named.cast("int").cast("double")
+        case _:
+            return named.cast("double")
+
+
+def _by_region(numbers: Sequence[int] | npt.NDArray[Any]) -> Column:
+    """One of *numbers* by the row's region."""
+    return f.element_at(f.array(*(f.lit(n) for n in np.asarray(numbers).tolist())), f.col(_REGION) + 1)
 
 
 def _comparable(column: IndexedColumn) -> Column:
@@ -120,7 +202,7 @@ def _comparable(column: IndexedColumn) -> Column:
 def _literal(column: IndexedColumn, value: Value) -> Column:
     """A cut as a literal of the type that the column has in Spark."""
     if column.type.startswith("decimal"):
-        return f.lit(Decimal(value).scaleb(-_scale(column)))
+        return f.lit(rescaled(value, _scale(column)))
     match column.type:
         case "date":
             return f.lit(_EPOCH + timedelta(days=value))

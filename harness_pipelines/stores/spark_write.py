@@ -77,8 +77,11 @@ def _cut(taken: OffsetRange, offsets_max: int) -> Iterator[OffsetRange]:
         yield OffsetRange(partition=taken.partition, low=low, high=taken.low + taken.span * (i + 1) // pieces)
 
 
-def append_to_branch(frame: DataFrame, target: BranchTarget) -> None:
-    """Write *frame* to the attempt's branch, with the move in the snapshot's summary."""
+def append_to_branch(frame: DataFrame, target: BranchTarget, *, file_bytes: int | None = None) -> None:
+    """Write *frame* to the attempt's branch, with the move in the snapshot's summary.
+
+    *file_bytes*: a task's file that grows above is followed by another one; else as the view's properties say.
+    """
     move, table = target.move, target.table
     name = f"{target.catalog}.{table.spec.namespace}.{table.views[EFFECTS[move.stage].view]}.branch_{move.branch}"
     properties: Mapping[str, str] = {
@@ -88,6 +91,8 @@ def append_to_branch(frame: DataFrame, target: BranchTarget) -> None:
         RANGES: ",".join(f"{r.partition}:{r.low}-{r.high}" for r in move.ranges),
     }
     writer = frame.writeTo(name)
+    if file_bytes is not None:
+        writer = writer.option("target-file-size-bytes", str(file_bytes))
     for key, value in properties.items():
         writer = writer.option(f"snapshot-property.{key}", value)
     writer.append()

@@ -31,8 +31,7 @@ class Standing:
         if table.table_id in self._good:
             return
         self._ownership.check()
-        pointer = ledger.pointer(table, "stream")
-        highest, known = self.highest_in_lake(table, pointer), self._reconciler.highest_move(table)
+        highest, known = self.highest_in_lake(table, ledger), self._reconciler.highest_move(table)
         if highest > known:
             raise LedgerOlderThanLake(
                 f"{table.name}: the lake names move {highest}, this ledger has given numbers only up to {known}: its "
@@ -41,8 +40,12 @@ class Standing:
             )
         self._good.add(table.table_id)
 
-    def highest_in_lake(self, table: TableRow, pointer: str) -> int:
-        """The largest move number that the newest metadata files of the table name."""
-        history = LakeHistory.of(self._catalog, table, pointer)
-        with reachable(table.name, "comparing the ledger with the lake"):
-            return history.highest_move(at_least=number_of(pointer))
+    def highest_in_lake(self, table: TableRow, ledger: PostgresLedger) -> int:
+        """The largest move number that the newest metadata files of the table's views name."""
+        highest = 0
+        for view in table.views:
+            pointer = ledger.pointer(table, view)
+            history = LakeHistory.of(self._catalog, table, pointer, view=view)
+            with reachable(table.name, "comparing the ledger with the lake"):
+                highest = max(highest, history.highest_move(at_least=number_of(pointer)))
+        return highest

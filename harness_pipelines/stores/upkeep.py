@@ -24,11 +24,11 @@ from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
 from harness_pipelines.protocol.files import condemned_before
 from harness_pipelines.protocol.moves import dead_branches
 from harness_pipelines.protocol.segments import may_drop, retirable
-from harness_pipelines.protocol.versions import kept_versions, reached_versions, trim_floor
+from harness_pipelines.protocol.versions import ViewName, kept_versions, reached_versions, trim_floor
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import StagingCatalog
-from harness_pipelines.stores.ports import Segment, TableRow
+from harness_pipelines.stores.ports import Segment, TableRow, TableUnknown
 from harness_pipelines.stores.postgres import Connection, Database, LedgerBusy, sql
 
 log = structlog.get_logger(__name__)
@@ -139,7 +139,7 @@ class Upkeep:
     # -- files ----------------------------------------------------------------------------------------------
 
     def condemn(self, table: TableRow, *, dry_run: bool = False) -> list[StoredFile]:
-        """Mark the files below the stream view's location that nothing reaches now; pardon those reached again."""
+        """Mark the files below the views' folders that nothing reaches now; pardon those reached again."""
         reached = self._reached(table)
         horizon = self._horizon(table)
         loose = [f for f in self._stored(table) if owner_path(f.path) not in reached and f.modified < horizon]
@@ -185,8 +185,7 @@ class Upkeep:
             )
 
     def _reached(self, table: TableRow) -> set[str]:
-        """Every file that a readable version, a lease, an open move or the catalog's present metadata reaches."""
-        identifier = (table.spec.namespace, table.stream_view)
+        """Every file, of all views, that a readable version, a lease, an open move or the catalog reaches."""
         key = {"table_id": table.table_id}
         fresh = self.database.rows("ledger/tables", {"namespace": table.spec.namespace, "name": table.spec.name})
         retained_from: int = fresh[0]["retained_from"] if fresh else table.retained_from
@@ -196,14 +195,23 @@ class Upkeep:
         first = min([retained_from, *leased, *bases])
         versions = [rows.version(r) for r in self.database.rows("upkeep/all_versions", {**key, "first": first})]
         kept = reached_versions(versions, retained_from=retained_from, leased=leased, bases=bases)
-        metadata = {v.stream.metadata for v in kept}
-        pointer = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.stream_view}
-        current = str(self.database.rows("reads/pointer", pointer)[0]["metadata_location"])
-        reached = {current, *metadata}
-        for location in metadata:
-            reached |= self._snapshot_files(identifier, location, all_snapshots=False)
-        reached |= self._snapshot_files(identifier, current, all_snapshots=True)
+        reached: set[str] = set()
+        for name, identifier in _identifiers(table).items():
+            metadata = {v.views[name].metadata for v in kept if name in v.views}
+            current = self._pointer(table, name)
+            reached |= {current, *metadata}
+            for location in metadata:
+                reached |= self._snapshot_files(identifier, location, all_snapshots=False)
+            reached |= self._snapshot_files(identifier, current, all_snapshots=True)
         return {plain_path(path) for path in reached}
+
+    def _pointer(self, table: TableRow, view: ViewName) -> str:
+        """The metadata file that the catalog names now. Raises: TableUnknown."""
+        namespace, name = _identifiers(table)[view]
+        key = {"catalog": self.catalog.name, "namespace": namespace, "view": name}
+        if not (found := self.database.rows("reads/pointer", key)):
+            raise TableUnknown(f"{table.name}: the catalog has no view {name}; was it dropped by another engine?")
+        return str(found[0]["metadata_location"])
 
     def _snapshot_files(self, identifier: tuple[str, str], location: str, *, all_snapshots: bool) -> set[str]:
         view = self.catalog.at(identifier, location)
@@ -223,19 +231,20 @@ class Upkeep:
         return condemned_before(oldest_open=oldest, grace=timedelta(seconds=table.spec.retention.grace), now=now)
 
     def _stored(self, table: TableRow) -> Iterable[StoredFile]:
-        identifier = (table.spec.namespace, table.stream_view)
-        pointer = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.stream_view}
-        current = str(self.database.rows("reads/pointer", pointer)[0]["metadata_location"])
-        location = self.catalog.at(identifier, current).location()
-        system, root = FileSystem.from_uri(location)
-        for entry in system.get_file_info(FileSelector(root, recursive=True)):
-            if entry.type is FileType.File:
-                relative = entry.path.removeprefix(root).lstrip("/")
-                yield StoredFile(
-                    path=plain_path(f"{location}/{relative}"),
-                    bytes=entry.size,
-                    modified=entry.mtime or datetime.now(UTC),
-                )
+        """What lies below the folders of the views, those that a batch view was in before it was begun anew too."""
+        views = _identifiers(table).items()
+        folders = {self.catalog.at(identifier, self._pointer(table, name)).location() for name, identifier in views}
+        folders |= {str(row["folder"]) for row in self.database.rows("upkeep/folders", {"table_id": table.table_id})}
+        for location in sorted({plain_path(folder) for folder in folders}):
+            system, root = FileSystem.from_uri(location)
+            for entry in system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True)):
+                if entry.type is FileType.File:
+                    relative = entry.path.removeprefix(root).lstrip("/")
+                    yield StoredFile(
+                        path=plain_path(f"{location}/{relative}"),
+                        bytes=entry.size,
+                        modified=entry.mtime or datetime.now(UTC),
+                    )
 
     @staticmethod
     def _delete(path: str) -> None:
@@ -243,14 +252,17 @@ class Upkeep:
         if system.get_file_info(name).type is FileType.File:
             system.delete_file(name)
 
-    def dead_branches(self, table: TableRow) -> list[str]:
+    def dead_branches(self, table: TableRow, *, view: ViewName = "stream") -> list[str]:
         """Branches in the view's metadata whose move is closed, or that a later attempt has superseded."""
-        pointer = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.stream_view}
-        current = str(self.database.rows("reads/pointer", pointer)[0]["metadata_location"])
-        view = self.catalog.at((table.spec.namespace, table.stream_view), current)
-        named = {name: int(name.split("_")[1]) for name in view.metadata.refs if name.startswith("move_")}
+        refs = self.catalog.at(_identifiers(table)[view], self._pointer(table, view)).metadata.refs
+        named = {name: int(name.split("_")[1]) for name in refs if name.startswith("move_")}
         found = self.database.rows("upkeep/moves_by_id", {"move_ids": sorted(set(named.values()))}) if named else []
         return dead_branches(named, [(row["move_id"], row["attempt"], row["state"]) for row in found])
+
+
+def _identifiers(table: TableRow) -> dict[ViewName, tuple[str, str]]:
+    """The views of *table* as the catalog knows them."""
+    return {name: (table.spec.namespace, view) for name, view in table.views.items()}
 
 
 def plain_path(path: str) -> str:

@@ -26,6 +26,7 @@ from harness_pipelines.spec.types import iceberg_fields
 from harness_pipelines.stores.buffer import DecodedRange, Segments, SegmentWriter, with_coordinates
 from harness_pipelines.stores.catalog import StagingCatalog
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, Lake, offset_bounds
+from harness_pipelines.stores.lake_regions import live_entries
 from harness_pipelines.stores.leases import Leases
 from harness_pipelines.stores.ledger import PostgresLedger
 from harness_pipelines.stores.memory.buffer import MemorySegments, MemorySegmentWriter
@@ -224,6 +225,10 @@ class StoresRig:
         """(partition, lowest, highest offset) of each file that main of a metadata file has."""
         raise AssertionError
 
+    def paths(self, table: TableRow, metadata: str) -> set[str]:
+        """The files that main of a metadata file has."""
+        raise AssertionError
+
     def shape(self, table: TableRow) -> tuple[int, set[str]]:
         """How many snapshots the current metadata keeps, and its branches."""
         raise AssertionError
@@ -275,11 +280,17 @@ class MemoryRig(StoresRig):
                 books.ingest_positions[table.table_id, partition] = replace(at, schema_version=2)
 
     def stage_files(self, table: TableRow, branch: str, files: Files, *, move: tuple[int, int] | None) -> None:
-        made = [MemoryFile(partition=p, low=min(at), high=max(at), rows=len(at)) for p, at in files.items()]
+        made = [
+            MemoryFile(partition=p, low=min(at), high=max(at), rows=len(at), path=uuid.uuid4().hex)
+            for p, at in files.items()
+        ]
         self._lake.append_to(table, branch, made, move=move)
 
     def live(self, table: TableRow, metadata: str) -> Counter[tuple[int, int, int]]:
         return Counter((f.partition, f.low, f.high) for f in self._lake.load(table, metadata).main.files)
+
+    def paths(self, table: TableRow, metadata: str) -> set[str]:
+        return {f.path for f in self._lake.load(table, metadata).main.files}
 
     def shape(self, table: TableRow) -> tuple[int, set[str]]:
         view = self._lake.load(table, self.ledger.pointer(table, "stream"))
@@ -376,6 +387,9 @@ class RealRig(StoresRig):
             for manifest in head.manifests(view.io)
             for entry in manifest.fetch_manifest_entry(view.io, discard_deleted=True)
         )
+
+    def paths(self, table: TableRow, metadata: str) -> set[str]:
+        return {entry.data_file.file_path for entry in live_entries(self._lake.load(table, metadata))}
 
     def shape(self, table: TableRow) -> tuple[int, set[str]]:
         metadata = self._lake.load(table, self.ledger.pointer(table, "stream")).metadata

@@ -15,13 +15,15 @@ import psycopg
 import harness_pipelines as hp
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.compaction import FILES_MIN
+from harness_pipelines.stages import compact
 from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import wait_until
-from harness_pipelines_tests.rig import INGEST, TIER, ByHand, TableRig
+from harness_pipelines_tests.rig import INGEST, OTREE, TIER, ByHand, TableRig
 
-EXPIRE, OTREE = frozenset({Stage.EXPIRE}), frozenset({Stage.OTREE})
+COMPACT, EXPIRE = frozenset({Stage.COMPACT}), frozenset({Stage.EXPIRE})
 Rigs = Sequence[TableRig]
 
 
@@ -82,6 +84,19 @@ def _merged_once(rigs: Rigs) -> None:
 def _in_the_batch_view(rig: TableRig) -> bool:
     acked = rig.kafka.acked(rig.topic)
     return all(p.bounds.batch_hi == len(acked[p.partition]) for p in rig.table.positions())
+
+
+# -- compact ------------------------------------------------------------------------------------------------
+
+
+def _small_files(rigs: Rigs) -> None:
+    """As many files per partition as are worth putting together."""
+    for _ in range(FILES_MIN):
+        _tier(rigs, 5)
+
+
+def _compacted(rig: TableRig) -> bool:
+    return not compact.due(rig.table.row, rig.stores.ledger.head(rig.table.row))
 
 
 # -- expire -------------------------------------------------------------------------------------------------
@@ -185,6 +200,12 @@ DRILLS: Mapping[str, Drill] = {
         more=lambda rigs: _tier(rigs, 5),
         caught_up=_in_the_batch_view,
         spec={"views": "both", "layout": {"columns": ["n", "id"], "target_file_mb": 1}},
+    ),
+    "compact": Drill(
+        stages=COMPACT,
+        prepare=_small_files,
+        more=_small_files,
+        caught_up=_compacted,
     ),
     "expire": Drill(
         stages=EXPIRE,

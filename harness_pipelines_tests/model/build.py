@@ -13,11 +13,13 @@ from typing import NamedTuple
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import Claim, Stage, check_claim, may_take
+from harness_pipelines.protocol.files import condemned_before
 from harness_pipelines.protocol.moves import Move, MoveState, check_open, took_effect
 from harness_pipelines.protocol.reverts import Held, check_revert, fenced, plan_revert, reverted
 from harness_pipelines.protocol.versions import (
     Version,
     View,
+    ViewName,
     advance,
     check_base,
     kept_versions,
@@ -27,6 +29,7 @@ from harness_pipelines.protocol.versions import (
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GRACE, RETENTION = timedelta(minutes=10), timedelta(hours=24)
 _ALIVE, _ENDED = NOW + timedelta(minutes=1), NOW
+_MINUTES_OLD, _MINUTES_YOUNG = 20, 1  #: since a file was written
 _AGED, _SETTLED, _FRESH = NOW - timedelta(hours=30), NOW - timedelta(minutes=20), NOW - timedelta(minutes=1)
 PLANNED, COMMITTED, ABANDONED = MoveState.PLANNED.value, MoveState.COMMITTED.value, MoveState.ABANDONED.value
 Vec = tuple[int, ...]  #: an offset per partition
@@ -40,6 +43,9 @@ class ClaimRow(NamedTuple):
     alive: bool  #: the lease has not ended
 
 
+NO_RANGE = -1  #: ``lo`` and ``hi`` of a move without ranges: it moves no bound
+
+
 class MoveRow(NamedTuple):
     """A row of ``moves``; its number is its place in the table."""
 
@@ -50,6 +56,7 @@ class MoveRow(NamedTuple):
     attempt: int
     epoch: int
     effects: int = 0  #: how often it took effect
+    stage: str = "tier"
 
 
 def verdict(ask: Callable[[], object]) -> str | None:
@@ -89,14 +96,14 @@ def fenced_out(holder: int, epoch: int, row: ClaimRow) -> str | None:
 
 
 @cache
-def move(number: int, row: MoveRow, stage: Stage = Stage.TIER) -> Move:
+def move(number: int, row: MoveRow) -> Move:
     return Move(
         move_id=number,
         table_id=1,
-        stage=stage,
+        stage=Stage(row.stage),
         shard=0,
-        lo={0: row.lo},
-        hi={0: row.hi},
+        lo={} if row.lo == NO_RANGE else {0: row.lo},
+        hi={} if row.lo == NO_RANGE else {0: row.hi},
         base_version=row.base,
         schema_version=1,
         state=MoveState(row.state),
@@ -127,17 +134,22 @@ class Published(NamedTuple):
     snapshot: int
     files: Vec = ()  #: what its stream view holds: offsets, or names of files
     revert_of: int = 0
+    batch_hi: Vec = ()  #: empty, and no snapshot, in a table without a batch view
+    batch_snapshot: int = 0
+    batch_files: Vec = ()
 
 
 @cache
 def version(number: int, row: Published, committed_at: datetime = NOW) -> Version:
-    bounds = zip(row.stream_hi, row.buffer_hi, strict=True)
+    bounds = zip(row.batch_hi or (0,) * len(row.stream_hi), row.stream_hi, row.buffer_hi, strict=True)
+    batch = View(metadata=f"batch-{number}.json", snapshot=row.batch_snapshot) if row.batch_snapshot else None
     return Version(
         table_id=1,
         version=number,
         stream=View(metadata=f"{number}.json", snapshot=row.snapshot),
+        batch=batch,
         schema_version=1,
-        bounds={p: Bounds(start=0, batch_hi=0, stream_hi=s, buffer_hi=b) for p, (s, b) in enumerate(bounds)},
+        bounds={p: Bounds(start=0, batch_hi=m, stream_hi=s, buffer_hi=b) for p, (m, s, b) in enumerate(bounds)},
         move_id=None,
         committed_at=committed_at,
         revert_of=row.revert_of or None,
@@ -155,26 +167,44 @@ def versions(rows: tuple[Published, ...], settled: int = 0, aged: int = 0, first
 
 
 @cache
-def foreign(row: Published, number: int, base_snapshot: int) -> str | None:
+def foreign(row: Published, number: int, base_snapshot: int, view: ViewName = "stream") -> str | None:
     """Is the snapshot that was built on not the one that the head published?"""
-    return verdict(lambda: check_base(version(number, row), base_snapshot))
+    return verdict(lambda: check_base(version(number, row), base_snapshot, view=view))
 
 
 @cache
-def advanced(number: int, head: Published, taken: MoveRow, buffer_hi: int) -> tuple[int, int] | str:
-    """``(stream_hi, buffer_hi)`` of the version after *head*, or the refusal."""
+def following(number: int, head: Published, taken: MoveRow, buffer_hi: int) -> Published | str:
+    """The version after *head*, with its own number as its view's snapshot and no files yet; or the refusal."""
     try:
         made = advance(
             version(number, head),
             move(1, taken),
-            view=View(metadata="", snapshot=0),
+            view=View(metadata="", snapshot=number + 1),
             buffer_hi={0: buffer_hi},
             starts={0: 0},
             now=NOW,
         )
     except HarnessError as refused:
         return type(refused).__name__
-    return made.bounds[0].stream_hi, made.bounds[0].buffer_hi
+    return _published(made)
+
+
+def advanced(number: int, head: Published, taken: MoveRow, buffer_hi: int) -> tuple[int, int] | str:
+    """``(stream_hi, buffer_hi)`` of the version after *head*, or the refusal."""
+    made = following(number, head, taken, buffer_hi)
+    return made if isinstance(made, str) else (made.stream_hi[0], made.buffer_hi[0])
+
+
+def _published(made: Version) -> Published:
+    bounds = made.bounds[0]
+    return Published(
+        stream_hi=(bounds.stream_hi,),
+        buffer_hi=(bounds.buffer_hi,),
+        snapshot=made.stream.snapshot,
+        revert_of=made.revert_of or 0,
+        batch_hi=(bounds.batch_hi,),
+        batch_snapshot=made.batch.snapshot if made.batch else 0,
+    )
 
 
 @cache
@@ -193,12 +223,27 @@ def floor(rows: tuple[Published, ...], settled: int, leased: Vec = (), aged: int
     return tuple(found[p] for p in range(len(rows[0].stream_hi)))
 
 
+# -- files --------------------------------------------------------------------------------------------------
+
+
+@cache
+def may_condemn(is_old: bool, planned_before: bool, is_open: bool) -> bool:
+    """Is a file old enough to be condemned? An open move was planned a minute before its file was written."""
+    written = NOW - timedelta(minutes=_MINUTES_OLD if is_old else _MINUTES_YOUNG)
+    planned = written - timedelta(minutes=1) if planned_before else NOW
+    horizon = condemned_before(oldest_open=planned if is_open else None, grace=GRACE, now=NOW)
+    return written < horizon
+
+
+# -- reverts ------------------------------------------------------------------------------------------------
+
+
 class Revert(NamedTuple):
     """What a revert may do and does, as `protocol.reverts` says."""
 
     refused: str | None
     closes: tuple[int, ...]  #: numbers of the moves that are abandoned
-    claim: ClaimRow  #: as it is left
+    claims: tuple[ClaimRow, ...]  #: as they are left
 
 
 @cache
@@ -207,7 +252,7 @@ def revert(
     target: int,
     hot_from: int,
     moves: tuple[MoveRow, ...],
-    claim: ClaimRow,
+    claims: tuple[ClaimRow, ...],
     retained_from: int = 1,
 ) -> Revert:
     """A revert of the head to version *target*, with the buffer from *hot_from* on."""
@@ -219,26 +264,28 @@ def revert(
         Held(retained_from=retained_from, hot="buffer", hot_from={0: hot_from}),
         starts={0: 0},
         moves=[move(number, row) for number, row in enumerate(moves)],
-        claims=[_claim(*claim)],
+        claims=[_claim(*claim) for claim in claims],
     )
-    left = claim
-    if plan.claims:
-        after = fenced(plan.claims[0], now=NOW)
-        left = ClaimRow(int(after.holder), after.epoch, after.lease_until > NOW)
-    return Revert(verdict(lambda: check_revert(plan)), tuple(m.move_id for m in plan.open_moves), left)
+    left = [fenced(claim, now=NOW) for claim in plan.claims]
+    return Revert(
+        refused=verdict(lambda: check_revert(plan)),
+        closes=tuple(m.move_id for m in plan.open_moves),
+        claims=tuple(ClaimRow(int(c.holder), c.epoch, c.lease_until > NOW) for c in left),
+    )
 
 
 @cache
-def after_revert(rows: tuple[Published, ...], target: int, buffer_hi: int) -> tuple[int, int]:
-    """``(stream_hi, buffer_hi)`` of the version that a revert to *target* publishes."""
+def restoring(rows: tuple[Published, ...], target: int, buffer_hi: int) -> Published:
+    """The version that a revert to *target* publishes, with its own number as the snapshot of each view."""
     known = versions(rows)
     made = reverted(
         known[-1],
         known[target - 1],
-        views={"stream": View(metadata="", snapshot=0)},
+        views={name: View(metadata="", snapshot=len(rows) + 1) for name in known[-1].views},
         buffer_hi={0: buffer_hi},
         starts={0: 0},
         move_id=1,
         now=NOW,
     )
-    return made.bounds[0].stream_hi, made.bounds[0].buffer_hi
+    old = rows[target - 1]
+    return _published(made)._replace(files=old.files, batch_files=old.batch_files)

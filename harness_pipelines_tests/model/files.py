@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache
 from typing import NamedTuple
 
-from harness_pipelines.protocol.files import condemned_before
 from harness_pipelines.protocol.reads import Cut, cut_of_old
 from harness_pipelines.protocol.segments import HasMaxHi
 from harness_pipelines.protocol.versions import reached_versions
 from harness_pipelines_tests.model import build
-from harness_pipelines_tests.model.build import PLANNED, ClaimRow, MoveRow, Published
+from harness_pipelines_tests.model.build import PLANNED, MoveRow, Published
 from harness_pipelines_tests.model.explorer import Step
 
 Names = tuple[int, ...]
-_MINUTES_OLD, _MINUTES_YOUNG = 20, 1
 
 
 class Move(NamedTuple):
@@ -90,15 +87,6 @@ def _plan(rows: tuple[Published, ...], number: int) -> Reader:
         needs_buffer_from=bounds.stream_hi if buffered else -1,
         alive=True,
     )
-
-
-@cache
-def _may_condemn(is_old: bool, planned_before: bool, is_open: bool) -> bool:
-    """Is a file old enough to be condemned? An open move was planned a minute before its file was written."""
-    written = build.NOW - timedelta(minutes=_MINUTES_OLD if is_old else _MINUTES_YOUNG)
-    planned = written - timedelta(minutes=1) if planned_before else build.NOW
-    horizon = condemned_before(oldest_open=planned if is_open else None, grace=build.GRACE, now=build.NOW)
-    return written < horizon
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,13 +222,12 @@ class Files:
         row = MoveRow(0, s.move.hi, s.move.base, PLANNED, 1, 1) if s.move else None
         retained = 1 if "revert_to_unretained" in self.bad else s.retained_from
         moves = (row,) if row else ()
-        plan = build.revert(s.versions, target, s.dropped, moves, ClaimRow(0, 1, True), min(retained, len(s.versions)))
+        plan = build.revert(s.versions, target, s.dropped, moves, (), min(retained, len(s.versions)))
         if plan.refused:
             return
-        stream_hi, buffer_hi = build.after_revert(s.versions, target, s.buffer_hi)
-        old = s.versions[target - 1]
-        made = Published((stream_hi,), (buffer_hi,), len(s.versions) + 1, old.files, revert_of=target)
-        then = _published(s, made)._replace(move=() if plan.closes else s.move, reverts=s.reverts - 1)
+        then = _published(s, build.restoring(s.versions, target, s.buffer_hi))._replace(
+            move=() if plan.closes else s.move, reverts=s.reverts - 1
+        )
         yield Step("operator", f"revert.publish to v{target}", then)
 
     def _readers(self, s: State) -> Iterator[Step[State]]:
@@ -302,7 +289,7 @@ class Files:
         names = []
         for name in s.stored:
             mine = s.move.file == name if s.move else False
-            if name not in reached and _may_condemn(name in s.old, mine, is_open and mine):
+            if name not in reached and build.may_condemn(name in s.old, mine, is_open and mine):
                 names.append(name)
         ripe = tuple(n for n in s.ripe if n in names)
         if "deleted_without_grace" in self.bad:

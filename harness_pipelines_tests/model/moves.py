@@ -280,18 +280,16 @@ class Moves:
 
     @staticmethod
     def _plan_revert(s: State, target: int) -> build.Revert:
-        return build.revert(s.versions, target, s.floor, s.moves, s.claim)
+        return build.revert(s.versions, target, s.floor, s.moves, (s.claim,))
 
     def _reverted(self, s: State, target: int) -> State:
-        stream_hi, buffer_hi = build.after_revert(s.versions, target, s.buffer_hi)
-        rows = s.versions[target - 1].files
-        made = Published((stream_hi,), (buffer_hi,), len(s.versions) + 1, rows, revert_of=target)
+        made = build.restoring(s.versions, target, s.buffer_hi)
         plan = self._plan_revert(s, target)
         moves = tuple(m._replace(state=ABANDONED) if i in plan.closes else m for i, m in enumerate(s.moves))
-        return _pointer(s, (rows, made.snapshot))._replace(
+        return _pointer(s, (made.files, made.snapshot))._replace(
             versions=(*s.versions, made),
             moves=s.moves if "revert_leaves_moves" in self.bad else moves,
-            claim=s.claim if "revert_keeps_claims" in self.bad else plan.claim,
+            claim=s.claim if "revert_keeps_claims" in self.bad else plan.claims[0],
             revert=(),
             stopped=False,
             left=s.left._replace(reverts=s.left.reverts - 1),

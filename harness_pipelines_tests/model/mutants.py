@@ -15,8 +15,10 @@ from harness_pipelines_tests.model.ingest import Ingest
 from harness_pipelines_tests.model.ingest import Left as IngestLeft
 from harness_pipelines_tests.model.moves import Left, Moves
 from harness_pipelines_tests.model.reading import Reading
+from harness_pipelines_tests.model.views import Left as ViewsLeft
+from harness_pipelines_tests.model.views import Views
 
-AnyModel = Any  #: one of these four; each has states of its own
+AnyModel = Any  #: one of these five; each has states of its own
 FAULTS = Moves(Left(crashes=1, ends=1, lost=1), records=1, name="moves: faults")
 HALVES = Moves(Left(ends=1, failures=1), name="moves: abandoned")
 REVERTS = Moves(Left(reverts=1), name="moves: reverts")
@@ -31,11 +33,27 @@ FILES = Files(name="files: old reads")
 FILES_MOVES = Files(readers=0, name="files: open moves")
 FILES_CRASH = Files(records=1, crashes=1, readers=0, name="files: abandoned moves")
 FILES_REVERT = Files(records=1, reverts=1, readers=0, name="files: reverts")
+VIEWS = Views(ViewsLeft(ends=1), records=3, tiered=2, merged=1, name="views: two attempts")
+VIEWS_FAULTS = Views(ViewsLeft(crashes=1, ends=1, lost=1), tiered=2, merged=1, name="views: faults")
+VIEWS_CRASHES = Views(ViewsLeft(crashes=2), records=3, stages=("otree",), name="views: two crashes")
+VIEWS_BOTH = Views(ViewsLeft(), records=5, tiered=4, stages=("otree", "compact"), name="views: otree beside compact")
+VIEWS_COMPACT = Views(
+    ViewsLeft(crashes=1, ends=1), records=5, tiered=4, stages=("compact", "compact"), name="views: compaction"
+)
+VIEWS_REVERT = Views(ViewsLeft(reverts=1), stages=("otree",), name="views: reverts")
+VIEWS_REVERT_SLOW = Views(ViewsLeft(ends=1, reverts=1), tiered=2, merged=1, name="views: reverts, two workers")
+VIEWS_FOREIGN = Views(ViewsLeft(foreign=1, reverts=1), tiered=1, stages=("otree",), name="views: foreign writer")
+VIEWS_READ = Views(
+    ViewsLeft(reads=1), records=3, tiered=2, merged=1, stages=("otree",), expires=True, name="views: reads"
+)
+VIEWS_FILES = Views(ViewsLeft(), 4, 4, stages=("otree", "compact"), expires=True, name="views: files of both")
 
 #: What the suite explores; each holds without a mutant.
 SUITE: tuple[AnyModel, ...] = (
     *(FAULTS, HALVES, REVERTS, REVERTS_SLOW, PUBLISHERS, FOREIGN),
     *(SEGMENTS, SCHEMAS, READS, READS_LONG, FILES, FILES_MOVES, FILES_CRASH, FILES_REVERT),
+    *(VIEWS, VIEWS_FAULTS, VIEWS_CRASHES, VIEWS_BOTH, VIEWS_COMPACT, VIEWS_REVERT, VIEWS_REVERT_SLOW, VIEWS_FOREIGN),
+    *(VIEWS_READ, VIEWS_FILES),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -48,6 +66,12 @@ LARGE: tuple[AnyModel, ...] = (
     Ingest(IngestLeft(crashes=1, ends=1, rotations=2), records=3, name="ingest: three records"),
     Reading(ends=(2, 1), name="reading: large"),
     Files(records=1, reverts=1, name="files: large"),
+    Views(ViewsLeft(crashes=2, ends=1, lost=1), records=3, tiered=2, merged=1, name="views: faults, large"),
+    Views(ViewsLeft(crashes=1), records=5, tiered=4, stages=("otree", "compact"), name="views: beside compact, large"),
+    Views(ViewsLeft(reverts=1), records=3, tiered=1, stages=("otree",), name="views: reverts, large"),
+    Views(
+        ViewsLeft(reads=1), records=5, tiered=4, stages=("otree", "compact"), expires=True, name="views: reads, large"
+    ),
 )
 
 
@@ -65,6 +89,7 @@ class Mutant:
 
 
 INGEST, TIER, EXPIRE, REVERT = Stage.INGEST, Stage.TIER, Stage.EXPIRE, Stage.REVERT
+OTREE, COMPACT = Stage.OTREE, Stage.COMPACT
 MUTANTS: Mapping[str, Mutant] = {
     # -- ingest
     "ingest commits without a fence": Mutant(INGEST, ("unfenced",), SEGMENTS, "S5"),
@@ -103,6 +128,48 @@ MUTANTS: Mapping[str, Mutant] = {
         TIER, ("pointer_not_compared", "foreign_taken_over"), PUBLISHERS, "S7"
     ),
     "another writer's rows are taken over": Mutant(TIER, ("foreign_taken_over",), FOREIGN, "S7"),
+    "tier carries the batch view of a stale copy": Mutant(TIER, ("version_from_stale_copy",), VIEWS, "S3"),
+    # -- otree
+    "otree publishes without a fence": Mutant(OTREE, ("unfenced", "closed_move_published"), VIEWS_FAULTS, "S5"),
+    "two moves change the batch view": Mutant(OTREE, ("two_open_moves", "plan_unfenced"), VIEWS, "S8"),
+    "a merge is planned on a stale batch_hi": Mutant(OTREE, ("merge_from_stale_bound",), VIEWS, "S6"),
+    "a merge on a stale batch_hi is published": Mutant(
+        OTREE, ("merge_from_stale_bound", "range_unchecked"), VIEWS, "S19"
+    ),
+    "a merge reads the stream view from its start": Mutant(OTREE, ("merge_without_low",), VIEWS, "S19"),
+    "a merge moves its base up": Mutant(OTREE, ("retry_recomputes",), VIEWS_CRASHES, "S25"),
+    "blind retry of a merge": Mutant(
+        OTREE, ("blind_retry", "closed_move_published", "range_unchecked"), VIEWS_FAULTS, "S19"
+    ),
+    "blind retry of a relayout": Mutant(
+        OTREE, ("blind_retry", "closed_move_published", "replace_unchecked"), VIEWS_FAULTS, "S20"
+    ),
+    "a relayout does not look whether its files are live": Mutant(
+        OTREE, ("replace_unchecked", "closed_move_published", "unfenced"), VIEWS, "S20"
+    ),
+    "a relayout is published over another": Mutant(
+        OTREE,
+        ("pointer_not_compared", "foreign_taken_over", "closed_move_published", "unfenced"),
+        VIEWS,
+        "S7",
+    ),
+    "a relayout moves batch_hi": Mutant(OTREE, ("relayout_moves_bound",), VIEWS, "S20"),
+    "relayouts always come first": Mutant(OTREE, ("relayouts_first",), VIEWS_REVERT_SLOW, "L8"),
+    "otree compares its base with the stream view's": Mutant(OTREE, ("base_of_other_view",), VIEWS_FOREIGN, "S7"),
+    "rows of another writer are clustered": Mutant(OTREE, ("foreign_taken_over",), VIEWS_FOREIGN, "S7"),
+    "otree carries the stream view of a stale copy": Mutant(OTREE, ("version_from_stale_copy",), VIEWS_BOTH, "S3"),
+    # -- compact
+    "compact publishes without a fence": Mutant(COMPACT, ("unfenced", "closed_move_published"), VIEWS_COMPACT, "S5"),
+    "a compaction drops what tier appended": Mutant(COMPACT, ("replace_on_the_base",), VIEWS_COMPACT, "S20"),
+    "a compaction is published over tier": Mutant(
+        COMPACT, ("pointer_not_compared", "foreign_taken_over"), VIEWS_COMPACT, "S7"
+    ),
+    "a compaction does not look whether its files are live": Mutant(
+        COMPACT, ("replace_unchecked", "closed_move_published", "unfenced"), VIEWS_COMPACT, "S20"
+    ),
+    "compact takes what tier has only staged": Mutant(
+        COMPACT, ("branches_listed", "stream_hi_ignored"), VIEWS_COMPACT, "S37"
+    ),
     # -- expire
     "trim ignores leases": Mutant(EXPIRE, ("leases_ignored",), READS, "S10"),
     "trim decides before it has the lock": Mutant(EXPIRE, ("decided_before_lock",), READS, "S10"),
@@ -118,12 +185,20 @@ MUTANTS: Mapping[str, Mutant] = {
     "files of open moves are condemned": Mutant(EXPIRE, ("open_moves_ignored",), FILES_CRASH, "S27"),
     "files are deleted without a second look": Mutant(EXPIRE, ("deleted_without_recheck",), FILES, "S10"),
     "files are deleted when they are condemned": Mutant(EXPIRE, ("deleted_without_grace",), FILES, "S11"),
+    "expire looks at the stream view only": Mutant(EXPIRE, ("stream_view_only",), VIEWS_READ, "S10"),
+    "the files that an open merge reads are not reached": Mutant(EXPIRE, ("bases_not_reached",), VIEWS_FILES, "S10"),
+    "files of an open relayout are removed": Mutant(EXPIRE, ("open_moves_ignored",), VIEWS_READ, "S27"),
     # -- revert
     "a revert leaves moves open": Mutant(REVERT, ("revert_leaves_moves",), REVERTS, "S6"),
     "a revert leaves claims": Mutant(REVERT, ("revert_keeps_claims",), REVERTS, "S6"),
     "a revert goes below what the buffer holds": Mutant(REVERT, ("revert_below_buffer",), REVERTS, "S13"),
     "a revert looks at the buffer before its lock": Mutant(REVERT, ("revert_unchecked_lock",), REVERTS, "S13"),
     "a revert to a version that is not retained": Mutant(REVERT, ("revert_to_unretained",), FILES_REVERT, "S10"),
+    "a revert restores the stream view's pointer only": Mutant(REVERT, ("revert_one_pointer",), VIEWS_REVERT, "S19"),
+    "a revert restores stream_hi only": Mutant(REVERT, ("revert_one_bound",), VIEWS_REVERT, "S19"),
+    "a relayout is published over a revert": Mutant(
+        REVERT, ("revert_leaves_moves", "replace_unchecked"), VIEWS_REVERT, "S20"
+    ),
     # -- readers
     "a reader looks before it leases": Mutant(None, ("look_before_lease",), READS, "S10"),
     "a reader takes no trim lock": Mutant(None, ("reader_without_lock",), READS, "S10"),
@@ -132,5 +207,8 @@ MUTANTS: Mapping[str, Mutant] = {
     "a tier is not limited by the bounds": Mutant(None, ("tiers_unbounded",), READS, "S2"),
     "a read does not check its lease, a missing segment is empty": Mutant(
         None, ("lease_unchecked", "missing_is_empty"), READS, "S2"
+    ),
+    "batch_hi comes from another version than the batch pointer": Mutant(
+        None, ("bounds_read_apart",), VIEWS_READ, "S2"
     ),
 }

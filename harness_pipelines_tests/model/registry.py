@@ -19,6 +19,14 @@ STEPS: Mapping[Stage, tuple[str, ...]] = {
         *("tier.take_claim", "tier.find", "tier.choose", "tier.plan", "tier.take_attempt", "tier.stage", "tier.build"),
         *("tier.lock", "tier.fence", "tier.commit", "tier.resolve", "tier.close", "tier.release"),
     ),
+    Stage.OTREE: (
+        *("otree.take_claim", "otree.choose", "otree.plan", "otree.take_attempt", "otree.stage", "otree.build"),
+        *("otree.publish", "otree.resolve", "otree.close", "otree.release"),
+    ),
+    Stage.COMPACT: (
+        *("compact.take_claim", "compact.choose", "compact.plan", "compact.take_attempt", "compact.stage"),
+        *("compact.build", "compact.publish", "compact.close", "compact.release"),
+    ),
     Stage.EXPIRE: (
         *("expire.lock", "expire.delete_leases", "expire.retire", "expire.drop", "expire.trim", "expire.drop_branches"),
         *("expire.look_reached", "expire.condemn", "expire.recheck", "expire.delete", "expire.abandon"),
@@ -30,6 +38,8 @@ STEPS: Mapping[Stage, tuple[str, ...]] = {
 FSCK_RULES: Mapping[Stage, tuple[str, ...]] = {
     Stage.INGEST: ("S1", "S6", "S13", "S22"),
     Stage.TIER: ("S3", "S7", "S8", "S9", "S37"),
+    Stage.OTREE: ("S8", "S9", "S19"),
+    Stage.COMPACT: ("S9", "S37"),
     Stage.EXPIRE: ("S10", "S11"),
     Stage.REVERT: ("S3", "S34"),
 }

@@ -71,7 +71,7 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., Any], AnyModel, str]] = {
         "S10",
     ),
     "condemned_before ignores open moves": (
-        files,
+        build,
         "condemned_before",
         lambda *, oldest_open, grace, now: now - grace,
         mutants.FILES_CRASH,

@@ -72,7 +72,7 @@ class Show:
         from rich.text import Text
 
         head = Text(moment.line(), style="bold")
-        self._live.update(Group(head, *render.bars(moment.spans), render.legend()), refresh=True)
+        self._live.update(Group(head, *render.bars(moment.spans), render.legend(moment.spans)), refresh=True)
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:

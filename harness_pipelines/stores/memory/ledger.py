@@ -159,6 +159,7 @@ class MemoryLedger:
                 state=MoveState.PLANNED,
                 attempt=1,
                 epoch=claim.epoch,
+                parts=tuple(draft.parts),
             )
             books.moves[move.move_id] = MoveEntry(
                 move=move, trigger=draft.trigger, run_id=draft.run_id, planned_at=self.state.now()
@@ -290,6 +291,7 @@ class MemoryLedger:
             )
             books.pointers[pointer] = swap.new.metadata
             for taken in move.ranges:
+                assert effect.bound is not None, "advance refuses ranges where there is no bound"
                 moved = replace(lake[taken.partition], **{effect.bound: taken.high})
                 books.lake_positions[table.table_id, taken.partition] = moved
             books.versions[table.table_id] += (following,)

@@ -25,8 +25,17 @@ FULL JOIN (SELECT * FROM harness.ingest_positions WHERE table_id = %(table_id)s)
 ORDER BY partition
 
 -- name: versions
-SELECT version, stream_metadata, stream_snapshot, schema_version, bounds, revert_of, move_id, committed_at
+SELECT version, stream_metadata, stream_snapshot, batch_metadata, batch_snapshot, layout, schema_version, bounds,
+       revert_of, move_id, committed_at
 FROM harness.versions WHERE table_id = %(table_id)s ORDER BY version
+
+-- name: layouts
+-- Those that a retained version names.
+SELECT version, tree, digest, clustered FROM harness.layouts l
+WHERE table_id = %(table_id)s AND EXISTS (
+    SELECT FROM harness.versions v JOIN harness.tables t USING (table_id)
+    WHERE v.table_id = l.table_id AND v.layout = l.version AND v.version >= t.retained_from)
+ORDER BY version
 
 -- name: moves
 SELECT move_id, stage, shard, lo, hi, base_version, schema_version, state, attempt, epoch, trigger, rows, error,

@@ -98,10 +98,10 @@ SELECT %(table_id)s, outbox_seq, %(event)s, %(payload)s FROM next
 
 -- name: insert_move
 INSERT INTO harness.moves
-    (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, run_id, parent_move, rows,
-     committed_at)
+    (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, run_id, parent_move, parts,
+     rows, committed_at)
 VALUES (%(table_id)s, %(stage)s, %(shard)s, %(lo)s, %(hi)s, %(base_version)s, %(schema_version)s, %(state)s, %(epoch)s,
-        %(trigger)s, %(run_id)s, %(parent_move)s, %(rows)s,
+        %(trigger)s, %(run_id)s, %(parent_move)s, %(parts)s, %(rows)s,
         CASE WHEN %(state)s = 'COMMITTED' THEN clock_timestamp() END)
 RETURNING *
 

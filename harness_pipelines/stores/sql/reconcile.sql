@@ -53,6 +53,9 @@ INSERT INTO harness.lake_positions AS l (table_id, partition, start, stream_hi, 
 VALUES (%(table_id)s, %(partition)s, %(start)s, %(stream_hi)s, %(start)s, %(start)s)
 ON CONFLICT (table_id, partition) DO UPDATE SET stream_hi = greatest(l.stream_hi, excluded.stream_hi)
 
+-- name: set_batch_hi
+UPDATE harness.lake_positions SET batch_hi = %(batch_hi)s WHERE table_id = %(table_id)s AND partition = %(partition)s
+
 -- name: set_buffer_hi
 INSERT INTO harness.ingest_positions AS i (table_id, partition, start, buffer_hi, schema_version)
 VALUES (%(table_id)s, %(partition)s, %(start)s, %(buffer_hi)s, %(schema_version)s)

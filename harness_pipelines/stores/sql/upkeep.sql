@@ -33,6 +33,11 @@ WHERE m.table_id = %(table_id)s AND m.state = 'PLANNED' AND m.planned_at < clock
     SELECT FROM harness.claims c WHERE c.table_id = m.table_id AND c.stage = m.stage AND c.shard = m.shard
       AND c.lease_until > clock_timestamp() - interval '1 hour')
 
+-- name: folders
+-- Where the batch view is and was: reconcile begins one that cannot go on in a folder of its own.
+SELECT DISTINCT split_part(batch_metadata, '/metadata/', 1) AS folder FROM harness.versions
+WHERE table_id = %(table_id)s AND batch_metadata IS NOT NULL
+
 -- name: condemn
 INSERT INTO harness.condemned_files (table_id, path, bytes) VALUES (%(table_id)s, %(path)s, %(bytes)s)
 ON CONFLICT DO NOTHING

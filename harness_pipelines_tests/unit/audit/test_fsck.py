@@ -14,6 +14,7 @@ import pytest
 from harness_pipelines.audit import fsck as module
 from harness_pipelines.audit import fsck_buffer, fsck_lake, fsck_ledger, fsck_log
 from harness_pipelines.audit.fsck_rules import RULES, Found, LogSeen, Look, Rule, rule, spelled
+from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.books import Books, Buffered, Cut, MoveRow, PositionRow, SegmentRow, VersionRow
 from harness_pipelines.stores.lake_look import FileSeen, ManifestSeen, MetadataSeen, SnapshotSeen, Unreadable
@@ -47,8 +48,7 @@ def move(move_id, low, high, **changes):
 def version(number, stream_hi, *, move_id=None, revert_of=None, buffer_hi=30):
     return VersionRow(
         version=number,
-        metadata=f"file:///t/metadata/{number}.json",
-        snapshot=100 + number,
+        stream=View(metadata=f"file:///t/metadata/{number}.json", snapshot=100 + number),
         schema_version=1,
         bounds={0: Cut(start=0, batch_hi=0, stream_hi=stream_hi, buffer_hi=buffer_hi)},
         revert_of=revert_of,
@@ -77,7 +77,7 @@ def books(**changes) -> Books:
         table_id=1,
         name="shop.orders",
         namespace="shop",
-        view="orders__stream",
+        views={"stream": "orders__stream"},
         spec=TableSpec(table="shop.orders", columns={"id": "long"}),
         cluster_id="c",
         topic="orders",
@@ -86,10 +86,11 @@ def books(**changes) -> Books:
         retained_from=1,
         stopped=None,
         now=NOW,
-        pointer="file:///t/metadata/3.json",
+        pointers={"stream": "file:///t/metadata/3.json"},
         positions={0: position()},
         versions=[version(1, 0, buffer_hi=0), version(2, 10, move_id=11), version(3, 20, move_id=12)],
         moves=[move(10, 0, 30, stage="ingest"), move(11, 0, 10), move(12, 10, 20)],
+        layouts=[],
         schemas=[1],
         segments=[],
         claims={("tier", 0): {"epoch": 1, "alive": True}, ("ingest", 0): {"epoch": 1, "alive": True}},
@@ -122,12 +123,12 @@ def surveyed(files, *, summary=None, damaged=None) -> Survey:
 
 
 def details(check, look_books=None, *, survey=None, log=None, trouble=None):
-    look = Look(books=look_books or books(), survey=survey, log=log, log_trouble=trouble)
+    look = Look(books=look_books or books(), surveys=survey and {"stream": survey}, log=log, log_trouble=trouble)
     return [found.detail for found in check(look)]
 
 
 def hints(check, look_books):
-    return [f.detail for f in check(Look(books=look_books, survey=None, log=None)) if f.hint]
+    return [f.detail for f in check(Look(books=look_books, surveys=None, log=None)) if f.hint]
 
 
 # -- the registry -------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def test_every_rule_names_an_invariant_of_the_design_and_says_it_once():
 
 
 def test_a_sound_ledger_breaks_no_rule():
-    look = Look(books=books(), survey=None, log=None)
+    look = Look(books=books(), surveys=None, log=None)
 
     assert [(r.invariant, found) for r in RULES if not r.needs for found in r.check(look)] == []
 
@@ -172,7 +173,7 @@ def test_what_a_revert_undid_does_not_count_and_its_range_may_be_moved_again():
     sound = books(versions=reverted, moves=moves)
     assert details(fsck_ledger.moves_tile, sound) == []
     assert details(fsck_ledger.bounds_only_rise, sound) == []
-    assert [m.move_id for m in Look(books=sound, survey=None, log=None).tier_moves] == [11, 14]
+    assert [m.move_id for m in Look(books=sound, surveys=None, log=None).tier_moves] == [11, 14]
 
     assert details(fsck_ledger.undone_moves_are_marked, sound) == []
     wrong = [replace(moves[1], undone_by=13), replace(moves[2], undone_by=None), *moves[3:]]
@@ -324,8 +325,9 @@ def test_a_head_whose_manifest_is_gone_is_not_counted():
 
 def test_other_engines_may_not_be_allowed_to_remove_files():
     assert details(fsck_lake.nobody_else_removes, survey=surveyed(())) == [
-        "the view's property gc.enabled is not set: other engines may remove files",
-        "the view's property write.metadata.delete-after-commit.enabled is not set: other engines may remove files",
+        "the stream view's property gc.enabled is not set: other engines may remove files",
+        "the stream view's property write.metadata.delete-after-commit.enabled is not set: other engines may remove "
+        "files",
     ]
 
 
@@ -344,13 +346,13 @@ def test_other_engines_may_not_be_allowed_to_remove_files():
 def test_the_log_must_have_what_was_not_read(low, end, text, hint):
     identity = TopicIdentity(cluster_id="c", topic="orders", topic_id="t", partitions=(0,))
     log = LogSeen(identity=identity, marks={0: Watermark(low, end)})
-    found = list(fsck_log.log_has_the_rest(Look(books=books(), survey=None, log=log)))
+    found = list(fsck_log.log_has_the_rest(Look(books=books(), surveys=None, log=log)))
 
     assert [(text in f.detail, f.hint) for f in found] == ([] if text is None else [(True, hint)])
 
 
 def test_a_table_that_was_stopped_by_its_log_kept_the_invariant():
-    look = Look(books=books(stopped="recreated"), survey=None, log=None, log_trouble="the topic is another one")
+    look = Look(books=books(stopped="recreated"), surveys=None, log=None, log_trouble="the topic is another one")
 
     assert [f.hint for f in fsck_log.log_has_the_rest(look)] == [True]
 
@@ -372,7 +374,7 @@ def test_only_what_two_looks_saw_is_reported(monkeypatch, second, reported):
             subjects = next(seen)
             only = Rule(invariant="S1", title="t", check=lambda _: [Found(subject=s, detail=s) for s in subjects])
             module.RULES[:] = [only]
-            return Look(books=books(), survey=None, log=None)
+            return Look(books=books(), surveys=None, log=None)
 
     report = module.Report()
     module._check(Looks(), "shop.orders", report)  # type: ignore[arg-type]
@@ -388,7 +390,7 @@ def test_a_rule_says_what_it_could_not_do_without():
         def check(_look):
             return []
 
-        assert RULES[-1].missing(Look(books=books(), survey=None, log=None)) == "lake"
-        assert RULES[-1].missing(Look(books=books(), survey=surveyed(()), log=None)) is None
+        assert RULES[-1].missing(Look(books=books(), surveys=None, log=None)) == "lake"
+        assert RULES[-1].missing(Look(books=books(), surveys={"stream": surveyed(())}, log=None)) is None
     finally:
         RULES[:] = before

@@ -31,6 +31,28 @@ def test_bars_of_partitions_share_one_scale():
     assert second == "  1 ██▓▓     25 | 25 | ?"
 
 
+def test_a_table_with_a_batch_view_has_four_parts_with_a_mark_each():
+    bounds = Bounds(start=0, batch_hi=40, stream_hi=60, buffer_hi=70)
+    spans = render.spans_of([PartitionStatus(partition=0, bounds=bounds, trim_floor=0)], {0: 80})
+
+    [line] = (line.plain for line in render.bars(spans, width=8))
+
+    assert line == "  0 ▚▚▚▚██▓░ 40 | 20 | 10 | 10"
+    assert render.legend(spans).plain.split() == ["▚", "batch", "█", "stream", "▓", "buffer", "░", "tail"]
+
+
+def test_a_batch_view_is_shown_from_its_first_rows_on_or_where_it_is_told_of():
+    bounds = Bounds(start=0, batch_hi=0, stream_hi=60, buffer_hi=70)
+    positions = [PartitionStatus(partition=0, bounds=bounds, trim_floor=0)]
+
+    assert render.numbers(render.spans_of(positions, {})[0]) == "60 | 10 | ?"
+    assert render.numbers(render.spans_of(positions, {}, batch=True)[0]) == "0 | 60 | 10 | ?"
+
+
+def test_the_legend_of_tables_without_a_batch_view_is_as_it_was():
+    assert render.legend().plain.split() == ["█", "lake", "▓", "buffer", "░", "tail"]
+
+
 def test_spans_come_from_the_bounds_and_an_unknown_end_stays_unknown():
     bounds = Bounds(start=10, batch_hi=10, stream_hi=30, buffer_hi=35)
     positions = [PartitionStatus(partition=p, bounds=bounds, trim_floor=10) for p in (0, 1)]

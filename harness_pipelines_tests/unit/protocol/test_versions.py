@@ -37,11 +37,11 @@ def version(number: int, bounds: dict[int, Bounds], *, age: timedelta = timedelt
     )
 
 
-def move(lo: dict[int, int], hi: dict[int, int]) -> Move:
+def move(lo: dict[int, int], hi: dict[int, int], *, stage: Stage = Stage.TIER) -> Move:
     return Move(
         move_id=9,
         table_id=1,
-        stage=Stage.TIER,
+        stage=stage,
         shard=0,
         lo=lo,
         hi=hi,
@@ -121,6 +121,28 @@ def test_the_next_version_changes_the_columns_of_its_move_alone(history):
     assert (following.version, following.stream, following.move_id) == (head.version + 1, new, 9)
     assert following.buffer_hi == ends
     assert following.stream_hi == {**head.stream_hi, some: planned.hi[some]}
+
+
+@given(histories())
+def test_a_compaction_changes_the_stream_view_and_no_bound_but_that_of_the_buffer(history):
+    head = history[-1]
+    new = View(metadata="new", snapshot=77)
+    ends = {p: b.buffer_hi + 1 for p, b in head.bounds.items()}
+    compaction = move({}, {}, stage=Stage.COMPACT)
+
+    following = advance(head, compaction, view=new, buffer_hi=ends, starts=dict.fromkeys(ends, 0), now=NOW)
+
+    assert (following.stream, following.batch, following.stream_hi) == (new, head.batch, head.stream_hi)
+    assert following.buffer_hi == ends
+    with pytest.raises(BoundaryGap):
+        advance(
+            head,
+            move({0: 0}, {0: 1}, stage=Stage.COMPACT),
+            view=new,
+            buffer_hi=ends,
+            starts=dict.fromkeys(ends, 0),
+            now=NOW,
+        )
 
 
 def test_a_partition_that_the_head_does_not_know_begins_at_its_start():

@@ -9,6 +9,20 @@ CREATE TABLE harness.layouts (
     PRIMARY KEY (table_id, version)
 );
 ALTER TABLE harness.versions ADD COLUMN layout bigint;
+-- What people asked to have written anew. Which files that still is, the files themselves tell.
+CREATE TABLE harness.reclusters (
+    request      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    table_id     integer NOT NULL REFERENCES harness.tables ON DELETE CASCADE,
+    paths        jsonb NOT NULL,                -- parts of the region tree, '' being all of it
+    upto         bigint NOT NULL,               -- data sequence number of the newest file that is meant
+    rebuild      boolean NOT NULL,              -- clustered files too
+    requested_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ended_at     timestamptz
+);
+CREATE INDEX open_reclusters ON harness.reclusters (table_id) WHERE ended_at IS NULL;
+GRANT SELECT ON harness.reclusters TO harness_reader;
+GRANT INSERT, UPDATE ON harness.reclusters TO harness_worker;
+ALTER TABLE harness.moves ADD COLUMN parts jsonb NOT NULL DEFAULT '[]'; -- of the tree, for a move that answers a request
 GRANT SELECT ON harness.layouts TO harness_reader;
 GRANT INSERT ON harness.layouts TO harness_worker;
 ALTER TABLE harness.moves DROP CONSTRAINT moves_stage_check;

@@ -1,0 +1,103 @@
+"""The batch view of a ledger that was lost or set back: it is derived, so it is taken over only where that is plain.
+
+Its newest state goes on if it reaches no further than the stream view does and all its files are there. Else an empty
+one is begun in a folder of its own and otree merges again; expire removes what was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness_pipelines.protocol.bounds import Vector, covers
+from harness_pipelines.protocol.versions import View
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stores.catalog import STARTS, TOPIC, MetadataMissing, vector_text
+from harness_pipelines.stores.history import (
+    LakeHistory,
+    LakeHistoryMissing,
+    LakeState,
+    MetadataFile,
+    number_of,
+    view_locations,
+)
+from harness_pipelines.stores.lake import reached_by
+from harness_pipelines.stores.ports import TableRow, view_names
+from harness_pipelines.stores.reconcile import NewBatch
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlan:
+    """What the next version has for a batch view in place of what the catalog names."""
+
+    pointer: str  #: what the catalog names now
+    view: View | None  #: a state of the lake; None: an empty view is begun
+    batch_hi: Vector = field(default_factory=dict)
+
+    @property
+    def act(self) -> str:
+        if self.view is None:
+            return "begin the batch view anew: otree merges again what the stream view has"
+        return f"take over the batch view of {self.view.metadata}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"adopted": self.view and self.view.metadata, "batch_hi": {str(p): o for p, o in self.batch_hi.items()}}
+
+
+def plan_batch(stores: Stores, table: TableRow, stream_hi: Vector, *, kept: Vector | None = None) -> BatchPlan | None:
+    """What becomes of the batch view of *table*, whose stream view reaches to *stream_hi*.
+
+    ``None`` if nothing does: there is none, or the one that the catalog names is whole and reaches to *kept*.
+    """
+    if "batch" not in table.views:
+        return None
+    pointer = stores.tables.pointer(table, "batch")
+    history = LakeHistory.of(stores.catalog, table, pointer, view="batch")
+    if kept is not None and _is_whole(history, pointer, kept):
+        return None
+    state = _newest(history, stream_hi)
+    if state is None:
+        return BatchPlan(pointer=pointer, view=None)
+    return BatchPlan(pointer=pointer, view=state.head, batch_hi=reached_by(state.view))
+
+
+def made(stores: Stores, table: TableRow, plan: BatchPlan) -> NewBatch:
+    """What *plan* names; an empty view is written now, and nobody sees it until it is published. Raises: LakeAway."""
+    if plan.view is not None:
+        return NewBatch(pointer=plan.pointer, view=plan.view, batch_hi=plan.batch_hi, keeps_layout=True)
+    starts = {p.partition: p.bounds.start for p in stores.tables.positions(table)}
+    origin = {TOPIC: f"{table.identity.cluster_id}/{table.identity.topic_id}", STARTS: vector_text(starts)}
+    empty = stores.lake.make_batch_view(table.spec, table.fields, origin=origin)
+    return NewBatch(pointer=plan.pointer, view=empty, batch_hi={}, keeps_layout=False)
+
+
+def left_behind(stores: Stores, spec: TableSpec, stream_hi: Vector) -> View | None:
+    """The newest state of a batch view that a lost ledger left in the warehouse, if it can be taken over."""
+    view = view_names(spec)["batch"]
+    found = []
+    for place in view_locations(stores.warehouse, namespace=spec.namespace, view=view):
+        state = _newest(LakeHistory(stores.catalog, (spec.namespace, view), place), stream_hi)
+        if state is not None and state.view.metadata.properties.get("harness.table") == spec.table:
+            found.append((state.view.metadata.last_updated_ms, place, state.head))
+    return max(found, key=lambda one: one[:2])[2] if found else None
+
+
+def _is_whole(history: LakeHistory, pointer: str, reaches: Vector) -> bool:
+    try:
+        state = history.read(MetadataFile(number=number_of(pointer), path=pointer))
+    except MetadataMissing:
+        return False
+    told = reached_by(state.view)
+    return not state.gone and not state.strangers and all(told.get(p, o) == o for p, o in reaches.items())
+
+
+def _newest(history: LakeHistory, stream_hi: Vector) -> LakeState | None:
+    """The newest state that is whole, unless it reaches further than *stream_hi*."""
+    try:
+        state = history.newest()
+    except LakeHistoryMissing:
+        return None
+    return state if covers(stream_hi, reached_by(state.view)) else None

@@ -1,0 +1,181 @@
+"""Which small files of the stream view become fewer, larger ones, and what may stand for them.
+
+Only neighbours by offset are put together, so that files stay in offset order. A run is written anew only if none of
+its files holds more than half of its bytes: with each rewrite the file of a byte becomes at least twice as large, so a
+byte is written anew about log2(target / first size) times at most, however small the files are that tier adds. Idea:
+the size-tiered merges of log-structured trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.protocol.bounds import OffsetRange, Vector
+
+FILES_MIN = 4  #: a shorter run is left alone
+FILES_MAX = 1_000  #: that one move takes: Spark is told each by name
+
+
+class CompactedWrong(HarnessError):
+    """What was written does not hold the rows of the files that it should stand for; it is never published."""
+
+    recovery = Recovery.REFRESH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFile:
+    """A data file of the stream view."""
+
+    path: str
+    partition: int
+    low: int  #: the first offset in it
+    high: int  #: one above the last offset in it
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Small files of one partition that are written anew."""
+
+    files: tuple[StreamFile, ...]  #: neighbours, by offset
+    pieces: tuple[OffsetRange, ...]  #: ranges that cover theirs; each becomes one file
+
+    @property
+    def hull(self) -> OffsetRange:
+        """From the first offset in it to one above the last."""
+        return _hull(self.files)
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+
+# -- plan ---------------------------------------------------------------------------------------------------
+
+
+def plan_runs(
+    files: Iterable[StreamFile], *, stream_hi: Vector, target_bytes: int, budget_bytes: int
+) -> tuple[Run, ...]:
+    """The runs that one move writes anew, those of most files first; none when nothing is worth it.
+
+    They hold at most *budget_bytes*, but always as much as two files of *target_bytes*; no two of them overlap. Files
+    of partitions that *stream_hi* does not name, or that reach above it, are not the table's and are never touched.
+    The same files in any order give the same runs.
+    """
+    # Two targets hold at least four small files, so a large target never leaves small files for good.
+    budget = max(budget_bytes, 2 * target_bytes)
+    found = [
+        balanced
+        for neighbours in _small_neighbours(files, stream_hi, small=target_bytes / 2)
+        for chunk in _chunks(neighbours, budget)
+        for balanced in _balanced(chunk)
+    ]
+    found.sort(key=lambda run: (-len(run), run[0].partition, run[0].low))
+    chosen: list[Run] = []
+    bytes_left, files_left = budget, FILES_MAX
+    for run in found:
+        size = sum(file.bytes for file in run)
+        if size <= bytes_left and len(run) <= files_left and not any(_overlap(_hull(run), c.hull) for c in chosen):
+            chosen.append(Run(files=tuple(run), pieces=_pieces(run, target_bytes)))
+            bytes_left, files_left = bytes_left - size, files_left - len(run)
+    return tuple(chosen)
+
+
+def _small_neighbours(
+    files: Iterable[StreamFile], stream_hi: Vector, *, small: float
+) -> Iterator[Sequence[StreamFile]]:
+    """Per partition the longest runs of files below *small* bytes with no other file between them."""
+    ordered = sorted(files, key=lambda f: (f.partition, f.low, f.high, f.path))
+    for (_, is_small), run in groupby(
+        ordered, key=lambda f: (f.partition, f.bytes < small and f.high <= stream_hi.get(f.partition, -1))
+    ):
+        if is_small:
+            yield list(run)
+
+
+def _chunks(run: Sequence[StreamFile], budget_bytes: int) -> Iterator[Sequence[StreamFile]]:
+    """*run* in parts that one move can take."""
+    chunk: list[StreamFile] = []
+    size = 0
+    for file in run:
+        if chunk and (size + file.bytes > budget_bytes or len(chunk) == FILES_MAX):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(file)
+        size += file.bytes
+    yield chunk
+
+
+def _balanced(run: Sequence[StreamFile]) -> Iterator[Sequence[StreamFile]]:
+    """The parts of *run* that are long enough and in which no file holds more than half of the bytes."""
+    if len(run) < FILES_MIN:
+        return
+    largest = max(range(len(run)), key=lambda i: run[i].bytes)
+    if 2 * run[largest].bytes <= sum(file.bytes for file in run):
+        yield run
+    else:
+        yield from _balanced(run[:largest])
+        yield from _balanced(run[largest + 1 :])
+
+
+def _pieces(run: Sequence[StreamFile], target_bytes: int) -> tuple[OffsetRange, ...]:
+    """The hull of *run* cut into ranges that hold about as many bytes each."""
+    hull, total = _hull(run), sum(file.bytes for file in run)
+    count = max(1, round(total / target_bytes))
+    cuts = {hull.low, hull.high, *(_offset_at(run, total * i // count) for i in range(1, count))}
+    return tuple(OffsetRange(partition=hull.partition, low=a, high=b) for a, b in pairwise(sorted(cuts)))
+
+
+def _offset_at(run: Sequence[StreamFile], size: int) -> int:
+    """The offset below which about *size* bytes of *run* lie."""
+    for file in run:
+        if size < file.bytes:
+            return file.low + (file.high - file.low) * size // file.bytes
+        size -= file.bytes
+    return run[-1].low
+
+
+def _hull(files: Sequence[StreamFile]) -> OffsetRange:
+    low, high = min(file.low for file in files), max(file.high for file in files)
+    return OffsetRange(partition=files[0].partition, low=low, high=high)
+
+
+def _overlap(one: OffsetRange, other: OffsetRange) -> bool:
+    return one.partition == other.partition and one.low < other.high and other.low < one.high
+
+
+# -- check --------------------------------------------------------------------------------------------------
+
+
+def check_written(runs: Sequence[Run], written: Sequence[StreamFile]) -> None:
+    """*written* may stand for the files of *runs* (S20): same rows and same offsets per run, fewer files, no overlap.
+
+    Raises: CompactedWrong (REFRESH).
+    """
+    taken, left = sum(len(run.files) for run in runs), list(written)
+    if len(written) >= taken:
+        raise CompactedWrong(f"{taken} files were to become fewer, {len(written)} were written; nothing was published")
+    for run in runs:
+        hull = run.hull
+        inside = [f for f in left if f.partition == hull.partition and hull.low <= f.low and f.high <= hull.high]
+        left = [f for f in left if f not in inside]
+        rows = sum(file.rows for file in inside)
+        if rows != run.rows or _hull(inside) != hull:
+            found = f"{rows} rows of {_told(_hull(inside))}" if inside else "nothing"
+            raise CompactedWrong(
+                f"{run.rows} rows of {_told(hull)} were to be written anew, {found} was written; nothing was published"
+            )
+    if left:
+        raise CompactedWrong(f"{left[0].path} holds rows that were not to be written anew; nothing was published")
+    ordered = sorted(written, key=lambda f: (f.partition, f.low))
+    for one, following in pairwise(ordered):
+        if one.partition == following.partition and following.low < one.high:
+            raise CompactedWrong(f"{one.path} and {following.path} overlap; nothing was published")
+
+
+def _told(hull: OffsetRange) -> str:
+    return f"partition {hull.partition} [{hull.low}, {hull.high})"

@@ -1,0 +1,154 @@
+"""Compact: small files of the stream view become fewer of the target size; offset order, rows and bounds stay.
+
+plan: find neighbours that are small. stage: Spark writes their rows anew, in offset order, to the attempt's branch.
+publish: the boundary commit, in which the new files stand for the old ones (operation `replace`, which readers that
+follow the view pass over). What tier appends meanwhile stays: the replace is made on the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from harness_pipelines.protocol.bounds import Vector
+from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.compaction import Run, check_written, plan_runs
+from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.versions import Version
+from harness_pipelines.stages.moving import Moving, Pointless, make_branch
+from harness_pipelines.stores.lake import Staged
+from harness_pipelines.stores.lake_runs import stream_files, written_files
+from harness_pipelines.stores.ports import Boundary, MoveDraft, Swap, TableRow
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+log = structlog.get_logger(__name__)
+BUDGET_BYTES = 2 * 2**30  #: of files that one move reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What one attempt staged."""
+
+    staged: Staged
+    removed: tuple[str, ...]  #: the files that it stands for
+
+
+def trigger(stores: Stores, table: TableRow, *, judged: str | None = None) -> str | None:
+    """Why compact should move now: ``recovery`` of an open move, or ``files``; ``None`` if it need not.
+
+    *judged* is a metadata file of the stream view in which nothing was worth it.
+    """
+    if stores.tables.open_move(table, Stage.COMPACT, shard=0) is not None:
+        return "recovery"
+    head = stores.tables.head(table)
+    if head.stream.metadata == judged:
+        return None
+    return "files" if due(table, head) else None
+
+
+def compact_once(
+    stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None
+) -> Version | None:
+    """Write small files anew, finishing an open move first; ``None`` when nothing is worth it.
+
+    Raises: MoveStuck, FencedOut (NEVER); TryAgain when Spark or a store is away.
+    """
+    return Moving(stores, table, _Compact(stores, table)).once(claim, trigger=trigger, run_id=run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compact:
+    stores: Stores
+    table: TableRow
+    name: Stage = Stage.COMPACT
+
+    def plan(self, claim: Claim, *, trigger: str, run_id: str | None, below: Vector | None = None) -> Move | None:
+        return plan(self.stores, self.table, claim, trigger=trigger, run_id=run_id)
+
+    def stage(self, move: Move) -> Attempt:
+        return stage(self.stores, self.table, move)
+
+    def publish(self, claim: Claim, move: Move, attempt: Attempt) -> Version:
+        return publish(self.stores, self.table, claim, move, attempt)
+
+
+# -- plan ---------------------------------------------------------------------------------------------------
+
+
+def plan(stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None) -> Move | None:
+    """Record a move without ranges when files of the head are small: which, follows from its base version."""
+    head = stores.ledger.head(table)
+    if not due(table, head):
+        return None
+    draft = MoveDraft(
+        stage=Stage.COMPACT,
+        shard=claim.shard,
+        lo={},
+        hi={},
+        base_version=head.version,
+        schema_version=table.schema_version,
+        trigger=trigger,
+        run_id=run_id,
+    )
+    return stores.ledger.plan_move(claim, draft)
+
+
+def due(table: TableRow, version: Version) -> tuple[Run, ...]:
+    """The small files of *version* that one move writes anew, and into which files. Raises: LakeAway."""
+    return plan_runs(
+        stream_files(table, version.stream.metadata),
+        stream_hi=version.stream_hi,
+        target_bytes=_target_bytes(table),
+        budget_bytes=BUDGET_BYTES,
+    )
+
+
+def _target_bytes(table: TableRow) -> int:
+    return table.spec.layout.target_file_mb * 2**20
+
+
+# -- stage --------------------------------------------------------------------------------------------------
+
+
+def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
+    """Let Spark write the base's small files anew to the attempt's branch, and check from metadata what it wrote."""
+    from harness_pipelines.stores import spark_compact, spark_write
+
+    base = make_branch(stores, table, move)
+    runs = due(table, base)
+    if not runs:  # the target was made smaller since
+        raise Pointless(f"{table.name}: no file of version {base.version}, the base of move {move.move_id}, is small")
+    with stores.staging(table, move) as (spark, target):
+        rows = spark_compact.rows_in_pieces(spark, base.stream.metadata, runs)
+        spark_write.append_to_branch(rows, target, file_bytes=2 * _target_bytes(table))
+    staged = stores.lake.staged(table, move, rows=sum(run.rows for run in runs))
+    check_written(runs, written_files(staged.files, stores.lake.load(table, base.stream.metadata)))
+    return Attempt(staged=staged, removed=tuple(file.path for run in runs for file in run.files))
+
+
+# -- publish ------------------------------------------------------------------------------------------------
+
+
+def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: Attempt) -> Version:
+    """Let the staged files stand for the small ones: pointer, version and move in one transaction."""
+    keep = table.spec.retention.snapshots
+
+    def build(base: str) -> Swap:
+        return stores.lake.build_replace(table, move, attempt.staged, removed=attempt.removed, base=base, keep=keep)
+
+    boundary = Boundary(claim=claim, move=move, rows=attempt.staged.rows, bytes=attempt.staged.bytes)
+    published = stores.ledger.publish(table, boundary, build)
+    log.info(
+        "compact.published",
+        table=table.name,
+        version=published.version,
+        rows=boundary.rows,
+        files=len(attempt.staged.files),
+        removed=len(attempt.removed),
+        move=move.move_id,
+    )
+    return published

@@ -1,0 +1,45 @@
+"""Requests to write parts of a batch view anew, in the ledger: otree takes them up, whoever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from harness_pipelines.layout.requested import Request
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.postgres import Database, sql
+
+
+class Reclusters:
+    """The requests of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def open(self, table: TableRow) -> list[Request]:
+        """Those that are not done, oldest first."""
+        return [_request(row) for row in self.database.rows("recluster/open", {"table_id": table.table_id})]
+
+    def ask(self, table: TableRow, *, paths: tuple[str, ...], upto: int, rebuild: bool) -> Request:
+        """Record a request; an open one for the same parts is gone on with instead."""
+        with self.database.transaction() as connection:
+            key = {"table_id": table.table_id}
+            connection.execute(sql("ledger/lock_table"), key)
+            for row in connection.execute(sql("recluster/open"), key):
+                found = _request(row)
+                if (found.paths, found.rebuild) == (paths, rebuild):
+                    return found
+            wanted = {**key, "paths": Jsonb(list(paths)), "upto": upto, "rebuild": rebuild}
+            made = connection.execute(sql("recluster/ask"), wanted).fetchone()
+            assert made is not None
+            return _request(made)
+
+    def end(self, table: TableRow, request: Request) -> None:
+        """Nothing is left of *request*, or nobody wants it any more. A second call changes nothing."""
+        self.database.run("recluster/end", {"table_id": table.table_id, "request_id": request.request_id})
+
+
+def _request(row: Mapping[str, Any]) -> Request:
+    return Request(request_id=row["request_id"], paths=tuple(row["paths"]), upto=row["upto"], rebuild=row["rebuild"])

@@ -1,0 +1,12 @@
+-- name: open
+SELECT request AS request_id, paths, upto, rebuild FROM harness.reclusters
+WHERE table_id = %(table_id)s AND ended_at IS NULL ORDER BY request
+
+-- name: ask
+INSERT INTO harness.reclusters (table_id, paths, upto, rebuild)
+VALUES (%(table_id)s, %(paths)s, %(upto)s, %(rebuild)s)
+RETURNING request AS request_id, paths, upto, rebuild
+
+-- name: end
+UPDATE harness.reclusters SET ended_at = clock_timestamp()
+WHERE table_id = %(table_id)s AND request = %(request_id)s AND ended_at IS NULL

@@ -1,0 +1,325 @@
+"""Publishers of two views: tier appends to the stream view, otree merges and relays the batch view, compact replaces.
+
+The boundary commit is one step here, with everything that it checks under its locks: `moves` takes it apart. What is
+read before it (the head at plan, the base at stage, the pointer at build) may be old by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness_pipelines.protocol.bounds import Bounds, unmerged
+from harness_pipelines.protocol.compaction import StreamFile, plan_runs
+from harness_pipelines.protocol.moves import next_attempt, plan_ranges
+from harness_pipelines_tests.model import build
+from harness_pipelines_tests.model.build import ABANDONED, COMMITTED, NO_RANGE, PLANNED, ClaimRow, MoveRow, Published
+from harness_pipelines_tests.model.explorer import Step
+from harness_pipelines_tests.model.views_state import (
+    BATCH,
+    BUILT,
+    COMPACT,
+    FOREIGN,
+    HELD,
+    HOPELESS,
+    IDLE,
+    NOBODY,
+    OTREE,
+    PLANNING,
+    READY,
+    STAGED,
+    STREAM,
+    TIER,
+    UNKNOWN,
+    Names,
+    Pointer,
+    State,
+    Worker,
+    open_move,
+    place_of,
+    pointed,
+    published,
+    rows_in,
+    view_of,
+    with_files,
+    with_move,
+    with_worker,
+    written,
+)
+
+ATTEMPTS_MAX = 5  #: more than sound models ever take; keeps those of mutants finite
+RELAID = 2  #: files that one relayout rewrites: the oldest; the others stay
+_TARGET = 1_000  #: larger than any file: all are small
+
+
+@dataclass(frozen=True, slots=True)
+class Publishers:
+    """The steps of tier and of the workers of otree and compact; *bad* names what is left out or done wrong."""
+
+    records: int
+    stages: tuple[str, ...]  #: of the workers; those of one stage share its claim
+    bad: frozenset[str]
+
+    def steps(self, s: State) -> Iterator[Step[State]]:
+        yield from self._tier(s)
+        for i, worker in enumerate(s.workers):
+            for what, then in self._worker(s, i, worker):
+                yield Step(f"w{i + 1}", what, then)
+
+    # -- tier: one worker whose claim never ends, an offset per move ----------------------------------------
+
+    def _tier(self, s: State) -> Iterator[Step[State]]:
+        """In two steps only beside compaction, which could take a file that is staged but not published."""
+        low = s.head.stream_hi[0]
+        if s.tiering:
+            yield from self._tiered(s)
+        elif low < self.records and not s.stopped:
+            planned = s._replace(moves=(*s.moves, MoveRow(low, low + 1, len(s.versions), PLANNED, 1, 1)))
+            staged = written(planned, (low,))._replace(tiering=(len(s.moves), len(s.contents)))
+            if COMPACT in self.stages:
+                yield Step("tier", f"tier.stage [{low},{low + 1})", staged)
+            else:
+                yield from self._tiered(staged)
+
+    def _tiered(self, s: State) -> Iterator[Step[State]]:
+        number, file = s.tiering
+        files = (*s.pointers[STREAM].files, file)
+        for head in s.versions if "version_from_stale_copy" in self.bad else (s.head,):
+            made = self._following(s, s.moves[number], files=files, head=head)
+            if isinstance(made, Published):
+                done = with_move(published(s, made), number, _done(s.moves[number]))
+                yield Step("tier", f"tier.publish v{len(s.versions) + 1}", done._replace(tiering=()))
+
+    # -- one worker -----------------------------------------------------------------------------------------
+
+    def _worker(self, s: State, i: int, w: Worker) -> Iterator[tuple[str, State]]:
+        if w.pc != IDLE and s.left.crashes:
+            yield "crash", self._crashed(s, i, w)
+        match w.pc:
+            case "idle" if not s.stopped and build.free(self._claim(s, w)) and self._work(s, w):
+                claim = ClaimRow(i, self._claim(s, w).epoch + 1, True)
+                taken = with_worker(s, i, Worker(w.stage, HELD, claim.epoch))
+                yield f"{w.stage}.take_claim", self._with_claim(taken, w, claim)
+            case "held":
+                yield self._look(s, i, w)
+            case "planning":
+                yield self._plan(s, i, w)
+            case "ready":
+                yield self._stage(s, i, w)
+            case "staged":
+                yield self._build(s, i, w)
+            case "built":
+                yield from self._publish(s, i, w)
+            case "hopeless":
+                yield self._close(s, i, w)
+            case "unknown":
+                yield self._resolve(s, i, w)
+
+    def _claim(self, s: State, w: Worker) -> ClaimRow:
+        return s.claims[self.stages.index(w.stage)]
+
+    def _with_claim(self, s: State, w: Worker, claim: ClaimRow) -> State:
+        at = self.stages.index(w.stage)
+        return s._replace(claims=(*s.claims[:at], claim, *s.claims[at + 1 :]))
+
+    def _refused(self, s: State, i: int, w: Worker, *, unless: str) -> str | None:
+        return None if unless in self.bad else build.fenced_out(i, w.epoch, self._claim(s, w))
+
+    def _crashed(self, s: State, i: int, w: Worker) -> State:
+        """The process is gone; its lease lasts on, its files stay."""
+        claim = self._claim(s, w)
+        kept = claim._replace(holder=NOBODY) if claim.holder == i and claim.alive else claim
+        left = s.left._replace(crashes=s.left.crashes - 1)
+        return self._with_claim(with_worker(s, i, Worker(w.stage)), w, kept)._replace(left=left)
+
+    def _work(self, s: State, w: Worker) -> bool:
+        return open_move(s, w.stage) is not None or self.chosen(s, w.stage) is not None
+
+    # -- plan -----------------------------------------------------------------------------------------------
+
+    def chosen(self, s: State, stage: str) -> tuple[int, int] | None:
+        """The range that a move planned now would take, `NO_RANGE` for one without; ``None``: there is nothing to do."""
+        if stage == COMPACT:
+            return (NO_RANGE, NO_RANGE) if self._small(s, s.head) else None
+        source = s.versions[-2] if "merge_from_stale_bound" in self.bad and len(s.versions) > 1 else s.head
+        bounds = Bounds(start=0, batch_hi=source.batch_hi[0], stream_hi=s.head.stream_hi[0], buffer_hi=self.records)
+        lo, hi = plan_ranges(unmerged({0: bounds}), offsets_max=self.records)
+        if len(s.head.batch_files) >= RELAID and (not lo or self._relayout_next(s)):
+            return NO_RANGE, NO_RANGE
+        return (lo[0], hi[0]) if lo else None
+
+    def _relayout_next(self, s: State) -> bool:
+        """Merges and relayouts take turns."""
+        last = next((m for m in reversed(s.moves) if m.stage == OTREE), None)
+        return "relayouts_first" in self.bad or (last is not None and last.lo != NO_RANGE)
+
+    def _small(self, s: State, row: Published) -> Names:
+        """The small files of the stream view that one compaction writes anew."""
+        names = row.files
+        if "branches_listed" in self.bad and s.tiering:
+            names = (*names, s.tiering[1])
+        files = [
+            StreamFile(path=str(n), partition=0, low=min(o), high=max(o) + 1, rows=len(o), bytes=len(o))
+            for n in names
+            if (o := s.contents[n])
+        ]
+        high = self.records if "stream_hi_ignored" in self.bad else row.stream_hi[0]
+        runs = plan_runs(files, stream_hi={0: high}, target_bytes=_TARGET, budget_bytes=_TARGET)
+        return tuple(int(file.path) for run in runs for file in run.files)
+
+    def _look(self, s: State, i: int, w: Worker) -> tuple[str, State]:
+        """Take the next attempt of the open move, or read the head and choose what to plan."""
+        held = Worker(w.stage, HELD, w.epoch)
+        found = None if s.stopped else open_move(s, w.stage)
+        if found is not None:
+            if self._refused(s, i, w, unless="unfenced"):
+                return f"{w.stage}.take_attempt FencedOut", with_worker(s, i, Worker(w.stage))
+            row = s.moves[found]
+            if row.attempt >= ATTEMPTS_MAX:
+                return f"{w.stage}.take_attempt never", with_worker(s, i, Worker(w.stage))
+            following = next_attempt(build.move(found, row), epoch=w.epoch)
+            taken = row._replace(attempt=following.attempt, epoch=following.epoch)
+            if "retry_recomputes" in self.bad:
+                taken = taken._replace(base=len(s.versions))
+            ready = held._replace(pc=READY, move=found, mine=tuple(taken))
+            then = with_move(with_worker(s, i, ready), found, taken)
+            return f"{w.stage}.take_attempt m{found}#{taken.attempt}", then
+        chosen = None if s.stopped else self.chosen(s, w.stage)
+        if chosen is None:
+            claim = self._claim(s, w)
+            released = claim._replace(alive=False) if claim[:2] == (i, w.epoch) else claim
+            return f"{w.stage}.release", self._with_claim(with_worker(s, i, Worker(w.stage)), w, released)
+        planning = held._replace(pc=PLANNING, plan=(*chosen, len(s.versions)))
+        return f"{w.stage}.choose {_shown(*chosen)}", with_worker(s, i, planning)
+
+    def _plan(self, s: State, i: int, w: Worker) -> tuple[str, State]:
+        lo, hi, base = w.plan
+        if open_move(s, w.stage) is not None and "two_open_moves" not in self.bad:
+            return f"{w.stage}.plan MoveClosed", with_worker(s, i, Worker(w.stage, HELD, w.epoch))
+        if self._refused(s, i, w, unless="plan_unfenced"):
+            return f"{w.stage}.plan FencedOut", with_worker(s, i, Worker(w.stage))
+        row = MoveRow(lo, hi, base, PLANNED, 1, w.epoch, stage=w.stage)
+        ready = Worker(w.stage, READY, w.epoch, move=len(s.moves), mine=tuple(row))
+        then = with_worker(s, i, ready)._replace(moves=(*s.moves, row))
+        return f"{w.stage}.plan m{len(s.moves)} {_shown(lo, hi)}", then
+
+    # -- stage ----------------------------------------------------------------------------------------------
+
+    def _stage(self, s: State, i: int, w: Worker) -> tuple[str, State]:
+        """Spark reads the move's base and writes one file, which only the attempt's branch names."""
+        mine = _row(w)
+        if mine.base < s.retained_from:
+            return f"{w.stage}.stage BaseGone", with_worker(s, i, w._replace(pc=HOPELESS))
+        base = s.versions[mine.base - 1]
+        if w.stage == COMPACT:
+            removed = self._small(s, base)
+            rows = rows_in(removed, s.contents)
+        elif mine.lo == NO_RANGE:
+            removed = base.batch_files[:RELAID]
+            rows = rows_in(removed, s.contents)
+        else:
+            removed = ()
+            low = 0 if "merge_without_low" in self.bad else mine.lo
+            rows = tuple(o for o in rows_in(base.files, s.contents) if low <= o < mine.hi)
+        staged = w._replace(pc=STAGED, staged=len(s.contents), removed=removed)
+        return f"{w.stage}.stage file {len(s.contents)} {list(rows)}", with_worker(written(s, rows), i, staged)
+
+    # -- publish --------------------------------------------------------------------------------------------
+
+    def _build(self, s: State, i: int, w: Worker) -> tuple[str, State]:
+        """New metadata on the view as the catalog names it now: an append, or a replace of files that are live."""
+        at = s.pointers[place_of(w.stage)]
+        gone = [n for n in w.removed if n not in at.files]
+        if gone and "replace_unchecked" not in self.bad:
+            if build.closed(w.move, _row(w), s.moves[w.move]):
+                return f"{w.stage}.build MoveClosed", with_worker(s, i, Worker(w.stage, HELD, w.epoch))
+            return f"{w.stage}.build FilesGone", with_worker(s, i, w._replace(pc=HOPELESS))
+        live = s.versions[_row(w).base - 1] if "replace_on_the_base" in self.bad and w.removed else None
+        kept = (live.files if w.stage == COMPACT else live.batch_files) if live else at.files
+        made = (*(n for n in kept if n not in w.removed), w.staged)
+        copy = len(s.versions) if "version_from_stale_copy" in self.bad else 0
+        built = w._replace(pc=BUILT, built=at, made=made, copy=copy)
+        return f"{w.stage}.build on v{len(s.versions)}", with_worker(s, i, built)
+
+    def _publish(self, s: State, i: int, w: Worker) -> Iterator[tuple[str, State]]:
+        """The boundary commit: all its checks under its locks, and all its changes, or none."""
+        mine, place = _row(w), place_of(w.stage)
+        held = with_worker(s, i, Worker(w.stage, HELD, w.epoch))
+        if build.closed(w.move, mine, s.moves[w.move]) and "closed_move_published" not in self.bad:
+            yield f"{w.stage}.publish MoveClosed", held
+        elif s.pointers[place].snapshot != w.built.snapshot and "pointer_not_compared" not in self.bad:
+            yield (
+                f"{w.stage}.publish PointerMoved",
+                with_worker(s, i, w._replace(pc=STAGED, built=Pointer(0, ()), made=())),
+            )
+        elif self._foreign(s, w) and "foreign_taken_over" not in self.bad:
+            yield f"{w.stage}.publish ForeignCommit", held._replace(stopped=True)
+        else:
+            head = s.versions[w.copy - 1] if w.copy else s.head
+            made = self._following(s, mine, files=w.made, head=head)
+            if isinstance(made, str):
+                yield f"{w.stage}.publish {made}", held
+            elif self._refused(s, i, w, unless="unfenced"):
+                yield f"{w.stage}.publish FencedOut", with_worker(s, i, Worker(w.stage))
+            else:
+                yield from self._committed(s, i, w, made)
+
+    def _foreign(self, s: State, w: Worker) -> str | None:
+        view = "stream" if "base_of_other_view" in self.bad else view_of(w.stage)
+        return build.foreign(s.head, len(s.versions), w.built.snapshot, view)
+
+    def _following(self, s: State, mine: MoveRow, *, files: Names, head: Published) -> Published | str:
+        """The version that the move makes: *head* with only its own columns changed."""
+        number, snapshot = len(s.versions), len(s.versions) + 1
+        if "relayout_moves_bound" in self.bad and mine.stage == OTREE and mine.lo == NO_RANGE:
+            mine = mine._replace(lo=head.batch_hi[0], hi=head.stream_hi[0])
+        made = build.following(number, head, mine, self.records)
+        if isinstance(made, str) and "range_unchecked" in self.bad:
+            made = head._replace(batch_hi=(mine.hi,), batch_snapshot=snapshot, revert_of=0)
+        return made if isinstance(made, str) else with_files(made, head, snapshot=snapshot, files=files)
+
+    def _committed(self, s: State, i: int, w: Worker, made: Published) -> Iterator[tuple[str, State]]:
+        done = with_move(published(s, made), w.move, _done(s.moves[w.move]))
+        yield f"{w.stage}.publish v{len(done.versions)}", with_worker(done, i, Worker(w.stage, HELD, w.epoch))
+        if s.left.lost:
+            left = s.left._replace(lost=s.left.lost - 1)
+            unknown = w._replace(pc=UNKNOWN)
+            yield "lose_answer of a commit", with_worker(done, i, unknown)._replace(left=left)
+            yield "lose_answer of a rollback", with_worker(s, i, unknown)._replace(left=left)
+
+    def _resolve(self, s: State, i: int, w: Worker) -> tuple[str, State]:
+        """After a lost answer: the move is read under the publish's own locks."""
+        if "blind_retry" in self.bad:
+            again = w._replace(pc=STAGED, built=Pointer(0, ()), made=())
+            return f"{w.stage}.resolve blindly", with_worker(s, i, again)
+        effect = build.took(w.move, _row(w), s.moves[w.move])
+        what = f"{w.stage}.resolve {'took' if effect else 'no'} effect"
+        return what, with_worker(s, i, Worker(w.stage, HELD, w.epoch))
+
+    def _close(self, s: State, i: int, w: Worker) -> tuple[str, State]:
+        """The base or the files to be replaced are gone: the move is abandoned, and planned anew on the head."""
+        if self._refused(s, i, w, unless="close_unfenced"):
+            return f"{w.stage}.close FencedOut", with_worker(s, i, Worker(w.stage))
+        row = s.moves[w.move]
+        closed = row._replace(state=ABANDONED) if row.state == PLANNED else row
+        held = with_worker(s, i, Worker(w.stage, HELD, w.epoch))
+        return f"{w.stage}.close m{w.move} abandoned", with_move(held, w.move, closed)
+
+
+def foreign_commit(s: State) -> State:
+    """Another engine appends to the batch view: a row that is there already."""
+    appended = written(s, (0,))
+    files = (*s.pointers[BATCH].files, len(s.contents))
+    return pointed(appended, BATCH, Pointer(FOREIGN, files))
+
+
+def _done(row: MoveRow) -> MoveRow:
+    return row._replace(state=COMMITTED, effects=row.effects + 1)
+
+
+def _row(w: Worker) -> MoveRow:
+    return MoveRow(*w.mine)  # type: ignore[arg-type]
+
+
+def _shown(lo: int, hi: int) -> str:
+    return "without ranges" if lo == NO_RANGE else f"[{lo},{hi})"
