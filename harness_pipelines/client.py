@@ -172,6 +172,30 @@ class Table:
             schema = work_of(plan, Selection(columns=columns, where=where, limit=limit)).schema
             yield pa.RecordBatchReader.from_batches(schema, batches)
 
+    def sample(
+        self,
+        fraction: float,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        at: int | None = None,
+        tail: bool = False,
+    ) -> pa.Table:
+        """About *fraction* (above 0, up to 1) of the rows that `read` gives, as Arrow, in bounded memory.
+
+        A hash of the coordinate chooses them: the same rows each time, of which a smaller fraction takes some, and
+        `harness_pipelines.layout.row_hash` says which in Spark. Every row is looked at, so that this saves memory and
+        not reading. Raises: UsageError, and as `read`.
+        """
+        from harness_pipelines.layout.row_hash import threshold
+        from harness_pipelines.read.sample import COORDINATE, sampled
+
+        threshold(fraction)  # what is wrong is said before anything is read
+        shown = list(columns) if columns is not None else [column.name for column in self.spec.columns]
+        wanted = list(dict.fromkeys([*shown, *COORDINATE]))
+        with self.reader(columns=wanted, where=where, at=at, tail=tail) as batches:
+            return sampled(batches, batches.schema, fraction=fraction, columns=shown)
+
     def to_spark(
         self,
         spark: SparkSession,

@@ -102,7 +102,8 @@ def summaries_agree(look: Look) -> Iterator[Found]:
             if metadata.snapshot != pinned.snapshot or metadata.head is None:
                 yield Found(
                     f"{where} of {view.title}",
-                    f"{where} of {view.title} is snapshot {pinned.snapshot}, its metadata file has {metadata.snapshot}",
+                    f"in the {view.name} view {where} is snapshot {pinned.snapshot}, its metadata file has "
+                    f"{metadata.snapshot}",
                 )
             elif (move := moves.get(version.move_id or 0)) is not None:
                 yield from _made_by(view, version, metadata.head.summary, move)
@@ -118,9 +119,9 @@ def _made_by(view: ViewSeen, version: VersionRow, summary: Mapping[str, str], mo
 
 
 def _writes(move: MoveRow, view: ViewName) -> bool:
-    """Whether *move* made a snapshot of *view*. One that reconcile took over for the batch view stands for several."""
+    """Whether *move* made the snapshot of *view*. One that reconcile took over stands for all that was lost."""
     effects = {str(stage): effect.view for stage, effect in EFFECTS.items()}
-    return effects.get(move.stage) == view and not (view == "batch" and adopted_in(move) is not None)
+    return effects.get(move.stage) == view and adopted_in(move) is None
 
 
 def _differences(summary: Mapping[str, str], move: MoveRow) -> str:
@@ -211,7 +212,7 @@ def move_rows(look: Look) -> Iterator[Found]:
     if not _stream_known(look):
         return
     spans, moves = _spans(look.tier_moves), {m.move_id: m for m in look.tier_moves if not m.accepted}
-    compacted = any(m.stage == "compact" for m in look.moves_in_effect)
+    compacted = any(m.stage == "compact" for m in look.moves_in_effect) or bool(look.taken_over & look.lineage)
     together = _Together(moves)
     held: list[tuple[int, int]] = []  # a move, and rows of a file that has rows of it
     for file in _stream_files(look):

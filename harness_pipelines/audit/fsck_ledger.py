@@ -191,8 +191,8 @@ def version_is_its_move(look: Look) -> Iterator[Found]:
             if changed != expected:
                 yield Found(
                     f"version {after.version}, move {move.move_id}",
-                    f"version {after.version} moves {bound} by {_shown(changed)}, its {move.stage} move {move.move_id} "
-                    f"does by {_shown(expected)}",
+                    f"version {after.version} moves {bound} by {_shown(changed)}, its move {move.move_id} is "
+                    f"{_shown(expected)}",
                 )
 
 

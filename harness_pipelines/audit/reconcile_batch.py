@@ -15,13 +15,13 @@ from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.catalog import STARTS, TOPIC, MetadataMissing, vector_text
 from harness_pipelines.stores.history import (
     LakeHistory,
-    LakeHistoryMissing,
     LakeState,
     MetadataFile,
+    metadata_files,
     number_of,
     view_locations,
 )
-from harness_pipelines.stores.lake import reached_by
+from harness_pipelines.stores.lake import reachable, reached_by
 from harness_pipelines.stores.ports import TableRow, view_names
 from harness_pipelines.stores.reconcile import NewBatch
 
@@ -91,13 +91,23 @@ def _is_whole(history: LakeHistory, pointer: str, reaches: Vector) -> bool:
     except MetadataMissing:
         return False
     told = reached_by(state.view)
-    return not state.gone and not state.strangers and all(told.get(p, o) == o for p, o in reaches.items())
+    return _is_sound(state) and all(told.get(p, o) == o for p, o in reaches.items())
 
 
 def _newest(history: LakeHistory, stream_hi: Vector) -> LakeState | None:
-    """The newest state that is whole, unless it reaches further than *stream_hi*."""
-    try:
-        state = history.newest()
-    except LakeHistoryMissing:
-        return None
-    return state if covers(stream_hi, reached_by(state.view)) else None
+    """The newest state that can be read, if it is whole and reaches no further than *stream_hi*.
+
+    None that is older is looked for: what a batch view lacks is merged again at the cost of a merge.
+    """
+    with reachable(history.location, "reading the lake's metadata"):
+        for file in metadata_files(history.location):
+            try:
+                state = history.read(file)
+            except MetadataMissing:  # half written when its writer died
+                continue
+            return state if _is_sound(state) and covers(stream_hi, reached_by(state.view)) else None
+    return None
+
+
+def _is_sound(state: LakeState) -> bool:
+    return not state.gone and not state.strangers

@@ -20,7 +20,8 @@ from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stores.catalog import MetadataMissing
 from harness_pipelines.stores.errors import LogTruncated
-from harness_pipelines.stores.history import LakeHistory, LakeState, MetadataFile, number_of, present, rows_from
+from harness_pipelines.stores.history import LakeHistory, LakeState, MetadataFile, number_of, present
+from harness_pipelines.stores.lake_scan import stored_in
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import Watermark, added_partitions
 from harness_pipelines.stores.reconcile import AdoptedMove, Adoption
@@ -228,7 +229,8 @@ def _moves(stores: Stores, table: TableRow, known: _Known, state: LakeState, aft
     """The moves that the ledger lacks: of tier, and the ingest that must have come before them."""
     starts = _starts(known, state, after)
     before = {p: known.stream_hi.get(p, starts[p]) for p in after.stream_hi}
-    fresh = rows_from(state, before)
+    # Compact may have brought rows from below and above into one file.
+    fresh = {p: stored_in(state.head.metadata, {p: (low, after.stream_hi[p])}).rows for p, low in before.items()}
     made = []
     if after.unnamed:
         untold = sum(fresh.values()) - sum(m.rows for m in after.moves)

@@ -245,15 +245,12 @@ def _draw_scores(ax: Axes, seen: LayoutSeen) -> None:
     ax.set_ylim(bottom=0)
     ax.set_xlabel("version")
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    ax.set_ylabel("bytes opened per byte wanted | files per place")
+    ax.set_ylabel("smaller is better: bytes opened per byte wanted, files per place")
     share = ax.twinx()
-    share.fill_between(
-        versions, [one.score.staged_share * 100 for one in seen.history], color=STAGED, alpha=0.18, step="post"
-    )
+    share.bar(versions, [one.score.staged_share * 100 for one in seen.history], color=STAGED, alpha=0.25, width=0.6)
     share.set_ylim(0, 100)
     share.set_ylabel("staged bytes, %", color=STAGED)
     relaid = [one.version for one in seen.history if one.relaid]
     for i, version in enumerate(relaid):
         ax.axvline(version, color="#999999", lw=0.8, ls=":", label="regions written anew" if i == 0 else None)
-    ax.set_title("score, smaller is better", loc="left")
     ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncol=3, frameon=False, borderaxespad=0.2)

@@ -93,10 +93,11 @@ def _work(one: Table, plan: Reclustering) -> Reclustering:
     if begun.bytes < plan.bytes:
         note(f"{one.name}: goes on with request {begun.request.request_id}, {size(begun.bytes)} are left of it")
     before = begun.bytes
+    note(f"{one.name}: {_count(len(begun.parts), 'part')} to write anew, {size(begun.bytes)}")
     for left in run(one.harness.stores, one.row, begun.request):
         if left.bytes != before:
             before = left.bytes
-            note(f"{one.name}: {1 - left.bytes / max(begun.bytes, 1):.0%} done, {size(left.bytes)} left")
+            note(f"{one.name}: {_count(len(left.parts), 'part')} left, {size(left.bytes)}")
     return begun
 
 
@@ -124,12 +125,16 @@ def _show(plan: Reclustering, *, done: bool) -> None:
             f"{plan.table}: nothing to do, all files there are clustered (--rebuild writes them anew all the same)"
         )
         return
-    took = "" if plan.seconds is None or done else f", about {ago(plan.seconds)} at the pace of the last moves"
+    pace = "" if plan.seconds is None or done else f", about {ago(plan.seconds)} at the pace of the last moves"
     click.echo(
-        f"{plan.table}: {'wrote' if done else 'would write'} {len(plan.parts):,} parts anew: {plan.files:,} files, "
-        f"{size(plan.bytes)} read and written in {plan.moves:,} moves{took}"
+        f"{plan.table}: {'wrote' if done else 'would write'} {_count(len(plan.parts), 'part')} anew: "
+        f"{_count(plan.files, 'file')}, {size(plan.bytes)} read and written in {_count(plan.moves, 'move')}{pace}"
     )
     for part in plan.parts[:PARTS_SHOWN_MAX]:
         click.echo(f"  {part.path or ROOT}  {size(part.bytes)}, {size(part.staged_bytes)} of it not clustered")
     if len(plan.parts) > PARTS_SHOWN_MAX:
         click.echo(f"  and {len(plan.parts) - PARTS_SHOWN_MAX:,} more: --json has them all")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -34,9 +34,9 @@ def outline(files: Sequence[FileStats], columns: Sequence[IndexedColumn]) -> Cel
     edges = [_edges(files, axis, column) for axis, column in enumerate(columns)]
     cells = np.zeros((len(owner), len(columns)), dtype=np.int32)
     for axis, column in enumerate(columns):
-        spread = (step + 0.5) * _ratio(len(columns)) ** (axis + 1) % 1.0
+        spread = np.asarray((step + 0.5) * _ratio(len(columns)) ** (axis + 1) % 1.0, dtype=np.float64)
         found = _codes(column, edges[axis], [file.extents[axis] for file in files])
-        empty = np.array([(file.extents[axis].nulls or 0) / file.rows for file in files])
+        empty = np.array([(file.extents[axis].nulls or 0) / file.rows for file in files], dtype=np.float64)
         cells[:, axis] = _buckets(found[owner], empty[owner], spread, null=len(edges[axis]) + 2)
     return CellHistogram.of(columns, edges, cells, counts)
 
@@ -45,7 +45,7 @@ def _points(files: Sequence[FileStats]) -> npt.NDArray[np.int64]:
     """Per file how many points stand for its rows."""
     rows = np.array([file.rows for file in files], dtype=np.int64)
     share = np.round(rows / max(1, rows.sum()) * POINTS).astype(np.int64)
-    return np.minimum(np.clip(share, 1, POINTS_PER_FILE_MAX), np.maximum(rows, 1))
+    return np.asarray(np.minimum(np.clip(share, 1, POINTS_PER_FILE_MAX), np.maximum(rows, 1)))
 
 
 def _ratio(dimensions: int) -> float:

@@ -53,14 +53,12 @@ class Workload:
     points: tuple[ColumnValues, ...]  #: per column, existing rows
 
     @classmethod
-    def of(cls, histogram: CellHistogram, queries: Queries, *, points: int = 500) -> Workload:
-        """Shares counted and points taken from the cells of *histogram*: no more exact than its grid."""
+    def of(cls, histogram: CellHistogram, queries: Queries, *, rows: int = 2_000, points: int = 500) -> Workload:
+        """Shares and points of up to *rows* rows of *histogram*: no more exact than these and its grid."""
         low, high = queries.buckets(histogram.edges)
-        found = [
-            histogram.counts[np.all((histogram.cells >= a) & (histogram.cells <= b), axis=1)].sum()
-            for a, b in zip(low, high, strict=True)
-        ]
-        return cls(queries, np.array(found) / max(1, histogram.rows), histogram.points(histogram.sample(points)))
+        sample = histogram.sample(rows)
+        found = [np.all((sample >= a) & (sample <= b), axis=1).sum() for a, b in zip(low, high, strict=True)]
+        return cls(queries, np.array(found) / max(1, len(sample)), histogram.points(sample[:points]))
 
 
 def score(

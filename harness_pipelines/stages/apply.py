@@ -48,6 +48,11 @@ def _create(stores: Stores, spec: TableSpec, identity: TopicIdentity) -> TableRo
 
 def _check_fits(known: TableRow, wanted: TableSpec) -> None:
     """Settings may change; what rows already depend on may not."""
+    if known.spec.views == "both" and known.spec.indexed != wanted.indexed:
+        raise TableExists(
+            f"table {wanted.table} is clustered by {', '.join(known.spec.indexed)}, and its regions are cut in these "
+            "columns; nothing was changed. Leave `layout.columns` as it is, or apply the spec under another name"
+        )
     for word in ("topic", "columns", "buffer", "start", "views"):
         old, new = getattr(known.spec, word), getattr(wanted, word)
         if old != new:

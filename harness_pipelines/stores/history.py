@@ -247,14 +247,3 @@ def _extents(live: Sequence[LiveFile]) -> dict[int, Extent]:
         seen = found.get(partition, Extent(rows=0, low=low, high=last + 1))
         found[partition] = Extent(rows=seen.rows + rows, low=min(seen.low, low), high=max(seen.high, last + 1))
     return found
-
-
-def rows_from(state: LakeState, lows: Mapping[int, int]) -> dict[int, int]:
-    """Rows per partition of the live files that begin at or above *lows*; all rows of a partition it does not name."""
-    head = state.view.metadata.current_snapshot()
-    assert head is not None
-    counts: dict[int, int] = {}
-    for partition, _, rows, low, _ in _live(state.view, head):
-        if partition is not None and partition >= 0 and low >= lows.get(partition, 0):
-            counts[partition] = counts.get(partition, 0) + rows
-    return counts

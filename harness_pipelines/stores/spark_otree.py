@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SAMPLE_BITS = 31
 _REGION, _PIECE, _CURVE = "_harness_region", "_harness_piece", "_harness_curve"
-_CURVE_BITS = 30
+_CELL_BITS = 6  #: a region has some dozens of row groups at most
 Ints = npt.NDArray[np.int32]
 _EPOCH = date(1970, 1, 1)
 _WHOLE = ("boolean", "int", "long", "date", "time", "timestamp", "timestamptz")
@@ -134,33 +134,36 @@ def in_pieces(
     if len(first) - 1 < int(first[-1]):  # some region has several: its rows are dealt out
         starts, counts = _by_region(first[:-1]), _by_region(pieces)
         index = starts + f.pmod(_hash(), counts).cast("int")
-    placed = frame.withColumn(_CURVE, _morton(tree, values)).withColumn(_PIECE, index)
+    # Each step is a projection of its own: an expression that stands in the next one ten times is computed ten times.
+    cells = _cells(tree, values)
+    placed = frame.withColumns(cells).withColumn(_CURVE, _interleaved(list(cells))).withColumn(_PIECE, index)
     placed = placed.repartitionById(int(first[-1]), _PIECE)
     ordered = placed.sortWithinPartitions(_CURVE, "_kafka_partition", "_kafka_offset")
-    return ordered.drop(_PIECE, _REGION, _CURVE)
+    return ordered.drop(_PIECE, _REGION, _CURVE, *cells)
 
 
-def _morton(tree: RegionTree, values: Sequence[ColumnValues]) -> Column:
-    """A row's place on the curve of its region: the bits of its place in each column, interleaved.
+def _cells(tree: RegionTree, values: Sequence[ColumnValues]) -> dict[str, Column]:
+    """Per indexed column, by the name that it is given, which part of its region a row lies in.
 
     Columns whose values are no numbers in Spark (text, UUIDs) take no part.
     """
-    numeric = [i for i, column in enumerate(tree.columns) if column.type not in ("string", "uuid")]
-    if not numeric:
-        return f.lit(0)
-    bits = min(_CURVE_BITS // len(numeric), 10)
     leaf = tree.route(values)
-    cells = [_cell(tree, i, values[i], leaf, bits) for i in numeric]
+    numeric = [i for i, column in enumerate(tree.columns) if column.type not in ("string", "uuid")]
+    return {f"_harness_cell_{i}": _cell(tree, i, values[i], leaf) for i in numeric}
+
+
+def _interleaved(cells: Sequence[str]) -> Column:
+    """A row's place on the curve of its region: the bits of its cells, interleaved."""
     rank = f.lit(0).cast("long")
-    for bit in range(bits):
+    for bit in range(_CELL_BITS):
         for place, cell in enumerate(cells):
             taken = f.shiftright(cell, bit).bitwiseAND(f.lit(1).cast("long"))
             rank = rank.bitwiseOR(f.shiftleft(taken, bit * len(cells) + place))
     return rank
 
 
-def _cell(tree: RegionTree, axis: int, values: ColumnValues, leaf: Ints, bits: int) -> Column:
-    """Which of 2^bits equal parts of its region's extent in one column a row lies in; NULL and NaN in the last."""
+def _cell(tree: RegionTree, axis: int, values: ColumnValues, leaf: Ints) -> Column:
+    """Which of 2^_CELL_BITS equal parts of its region's extent in one column; NULL and NaN in the last."""
     column, scale = tree.columns[axis], 10.0 ** -_scale(tree.columns[axis])
     known = ~(values.is_null | values.is_nan)
     numbers = values.values[known].astype(np.float64) * scale
@@ -171,9 +174,11 @@ def _cell(tree: RegionTree, axis: int, values: ColumnValues, leaf: Ints, bits: i
     empty = high < low
     low, width = np.where(empty, 0.0, low), np.where(empty | (high == low), 1.0, high - low)
     share = (_number(column) - _by_region(low)) / _by_region(width)
-    last = 2**bits - 1
+    last = 2**_CELL_BITS - 1
     cell = f.floor(f.greatest(f.lit(0.0), f.least(f.lit(1.0), share)) * last)
-    return f.coalesce(f.when(f.isnan(share), f.lit(last)).otherwise(cell), f.lit(last)).cast("long")
+    if column.is_float:
+        cell = f.when(f.isnan(_named(column)), f.lit(last)).otherwise(cell)
+    return f.coalesce(cell, f.lit(last)).cast("long")
 
 
 def _number(column: IndexedColumn) -> Column:

@@ -20,11 +20,26 @@ STEPS: Mapping[Stage, tuple[str, ...]] = {
         *("tier.lock", "tier.fence", "tier.commit", "tier.resolve", "tier.close", "tier.release"),
     ),
     Stage.OTREE: (
-        *("otree.take_claim", "otree.choose", "otree.plan", "otree.take_attempt", "otree.stage", "otree.build"),
+        *(
+            "otree.take_claim",
+            "otree.choose",
+            "otree.plan",
+            "otree.take_attempt",
+            "otree.branch",
+            "otree.stage",
+            "otree.build",
+        ),
         *("otree.publish", "otree.resolve", "otree.close", "otree.release"),
     ),
     Stage.COMPACT: (
-        *("compact.take_claim", "compact.choose", "compact.plan", "compact.take_attempt", "compact.stage"),
+        *(
+            "compact.take_claim",
+            "compact.choose",
+            "compact.plan",
+            "compact.take_attempt",
+            "compact.branch",
+            "compact.stage",
+        ),
         *("compact.build", "compact.publish", "compact.close", "compact.release"),
     ),
     Stage.EXPIRE: (

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from harness_pipelines.protocol import reads
-from harness_pipelines.protocol.bounds import lowest
+from harness_pipelines.protocol import reads, versions
+from harness_pipelines.protocol.bounds import OffsetRange, lowest
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.reverts import reverted
 from harness_pipelines.protocol.segments import may_hold
-from harness_pipelines_tests.model import build, files, ingest, moves, mutants, reading
+from harness_pipelines.protocol.versions import EFFECTS, Effect
+from harness_pipelines_tests.model import build, files, ingest, moves, mutants, reading, views_moves, views_state
 from harness_pipelines_tests.model.explorer import explore
 from harness_pipelines_tests.model.mutants import STATES_MAX, AnyModel
 
@@ -24,9 +27,9 @@ def longer(move: Any, *, epoch: int) -> Any:
     return replace(move, attempt=move.attempt + 1, epoch=epoch, hi={0: move.hi[0] + 1})
 
 
-def skipping(bounds: Any, *, offsets_max: int) -> Any:
-    lag = {p: b for p, b in bounds.items() if b.buffer_hi > b.stream_hi}
-    return {p: b.stream_hi + 1 for p, b in lag.items()}, {p: b.buffer_hi + 1 for p, b in lag.items()}
+def skipping(lag: Any, *, offsets_max: int) -> Any:
+    behind = [r for r in lag.values() if r.span]
+    return {r.partition: r.low + 1 for r in behind}, {r.partition: r.high + 1 for r in behind}
 
 
 def floor_of_settled(versions: Any, leased: Any, *, retained: Any, grace: Any, now: Any) -> Any:
@@ -35,8 +38,17 @@ def floor_of_settled(versions: Any, leased: Any, *, retained: Any, grace: Any, n
     return lowest(v.stream_hi for v in (*(settled[-1:] or versions[:1]), *leased))
 
 
+def without_batch_hi(head: Any, target: Any, **more: Any) -> Any:
+    made = reverted(head, target, **more)
+    return replace(made, bounds={p: replace(b, batch_hi=b.start) for p, b in made.bounds.items()})
+
+
+def unmerged_from_start(bounds: Any) -> Any:
+    return {p: OffsetRange(partition=p, low=b.start, high=b.stream_hi) for p, b in bounds.items()}
+
+
 #: The rule as a module of the models names it, what it is replaced by, who finds it, and by which invariant.
-FAULTS: dict[str, tuple[Any, str, Callable[..., Any], AnyModel, str]] = {
+FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
     "check_claim refuses nobody": (build, "check_claim", passes, mutants.FAULTS, "S5"),
     "may_take allows all": (build, "may_take", lambda *_, **__: True, mutants.FAULTS, "S5"),
     "next_attempt takes more": (moves, "next_attempt", longer, mutants.HALVES, "S25"),
@@ -77,12 +89,36 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., Any], AnyModel, str]] = {
         mutants.FILES_CRASH,
         "S27",
     ),
+    "check_base refuses nothing of the batch view": (build, "check_base", passes, mutants.VIEWS_FOREIGN, "S7"),
+    "otree's moves change the stream view": (
+        versions,
+        "EFFECTS",
+        {**EFFECTS, Stage.OTREE: Effect(view="stream", bound="batch_hi")},
+        mutants.VIEWS_SMALL,
+        "S1",
+    ),
+    "unmerged begins at the start": (views_moves, "unmerged", unmerged_from_start, mutants.VIEWS_SMALL, "S6"),
+    "reverted forgets batch_hi": (build, "reverted", without_batch_hi, mutants.VIEWS_REVERT, "S19"),
+    "reached_versions forgets leases": (
+        views_state,
+        "reached_versions",
+        lambda known, *, retained_from, leased, bases: [v for v in known if v.version >= retained_from],
+        mutants.VIEWS_READ,
+        "S10",
+    ),
+    "cut_of_old takes its bounds from the newest": (
+        views_state,
+        "cut_of_old",
+        lambda version, later, segments: reads.cut_of_old(replace(version, bounds=later[-1].bounds), later, segments),
+        mutants.VIEWS_READ,
+        "S2",
+    ),
 }
 
 
 def _forget() -> None:
     """Empty the caches of what the rules answered."""
-    for module in (build, ingest, reading, files):
+    for module in (build, ingest, reading, files, views_state):
         for value in vars(module).values():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()

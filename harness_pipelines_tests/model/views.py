@@ -22,6 +22,7 @@ from harness_pipelines_tests.model.views_state import (
     IDLE,
     NOBODY,
     OTREE,
+    READING,
     STREAM,
     TIER,
     Left,
@@ -46,7 +47,7 @@ _OF_THE_PAST = frozenset({"merge_from_stale_bound", "version_from_stale_copy"}) 
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """*records* records, of them *tiered* in the stream view and *merged* in the batch view from the start, a file each.
+    """*records* records; from the start the stream view has *tiered* of them and the batch view *merged*, a file each.
 
     *stages* has the stage of each worker. *bad* names what is left out or done wrong (see `mutants`).
     """
@@ -200,17 +201,20 @@ class Views:
                 return f"S10: file {gone[0]} is gone, a live lease of version {s.reader.version} names it"
             if 0 <= s.reader.needs_buffer_from < s.dropped:
                 return f"S10: the buffered rows of version {s.reader.version} are gone under a live lease"
-        for row in s.moves:
-            if row.state == PLANNED and row.base >= s.retained_from:
-                if gone := sorted({*names_of(s.versions[row.base - 1])} - there):
-                    return f"S10: file {gone[0]} of version {row.base}, the base of an open move, is gone"
         for w in s.workers:
-            if w.staged >= 0 and w.staged not in there and s.moves[w.move][3:6] == (PLANNED, w.mine[4], w.mine[5]):
+            if w.move < 0 or s.moves[w.move][3:6] != (PLANNED, *w.mine[4:6]):
+                continue  # a late attempt: it may fail, and is never published
+            base = int(w.mine[2])
+            if w.pc == READING and (gone := sorted({*names_of(s.versions[base - 1])} - there)):
+                return f"S10: file {gone[0]} of version {base} is gone, an open move reads it"
+            if w.staged >= 0 and w.staged not in there:
                 return f"S27: file {w.staged} of an open move was removed"
         return None
 
     def broke(self, before: State, step: Step[State]) -> str | None:
         then, action = step.then, step.what.partition(" ")[0]
+        if len(then.versions) > len(before.versions) and (wrong := self._broke_version(before, step)):
+            return wrong
         for old, new in zip(before.moves, then.moves, strict=False):
             if old[:3] != new[:3]:
                 return "S25: a later attempt has another range or base than the first"
@@ -223,7 +227,7 @@ class Views:
             claim = before.claims[self.stages.index(worker.stage)]
             if worker.epoch != claim.epoch or not claim.alive:
                 return f"S5: the holder of epoch {worker.epoch} changed the ledger, the claim is at epoch {claim.epoch}"
-        return self._broke_version(before, step) if len(then.versions) > len(before.versions) else None
+        return None
 
     @staticmethod
     def _starves(before: State, then: State) -> bool:

@@ -26,10 +26,10 @@ from harness_pipelines_tests.model.views_state import (
     NOBODY,
     OTREE,
     PLANNING,
+    READING,
     READY,
     STAGED,
     STREAM,
-    TIER,
     UNKNOWN,
     Names,
     Pointer,
@@ -47,7 +47,7 @@ from harness_pipelines_tests.model.views_state import (
     written,
 )
 
-ATTEMPTS_MAX = 5  #: more than sound models ever take; keeps those of mutants finite
+ATTEMPTS_MAX, MOVES_MAX = 4, 12  #: more than sound models ever take; keeps those of mutants finite
 RELAID = 2  #: files that one relayout rewrites: the oldest; the others stay
 _TARGET = 1_000  #: larger than any file: all are small
 
@@ -82,6 +82,7 @@ class Publishers:
                 yield from self._tiered(staged)
 
     def _tiered(self, s: State) -> Iterator[Step[State]]:
+        assert s.tiering
         number, file = s.tiering
         files = (*s.pointers[STREAM].files, file)
         for head in s.versions if "version_from_stale_copy" in self.bad else (s.head,):
@@ -105,6 +106,8 @@ class Publishers:
             case "planning":
                 yield self._plan(s, i, w)
             case "ready":
+                yield self._branch(s, i, w)
+            case "reading":
                 yield self._stage(s, i, w)
             case "staged":
                 yield self._build(s, i, w)
@@ -138,10 +141,12 @@ class Publishers:
     # -- plan -----------------------------------------------------------------------------------------------
 
     def chosen(self, s: State, stage: str) -> tuple[int, int] | None:
-        """The range that a move planned now would take, `NO_RANGE` for one without; ``None``: there is nothing to do."""
+        """The range that a move planned now would take, `NO_RANGE` twice for one without; ``None``: nothing to do."""
+        if len(s.moves) >= MOVES_MAX:
+            return None
         if stage == COMPACT:
             return (NO_RANGE, NO_RANGE) if self._small(s, s.head) else None
-        source = s.versions[-2] if "merge_from_stale_bound" in self.bad and len(s.versions) > 1 else s.head
+        source = s.versions[-3:][0] if "merge_from_stale_bound" in self.bad else s.head
         bounds = Bounds(start=0, batch_hi=source.batch_hi[0], stream_hi=s.head.stream_hi[0], buffer_hi=self.records)
         lo, hi = plan_ranges(unmerged({0: bounds}), offsets_max=self.records)
         if len(s.head.batch_files) >= RELAID and (not lo or self._relayout_next(s)):
@@ -205,11 +210,15 @@ class Publishers:
 
     # -- stage ----------------------------------------------------------------------------------------------
 
+    def _branch(self, s: State, i: int, w: Worker) -> tuple[str, State]:
+        """Only a base that is retained is read; from then on the open move keeps it."""
+        if _row(w).base < s.retained_from:
+            return f"{w.stage}.branch BaseGone", with_worker(s, i, w._replace(pc=HOPELESS))
+        return f"{w.stage}.branch from v{_row(w).base}", with_worker(s, i, w._replace(pc=READING))
+
     def _stage(self, s: State, i: int, w: Worker) -> tuple[str, State]:
         """Spark reads the move's base and writes one file, which only the attempt's branch names."""
         mine = _row(w)
-        if mine.base < s.retained_from:
-            return f"{w.stage}.stage BaseGone", with_worker(s, i, w._replace(pc=HOPELESS))
         base = s.versions[mine.base - 1]
         if w.stage == COMPACT:
             removed = self._small(s, base)
@@ -265,8 +274,9 @@ class Publishers:
                 yield from self._committed(s, i, w, made)
 
     def _foreign(self, s: State, w: Worker) -> str | None:
-        view = "stream" if "base_of_other_view" in self.bad else view_of(w.stage)
-        return build.foreign(s.head, len(s.versions), w.built.snapshot, view)
+        if "base_of_stream_view" in self.bad:
+            return build.foreign(s.head, len(s.versions), s.pointers[STREAM].snapshot, "stream")
+        return build.foreign(s.head, len(s.versions), w.built.snapshot, view_of(w.stage))
 
     def _following(self, s: State, mine: MoveRow, *, files: Names, head: Published) -> Published | str:
         """The version that the move makes: *head* with only its own columns changed."""

@@ -21,7 +21,7 @@ Names = tuple[int, ...]
 Contents = tuple[Names, ...]  #: the offsets in each data file
 STREAM, BATCH = 0, 1  #: places of the views' pointers
 TIER, OTREE, COMPACT = Stage.TIER.value, Stage.OTREE.value, Stage.COMPACT.value
-IDLE, HELD, PLANNING, READY, STAGED = "idle", "held", "planning", "ready", "staged"
+IDLE, HELD, PLANNING, READY, READING, STAGED = "idle", "held", "planning", "ready", "reading", "staged"
 BUILT, HOPELESS, UNKNOWN = "built", "hopeless", "unknown"
 NOBODY, FOREIGN = -1, -1
 

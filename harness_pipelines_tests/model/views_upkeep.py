@@ -1,4 +1,4 @@
-"""What happens beside the publishers of two views: reverts, a reader with its lease, retention, files that are removed."""
+"""What happens beside the publishers of two views: reverts, a reader, retention, files that are removed."""
 
 from __future__ import annotations
 

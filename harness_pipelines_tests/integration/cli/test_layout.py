@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,14 +64,15 @@ class Both:
         with hp.connect(home=self.harness.home) as opened:
             row = opened.table(self.name).row
             head = opened.stores.tables.head(row)
+            assert head.batch is not None
             return {file.path for file in opened.stores.lake.region_files(row, head.batch.metadata)}
 
-    def json(self, *words: str) -> dict:
+    def json(self, *words: str) -> Any:
         return json.loads(self.harness(*words, "--json").stdout)
 
     def truth(self) -> list[int]:
         return sorted(
-            json.loads(v)["id"] for records in self.kafka.acked(self.topic).values() for v in records.values()
+            json.loads(v or b"")["id"] for records in self.kafka.acked(self.topic).values() for v in records.values()
         )
 
     def ids(self) -> list[int]:

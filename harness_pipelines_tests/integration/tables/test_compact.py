@@ -5,6 +5,7 @@ Judged by the producer's log. A round is one move of tier, so one small file per
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,7 +25,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.compaction import FILES_MIN, CompactedWrong, StreamFile
 from harness_pipelines.protocol.moves import MoveState, MoveStuck
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages import compact, otree
+from harness_pipelines.stages import compact, otree, tier
 from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.moving import FAILURES_MAX
 from harness_pipelines.stages.revert import revert_table
@@ -45,10 +47,16 @@ def rig(make_rig: MakeRig) -> TableRig:
 
 
 def rounds(rig: TableRig, count: int) -> None:
-    for _ in range(count):
-        rig.produce(PER_ROUND)
-        rig.ingest()
-        rig.tier()
+    """So many moves of tier, each of as many records."""
+    stores, row = rig.stores, rig.table.row
+    rig.produce(count * PER_ROUND)
+    rig.ingest()
+    with claimed(rig, Stage.TIER) as claim:
+        for _ in range(count):
+            below = {p: at + PER_ROUND for p, at in head(rig).stream_hi.items()}
+            move = tier.plan(stores, row, claim, trigger="test", run_id=None, below=below)
+            assert move is not None
+            tier.publish(stores, row, claim, move, tier.stage(stores, row, move))
 
 
 def head(rig: TableRig) -> Version:
@@ -58,6 +66,11 @@ def head(rig: TableRig) -> Version:
 def files(rig: TableRig, version: Version | None = None) -> list[StreamFile]:
     found = stream_files(rig.table.row, (version or head(rig)).stream.metadata)
     return sorted(found, key=lambda f: (f.partition, f.low))
+
+
+def on_disk(path: str) -> Path:
+    """Engines write a location as ``file:/...`` and as ``file:///...``."""
+    return Path(urlsplit(path).path)
 
 
 def hulls(rig: TableRig) -> list[tuple[int, int, int]]:
@@ -105,7 +118,7 @@ def test_small_files_become_one_per_partition_in_offset_order_and_no_bound_moves
     assert (after.version, after.bounds) == (before.version + 1, before.bounds)
     assert hulls(rig) == [(0, 0, end), (1, 0, end)]
     for file in files(rig):
-        assert pq.read_table(on_disk(file), partitioning=None)["_kafka_offset"].to_pylist() == list(range(end))
+        assert pq.read_table(on_disk(file.path), partitioning=None)["_kafka_offset"].to_pylist() == list(range(end))
     rig.assert_exact()
     assert compacted(rig) is None
     assert states(rig) == [(MoveState.COMMITTED, 1)]
@@ -141,15 +154,14 @@ def test_an_audit_and_fsck_find_nothing(rig: TableRig) -> None:
 
 def test_large_files_are_left_alone_and_many_become_several_without_overlap(make_rig: MakeRig) -> None:
     rig = make_rig(layout={"target_file_mb": 1}, columns={"id": {"type": "long", "required": True}, "s": "string"})
-    noise = [
-        b'{"id":%d,"s":"%s"}' % (i, uuid.uuid5(uuid.NAMESPACE_OID, str(i)).hex.encode() * 8) for i in range(40_000)
-    ]
-    for low in range(0, 40_000, 5_000):
-        rig.kafka.produce(rig.topic, 0, noise[low : low + 5_000])
+    noise = random.Random(5)
+    for first in range(0, 24_000, 3_000):
+        values = [b'{"id":%d,"s":"%s"}' % (i, noise.randbytes(128).hex().encode()) for i in range(first, first + 3_000)]
+        rig.kafka.produce(rig.topic, 0, values)
         rig.ingest()
         rig.tier()
-    size = sum(f.bytes for f in files(rig))
-    assert size > 2 * 2**20, "several targets"
+    assert all(f.bytes < 2**19 for f in files(rig))
+    assert sum(f.bytes for f in files(rig)) > 2 * 2**20, "several targets"
 
     compacted(rig)
 
@@ -262,32 +274,31 @@ def test_old_versions_and_readers_under_way_read_on(rig: TableRig) -> None:
     assert rig.read(at=before.version) == truth
 
 
-def test_small_files_stay_while_a_lease_needs_them_and_go_afterwards(make_rig: MakeRig) -> None:
-    rig = make_rig(layout={"target_file_mb": 1}, retention={"versions": "1s", "grace": "1s"})
+def test_small_files_are_kept_for_a_lease_and_condemned_when_it_ends(make_rig: MakeRig) -> None:
+    rig = make_rig(layout={"target_file_mb": 1}, retention={"versions": "1s", "grace": "1s", "snapshots": 1})
     rounds(rig, FILES_MIN)
-    truth, small = rig.truth, [on_disk(f) for f in files(rig)]
+    truth, small, leased = rig.truth, {on_disk(f.path) for f in files(rig)}, head(rig).version
     plan = rig.table.plan()
     lazy = rig.table.to_spark(rig.stores.spark(), columns=["id", *COORDINATES], plan=plan)
     compacted(rig)
+    condemned: set[Path] = set()
+
     with claimed(rig, Stage.EXPIRE) as claim:
 
-        def unleased_is_gone() -> bool:
-            """The versions before the leased one go, so expire has decided with the lease in sight."""
-            return expire_once(rig.stores, rig.table.row, claim).retained_from > 1
+        def expired() -> int:
+            """The oldest version that can still be read."""
+            done = expire_once(rig.stores, rig.table.row, claim)
+            condemned.update(map(on_disk, done.condemned))
+            return done.retained_from
 
-        wait_until(unleased_is_gone, "old versions are not retained any more", deadline_s=60)
-        expire_once(rig.stores, rig.table.row, claim)
-        assert all(path.exists() for path in small)
+        wait_until(lambda: expired() > leased, "the leased version is kept for its lease alone", deadline_s=30)
+        expired()
+        assert not condemned & small
         found = lazy.toArrow()
         assert Counter(zip(*(found.column(c).to_pylist() for c in (*COORDINATES, "id")), strict=True)) == truth
 
         rig.table.release(plan)
-
-        def gone() -> bool:
-            expire_once(rig.stores, rig.table.row, claim)
-            return not any(path.exists() for path in small)
-
-        wait_until(gone, "nothing needs the small files", deadline_s=120)
+        wait_until(lambda: bool(expired()) and small <= condemned, "nothing needs the small files", deadline_s=30)
     rig.assert_exact()
 
 
@@ -340,7 +351,7 @@ def test_what_was_written_wrongly_is_never_published_and_holds_the_stage_by_name
 
 
 def test_a_small_file_that_is_gone_is_named_and_nothing_is_published(rig: TableRig) -> None:
-    before, victim = head(rig), on_disk(files(rig)[0])
+    before, victim = head(rig), on_disk(files(rig)[0].path)
     kept = victim.read_bytes()
     victim.unlink()
 

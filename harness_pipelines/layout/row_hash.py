@@ -1,0 +1,63 @@
+"""Which rows a sample takes: a hash of the coordinate decides, so a sample is repeatable and holds all smaller ones.
+
+The hash is Spark's ``xxhash64(_kafka_partition, _kafka_offset)``, of which the lowest `SAMPLE_BITS` bits count.
+Source: XXH64 (Collet), as Spark's `XXH64.hashInt` and `hashLong` chain it, seed 42.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness_pipelines.errors import UsageError
+
+SAMPLE_BITS = 31
+_SEED = np.uint64(42)
+_P1, _P2, _P3, _P4, _P5 = (
+    np.uint64(prime)
+    for prime in (
+        0x9E3779B185EBCA87,
+        0xC2B2AE3D27D4EB4F,
+        0x165667B19E3779F9,
+        0x85EBCA77C2B2AE63,
+        0x27D4EB2F165667C5,
+    )
+)
+Words = npt.NDArray[np.uint64]
+
+
+def threshold(fraction: float) -> int:
+    """Rows whose hash is below it are in a sample of *fraction*, between 0 and 1. Raises: UsageError."""
+    if not 0 < fraction <= 1:
+        raise UsageError(f"a sample takes a share of the rows above 0 and up to 1, found {fraction!r}; 0.01 is 1 %")
+    return int(fraction * 2**SAMPLE_BITS)
+
+
+def row_hash(partitions: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Per row a number in ``[0, 2**SAMPLE_BITS)``, from its partition (int) and its offset (long)."""
+    with np.errstate(over="ignore"):
+        hashed = _of_int(partitions.astype(np.int32).view(np.uint32).astype(np.uint64), _SEED)
+        hashed = _of_long(offsets.astype(np.int64).view(np.uint64), hashed)
+    return (hashed & np.uint64(2**SAMPLE_BITS - 1)).astype(np.int64)
+
+
+def _of_int(values: Words, seed: Words | np.uint64) -> Words:
+    hashed = (seed + _P5 + np.uint64(4)) ^ (values * _P1)
+    return _mixed(_rotated(hashed, 23) * _P2 + _P3)
+
+
+def _of_long(values: Words, seed: Words) -> Words:
+    hashed = (seed + _P5 + np.uint64(8)) ^ (_rotated(values * _P2, 31) * _P1)
+    return _mixed(_rotated(hashed, 27) * _P1 + _P4)
+
+
+def _mixed(hashed: Words) -> Words:
+    hashed = (hashed ^ (hashed >> np.uint64(33))) * _P2
+    hashed = (hashed ^ (hashed >> np.uint64(29))) * _P3
+    return hashed ^ (hashed >> np.uint64(32))
+
+
+def _rotated(words: Words, bits: int) -> Words:
+    return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
