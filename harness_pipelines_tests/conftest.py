@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness_pipelines.services import Endpoints, Services
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C mean something: what a shell started in the background ignores it, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
