@@ -216,7 +216,7 @@ def unscaled(value: Decimal, scale: int) -> int:
     """The whole number that a decimal of *scale* is; exact, whatever the precision of Python's decimal context."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
-    number = int("".join(map(str, digits))) * 10 ** max(exponent + scale, 0) // 10 ** max(-exponent - scale, 0)
+    number: int = int("".join(map(str, digits))) * 10 ** max(exponent + scale, 0) // 10 ** max(-exponent - scale, 0)
     return -number if sign else number
 
 

@@ -16,6 +16,7 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.table import (
     ColumnWords,
     Freshness,
+    Layout,
     Retention,
     StartAt,
     TableSpec,
@@ -26,7 +27,7 @@ from harness_pipelines.spec.table import (
 _NESTING_MAX = 50
 _FOUND_CHARS = 60
 _PARTS: dict[str, type[BaseModel]] = {
-    "tier": TierRules, "retention": Retention, "freshness": Freshness, "start": StartAt, "columns": ColumnWords,
+    "tier": TierRules, "layout": Layout, "retention": Retention, "freshness": Freshness, "start": StartAt, "columns": ColumnWords,
 }  # fmt: skip
 Place = tuple[str | int, ...]
 

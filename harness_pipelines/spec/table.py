@@ -425,19 +425,21 @@ class TableSpec(BaseModel):
 
     @model_validator(mode="after")
     def _layout_columns(self) -> TableSpec:
+        if why := self._layout_trouble():
+            wrong = _detail(("layout", "columns"), why, list(self.layout.columns))
+            raise ValidationError.from_exception_data("layout", [wrong])
+        return self
+
+    def _layout_trouble(self) -> str | None:
         types = {c.name: c.type for c in self.columns}
         wanted = self.layout.columns
         for name in wanted:
             if name not in types:
-                raise ValueError(f"layout: {name!r} is no column; columns: {', '.join(types)}")
+                return f"{name!r} is no column; columns: {', '.join(types)}"
             if not isinstance(types[name], DecimalType) and str(types[name]) not in LAYOUT_TYPES:
-                raise ValueError(
-                    f"layout: column {name!r} of type {types[name]} has no order; types that have: "
-                    f"{', '.join(LAYOUT_TYPES)}"
-                )
-        if len(set(wanted)) != len(wanted):
-            raise ValueError(f"layout: {max(wanted, key=wanted.count)!r} is named twice")
-        return self
+                ordered = ", ".join(LAYOUT_TYPES)
+                return f"column {name!r} of type {types[name]} has no order; types that have: {ordered}"
+        return f"{max(wanted, key=wanted.count)!r} is named twice" if len(set(wanted)) != len(wanted) else None
 
     @field_validator("topic")
     @classmethod

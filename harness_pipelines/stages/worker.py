@@ -20,6 +20,7 @@ import structlog
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, FencedOut, Stage
+from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages import compact, expire, ingest, ingest_spark, otree, tier
 from harness_pipelines.stages.claims import ClaimKeeper
 from harness_pipelines.stores.owner import WarehouseTaken
@@ -126,6 +127,7 @@ class _TableWorker:
         self._ingests: list[ingest.IngestLoop] = []
         self._generation = 0
         self._last_refresh = 0.0
+        self._head: Version | None = None  # when last refreshed
         self._keeps_batch_view = Stage.OTREE in worker.options.stages and table.spec.views == "both"
         self._nothing_due: str | None = None  # in this metadata file of the batch view
         self._nothing_small: str | None = None  # in this metadata file of the stream view
@@ -185,6 +187,8 @@ class _TableWorker:
         with suppress(HarnessError):
             positions = self.stores.ledger.positions(self.table)
             marks = self.stores.log.watermarks(self.table.spec.topic, [p.partition for p in positions])
+            # The head last: it has what the positions show as moved.
+            self._head = self.stores.ledger.head(self.table)
             self.progress.positions, self.progress.ends = positions, {p: m.end for p, m in marks.items()}
 
     def finished(self) -> bool:
@@ -203,13 +207,13 @@ class _TableWorker:
 
     def _is_merged(self, positions: Sequence[PartitionStatus]) -> bool:
         """The batch view has what the stream view has, and none of its regions is due."""
-        batch = self.stores.ledger.head(self.table).batch
+        batch = self._head and self._head.batch
         merged = all(p.bounds.batch_hi >= p.bounds.stream_hi for p in positions)
         return merged and batch is not None and batch.metadata == self._nothing_due
 
     def _is_compacted(self) -> bool:
         """No files of the stream view are worth putting together."""
-        return self.stores.ledger.head(self.table).stream.metadata == self._nothing_small
+        return self._head is not None and self._head.stream.metadata == self._nothing_small
 
     # -- loops ----------------------------------------------------------------------------------------------
 

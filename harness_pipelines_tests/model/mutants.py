@@ -146,9 +146,9 @@ MUTANTS: Mapping[str, Mutant] = {
     # -- otree
     "otree publishes without a fence": Mutant(OTREE, ("unfenced",), VIEWS_SMALL, "S5"),
     "two moves change the batch view": Mutant(OTREE, ("two_open_moves", "plan_unfenced"), VIEWS_SMALL, "S8"),
-    "a merge is planned on a stale batch_hi": Mutant(OTREE, ("merge_from_stale_bound",), VIEWS, "S6"),
+    "a merge is planned on a stale batch_hi": Mutant(OTREE, ("merge_from_stale_bound",), VIEWS_SMALL, "S6"),
     "a merge on a stale batch_hi is published": Mutant(
-        OTREE, ("merge_from_stale_bound", "range_unchecked"), VIEWS, "S19"
+        OTREE, ("merge_from_stale_bound", "range_unchecked"), VIEWS_SMALL, "S19"
     ),
     "a merge reads the stream view from its start": Mutant(OTREE, ("merge_without_low",), VIEWS, "S19"),
     "a merge moves its base up": Mutant(OTREE, ("retry_recomputes",), VIEWS_CRASHES, "S25"),

@@ -14,6 +14,7 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines.layout.files import FileStats, classify
+from harness_pipelines.layout.scores import Score
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveClosed
 from harness_pipelines.protocol.versions import Version
@@ -227,7 +228,7 @@ def test_a_relayout_that_would_not_be_better_is_dropped_and_not_tried_again_unti
     rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ):
     grown(rig)
-    monkeypatch.setattr(otree.Score, "better_than", lambda *_: False)
+    monkeypatch.setattr(Score, "better_than", lambda *_: False)
     before = files(rig)
     assert merged(rig) is None
     assert moves(rig)[-1] == ("ABANDONED", False)

@@ -68,7 +68,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         (
             HEAD + "topics: x",
             "t.yaml:4: topics: unknown word `topics` (did you mean `topic`?); allowed: table, topic, start, "
-            "format, columns, views, buffer, shards, tier, on_error, unknown_fields, retention, freshness, mode",
+            "format, columns, views, layout, buffer, shards, tier, on_error, unknown_fields, retention, freshness, mode",
         ),
         (
             HEAD + "tier:\n  max_age: 1s\n  max_row: 5",
@@ -82,7 +82,25 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         ),
         (HEAD + "buffer: kafka", "t.yaml:4: buffer: 'kafka' is not allowed; allowed: postgres, none"),
         (HEAD + "format: xml", "t.yaml:4: format: 'xml' is not allowed; allowed: json"),
-        (HEAD + "views: strem", "t.yaml:4: views: 'strem' is not allowed (did you mean `stream`?); allowed: stream"),
+        (
+            HEAD + "views: strem",
+            "t.yaml:4: views: 'strem' is not allowed (did you mean `stream`?); allowed: stream, both",
+        ),
+        (
+            HEAD + "layout:\n  columns: [order_id, amout]",
+            "t.yaml:5: layout.columns: 'amout' is no column; columns: order_id",
+        ),
+        (HEAD + "layout: {columns: [order_id, order_id]}", "t.yaml:4: layout.columns: 'order_id' is named twice"),
+        (
+            HEAD + "layout: {column: [order_id]}",
+            "t.yaml:4: layout.column: unknown word `column` (did you mean `columns`?); allowed: columns, "
+            "target_file_mb, regions, staged_ratio",
+        ),
+        (
+            "table: a.b\ncolumns: {a: list<int>}\nlayout: {columns: [a]}",
+            "t.yaml:3: layout.columns: column 'a' of type list<int> has no order; types that have: boolean, int, long, "
+            "float, double, decimal, date, timestamp, timestamptz, time, string, uuid",
+        ),
         (HEAD + "shards: 0", "t.yaml:4: shards: 0 is not allowed; allowed: 1"),
         (
             HEAD + "start: later",
@@ -178,18 +196,14 @@ def test_each_mistake_is_named_with_its_line(text, message):
         ("key: [order_id]", "`key` is reserved: keyed tables do not work yet; remove it"),
         ("key_format: json", "`key_format` is reserved: record keys are not decoded yet; remove it"),
         (
-            "views: both",
-            "`views: both` is reserved: the batch view does not work yet; write `views: stream` or remove it",
-        ),
-        (
             "views: batch",
-            "`views: batch` is reserved: the batch view does not work yet; write `views: stream` or remove it",
+            "`views: batch` is reserved: a batch view without a stream view does not work yet; write `views: both` or "
+            "remove it",
         ),
         (
             "format: protobuf",
             "`format: protobuf` is reserved: only JSON values are decoded yet; write `format: json` or remove it",
         ),
-        ("layout: {sample: 0.01}", "`layout` is reserved: the batch view does not work yet; remove it"),
         ("delete: tombstone", "`delete` is reserved: keyed tables do not work yet; remove it"),
         ("contract: x", "`contract` is reserved: contracts do not work yet; remove it"),
         ("evolution: auto", "`evolution` is reserved: schema evolution does not work yet; remove it"),

@@ -202,12 +202,10 @@ def test_a_topic_has_a_name_that_kafka_allows(topic):
     [
         ("key", ["order_id"], "`key` is reserved: keyed tables do not work yet; remove it"),
         ("key_format", "json", "`key_format` is reserved: record keys are not decoded yet; remove it"),
-        ("layout", {"columns": ["a"]}, "`layout` is reserved: the batch view does not work yet; remove it"),
         ("delete", "null", "`delete` is reserved: keyed tables do not work yet; remove it"),
         ("contract", {}, "`contract` is reserved: contracts do not work yet; remove it"),
         ("evolution", "auto", "`evolution` is reserved: schema evolution does not work yet; remove it"),
-        ("views", "both", "`views: both` is reserved: the batch view does not work yet; write `views: stream` or"),
-        ("views", "batch", "`views: batch` is reserved: the batch view does not work yet"),
+        ("views", "batch", "`views: batch` is reserved: a batch view without a stream view does not work yet"),
         ("format", "avro", "`format: avro` is reserved: only JSON values are decoded yet; write `format: json`"),
         ("shards", 4, "`shards: 4` is reserved: a table has one shard yet; write `shards: 1` or remove it"),
     ],
