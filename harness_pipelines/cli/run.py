@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -62,7 +63,7 @@ class RunOptions:
 @json_option
 @click.pass_obj
 def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
-    """Keep tables up to date: ingest, tier and expire, until it is stopped. All tables if none is named.
+    """Keep tables up to date: all their stages, until it is stopped. All tables if none is named.
 
     Ctrl-C or SIGTERM ends it after the current transaction, with its claims given back. Several workers may run: each
     stage of a table belongs to one of them at a time, and another one takes over when its lease ends.
@@ -180,20 +181,21 @@ def _told(summary: dict[str, Any]) -> None:
 def _retry_stuck(harness: Harness, chosen: Sequence[Table], *, lease_s: float) -> None:
     """Abandon moves that hold their stage, so that the worker plans them anew."""
     from harness_pipelines.protocol.moves import MoveState
+    from harness_pipelines.protocol.versions import EFFECTS
 
     ledger = harness.stores.ledger
-    for table in chosen:
-        move = ledger.open_move(table.row, Stage.TIER, shard=0)
+    for table, stage in product(chosen, EFFECTS):
+        move = ledger.open_move(table.row, stage, shard=0)
         if move is None or move.state is not MoveState.QUARANTINED:
             continue
-        claim = ledger.claim(table.row, Stage.TIER, shard=0, holder=str(uuid4()), lease=timedelta(seconds=lease_s))
+        claim = ledger.claim(table.row, stage, shard=0, holder=str(uuid4()), lease=timedelta(seconds=lease_s))
         if claim is None:
-            raise UsageError(f"{table.name}: another worker holds tier; stop it first, then use --retry-stuck")
+            raise UsageError(f"{table.name}: another worker holds {stage}; stop it first, then use --retry-stuck")
         try:
             ledger.close_move(claim, move, state=MoveState.ABANDONED, error="given up by --retry-stuck")
         finally:
             ledger.release(claim)
-        note(f"{table.name}: tier move {move.move_id} is abandoned and will be planned anew")
+        note(f"{table.name}: {stage} move {move.move_id} is abandoned and will be planned anew")
 
 
 def _dry_run(harness: Harness, chosen: Sequence[Table], target: str | None) -> None:

@@ -27,7 +27,8 @@ from harness_pipelines.spec.table import (
 _NESTING_MAX = 50
 _FOUND_CHARS = 60
 _PARTS: dict[str, type[BaseModel]] = {
-    "tier": TierRules, "layout": Layout, "retention": Retention, "freshness": Freshness, "start": StartAt, "columns": ColumnWords,
+    "tier": TierRules, "layout": Layout, "retention": Retention, "freshness": Freshness, "start": StartAt,
+    "columns": ColumnWords,
 }  # fmt: skip
 Place = tuple[str | int, ...]
 

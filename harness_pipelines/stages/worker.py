@@ -207,7 +207,7 @@ class _TableWorker:
 
     def _is_merged(self, positions: Sequence[PartitionStatus]) -> bool:
         """The batch view has what the stream view has, and none of its regions is due."""
-        batch = self._head and self._head.batch
+        batch = None if self._head is None else self._head.batch
         merged = all(p.bounds.batch_hi >= p.bounds.stream_hi for p in positions)
         return merged and batch is not None and batch.metadata == self._nothing_due
 
@@ -305,11 +305,11 @@ class _TableWorker:
         return published is not None
 
     def _otree(self) -> bool:
+        looked_at = self.stores.ledger.head(self.table).batch
         idle = self.worker.options.until_idle and self._tier_is_idle()
         trigger = otree.trigger(self.stores, self.table, idle=idle, judged=self._nothing_due)
         if trigger is None:
-            batch = self.stores.ledger.head(self.table).batch
-            self._nothing_due = None if batch is None else batch.metadata
+            self._nothing_due = None if looked_at is None else looked_at.metadata
             return False
         claim = self._keepers[Stage.OTREE].current()
         published = otree.otree_once(self.stores, self.table, claim, trigger=trigger, run_id=self.worker.options.run_id)
