@@ -40,7 +40,7 @@ def wake_sensor(tables: Mapping[str, Sequence[JobDefinition | UnresolvedAssetJob
         jobs=[job for jobs in tables.values() for job in jobs],
         minimum_interval_seconds=TICK_S,
         default_status=DefaultSensorStatus.RUNNING,
-        description="Starts ingest and tier where the log or the buffer is ahead and nobody works on it.",
+        description="Starts the stages that have something to do and that nobody works on.",
     )
     def harness_wake(context: SensorEvaluationContext, harness: HarnessResource) -> Iterator[RunRequest | SkipReason]:
         requested = False

@@ -1,4 +1,4 @@
-"""The assets, checks and jobs of one table: topic -> ingest + buffer (one step) -> tier -> table.
+"""The assets, checks and jobs of one table: topic -> ingest + buffer (one step) -> tier -> table, compact, otree.
 
 A step runs the worker of `harness run` for a bounded time; what it reports are moves that the ledger has committed.
 """
@@ -36,6 +36,7 @@ from harness_pipelines.audit.checks import CHECKS, is_complete
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.versions import EFFECTS
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.claims import ClaimKeeper
 from harness_pipelines.stages.expire import expire_once
@@ -59,7 +60,7 @@ def table_definitions(spec: TableSpec) -> Definitions:
         ["kafka", spec.topic], group_name=spec.namespace, kinds={"kafka"}, description=f"Kafka topic {spec.topic}"
     )
     return Definitions(
-        assets=[topic, _ingest(spec, topic.key), _tier(spec)],
+        assets=[topic, _ingest(spec, topic.key), _tier(spec), *(_rewriting(spec, stage) for stage in _rewriters(spec))],
         asset_checks=[_checks(spec), _audit(spec)],
         jobs=[*table_jobs(spec), audit_job(spec)],
     )
@@ -68,7 +69,8 @@ def table_definitions(spec: TableSpec) -> Definitions:
 def table_jobs(spec: TableSpec) -> list[UnresolvedAssetJobDefinition]:
     """One job per stage; each runs in one process and is told apart by its tags."""
     prefix = [spec.namespace, spec.name]
-    steps = {Stage.INGEST: (["ingest"], ["buffer"]), Stage.TIER: (["tier"], [])}
+    steps: dict[Stage, tuple[list[str], ...]] = {Stage.INGEST: (["ingest"], ["buffer"]), Stage.TIER: (["tier"], [])}
+    steps |= {stage: ([stage.value],) for stage in _rewriters(spec)}
     return [
         define_asset_job(
             job_name(spec.table, stage),
@@ -155,6 +157,46 @@ def _tier(spec: TableSpec) -> AssetsDefinition:
             yield MaterializeResult(asset_key=prefix, metadata=_lags(opened.stores, table) | about | last)
 
     return tier
+
+
+def _rewriters(spec: TableSpec) -> tuple[Stage, ...]:
+    """The stages that write the rows of the stream view anew."""
+    return (Stage.COMPACT,) if spec.views == "stream" else (Stage.COMPACT, Stage.OTREE)
+
+
+def _rewriting(spec: TableSpec, stage: Stage) -> AssetsDefinition:
+    prefix, view = [spec.namespace, spec.name], EFFECTS[stage].view
+    key = AssetKey([*prefix, stage.value])
+    about = {
+        Stage.COMPACT: "Small files of the stream view, put together in offset order",
+        Stage.OTREE: f"The batch view: the rows clustered by {', '.join(spec.indexed)}",
+    }
+
+    @multi_asset(
+        name=f"{spec.namespace}__{spec.name}__{stage.value}",
+        specs=[
+            AssetSpec(key, deps=[AssetKey([*prefix, "tier"])], kinds={"spark", "iceberg"}, group_name=spec.namespace,
+                      description=about[stage], code_version="1")
+        ],
+        op_tags={TABLE_TAG: spec.table},
+    )  # fmt: skip
+    def rewrite(
+        context: AssetExecutionContext, config: StageConfig, harness: HarnessResource
+    ) -> Iterator[MaterializeResult[Any]]:
+        with harness.opened_with_spark() as opened:
+            table = opened.table(spec.table).row
+            progress = _work(context, opened.stores, table, stage, config.for_s)
+            head = opened.stores.ledger.head(table)
+            found = head.views[view]
+            shown: dict[str, Any] = {
+                "version": head.version,
+                "snapshot": str(found.snapshot),
+                "metadata": found.metadata,
+            }
+            last = _last_committed(opened.stores, table, stage)
+            yield MaterializeResult(asset_key=key, metadata=progress | last | shown)
+
+    return rewrite
 
 
 def _checks(spec: TableSpec) -> AssetChecksDefinition:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stages import tier
+from harness_pipelines.stages import compact, otree, tier
 from harness_pipelines.stores.ports import TableRow
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class Due:
 
     why: str
     attempt: int  #: of the open move, 0 if there is none
-    position: int  #: sum of the bounds that the stage would move
+    position: int  #: sum of the bounds that the stage would move, or the version that it would write anew
 
 
 def due_stages(stores: Stores, table: TableRow) -> dict[Stage, Due]:
@@ -41,4 +42,16 @@ def due_stages(stores: Stores, table: TableRow) -> dict[Stage, Due]:
             move = stores.tables.open_move(table, Stage.TIER, shard=0)
             position = sum(b.stream_hi for b in positions.values())
             due[Stage.TIER] = Due(why=found, attempt=move.attempt if move else 0, position=position)
+    for stage, found in _rewrites(stores, table, busy):
+        move = stores.tables.open_move(table, stage, shard=0)
+        version = stores.tables.head(table).version
+        due[stage] = Due(why=found, attempt=move.attempt if move else 0, position=version)
     return due
+
+
+def _rewrites(stores: Stores, table: TableRow, busy: Collection[str]) -> Iterator[tuple[Stage, str]]:
+    """The stages that write the lake's rows anew, as far as they are due, and why."""
+    if Stage.COMPACT not in busy and (why := compact.trigger(stores, table)):
+        yield Stage.COMPACT, why
+    if table.spec.views == "both" and Stage.OTREE not in busy and (why := otree.trigger(stores, table)):
+        yield Stage.OTREE, why

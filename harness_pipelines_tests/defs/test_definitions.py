@@ -25,6 +25,7 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stores.buffer import SegmentWriter
 from harness_pipelines.stores.postgres import LedgerBusy
+from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.rig import TableRig
 
 
@@ -76,7 +77,8 @@ def test_a_folder_of_specs_loads_without_any_service(monkeypatch: pytest.MonkeyP
 
     assert [spec.table for spec in specs] == ["shop.orders"]
     keys = {key.to_user_string() for key in build(specs).resolve_asset_graph().get_all_asset_keys()}
-    assert {"kafka/orders", "shop/orders/ingest", "shop/orders/buffer", "shop/orders/tier", "shop/orders"} == keys
+    stages = {f"shop/orders/{name}" for name in ("ingest", "buffer", "tier", "compact")}
+    assert keys == {"kafka/orders", "shop/orders", *stages}
 
 
 def test_without_a_ledger_there_are_no_tables_and_loading_succeeds(
@@ -111,6 +113,30 @@ def test_runs_of_ingest_and_tier_name_the_moves_that_the_ledger_committed(
     assert active.range(3).count() == 3  # and which that run therefore did not close
     [run_of_tier] = {m["run_id"] for m in committed.values() if m["stage"] == "tier"}
     assert run_of_tier == tiered.run_id
+
+
+def test_a_table_of_two_views_is_clustered_by_runs_of_otree(
+    make_rig: MakeRig, environment: None, instance: DagsterInstance
+) -> None:
+    rig = make_rig(views="both", layout={"columns": ["n"], "regions": 4})
+    definitions = build([rig.table.spec])
+    rig.produce(100)
+    rig.ingest()
+    rig.tier()
+    [request] = sensed(definitions, instance)
+    assert isinstance(request, RunRequest)
+    assert (request.job_name, request.tags["harness/why"]) == (job_name(rig.name, Stage.OTREE), "age")
+
+    clustered = run(definitions, rig, Stage.OTREE, instance)
+
+    assert clustered.success
+    head = rig.stores.ledger.head(rig.table.row)
+    assert {b.batch_hi for b in head.bounds.values()} == {100}
+    shown = metadata(clustered, AssetKey([rig.table.spec.namespace, rig.table.spec.name, "otree"]))
+    assert head.batch is not None
+    assert (shown["version"], shown["snapshot"]) == (head.version, str(head.batch.snapshot))
+    rig.assert_exact()
+    assert all(isinstance(found, SkipReason) for found in sensed(definitions, instance))
 
 
 def test_a_tick_requests_what_is_due_and_skips_when_nothing_is(
