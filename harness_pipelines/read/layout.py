@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.layout.due import Standing, standing
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.labels import span_label
 from harness_pipelines.layout.outline import outline
 from harness_pipelines.layout.parts import Due, due
 from harness_pipelines.layout.queries import synthetic
 from harness_pipelines.layout.scores import Score, Workload, score
+from harness_pipelines.layout.standing import Standing, standing
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.versions import Version, VersionGone
 from harness_pipelines.stages.otree import BUDGET_BYTES, target_bytes

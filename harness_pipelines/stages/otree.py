@@ -274,10 +274,9 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
         _write(frame, target, tree, values, share=share, target_rows=target_rows)
     staged = stores.lake.staged(table, move, rows=rows)
     workload = _workload(table, values)
-    before = _scored(
-        table, taken, workload, staged_share=sum(d.staged_bytes for d in chosen) / sum(d.bytes for d in chosen)
-    )
-    after = _scored(table, stores.lake.staged_regions(table, staged), workload, staged_share=0.0)
+    waiting = sum(d.staged_bytes for d in chosen) / max(sum(d.bytes for d in chosen), 1)
+    before = _scored(table, taken, workload, staged_share=waiting)
+    after = _scored_anew(stores, table, staged, workload, tree=tree)
     if not asked and not after.better_than(before):
         raise Pointless(f"{NOT_BETTER}: {asdict(before)} became {asdict(after)}")
     fresh = [path for path in tree.paths() if any(path.startswith(d.path) for d in chosen)]
