@@ -173,7 +173,7 @@ def _rewriting(spec: TableSpec, stage: Stage) -> AssetsDefinition:
     }
 
     @multi_asset(
-        name=f"{spec.namespace}__{spec.name}__{stage.value}",
+        name=f"{spec.namespace}__{spec.name}__rewrite_{stage.value}",
         specs=[
             AssetSpec(key, deps=[AssetKey([*prefix, "tier"])], kinds={"spark", "iceberg"}, group_name=spec.namespace,
                       description=about[stage], code_version="1")

@@ -47,7 +47,7 @@ from harness_pipelines_tests.model.views_state import (
     written,
 )
 
-ATTEMPTS_MAX, MOVES_MAX = 4, 12  #: more than sound models ever take; keeps those of mutants finite
+ATTEMPTS_MAX, MOVES_MAX = 7, 24  #: more than sound models ever take; keeps those of mutants finite
 RELAID = 2  #: files that one relayout rewrites: the oldest; the others stay
 _TARGET = 1_000  #: larger than any file: all are small
 
