@@ -2,29 +2,39 @@
 
 New rows are few against the rows that are there, so a file for each region would litter: they go to the smallest parts
 of the tree that give them files of some size, and wait there, as in a buffer tree (Arge 1995), until enough of them
-have come together. A part is due when what waits in it is a share of what is clustered there.
+have come together. A part is due when what waits in it is a share of what is clustered there. Where many files of like
+size wait at one node they alone are put together and sent further down: their number stays bounded however small the
+merges are, and what waits high in a view that is larger than a move's budget comes down to where it can be clustered.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness_pipelines.layout.files import FileStats, place
 from harness_pipelines.layout.tree import RegionTree
 
 OVERSIZE = 1.5  #: targets of bytes: a region above is cut again
 UNDERSIZE = 0.5  #: targets of bytes that two neighbours hold together: they become one
+WAITING_MAX = 16  #: files of like size that wait at one node; like size: within a factor of as many
+_TIER_BITS = WAITING_MAX.bit_length() - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """A part of the tree, by its path, that should be written anew."""
+    """What should be written anew at one part of the tree: all files inside it, or only some that wait at its node."""
 
     path: str
-    bytes: int  #: of all files inside: what is read and written
-    staged_bytes: int  #: of those that are not clustered yet
+    files: tuple[FileStats, ...]
+    staged_bytes: int  #: of those of them that are not clustered yet
+    waiting: bool = False  #: only these files, to be sent further down; the regions below stay as they are
+
+    @property
+    def bytes(self) -> int:
+        """What is read and written."""
+        return sum(file.bytes for file in self.files)
 
 
 @dataclass(slots=True)
@@ -32,14 +42,18 @@ class _Part:
     """A node with the files wholly inside it."""
 
     path: str
-    clustered: int = 0
-    staged: int = 0
-    files: int = 0
+    files: list[FileStats] = field(default_factory=list)
+    waiting: list[FileStats] = field(default_factory=list)  #: of these, not clustered and at this very node
+    staged: int = 0  #: bytes
+    bytes: int = 0
     children: tuple[_Part, _Part] | None = None
 
     @property
-    def bytes(self) -> int:
-        return self.clustered + self.staged
+    def clustered(self) -> int:
+        return self.bytes - self.staged
+
+    def as_due(self) -> Due:
+        return Due(path=self.path, files=tuple(self.files), staged_bytes=self.staged)
 
 
 def pieces(tree: RegionTree, rows: Mapping[str, float], *, rows_min: float) -> RegionTree:
@@ -80,15 +94,15 @@ def due(
     staged_ratio: float,
     budget_bytes: int,
 ) -> list[Due]:
-    """The parts to write anew: disjoint, most staged first, within *budget_bytes* but always at least one.
+    """What one move writes anew: disjoint, most staged first, within *budget_bytes* but always at least one part.
 
     *clustered* has, per region, the data sequence number up to which its files are as its last rewrite left them.
     A part is as large as can be: one rewrite of ten regions is no dearer than ten, and takes the files between them.
+    Files that only wait go first and by themselves: they are few bytes, and many files for every reader.
     """
     root = _parts(tree, files, clustered)
-    found = [
-        Due(path=part.path, bytes=part.bytes, staged_bytes=part.staged)
-        for part in _eligible(root, target_bytes, staged_ratio, budget_bytes)
+    found = list(_crowds(root, budget_bytes)) or [
+        part.as_due() for part in _eligible(root, target_bytes, staged_ratio, budget_bytes)
     ]
     found.sort(key=lambda d: (-d.staged_bytes / max(d.bytes, 1), d.path))
     chosen: list[Due] = []
@@ -98,6 +112,33 @@ def due(
             chosen.append(part)
             left -= part.bytes
     return sorted(chosen, key=lambda d: d.path)
+
+
+def _crowds(part: _Part, budget_bytes: int) -> Iterator[Due]:
+    """Per node the files that wait there, where they are `WAITING_MAX` of like size or half a move's budget.
+
+    Only files of like size are put together, so a row is written once per factor of `WAITING_MAX`, not once per merge.
+    """
+    tiers: dict[int, list[FileStats]] = defaultdict(list)
+    for file in part.waiting:
+        tiers[file.bytes.bit_length() // _TIER_BITS].append(file)
+    for _, tier in sorted(tiers.items()):
+        size = sum(file.bytes for file in tier)
+        if len(tier) >= WAITING_MAX or (part.children and len(tier) > 1 and size >= budget_bytes / 2):
+            yield Due(path=part.path, files=tuple(_within(tier, budget_bytes)), staged_bytes=size, waiting=True)
+            break
+    for child in part.children or ():
+        yield from _crowds(child, budget_bytes)
+
+
+def _within(files: Sequence[FileStats], budget_bytes: int) -> list[FileStats]:
+    """The oldest of *files* that fit into the budget, two at least."""
+    taken: list[FileStats] = []
+    for file in sorted(files, key=lambda f: (f.sequence, f.path)):
+        if len(taken) >= 2 and sum(f.bytes for f in taken) + file.bytes > budget_bytes:
+            break
+        taken.append(file)
+    return taken
 
 
 def _eligible(part: _Part, target_bytes: int, staged_ratio: float, budget_bytes: int) -> Iterator[_Part]:
@@ -113,10 +154,10 @@ def _is_due(part: _Part, target_bytes: int, staged_ratio: float) -> bool:
     if part.staged and part.staged >= staged_ratio * part.clustered:
         return True
     if part.children is None:
-        # What was clustered and is too large all the same could not be cut: equal keys.
-        return bool(part.staged) and part.bytes > OVERSIZE * target_bytes
+        # What was clustered and is too large all the same could not be cut: equal keys. That is not tried each time.
+        return part.clustered <= OVERSIZE * target_bytes < part.bytes
     regions = all(child.children is None for child in part.children)
-    return regions and part.files > 1 and part.bytes < UNDERSIZE * target_bytes
+    return regions and len(part.files) > 1 and part.bytes < UNDERSIZE * target_bytes
 
 
 def _parts(tree: RegionTree, files: Sequence[FileStats], clustered: Mapping[str, int]) -> _Part:
@@ -128,16 +169,14 @@ def _parts(tree: RegionTree, files: Sequence[FileStats], clustered: Mapping[str,
     def made(path: str) -> _Part:
         part = _Part(path)
         if next(nodes) is not None:
-            low, high = made(path + "0"), made(path + "1")
-            part.children = (low, high)
-            part.clustered, part.staged = low.clustered + high.clustered, low.staged + high.staged
+            part.children = low, high = made(path + "0"), made(path + "1")
             part.files = low.files + high.files
-        for file in here[path]:
-            part.files += 1
-            if part.children is None and file.sequence <= clustered.get(path, 0):
-                part.clustered += file.bytes
-            else:
-                part.staged += file.bytes
+            part.staged, part.bytes = low.staged + high.staged, low.bytes + high.bytes
+        settled = 0 if part.children else clustered.get(path, 0)
+        part.waiting = [file for file in here[path] if file.sequence > settled]
+        part.files = part.files + here[path]
+        part.staged += sum(file.bytes for file in part.waiting)
+        part.bytes += sum(file.bytes for file in here[path])
         return part
 
     return made("")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness_pipelines.layout.files import FileStats, place
 from harness_pipelines.layout.parts import Due
@@ -38,11 +38,14 @@ class Request:
 class _Part:
     """What lies at or below one node."""
 
-    bytes: int = 0
-    staged: int = 0
+    files: list[FileStats] = field(default_factory=list)
+    staged: int = 0  #: bytes
     wanted: int = 0  #: bytes of the files that the request means
     clean: int = 0  #: bytes of regions without such a file
     own: int = 0  #: wanted bytes at the node itself, which only a rewrite of the whole node takes
+
+    def as_due(self, path: str) -> Due:
+        return Due(path=path, files=tuple(self.files), staged_bytes=self.staged)
 
 
 def left_of(
@@ -65,9 +68,10 @@ def left_of(
         part, region = parts[path], path in regions
         if not part.wanted or not request.touches(path):
             return
-        fits = part.bytes <= budget_bytes and request.covers(path) and (part.own or not part.clean)
+        due = part.as_due(path)
+        fits = due.bytes <= budget_bytes and request.covers(path) and (part.own or not part.clean)
         if region or fits:
-            yield Due(path=path, bytes=part.bytes, staged_bytes=part.staged)
+            yield due
         else:
             yield from below(path + "0")
             yield from below(path + "1")
@@ -92,7 +96,7 @@ def as_due(
     """The parts at *paths* as `harness_pipelines.layout.parts.due` would give them."""
     everything = Request(request_id=0, paths=tuple(paths), upto=0, rebuild=True)
     parts = _parts(everything, tree, files, clustered)
-    return [Due(path=path, bytes=parts[path].bytes, staged_bytes=parts[path].staged) for path in sorted(paths)]
+    return [parts[path].as_due(path) for path in sorted(paths)]
 
 
 def _parts(
@@ -110,7 +114,7 @@ def _parts(
         size = sum(file.bytes for file in found)
         for upto in range(len(path) + 1):
             part = parts[path[:upto]]
-            part.bytes += size
+            part.files += found
             part.staged += sum(file.bytes for file in staged)
             part.wanted += meant
             part.clean += size if path in regions and not meant else 0

@@ -18,7 +18,7 @@ import structlog
 
 from harness_pipelines.layout.build import build, split_region
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
-from harness_pipelines.layout.files import FileStats, classify, place
+from harness_pipelines.layout.files import FileStats, classify
 from harness_pipelines.layout.histogram import CellHistogram
 from harness_pipelines.layout.parts import Due, due, pieces
 from harness_pipelines.layout.queries import synthetic
@@ -46,7 +46,8 @@ log = structlog.get_logger(__name__)
 MOVE_OFFSETS_MAX = 50_000_000
 NOT_BETTER = "the layout would not be better"  #: how the ledger says that a relayout was dropped
 BUDGET_BYTES = 2 * 2**30  #: of files that one relayout reads
-SAMPLE_ROWS = 500_000  #: that a tree is built from
+SAMPLE_ROWS = range(50_000, 500_000)  #: how many a tree is built from, at least and at most
+SAMPLE_ROWS_PER_FILE = 1_000  #: sizes of files are then even to some 5 %
 EDGES_MAX = 1_024  #: quantiles per column
 PIECE_SHARE = 1 / 8  #: of a target file: smaller staged pieces share a file with their neighbours
 
@@ -234,11 +235,10 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
     target_rows = _target_rows(table, rows=there.rows, size=there.bytes, of_rows=merged + there.rows)
     with stores.staging(table, move) as (spark, target):
         frame = spark_otree.stream_rows(spark, base.stream.metadata, ranges)
-        share, values = _sampled(stores, table, frame, rows=there.rows)
-        tree = layout.tree if layout else _grown(stores, table, values, share=share, target_rows=target_rows)
-        counts = spark_otree.routed_counts(tree, values, share=share)
-        coarse = tree if layout is None else pieces(tree, counts, rows_min=target_rows * PIECE_SHARE)
-        _write(frame, target, coarse, values, share=share, target_rows=target_rows)
+        share, values = _sampled(table, frame, rows=there.rows, target_rows=target_rows)
+        tree = layout.tree if layout else _grown(table, values, share=share, target_rows=target_rows)
+        parts = tree if layout is None else _pieces(tree, values, share=share, target_rows=target_rows)
+        _write(frame, target, parts, values, share=share, target_rows=target_rows)
     staged = stores.lake.staged(table, move, rows=there.rows)
     if layout is not None:
         return Attempt(staged=staged)
@@ -252,35 +252,38 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
 
 
 def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout) -> Attempt:
-    """The files of the parts that are due, written anew: cut again where they grew, one file per region."""
+    """What is due, written anew: parts cut again where they grew, one file per region; or files that only waited.
+
+    `due` gives either parts or files that wait, never both.
+    """
     from harness_pipelines.stores import spark_otree
 
     assert base.batch is not None
     files = stores.lake.region_files(table, base.batch.metadata)
     asked = as_due(layout.tree, files, layout.clustered, move.parts)
     chosen = asked or _due(stores, table, base)
-    inside = {d.path: [f for f in files if place(layout.tree, f).startswith(d.path)] for d in chosen}
-    taken = [f for found in inside.values() for f in found]
-    rows = sum(f.rows for f in taken)
+    taken = [file for part in chosen for file in part.files]
     if not taken:
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))
-    target_rows = _target_rows(table, rows=rows, size=sum(f.bytes for f in taken), of_rows=sum(f.rows for f in files))
+    rows, size = sum(f.rows for f in taken), sum(part.bytes for part in chosen)
+    target_rows = _target_rows(table, rows=rows, size=size, of_rows=sum(f.rows for f in files))
+    anew = [part.path for part in chosen if not part.waiting]
     tree = layout.tree
     with stores.staging(table, move) as (spark, target):
         frame = spark_otree.file_rows(spark, base.batch.metadata, taken, indexed_columns(table.spec))
-        share, values = _sampled(stores, table, frame, rows=rows)
-        for part in chosen:
-            tree = _cut_again(tree, part.path, values, share=share, target_rows=target_rows)
-        _write(frame, target, tree, values, share=share, target_rows=target_rows)
+        share, values = _sampled(table, frame, rows=rows, target_rows=target_rows)
+        for path in anew:
+            tree = _cut_again(tree, path, values, share=share, target_rows=target_rows)
+        parts = tree if anew else _pieces(tree, values, share=share, target_rows=target_rows)
+        _write(frame, target, parts, values, share=share, target_rows=target_rows)
     staged = stores.lake.staged(table, move, rows=rows)
     workload = _workload(table, values)
-    waiting = sum(d.staged_bytes for d in chosen) / max(sum(d.bytes for d in chosen), 1)
-    before = _scored(table, taken, workload, staged_share=waiting)
-    after = _scored_anew(stores, table, staged, workload, tree=tree)
+    before = _scored(table, taken, workload, staged_share=sum(d.staged_bytes for d in chosen) / max(size, 1))
+    after = _scored_anew(stores, table, staged, workload, tree=parts)
     if not asked and not after.better_than(before):
         raise Pointless(f"{NOT_BETTER}: {asdict(before)} became {asdict(after)}")
-    fresh = [path for path in tree.paths() if any(path.startswith(d.path) for d in chosen)]
-    kept = {path: at for path, at in layout.clustered.items() if not any(path.startswith(d.path) for d in chosen)}
+    fresh = [path for path in tree.paths() if any(path.startswith(part) for part in anew)]
+    kept = {path: at for path, at in layout.clustered.items() if not any(path.startswith(part) for part in anew)}
     return Attempt(
         staged=staged,
         layout=Layout(tree=tree, clustered=kept),
@@ -288,6 +291,14 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
         fresh=tuple(fresh),
         removed=tuple(f.path for f in taken),
     )
+
+
+def _pieces(tree: RegionTree, values: Sequence[ColumnValues], *, share: float, target_rows: float) -> RegionTree:
+    """The parts of *tree* that rows which only wait there go to."""
+    from harness_pipelines.stores import spark_otree
+
+    counts = spark_otree.routed_counts(tree, values, share=share)
+    return pieces(tree, counts, rows_min=target_rows * PIECE_SHARE)
 
 
 def _workload(table: TableRow, values: Sequence[ColumnValues]) -> Workload:
@@ -324,16 +335,16 @@ def target_bytes(table: TableRow, files: Sequence[FileStats]) -> int:
     return rules.target_file_mb * 2**20
 
 
-def _sampled(stores: Stores, table: TableRow, frame: DataFrame, *, rows: int) -> tuple[float, list[ColumnValues]]:
+def _sampled(table: TableRow, frame: DataFrame, *, rows: int, target_rows: float) -> tuple[float, list[ColumnValues]]:
+    """Which share of *rows* was drawn, and the indexed columns of the drawn ones."""
     from harness_pipelines.stores import spark_otree
 
-    share = min(1.0, SAMPLE_ROWS / rows)
+    wanted = min(max(rows / target_rows * SAMPLE_ROWS_PER_FILE, SAMPLE_ROWS.start), SAMPLE_ROWS.stop)
+    share = min(1.0, wanted / rows)
     return share, spark_otree.sampled(frame, indexed_columns(table.spec), share=share)
 
 
-def _grown(
-    stores: Stores, table: TableRow, values: Sequence[ColumnValues], *, share: float, target_rows: float
-) -> RegionTree:
+def _grown(table: TableRow, values: Sequence[ColumnValues], *, share: float, target_rows: float) -> RegionTree:
     return build(_histogram(indexed_columns(table.spec), values), target_rows=target_rows * share)
 
 

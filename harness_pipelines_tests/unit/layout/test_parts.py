@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from harness_pipelines.layout.boxes import At
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.files import Extent, FileStats
-from harness_pipelines.layout.parts import Due, due, pieces
+from harness_pipelines.layout.parts import WAITING_MAX, Due, due, pieces
 from harness_pipelines.layout.tree import RegionTree
 
 TARGET, PLENTY = 1000, 10**9
@@ -44,17 +46,21 @@ def test_a_clustered_view_has_nothing_due():
 
 def test_a_region_is_due_once_enough_was_added_to_it_and_no_other_is():
     assert found(*WHOLE, file(0, 9, size=400, staged=True)) == []
-    assert found(*WHOLE, file(0, 9, size=500, staged=True)) == [Due(path="00", bytes=1500, staged_bytes=500)]
+    [part] = found(*WHOLE, file(0, 9, size=500, staged=True))
+    assert (part.path, part.bytes, part.staged_bytes, part.waiting) == ("00", 1500, 500, False)
 
 
 def test_a_piece_that_lies_over_two_regions_counts_for_the_part_that_holds_both():
     assert found(*WHOLE, file(5, 15, size=900, staged=True)) == []
-    assert found(*WHOLE, file(5, 15, size=1000, staged=True)) == [Due(path="0", bytes=3000, staged_bytes=1000)]
+    [part] = found(*WHOLE, file(5, 15, size=1000, staged=True))
+    assert (part.path, part.bytes, part.staged_bytes) == ("0", 3000, 1000)
 
 
 def test_a_part_is_taken_as_a_whole_rather_than_region_by_region():
     added = [file(low, low + 9, size=600, staged=True) for low in (0, 10, 20, 30)]
-    assert found(*WHOLE, *added) == [Due(path="", bytes=6400, staged_bytes=2400)]
+    [part] = found(*WHOLE, *added)
+    assert (part.path, part.bytes, part.staged_bytes) == ("", 6400, 2400)
+    assert set(part.files) == {*WHOLE, *added}
 
 
 def test_what_is_above_the_budget_is_taken_in_smaller_parts_and_at_least_one_of_them():
@@ -66,11 +72,55 @@ def test_what_is_above_the_budget_is_taken_in_smaller_parts_and_at_least_one_of_
 def test_a_region_that_grew_too_large_is_due_but_not_one_that_could_not_be_cut():
     assert [d.path for d in found(*WHOLE, file(0, 9, size=501, staged=True), ratio=10)] == ["00"]
     assert found(file(0, 9, size=5000), *WHOLE[1:]) == []
+    assert found(file(0, 9, size=5000), file(0, 9, size=10, staged=True), *WHOLE[1:]) == []
 
 
 def test_two_small_neighbours_become_one():
     small = (file(0, 9, size=200), file(10, 19, size=200))
     assert [d.path for d in found(*small, *WHOLE[2:])] == ["0"]
+
+
+def crowd(low: int, high: int, *, size: int, count: int = WAITING_MAX) -> list[FileStats]:
+    """As many staged files of one size, over the same values."""
+    one = file(low, high, size=size, staged=True)
+    return [replace(one, path=f"{one.path}-{i}") for i in range(count)]
+
+
+BIG = [file(low, low + 9, size=10**6) for low in (0, 10, 20, 30)]
+
+
+@pytest.mark.parametrize(("low", "high", "path"), [(5, 35, ""), (5, 15, "0"), (0, 9, "00")])
+def test_many_files_of_like_size_that_wait_at_one_node_are_put_together_without_what_is_clustered(
+    low: int, high: int, path: str
+):
+    assert found(*BIG, *crowd(low, high, size=10, count=WAITING_MAX - 1)) == []
+    many = crowd(low, high, size=10)
+    [part] = found(*BIG, *many, file(low, high, size=9_000, staged=True))  # that one is not of like size
+    assert (part.path, part.bytes, part.waiting) == (path, 160, True)
+    assert set(part.files) == set(many)
+
+
+def test_what_waits_at_a_node_above_the_budget_comes_down_though_the_node_is_never_due():
+    waits = crowd(5, 35, size=1500, count=2)
+    assert found(*BIG, *waits, ratio=0.001, budget=10_000) == []
+    [part] = found(*BIG, *waits, ratio=0.001, budget=6_000)
+    assert (part.path, set(part.files), part.waiting) == ("", set(waits), True)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=300))
+def test_however_small_the_merges_are_few_files_wait_and_no_row_is_written_often(sizes: list[int]):
+    waiting: list[FileStats] = []
+    written = 0
+    for number, size in enumerate(sizes):
+        waiting.append(replace(file(5, 35, size=size, staged=True), path=f"merge-{number}"))
+        while parts := found(*BIG, *waiting):
+            [part] = parts
+            waiting = [f for f in waiting if f not in part.files]
+            waiting.append(replace(file(5, 35, size=part.bytes, staged=True), path=f"{number}-{part.bytes}"))
+            written += part.bytes
+    tiers = 4
+    assert len(waiting) <= tiers * (WAITING_MAX - 1)
+    assert written <= tiers * sum(sizes)
 
 
 files_anywhere = st.builds(
@@ -82,8 +132,11 @@ files_anywhere = st.builds(
 @given(st.lists(files_anywhere, max_size=12), st.integers(1, 20_000), st.sampled_from([0.1, 0.5, 2.0]))
 def test_the_parts_are_disjoint_and_within_the_budget_but_for_one(files: list[FileStats], budget: int, ratio: float):
     chosen = found(*files, ratio=ratio, budget=budget)
+    assert len({d.waiting for d in chosen}) <= 1
     for i, one in enumerate(chosen):
-        assert all(not other.path.startswith(one.path) for other in chosen[:i] + chosen[i + 1 :])
+        others = chosen[:i] + chosen[i + 1 :]
+        assert all(set(other.files).isdisjoint(one.files) for other in others)
+        assert one.waiting or all(not other.path.startswith(one.path) for other in others)
     assert len(chosen) <= 1 or sum(d.bytes for d in chosen) <= budget
 
 
