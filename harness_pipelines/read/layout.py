@@ -109,7 +109,16 @@ class LayoutSeen:
                 path or ROOT: {"files": len(found), "bytes": sum(file.bytes for file in found)}
                 for path, found in self.standing.astray.items()
             },
-            "due": [{**asdict(part), "path": part.path or ROOT} for part in self.due],
+            "due": [
+                {
+                    "path": part.path or ROOT,
+                    "files": len(part.files),
+                    "bytes": part.bytes,
+                    "staged_bytes": part.staged_bytes,
+                    "waiting": part.waiting,
+                }
+                for part in self.due
+            ],
             "history": [one.to_json() for one in self.history],
         }
 

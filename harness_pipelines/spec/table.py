@@ -376,7 +376,7 @@ class TableSpec(BaseModel):
     views: Annotated[
         Literal["stream", "both"],
         Field(description="Iceberg tables that are kept: in offset order, or in offset order and in value order."),
-    ] = "stream"
+    ] = "both"
     layout: Annotated[Layout, Field(description="`views: both`: how the batch view is clustered.")] = Layout()
     buffer: Annotated[
         Literal["postgres", "none"],

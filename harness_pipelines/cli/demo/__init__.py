@@ -32,8 +32,9 @@ def demo(settings: Settings, /, *, rows: int, rate: float, keep: bool, json_targ
     """Show the harness at work on TPC-H lineitem, and prove that nothing is lost or doubled.
 
     Starts the embedded services if there are none, then creates the topic and the table demo.lineitem anew. Produces
-    JSON records at a steady rate while a worker moves them through buffer and lake and two readers read; every read is
-    checked against the producer's own log. Then audits, and compares with the generated Parquet file.
+    JSON records at a steady rate while a worker moves them through buffer and lake, there in offset order and in value
+    order, and two readers read; every read is checked against the producer's own log. Then audits, compares with the
+    generated Parquet file, and draws the regions of the batch view.
 
     \b
     Examples:
@@ -77,6 +78,11 @@ def _tell(result: DemoResult) -> None:
             f"freshness    p50 {p50:.0f} ms, p99 {p99:.0f} ms from Kafka's acknowledgement to a read that returns it"
         )
     click.echo(f"audit        {'every record is in exactly one tier' if result.audit_ok else 'found faults'}")
+    views = result.views
+    click.echo(f"views        {views.stream_files} files in offset order, {views.batch_files} in value order")
+    click.echo(f"             {views.verdict}")
+    if views.picture:
+        click.echo(f"picture      {views.picture}")
     if result.kept:
         click.echo(f"file         {result.kept}")
     click.echo(
@@ -87,6 +93,7 @@ try next
   harness explain {TABLE} --where "l_shipdate < '1992-02-01'" --analyze
   harness sql "SELECT l_shipmode, count(*), sum(l_extendedprice) FROM {TABLE} GROUP BY l_shipmode"
   harness audit {TABLE}
+  harness layout {TABLE} --plot layout.png  # how the batch view is clustered
   harness table show {TABLE}              # its spec; your own: harness table apply FILE
   harness services down                    # stops the embedded services; the data stays"""
     )

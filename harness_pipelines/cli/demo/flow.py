@@ -29,16 +29,18 @@ from harness_pipelines.spec.settings import Settings
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from harness_pipelines.audit.report import BatchAudit
     from harness_pipelines.client import Harness, Table
 
 STEP_S = 0.05
-SETTLE_S = 300.0  #: for the rest to reach the lake after the last record
+SETTLE_S = 300.0  #: for the rest to reach both views of the lake after the last record
+PICTURE = "layout.png"
 WORKER_START_S = 60.0
 CLAIM_WAIT_S = 40.0  #: longer than the lease of a worker that was killed
 
 
 class DemoStuck(HarnessError):
-    """The records did not reach the lake in time."""
+    """The records did not reach the lake, in both of its orders, in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,18 @@ class DemoOptions:
     rows: int
     rate: float
     keep: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Views:
+    """The lake in its two orders, at the end."""
+
+    stream_files: int
+    batch_files: int
+    batch_rows: int
+    verdict: str  #: of the audit, which read both
+    ok: bool
+    picture: Path | None  #: of the batch view's regions; None where matplotlib is not installed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +77,7 @@ class DemoResult:
     moves: int
     seconds: float
     audit_ok: bool
+    views: Views
     faults: Sequence[str] = field(default_factory=tuple)  #: sentences about what is wrong
     kept: Path | None = None
 
@@ -85,6 +100,13 @@ class DemoResult:
             "freshness_ms": {"p50": p50, "p99": p99},
             "moves": self.moves,
             "seconds": self.seconds,
+            "views": {
+                "agree": self.views.ok,
+                "stream_files": self.views.stream_files,
+                "batch_files": self.views.batch_files,
+                "batch_rows": self.views.batch_rows,
+                "plot": None if self.views.picture is None else str(self.views.picture),
+            },
         }
 
 
@@ -114,7 +136,7 @@ def run_demo(settings: Settings, options: DemoOptions, show: Show) -> DemoResult
                 _move_and_read(table, producer, (cuts, newest), worker, show)
             worker.end()
         cuts.finish()
-        show.step("all records are in the lake; auditing, then comparing with the Parquet file")
+        show.step("all records are in both views; auditing them, then comparing with the Parquet file")
         return _judge(table, rows, (producer, cuts, newest), began=began, kept=path if options.keep else None)
 
 
@@ -211,7 +233,7 @@ def _move_and_read(
                 deadline = min(deadline, time.monotonic() + SETTLE_S)
             if time.monotonic() > deadline:
                 raise DemoStuck(
-                    f"not all is in the lake {SETTLE_S:g} s after the last record: `harness status {TABLE}`"
+                    f"not all is in both views {SETTLE_S:g} s after the last record: `harness status {TABLE}`"
                 )
             time.sleep(STEP_S)
         show.update(moment())
@@ -225,7 +247,7 @@ def _move_and_read(
 def _settled(table: Table, producer: SteadyProducer) -> bool:
     if not producer.done or producer.failed is not None:
         return False
-    bounds = {p.partition: p.bounds.stream_hi for p in table.positions()}
+    bounds = {p.partition: p.bounds.batch_hi for p in table.positions()}
     return all(bounds[p] > t.offsets[t.acked - 1] for p, t in producer.truth.partitions.items() if t.acked)
 
 
@@ -255,7 +277,8 @@ def _judge(
 
     producer, cuts, newest = parts
     stores = table.harness.stores
-    audit = table.audit().to_json()
+    report = table.audit(full=True)
+    audit, views = report.to_json(), _views(table, report.batch)
     verdict = verify(table, rows, producer.truth)
     ages = newest.ages_ms()
     quarantined = Overview(stores.readers).counts(table.row).quarantined
@@ -263,7 +286,7 @@ def _judge(
         m for m in stores.ledger.moves(table.row, stage=Stage.TIER, limit=10_000) if m["state"] == MoveState.COMMITTED
     ]
     produced = producer.truth.acked
-    faults = [*verdict.unequal, *cuts.faults]
+    faults = [*verdict.unequal, *cuts.faults, *[views.verdict] * (not views.ok)]
     faults += [f"the audit found {len(audit['missing'])} missing, {len(audit['duplicated'])} doubled"] * (
         not audit["ok"]
     )
@@ -284,6 +307,30 @@ def _judge(
         moves=len(moves),
         seconds=round(time.monotonic() - began, 2),
         audit_ok=bool(audit["ok"]),
+        views=views,
         faults=tuple(faults),
         kept=kept,
+    )
+
+
+def _views(table: Table, judged: BatchAudit | None) -> Views:
+    from harness_pipelines.cli.layout_plot import PlotFailed, draw
+    from harness_pipelines.read.layout import look
+    from harness_pipelines.stores.lake_runs import stream_files
+
+    assert judged is not None, "the demo's table has two views"
+    seen = look(table.harness.stores, table.row)
+    picture: Path | None = table.harness.settings.home / "demo" / PICTURE
+    try:
+        draw(seen, str(picture))
+    except PlotFailed:  # a demo without matplotlib is one without a picture
+        picture = None
+    head = table.harness.stores.tables.head(table.row)
+    return Views(
+        stream_files=len(stream_files(table.row, head.stream.metadata)),
+        batch_files=len(seen.files),
+        batch_rows=judged.rows,
+        verdict=judged.said,
+        ok=judged.ok,
+        picture=picture,
     )

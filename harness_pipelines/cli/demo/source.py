@@ -19,6 +19,7 @@ PARTITIONS = 4
 ROWS_PER_SCALE = 6_001_215  #: lineitems at scale factor 1
 SCALE_MIN = 0.001
 MOVE_ROWS_MAX = 100_000
+REGIONS = 24  #: of the batch view; of megabytes each, so that a small table has a picture
 GENERATE_TIMEOUT_S = 600
 
 COLUMNS = {
@@ -53,7 +54,10 @@ def demo_spec() -> TableSpec:
             "table": TABLE,
             "topic": TOPIC,
             "columns": {name: {"type": kind, "required": True} for name, kind in COLUMNS.items()},
+            "views": "both",
+            "layout": {"columns": ["l_shipdate", "l_partkey", "l_extendedprice"], "regions": REGIONS},
             "tier": {"max_rows": MOVE_ROWS_MAX, "max_age": "10s"},
+            "freshness": {"lake": "20s"},
             "mode": "external_worker",
         }
     )

@@ -36,7 +36,7 @@ def test_a_spec_can_be_written_in_python():
 def test_what_is_not_given_has_the_documented_default():
     orders = spec()
 
-    assert (orders.start, orders.format, orders.views, orders.buffer) == ("earliest", "json", "stream", "postgres")
+    assert (orders.start, orders.format, orders.views, orders.buffer) == ("earliest", "json", "both", "postgres")
     assert (orders.shards, orders.on_error, orders.unknown_fields, orders.mode) == (1, "quarantine", "ignore", "runs")
     assert (orders.tier.max_rows, orders.tier.max_bytes, orders.tier.max_age) == (500_000, 268_435_456, 60.0)
     assert (orders.retention.versions, orders.retention.snapshots) == (86_400.0, 50)
