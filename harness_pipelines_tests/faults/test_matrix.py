@@ -91,10 +91,10 @@ def test_a_worker_stopped_inside_a_transaction_holds_the_table_no_longer_than_th
     drill.prepare([rig])
     with ground.worker(drill, [rig], fault=f"{stage}.in_transaction=stop") as asleep:
         asleep.await_stopped()
-        with ground.worker(drill, [rig]):
-            rig.produce(10)
-            rig.ingest()
-            rig.assert_exact()
+        rig.produce(10)
+        rig.ingest()
+        rig.assert_exact()
+        with ground.worker(drill, [rig]):  # after these rows are there: it may end as soon as it finds no more
             wait_until(lambda: drill.caught_up(rig), "another worker went on", deadline_s=matrix.DEADLINE_S)
     rig.assert_exact()
 
