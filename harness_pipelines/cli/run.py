@@ -39,6 +39,7 @@ class RunOptions:
     until_idle: bool
     for_s: float | None
     lease_s: float
+    remove_large: bool = False
 
 
 @click.command()
@@ -60,6 +61,10 @@ class RunOptions:
     "--retry-stuck", is_flag=True, help="First give up moves that failed in every attempt; they are planned anew."
 )
 @click.option("--dry-run", is_flag=True, help="With --stage expire: list what would go.")
+@click.option(
+    "--remove-large", is_flag=True,
+    help="With --stage expire: also what is more than half of a table's bytes, as after a rebuild of its batch view.",
+)  # fmt: skip
 @json_option
 @click.pass_obj
 def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
@@ -78,7 +83,11 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
     target: str | None = options["json_target"]
     stages = frozenset(Stage(s) for s in options["stages"]) or CONTINUOUS_STAGES
     wanted = RunOptions(
-        stages=stages, until_idle=options["until_idle"], for_s=options["for_s"], lease_s=options["lease_s"]
+        stages=stages,
+        until_idle=options["until_idle"],
+        for_s=options["for_s"],
+        lease_s=options["lease_s"],
+        remove_large=options["remove_large"],
     )
     _check(wanted, dry_run=options["dry_run"])
     live = _is_watched()
@@ -98,6 +107,8 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
 def _check(wanted: RunOptions, *, dry_run: bool) -> None:
     if dry_run and wanted.stages != frozenset({Stage.EXPIRE}):
         raise UsageError("--dry-run is for `--stage expire`, the stage that removes things")
+    if wanted.remove_large and wanted.stages != frozenset({Stage.EXPIRE}):
+        raise UsageError("--remove-large is for `--stage expire`, the stage that removes things")
     if wanted.until_idle and wanted.stages == frozenset({Stage.EXPIRE}):
         raise UsageError("--until-idle waits for ingest and tier; expire runs with `--for 60s`")
     if wanted.lease_s < LEASE_S_MIN:
@@ -123,6 +134,7 @@ def _work(harness: Harness, chosen: Sequence[Table], wanted: RunOptions, *, live
             until_idle=wanted.until_idle,
             for_s=wanted.for_s,
             lease=timedelta(seconds=wanted.lease_s),
+            remove_large=wanted.remove_large,
         ),
     )
     gc.freeze()  # what is imported stays: walking it again and again was a tenth of ingest's CPU time

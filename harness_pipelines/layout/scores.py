@@ -68,15 +68,20 @@ def score(
     *,
     target_bytes: int,
     staged_share: float,
+    of_bytes: int | None = None,
 ) -> Score:
-    """The score of these files. A query that finds nothing counts as finding one row. No files: everything is 0."""
+    """The score of these files. A query that finds nothing counts as finding one row. No files: everything is 0.
+
+    *of_bytes*: what the rows take, by default as much as these files. Who compares two layouts of the same rows gives
+    one number for both: a layout is not worse because its files are smaller.
+    """
     if not files:
         return Score(probe_ratio=0.0, point_depth=0.0, staged_share=0.0, spread=0.0, largest=0.0)
     sizes = np.array([file.bytes for file in files], dtype=np.float64)
     rows = sum(file.rows for file in files)
     opened = min(FILE_COST_BYTES, target_bytes / 4)  # a layout of many small files is not better for its tight boxes
     touched = _per_query(files, columns, workload.queries, sizes + opened)
-    matching = np.maximum(workload.shares, 1 / max(1, rows)) * sizes.sum()
+    matching = np.maximum(workload.shares, 1 / max(1, rows)) * (of_bytes or sizes.sum())
     weights = workload.queries.weights
     half, most = np.percentile(sizes, [50, 95])
     return Score(

@@ -46,19 +46,22 @@ class Expired:
         }
 
 
-def expire_once(stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool = False) -> Expired:
+def expire_once(
+    stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
+) -> Expired:
     """One run: first remove what earlier runs decided, then decide anew.
 
+    *remove_large*: even if that is more than half of the table's bytes, which otherwise asks for a person's word.
     Raises: SizeGuard, FencedOut; LakeAway, PostgresUnreachable when a store is away.
     """
     with reachable(table.name, "expire"):
-        return _expire(stores, table, claim, dry_run=dry_run)
+        return _expire(stores, table, claim, dry_run=dry_run, remove_large=remove_large)
 
 
-def _expire(stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool) -> Expired:
+def _expire(stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool, remove_large: bool) -> Expired:
     grace = max(timedelta(seconds=table.spec.retention.grace), RETIRED_FOR_MIN)
     dropped = [] if dry_run else stores.upkeep.drop_retired(table, retired_for=grace)
-    deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run)
+    deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large)
     faults.point("expire.before_trim")
     decision = stores.upkeep.trim(table, claim, dry_run=dry_run)
     faults.point("expire.after_commit")

@@ -242,11 +242,12 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
     staged = stores.lake.staged(table, move, rows=there.rows)
     if layout is not None:
         return Attempt(staged=staged)
-    after = _scored_anew(stores, table, staged, _workload(table, values), tree=tree)
+    files = stores.lake.staged_regions(table, staged)
+    judge = _Judge.of(table, values, target_bytes=target_bytes(table, files), of_bytes=sum(f.bytes for f in files))
     return Attempt(
         staged=staged,
         layout=Layout(tree=tree, clustered={}),
-        scores={"after": asdict(after)},
+        scores={"after": asdict(judge.score_of_regions(files, tree))},
         fresh=tuple(tree.paths()),
     )
 
@@ -277,10 +278,11 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
         parts = tree if anew else _pieces(tree, values, share=share, target_rows=target_rows)
         _write(frame, target, parts, values, share=share, target_rows=target_rows)
     staged = stores.lake.staged(table, move, rows=rows)
-    workload = _workload(table, values)
-    before = _scored(table, taken, workload, staged_share=sum(d.staged_bytes for d in chosen) / max(size, 1))
-    after = _scored_anew(stores, table, staged, workload, tree=parts)
-    if not asked and not after.better_than(before):
+    judge = _Judge.of(table, values, target_bytes=target_bytes(table, files), of_bytes=size)
+    before = judge.score(taken, staged_bytes=sum(part.staged_bytes for part in chosen))
+    after = judge.score_of_regions(stores.lake.staged_regions(table, staged), parts)
+    fewer = not anew and len(staged.files) < len(taken)  # which is why files that wait are put together
+    if not (asked or fewer or after.better_than(before)):
         raise Pointless(f"{NOT_BETTER}: {asdict(before)} became {asdict(after)}")
     fresh = [path for path in tree.paths() if any(path.startswith(part) for part in anew)]
     kept = {path: at for path, at in layout.clustered.items() if not any(path.startswith(part) for part in anew)}
@@ -301,22 +303,37 @@ def _pieces(tree: RegionTree, values: Sequence[ColumnValues], *, share: float, t
     return pieces(tree, counts, rows_min=target_rows * PIECE_SHARE)
 
 
-def _workload(table: TableRow, values: Sequence[ColumnValues]) -> Workload:
-    """What the layout of these rows is judged by: boxes and slabs of several sizes over all indexed columns."""
-    histogram = _histogram(indexed_columns(table.spec), values)
-    return Workload.of(histogram, synthetic(histogram))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judge:
+    """Scores layouts of the same rows, all by the same measure."""
 
+    columns: Sequence[IndexedColumn]
+    workload: Workload
+    target_bytes: int
+    of_bytes: int  #: what the rows take
 
-def _scored(table: TableRow, files: Sequence[FileStats], workload: Workload, *, staged_share: float) -> Score:
-    target = target_bytes(table, files)
-    return score(files, indexed_columns(table.spec), workload, target_bytes=target, staged_share=staged_share)
+    @classmethod
+    def of(cls, table: TableRow, values: Sequence[ColumnValues], *, target_bytes: int, of_bytes: int) -> _Judge:
+        """By boxes and slabs of several sizes over all indexed columns of the sample *values*."""
+        columns = indexed_columns(table.spec)
+        histogram = _histogram(columns, values)
+        workload = Workload.of(histogram, synthetic(histogram))
+        return cls(columns=columns, workload=workload, target_bytes=target_bytes, of_bytes=of_bytes)
 
+    def score(self, files: Sequence[FileStats], *, staged_bytes: int) -> Score:
+        return score(
+            files,
+            self.columns,
+            self.workload,
+            target_bytes=self.target_bytes,
+            staged_share=staged_bytes / max(sum(f.bytes for f in files), 1),
+            of_bytes=self.of_bytes,
+        )
 
-def _scored_anew(stores: Stores, table: TableRow, staged: Staged, workload: Workload, *, tree: RegionTree) -> Score:
-    """What was staged as regions of *tree*; a file that lies in none of them, by its bounds, is as good as staged."""
-    files = stores.lake.staged_regions(table, staged)
-    astray = sum(f.bytes for f, path in zip(files, classify(tree, files), strict=True) if path is None)
-    return _scored(table, files, workload, staged_share=astray / max(sum(f.bytes for f in files), 1))
+    def score_of_regions(self, files: Sequence[FileStats], tree: RegionTree) -> Score:
+        """A file that lies in no region of *tree*, by its bounds, is as good as staged."""
+        astray = sum(f.bytes for f, path in zip(files, classify(tree, files), strict=True) if path is None)
+        return self.score(files, staged_bytes=astray)
 
 
 def _target_rows(table: TableRow, *, rows: int, size: int, of_rows: int | None = None) -> float:

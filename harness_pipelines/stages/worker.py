@@ -51,6 +51,7 @@ class WorkerOptions:
     lease: timedelta = CLAIM_LEASE
     run_id: str | None = None
     ingest_on: Literal["threads", "spark"] = "threads"  #: this machine, or Spark's executors
+    remove_large: bool = False  #: let expire remove more than half of a table's bytes in one run
 
 
 @dataclass(slots=True)
@@ -363,7 +364,8 @@ class _TableWorker:
             self.stores.segments.rotate(self.table)
 
     def _expire(self) -> bool:
-        expire.expire_once(self.stores, self.table, self._keepers[Stage.EXPIRE].current())
+        claim = self._keepers[Stage.EXPIRE].current()
+        expire.expire_once(self.stores, self.table, claim, remove_large=self.worker.options.remove_large)
         return False
 
 

@@ -152,10 +152,12 @@ class Upkeep:
                     connection.execute(sql("upkeep/condemn"), key)
         return loose
 
-    def delete_ripe(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> list[str]:
+    def delete_ripe(
+        self, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
+    ) -> list[str]:
         """Delete files that have been condemned for longer than the grace and that still nothing reaches.
 
-        Raises: SizeGuard, with nothing removed.
+        Raises: SizeGuard, with nothing removed, unless *remove_large*.
         """
         grace = timedelta(seconds=table.spec.retention.grace)
         with self.database.transaction() as connection:
@@ -166,7 +168,8 @@ class Upkeep:
         reached = self._reached(table)
         ripe = [(str(row["path"]), int(row["bytes"])) for row in found if owner_path(row["path"]) not in reached]
         if not dry_run:
-            self._guard(table, ripe)
+            if not remove_large:
+                self._guard(table, ripe)
             ripe = ripe[:FILES_PER_RUN_MAX]
             for path, _ in ripe:
                 with self.database.transaction() as connection:  # a holder that slept here has been replaced
@@ -180,8 +183,9 @@ class Upkeep:
         going, total = sum(size for _, size in ripe), sum(f.bytes for f in self._stored(table))
         if going > GUARD_FREE_BYTES and going > SHARE_MAX * total:
             raise SizeGuard(
-                f"{table.name}: expire would remove {going:,} of {total:,} bytes in one run, more than "
-                f"{SHARE_MAX:.0%}; nothing was removed. `harness run {table.name} --stage expire --dry-run` lists them"
+                f"{table.name}: expire would remove {going:,} of {total:,} bytes at once, more than {SHARE_MAX:.0%}; "
+                f"nothing was removed. `harness run {table.name} --stage expire --dry-run` lists them. "
+                "If that is meant, as after a rebuild of the batch view, write `--remove-large --for 60s` instead"
             )
 
     def _reached(self, table: TableRow) -> set[str]:

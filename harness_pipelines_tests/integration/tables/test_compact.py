@@ -29,6 +29,7 @@ from harness_pipelines.stages import compact, otree, tier
 from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.moving import FAILURES_MAX
 from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stores import upkeep
 from harness_pipelines.stores.lake_runs import stream_files
 from harness_pipelines.stores.spark_write import SparkFailed
 from harness_pipelines_tests.faults.conftest import MakeRig
@@ -299,6 +300,36 @@ def test_small_files_are_kept_for_a_lease_and_condemned_when_it_ends(make_rig: M
 
         rig.table.release(plan)
         wait_until(lambda: bool(expired()) and small <= condemned, "nothing needs the small files", deadline_s=30)
+    rig.assert_exact()
+
+
+def test_expire_does_not_remove_most_of_a_table_without_a_persons_word(
+    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "GUARD_FREE_BYTES", 0)
+    monkeypatch.setattr(upkeep, "SHARE_MAX", 0.01)
+    rig = make_rig(layout={"target_file_mb": 1}, retention={"versions": "1s", "grace": "1s", "snapshots": 1})
+    rounds(rig, FILES_MIN)
+    small = {on_disk(f.path) for f in files(rig)}
+    compacted(rig)
+
+    with claimed(rig, Stage.EXPIRE) as claim:
+
+        def refused() -> str:
+            try:
+                expire_once(rig.stores, rig.table.row, claim)
+            except upkeep.SizeGuard as error:
+                return str(error)
+            return ""
+
+        wait_until(lambda: "--remove-large" in refused(), "the files are ripe, and too many", deadline_s=30)
+        assert all(path.exists() for path in small)
+
+        def removed() -> bool:
+            expire_once(rig.stores, rig.table.row, claim, remove_large=True)
+            return not any(path.exists() for path in small)
+
+        wait_until(removed, "they are gone", deadline_s=30)
     rig.assert_exact()
 
 

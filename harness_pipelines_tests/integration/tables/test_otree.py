@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 import harness_pipelines as hp
+from harness_pipelines.layout import parts
 from harness_pipelines.layout.files import FileStats, classify
 from harness_pipelines.layout.scores import Score
 from harness_pipelines.protocol.claims import Stage
@@ -139,6 +140,31 @@ def test_few_new_rows_share_a_file_instead_of_one_for_each_region(rig: TableRig)
     fresh = [f for f in files(rig) if f.path not in before]
     assert len(fresh) == 1
     assert fresh[0].rows == 40
+    rig.assert_exact()
+
+
+def test_small_files_that_wait_are_put_together_and_what_is_clustered_stays_where_it_is(
+    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(parts, "WAITING_MAX", 3)
+    rig = make_rig(layout={"columns": ["n", "id"], "regions": 2})
+    taken(rig, 3000)
+    merged(rig)
+    clustered = {f.path for f in files(rig)}
+    for _ in range(3):
+        taken(rig, 20)
+        merged(rig)
+    assert len(files(rig)) == len(clustered) + 3
+    tree = layout(rig).tree
+
+    merged(rig)
+
+    assert moves(rig)[-1] == ("COMMITTED", False)
+    [fresh] = [f for f in files(rig) if f.path not in clustered]
+    assert fresh.rows == 3 * 40
+    assert clustered < {f.path for f in files(rig)}
+    assert layout(rig).tree.digest == tree.digest
+    assert otree.trigger(rig.stores, rig.table.row) is None
     rig.assert_exact()
 
 
