@@ -179,22 +179,55 @@ class Table:
         columns: Sequence[str] | None = None,
         where: str | None = None,
         at: int | None = None,
+        limit: int | None = None,
         tail: bool = False,
     ) -> pa.Table:
         """About *fraction* (above 0, up to 1) of the rows that `read` gives, as Arrow, in bounded memory.
 
-        A hash of the coordinate chooses them: the same rows each time, of which a smaller fraction takes some, and
-        `harness_pipelines.layout.row_hash` says which in Spark. Every row is looked at, so that this saves memory and
-        not reading. Raises: UsageError, and as `read`.
+        A hash of the coordinate chooses them: the same rows each time, of which a smaller fraction takes some;
+        `sample_to_spark` gives them in Spark. Every row is looked at, until *limit* are taken, so that this saves
+        memory and not reading. Raises: UsageError, and as `read`.
         """
         from harness_pipelines.layout.row_hash import threshold
-        from harness_pipelines.read.sample import COORDINATE, sampled
+        from harness_pipelines.read.sample import sampled
 
-        threshold(fraction)  # what is wrong is said before anything is read
+        below = threshold(fraction)  # what is wrong is said before anything is read
+        shown, needed = self._sample_columns(columns)
+        with self.reader(columns=needed, where=where, at=at, tail=tail) as batches:
+            return sampled(batches, batches.schema, below=below, columns=shown, limit=limit)
+
+    def sample_to_spark(
+        self,
+        spark: SparkSession,
+        fraction: float,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        at: int | None = None,
+        lease_s: float | None = None,
+        view: str | None = None,
+    ) -> DataFrame:
+        """The rows of `sample` as a lazy DataFrame; *lease_s* and *view* are those of `to_spark`.
+
+        Raises: UsageError, and as `to_spark`.
+        """
+        from harness_pipelines.layout.row_hash import threshold
+        from harness_pipelines.stores.spark_read import sampled
+
+        below = threshold(fraction)
+        shown, needed = self._sample_columns(columns)
+        frame = self.to_spark(spark, columns=needed, where=where, at=at, lease_s=lease_s)
+        frame = sampled(frame, below=below, columns=shown)
+        if view is not None:
+            frame.createOrReplaceTempView(view)
+        return frame
+
+    def _sample_columns(self, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
+        """What a sample shows, and what is read for it: the coordinate chooses its rows."""
+        from harness_pipelines.layout.row_hash import COORDINATE
+
         shown = list(columns) if columns is not None else [column.name for column in self.spec.columns]
-        wanted = list(dict.fromkeys([*shown, *COORDINATE]))
-        with self.reader(columns=wanted, where=where, at=at, tail=tail) as batches:
-            return sampled(batches, batches.schema, fraction=fraction, columns=shown)
+        return shown, list(dict.fromkeys([*shown, *COORDINATE]))
 
     def to_spark(
         self,

@@ -88,7 +88,10 @@ def with_session(dsn: str, **options: str) -> str:
 
 
 class TableRig:
-    """One topic, its table, and what a read of it must show."""
+    """One topic, its table, and what a read of it must show.
+
+    The table has the stream view alone unless *spec* says otherwise: a second view doubles what a test waits for.
+    """
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class TableRig:
         self.topic = kafka.create(partitions, topic=f"f_{uuid.uuid4().hex[:10]}", config=topic_config)
         self.table = harness.apply(
             hp.TableSpec.model_validate(
-                {"table": f"faults.{self.topic}", "topic": self.topic, "columns": COLUMNS, **spec}
+                {"table": f"faults.{self.topic}", "topic": self.topic, "columns": COLUMNS, "views": "stream", **spec}
             )
         )
         self._next = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from harness_pipelines.audit.fsck_rules import Found, Look, ViewSeen, adopted_in, rule, spelled
 from harness_pipelines.protocol.versions import EFFECTS, ViewName, answering_version
@@ -169,6 +170,25 @@ def files_once(look: Look) -> Iterator[Found]:
         for path, count in Counter(file.path for file in view.data_files).items():
             if count > 1:
                 yield Found(path, f"{path} is live {count} times: its rows are doubled")
+
+
+@rule("S20", "a compaction or a relayout leaves as many rows in its view as there were", "lake")
+def rewrites_keep_rows(look: Look) -> Iterator[Found]:
+    """Counts alone, by manifest lists; which rows they are is the audit's, and that bounds stay is seen by S9."""
+    moves = {m.move_id: m for m in look.books.moves if not m.lo}
+    for view in look.views.values():
+        for before, after in pairwise(look.books.versions):
+            move = moves.get(after.move_id or 0)
+            if move is None or not _writes(move, view.name) or after.version != before.version + 1:
+                continue
+            had, has = (_rows(view, version) for version in (before, after))
+            if had is not None and has is not None and had != has:
+                where = f"version {after.version}, {move.stage} move {move.move_id}"
+                yield Found(where, f"{where} has {has:,} rows in {view.title}, version {before.version} had {had:,}")
+
+
+def _rows(view: ViewSeen, version: VersionRow) -> int | None:
+    return view.survey.rows(version.views[view.name].metadata) if view.name in version.views else None
 
 
 # -- the stream view ----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from harness_pipelines.spec.settings import Settings, redact
 
 PACKAGE = "harness_pipelines_tests"
 BENCHES = f"{PACKAGE}.bench"
+NAMES = "main, proof, layout"
 
 
 class NotMeasured(HarnessError):
@@ -30,7 +31,9 @@ class NotMeasured(HarnessError):
 @json_option
 @click.pass_obj
 def bench(settings: Settings, /, name: str, *, only: list[str] | None, quick: bool, json_target: str | None) -> None:
-    """Measure the figures of bench NAME (main) beside their goals; needs a checkout.
+    """Measure the figures of bench NAME beside their goals; needs a checkout.
+
+    NAME is main (from Kafka to readers), proof (models, recovery, fsck, audit) or layout (the batch view's clustering).
 
     Starts the embedded services if there are none. Makes topics and tables of its own and removes them. Exit code 1
     when something could not be measured; a goal that is missed is shown, not an error.
@@ -39,6 +42,7 @@ def bench(settings: Settings, /, name: str, *, only: list[str] | None, quick: bo
     Examples:
       harness bench main --json bench.json
       harness bench main --only freshness,reads --quick
+      harness bench layout --only clustering
     """
     groups = _groups(name, only)
     _services_up(settings)
@@ -77,10 +81,10 @@ def _groups(name: str, only: Sequence[str] | None) -> Mapping[str, Any]:
             raise UsageError(
                 f"bench {name} needs the Python package {missing.name}: use `deploy/run bench {name}` of a checkout"
             ) from missing
-        raise UsageError(f"there is no bench {name!r}; there is: main") from missing
+        raise UsageError(f"there is no bench {name!r}; there is: {NAMES}") from missing
     groups: Mapping[str, Any] = getattr(module, "FIGURES", {})
     if not groups:
-        raise UsageError(f"there is no bench {name!r}; there is: main")
+        raise UsageError(f"there is no bench {name!r}; there is: {NAMES}")
     if unknown := set(only or ()) - set(groups):
         raise UsageError(f"bench {name} has no figures {', '.join(sorted(unknown))}; it has: {', '.join(groups)}")
     return {group: measure for group, measure in groups.items() if only is None or group in only}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -15,6 +16,8 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from harness_pipelines.client import Table
 
 FORMATS = ("table", "json", "csv", "parquet")
@@ -30,6 +33,12 @@ TABLE_ROWS = 100  #: shown by `--format table` unless --limit says otherwise
 )
 @click.option("--at", type=click.IntRange(min=1), metavar="VERSION", help="The table as it was at this version.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"At most so many rows.  [table: {TABLE_ROWS}]")
+@click.option(
+    "--sample",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="SHARE",
+    help="Only about this share of the rows, such as 0.01: the same ones each time.",
+)
 @click.option("--tail", is_flag=True, help="Also the records that only Kafka has yet.")
 @click.option("--coordinates", is_flag=True, help="Also partition, offset, timestamp, operation and schema version.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="[default: by --output's suffix, else table]")
@@ -47,6 +56,7 @@ def read(settings: Settings, /, table: str, **options: Any) -> None:
       harness read shop.orders --limit 10
       harness read shop.orders --columns order_id,amount --where "amount > 100" --format csv | head
       harness read shop.orders --at 3 --output orders.parquet
+      harness read shop.orders --sample 0.01 --format csv
       harness read shop.orders --columns _kafka_partition,_kafka_offset --tail --format json
     """
     form, target = _form(options["form"], options["output"], options["json_target"])
@@ -62,12 +72,28 @@ def read(settings: Settings, /, table: str, **options: Any) -> None:
         if target is not None:
             from harness_pipelines.cli.rows import json_rows
 
-            rows = found.read(**wanted)
+            rows = _rows(found, wanted, options["sample"])
             emit({"table": found.name, "rows": list(json_rows(rows))}, target)
         elif form == "table":
-            _show(found, wanted, options["output"])
+            limit = TABLE_ROWS + 1 if options["limit"] is None else options["limit"]
+            rows = _rows(found, {**wanted, "limit": limit}, options["sample"])
+            _show(rows, options["limit"], options["output"])
         else:
-            _write(found, wanted, form, options["output"])
+            _write(_batches(found, wanted, options["sample"]), form, options["output"])
+
+
+def _rows(table: Table, wanted: dict[str, Any], sample: float | None) -> pa.Table:
+    return table.read(**wanted) if sample is None else table.sample(sample, **wanted)
+
+
+def _batches(
+    table: Table, wanted: dict[str, Any], sample: float | None
+) -> AbstractContextManager[pa.RecordBatchReader]:
+    """The rows as they come; a sample is small and comes at once."""
+    if sample is None:
+        return table.reader(**wanted)
+    batches: AbstractContextManager[pa.RecordBatchReader] = table.sample(sample, **wanted).to_reader()
+    return batches
 
 
 def _form(form: str | None, output: Path | None, json_target: str | None) -> tuple[str, str | None]:
@@ -90,11 +116,10 @@ def _columns(table: Table, named: list[str] | None, *, coordinates: bool) -> Seq
     return list(dict.fromkeys([*chosen, *COORDINATES.names]))
 
 
-def _show(table: Table, wanted: dict[str, Any], output: Path | None) -> None:
+def _show(rows: pa.Table, limit: int | None, output: Path | None) -> None:
+    """*rows* for people; one more than is shown tells that there are more."""
     from harness_pipelines.cli.rows import table_lines
 
-    limit = wanted["limit"]
-    rows = table.read(**{**wanted, "limit": TABLE_ROWS + 1 if limit is None else limit})
     more = limit is None and rows.num_rows > TABLE_ROWS
     rows = rows.slice(0, TABLE_ROWS) if more else rows
     lines = table_lines(rows)
@@ -106,18 +131,18 @@ def _show(table: Table, wanted: dict[str, Any], output: Path | None) -> None:
     note(f"first {rows.num_rows} rows; more: --limit N, or --format csv" if more else f"{rows.num_rows:,} rows")
 
 
-def _write(table: Table, wanted: dict[str, Any], form: str, output: Path | None) -> None:
+def _write(batches: AbstractContextManager[pa.RecordBatchReader], form: str, output: Path | None) -> None:
     """Write rows as they come; a file appears only when it is whole."""
     from harness_pipelines.cli.rows import write
 
     if output is None:
-        with table.reader(**wanted) as reader:
+        with batches as reader:
             write(reader, form, sys.stdout.buffer)
             sys.stdout.buffer.flush()
         return
     draft = output.with_name(f".{output.name}.new")
     try:
-        with table.reader(**wanted) as reader, _created(draft) as sink:
+        with batches as reader, _created(draft) as sink:
             count = write(reader, form, sink)
         draft.replace(output)
     finally:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from harness_pipelines.errors import UsageError
 
+COORDINATE = ("_kafka_partition", "_kafka_offset")  #: what is hashed, in this order
 SAMPLE_BITS = 31
 _SEED = np.uint64(42)
 _P1, _P2, _P3, _P4, _P5 = (

@@ -7,19 +7,27 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.layout.row_hash import row_hash, threshold
-
-COORDINATE = ("_kafka_partition", "_kafka_offset")
+from harness_pipelines.layout.row_hash import COORDINATE, row_hash
 
 
 def sampled(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, fraction: float, columns: Sequence[str]
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    *,
+    below: int,
+    columns: Sequence[str],
+    limit: int | None = None,
 ) -> pa.Table:
-    """The rows of *batches* that a sample of *fraction* takes, with *columns* of *schema*. Raises: UsageError."""
-    below = threshold(fraction)
-    taken = []
-    for batch in batches:
+    """The rows of *batches* whose hash is below a `threshold`, *limit* at most, with *columns* of *schema*.
+
+    No batch is asked for once *limit* rows are taken.
+    """
+    taken: list[pa.RecordBatch] = []
+    left = limit
+    for batch in batches if left != 0 else ():
         partitions, offsets = (np.asarray(batch.column(name)) for name in COORDINATE)
         mask = pa.array(row_hash(partitions, offsets) < below)
-        taken.append(batch.filter(mask).select(list(columns)))
+        taken.append(batch.filter(mask).select(list(columns)).slice(0, left))
+        if left is not None and (left := left - taken[-1].num_rows) == 0:
+            break
     return pa.Table.from_batches(taken, pa.schema([schema.field(name) for name in columns]))

@@ -83,6 +83,7 @@ class ManifestSeen:
     path: str
     bytes: int
     live: int  #: files that it adds or keeps
+    rows: int  #: of the data files among them
     plain: bool  #: of data files, and it removes none
     manifest: ManifestFile = field(repr=False, compare=False)
 
@@ -199,6 +200,7 @@ def _parse_list(io: FileIO, path: str) -> tuple[ManifestSeen, ...]:
             path=m.manifest_path,
             bytes=m.manifest_length,
             live=(m.added_files_count or 0) + (m.existing_files_count or 0),
+            rows=(m.added_rows_count or 0) + (m.existing_rows_count or 0) if m.content is ManifestContent.DATA else 0,
             plain=m.content is ManifestContent.DATA and m.deleted_files_count == 0,
             manifest=m,
         )

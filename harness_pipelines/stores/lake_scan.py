@@ -311,9 +311,9 @@ def _field(view: PinnedView, column: LakeColumn) -> NestedField:
     return found
 
 
-def view_names(view: PinnedView, columns: Sequence[LakeColumn]) -> dict[str, str]:
-    """The name that each column has in *view*, by its name in the result."""
-    return {column.name: _field(view, column).name for column in columns}
+def view_fields(view: PinnedView, columns: Sequence[LakeColumn]) -> dict[str, NestedField]:
+    """What each column is in *view*, by its name in the result."""
+    return {column.name: _field(view, column) for column in columns}
 
 
 def _leaf_ids(view: PinnedView, query: LakeQuery) -> list[int]:

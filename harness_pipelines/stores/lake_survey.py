@@ -60,6 +60,14 @@ class Survey:
         manifests = self.lists[found.head.manifest_list]
         return () if isinstance(manifests, Unreadable) else manifests
 
+    def rows(self, location: str) -> int | None:
+        """Rows in the data files of main at *location*, by its manifest list; ``None`` when that was not read."""
+        found = self.metadata.get(location)
+        if not isinstance(found, MetadataSeen):
+            return None
+        manifests = self.lists[found.head.manifest_list] if found.head else ()
+        return None if isinstance(manifests, Unreadable) else sum(manifest.rows for manifest in manifests)
+
     def files(self, location: str) -> list[FileSeen] | None:
         """Live files of main at *location*, delete files too; ``None`` when not all manifests were read."""
         found = self.metadata.get(location)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any
 
 import structlog
@@ -46,6 +47,7 @@ from harness_pipelines.stores.revert import Reverts
 log = structlog.get_logger(__name__)
 OPTIMISTIC_BUILDS = 3  #: builds on a head read without a lock, before one is made while the lock is held
 OUTCOME_CHECKS = 5
+NAMES_SHOWN_MAX = 20
 
 
 class PostgresLedger:
@@ -113,12 +115,14 @@ class PostgresLedger:
         return [rows.table_row(row) for row in found]
 
     def table(self, name: str) -> TableRow:
-        """The table called ``namespace.name``. Raises: TableUnknown, naming the tables that exist."""
+        """The table called ``namespace.name``. Raises: TableUnknown, with the names that are most like it."""
         with self.database.transaction() as connection:
             found = self._find(name, connection)
         if found is None:
-            known = ", ".join(t.name for t in self.tables()) or "none yet"
-            raise TableUnknown(f"no table {name!r}; tables: {known}. `harness table apply FILE` creates one")
+            known = [str(row["name"]) for row in self.database.rows("ledger/table_names")]
+            shown = ", ".join(get_close_matches(name, known, n=NAMES_SHOWN_MAX, cutoff=0.0)) or "none yet"
+            more = f" and {len(known) - NAMES_SHOWN_MAX:,} more" if len(known) > NAMES_SHOWN_MAX else ""
+            raise TableUnknown(f"no table {name!r}; tables: {shown}{more}. `harness table apply FILE` creates one")
         return found
 
     def drop_table(self, table: TableRow, *, dry_run: bool = False) -> Dropped:

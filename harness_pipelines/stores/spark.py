@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 DRIVER = "org.postgresql.Driver"
 CONNECT_PORT = 15002
 REACH_TIMEOUT_S = 5.0
+#: Of every session. HotSpot compiles no method above 8000 bytes of byte code: rather than run such a one interpreted,
+#: ten times slower, Spark shall cut it into several.
+SESSION_OPTIONS = {"spark.sql.session.timeZone": "UTC", "spark.sql.codegen.hugeMethodLimit": "8000"}
 #: libpq's names of connection settings that the JDBC driver has too.
 _JDBC_NAMES: Mapping[str, str] = {
     "user": "user",
@@ -165,7 +168,8 @@ def _connect(remote: str) -> SparkSession:
         address = (place.hostname or "localhost", place.port or CONNECT_PORT)
         socket.create_connection(address, timeout=REACH_TIMEOUT_S).close()
         session: SparkSession = SparkSession.builder.remote(remote).create()
-        session.conf.set("spark.sql.session.timeZone", "UTC")
+        for name, value in SESSION_OPTIONS.items():
+            session.conf.set(name, value)
     except (OSError, PySparkException) as error:
         raise SparkUnreachable(
             f"Spark Connect at {place.hostname}:{place.port or CONNECT_PORT} is not answering: {error}; "
@@ -195,7 +199,7 @@ def _master_options(settings: Settings, master: str) -> dict[str, str]:
     options = {
         "spark.jars": ",".join(_jars(settings)),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.session.timeZone": "UTC",
+        **SESSION_OPTIONS,
         "spark.sql.warehouse.dir": str(settings.home / "spark" / "warehouse"),
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,

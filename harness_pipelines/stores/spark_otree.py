@@ -61,10 +61,15 @@ def file_rows(
 
 
 def _hull(column: IndexedColumn, extents: Sequence[Extent]) -> Column | None:
-    """What holds for *column* in all files of these extents; None where one does not tell."""
+    """What holds for *column* in all files of these extents; None where one does not tell.
+
+    None for UUIDs too: Iceberg's Java side compares them as two signed numbers, its bounds and Spark byte by byte.
+    """
+    if column.is_float or column.type == "uuid":
+        return None
     empty = [e.lower is None and e.nulls is not None and e.nulls > 0 for e in extents]  # nothing but NULL
     told = [e for e, is_empty in zip(extents, empty, strict=True) if not is_empty]
-    if not told or any(e.lower is None or e.upper is None for e in told) or column.is_float:
+    if not told or any(e.lower is None or e.upper is None for e in told):
         return None
     low, high = min(e.lower for e in told), max(e.upper for e in told)  # type: ignore[type-var]
     inside = (_comparable(column) >= _literal(column, low)) & (_comparable(column) <= _literal(column, high))
@@ -136,7 +141,9 @@ def in_pieces(
         index = starts + f.pmod(_hash(), counts).cast("int")
     # Each step is a projection of its own: an expression that stands in the next one ten times is computed ten times.
     cells = _cells(tree, values)
-    placed = frame.withColumns(cells).withColumn(_CURVE, _interleaved(list(cells))).withColumn(_PIECE, index)
+    for name, cell in cells.items():
+        frame = frame.withColumn(name, cell)
+    placed = frame.withColumn(_CURVE, _interleaved(list(cells))).withColumn(_PIECE, index)
     placed = placed.repartitionById(int(first[-1]), _PIECE)
     ordered = placed.sortWithinPartitions(_CURVE, "_kafka_partition", "_kafka_offset")
     return ordered.drop(_PIECE, _REGION, _CURVE, *cells)

@@ -9,10 +9,12 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from psycopg import sql
+from pyiceberg.types import IcebergType, StructType, UUIDType
 
+from harness_pipelines.layout.row_hash import COORDINATE, SAMPLE_BITS
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.predicate import TRUE, Predicate, Ranges
-from harness_pipelines.stores.lake_scan import LakeQuery, covered, named_errors, pinned, view_names
+from harness_pipelines.stores.lake_scan import LakeQuery, covered, named_errors, pinned, view_fields
 from harness_pipelines.stores.predicates import to_postgres, to_spark
 from harness_pipelines.stores.segment_types import COORDINATES, Named, jdbc_nothing, jdbc_select, spark_columns
 from harness_pipelines.stores.spark import JdbcOptions
@@ -59,13 +61,30 @@ def lake_frame(spark: SparkSession, metadata: str, query: LakeQuery) -> DataFram
 
     with named_errors(query, metadata):
         view = pinned(metadata)
-        names = view_names(view, query.columns)
+        fields = view_fields(view, query.columns)
     frame = spark.read.format("iceberg").load(metadata)
     if not covered(view, query.ranges):
         frame = frame.filter(reduce(or_, (_inside(p, *query.ranges[p]) for p in sorted(query.ranges))))
-    wanted = [c.name for c in query.columns]
-    frame = frame.select(*(f.col(_quoted(names[name])).alias(name) for name in wanted))
+    frame = frame.select(
+        *(_comparable(f.col(_quoted(field.name)), field.field_type).alias(name) for name, field in fields.items())
+    )
     return frame if query.where == TRUE else frame.filter(to_spark(query.where))
+
+
+def _comparable(value: SparkColumn, kind: IcebergType) -> SparkColumn:
+    """*value* so that filters on its UUIDs are Spark's own work.
+
+    Iceberg's Java side compares UUIDs as two signed numbers but keeps bounds in the order of their bytes, so a filter
+    that reaches it leaves out files that have matches (apache/iceberg#14216). It is not handed a function of a column.
+    """
+    from pyspark.sql import functions as f
+
+    if isinstance(kind, UUIDType):
+        return f.lower(value)  # which it is
+    if isinstance(kind, StructType) and "uuid" in str(kind):
+        parts = [_comparable(value.getField(part.name), part.field_type).alias(part.name) for part in kind.fields]
+        return f.when(value.isNotNull(), f.struct(*parts))
+    return value
 
 
 def segments_frame(
@@ -102,6 +121,14 @@ def filtered(frame: DataFrame, where: Predicate, columns: Sequence[str]) -> Data
     """Rows of *frame* for which *where* holds, with *columns* in order."""
     kept = frame if where == TRUE else frame.filter(to_spark(where))
     return kept.select(*map(_quoted, columns))
+
+
+def sampled(frame: DataFrame, *, below: int, columns: Sequence[str]) -> DataFrame:
+    """Rows of *frame*, which has the coordinate, whose `layout.row_hash` is *below* it, with *columns* in order."""
+    from pyspark.sql import functions as f
+
+    hashed = f.pmod(f.xxhash64(*COORDINATE), f.lit(2**SAMPLE_BITS))
+    return filtered(frame.filter(hashed < below), TRUE, columns)
 
 
 def _user_columns(raw: DataFrame, columns: Sequence[Named]) -> DataFrame:

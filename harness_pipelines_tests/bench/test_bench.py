@@ -15,9 +15,10 @@ from harness_pipelines.cli import bench as command
 from harness_pipelines.cli.bench import bench
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines_tests.bench import main
+from harness_pipelines_tests.bench import layout_batches, layout_clustering, layout_peers, main
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.freshness import Seen
+from harness_pipelines_tests.bench.layout_data import batches_2d
 from harness_pipelines_tests.bench.reads import Read, _goes_back, _Truth, fault_of
 from harness_pipelines_tests.bench.records import COLUMNS, value
 from harness_pipelines_tests.bench.steady import Produced
@@ -139,3 +140,70 @@ def test_a_group_that_fails_does_not_stop_the_others_and_ends_with_code_1(monkey
     assert {"name", "machine", "figures"} <= set(found)
     assert result.exit_code == 1
     assert "bad: could not be measured" in result.output and "secret" not in result.output
+
+
+def test_every_bench_that_is_named_exists():
+    assert all(command._groups(name, None) for name in command.NAMES.split(", "))
+
+
+def test_the_layout_bench_prints_each_layout_beside_its_peers_and_each_goal_beside_its_figure(
+    monkeypatch, tmp_path, without_services
+):
+    monkeypatch.setattr(layout_clustering, "QUICK_ROWS", 2_000)
+    monkeypatch.setattr(layout_clustering, "FILES", 10)
+    monkeypatch.setattr(layout_clustering, "QUICK_TREE_REGIONS", 500)
+    monkeypatch.setattr(layout_batches, "BATCHES", 4)
+    monkeypatch.setattr(layout_batches, "QUICK_ROWS", 1_200)
+    monkeypatch.setattr(layout_batches, "QUICK_FILES", 12)
+    out = tmp_path / "bench.json"
+
+    arguments = ["layout", "--only=clustering,batches", "--quick", f"--json={out}"]
+    result = CliRunner().invoke(bench, arguments, obj=Settings(home=Path(tmp_path)))
+
+    assert result.exit_code == 0, result.output
+    found = {one["figure"]: one for one in json.loads(out.read_text())["figures"]}
+    notes = {one["note"]: one["value"] for one in json.loads(out.read_text())["notes"]}
+    for data in layout_peers.DATA:
+        peers = {peer: found[f"clustering.{data}.to_{peer.replace(' ', '_')}"] for peer in layout_peers.GOALS}
+        assert {peer: one["goal"] for peer, one in peers.items()} == layout_peers.GOALS
+        assert 1 <= found[f"clustering.{data}.file_p95_to_p50"]["value"] < 3
+        assert notes[f"clustering.{data}.to_arrival"] < 1
+    assert found["clustering.tree_in_memory"]["holds"]
+    for scenario in layout_batches.DRIFTS:
+        assert (
+            1 <= found[f"batches.{scenario}.written"]["value"] < notes[f"batches.{scenario}.written_by_full_relayouts"]
+        )
+        assert notes[f"batches.{scenario}.written_by_full_relayouts"] == 1 + (1 + 4) / 2
+
+
+@pytest.fixture
+def batches():
+    return list(batches_2d(1_200, 1, count=4))
+
+
+def test_the_batch_view_of_the_bench_loses_no_row_and_doubles_none(batches):
+    view = layout_batches.BatchView(rows_per_file=100)
+    for batch in batches:
+        view.merge(batch)
+        while view.relayout():
+            pass
+        held = np.sort(np.concatenate([file.rows for file in view.files]))
+        assert held.tolist() == list(range(view.rows))
+
+
+def test_the_bench_counts_every_row_that_a_move_writes(batches):
+    view = layout_batches.BatchView(rows_per_file=100)
+    view.merge(batches[0])
+    assert view.written == batches[0].rows
+    view.merge(batches[1])
+    before = {file.stats.path: file.stats.rows for file in view.files}
+    assert view.written == view.rows and view.relayout()
+    gone = set(before) - {file.stats.path for file in view.files}
+    assert view.written == view.rows + sum(before[path] for path in gone)
+
+
+def test_the_first_files_of_the_batch_view_of_the_bench_are_a_full_relayout(batches):
+    view = layout_batches.BatchView(rows_per_file=100)
+    view.merge(batches[0])
+    assert view.waiting == 0
+    assert layout_batches._scan_ratio(view) == 1

@@ -77,7 +77,7 @@ def test_a_folder_of_specs_loads_without_any_service(monkeypatch: pytest.MonkeyP
 
     assert [spec.table for spec in specs] == ["shop.orders"]
     keys = {key.to_user_string() for key in build(specs).resolve_asset_graph().get_all_asset_keys()}
-    stages = {f"shop/orders/{name}" for name in ("ingest", "buffer", "tier", "compact")}
+    stages = {f"shop/orders/{name}" for name in ("ingest", "buffer", "tier", "compact", "otree")}
     assert keys == {"kafka/orders", "shop/orders", *stages}
 
 

@@ -20,6 +20,9 @@ JOIN LATERAL (
 WHERE (%(namespace)s::text IS NULL OR t.namespace = %(namespace)s) AND (%(name)s::text IS NULL OR t.name = %(name)s)
 ORDER BY t.namespace, t.name
 
+-- name: table_names
+SELECT namespace || '.' || name AS name FROM harness.tables ORDER BY namespace, name
+
 -- name: schema
 SELECT fields FROM harness.schemas WHERE table_id = %(table_id)s AND schema_version = %(schema_version)s
 

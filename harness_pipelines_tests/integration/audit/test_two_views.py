@@ -204,6 +204,19 @@ def test_faults_of_the_batch_view_are_named(place: Scratch):
     assert any("60 rows, the stream view has 61" in detail for detail in found["S19"]), found
     place.sql(set_bound, "30", version)
 
+    relayout(rig)
+    version = head(rig).version
+    assert "S20" not in broken(rig)
+    place.sql(  # the relayout then looks as if it had found the first merge alone
+        "UPDATE harness.versions v SET batch_metadata = old.batch_metadata FROM harness.versions old "
+        "WHERE v.table_id = %s AND old.table_id = v.table_id AND v.version = %s AND old.version = 3",
+        table_id,
+        version - 1,
+    )
+    [detail] = broken(rig)["S20"]
+    assert f"has 60 rows in {rig.table.spec.namespace}." in detail
+    assert f"version {version - 1} had 40" in detail
+
     layout = head(rig).layout
     place.sql("UPDATE harness.layouts SET digest = 'x' || digest WHERE version = %s", layout)
     assert "the tree has digest" in broken(rig)["S10"][0]

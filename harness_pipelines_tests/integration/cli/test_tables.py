@@ -35,7 +35,7 @@ def test_status_has_the_fixed_form_and_counts_the_lag(harness, table):
 
     assert [one["table"] for one in found] == [table]
     assert found[0]["version"] == 1
-    assert found[0]["lag"] == {"tail": 0, "buffer": GOOD + 1}
+    assert found[0]["lag"] == {"tail": 0, "buffer": GOOD + 1, "stream": 0}
     assert found[0]["quarantined"] == 1
     assert found[0]["partitions"][0] == {
         "partition": 0,
@@ -51,7 +51,7 @@ def test_status_shows_what_the_ledger_knows_while_kafka_is_away(harness, table):
     result = harness("status", table, "--json", env={"HARNESS_KAFKA": "127.0.0.1:1"})
 
     found = json.loads(result.stdout)
-    assert found["tables"][0]["lag"] == {"tail": None, "buffer": GOOD + 1}
+    assert found["tables"][0]["lag"] == {"tail": None, "buffer": GOOD + 1, "stream": 0}
     assert found["tables"][0]["partitions"][0]["end"] is None
     assert "127.0.0.1:1" in found["kafka"]
     assert "127.0.0.1:1" in result.stderr
@@ -79,6 +79,20 @@ def test_read_gives_the_rows_in_every_format(harness, table, tmp_path):
     assert sorted((int(i), a) for i, a in lines[1:]) == expected
     assert sorted((row["id"], str(row["amount"])) for row in file.to_pylist()) == expected
     assert [path.name for path in tmp_path.iterdir() if path.suffix in {".new", ".parquet"}] == ["rows.parquet"]
+
+
+def test_read_gives_the_same_sample_in_every_format(harness, table, tmp_path):
+    words = ("read", table, "--columns", "id", "--sample", "0.4")
+    expected = [row["id"] for row in json.loads(harness(*words, "--json").stdout)["rows"]]
+    harness(*words, "--output", str(tmp_path / "rows.parquet"))
+
+    assert 0 < len(expected) < GOOD
+    assert [row["id"] for row in json.loads(harness(*words, "--format", "json").stdout)] == expected
+    assert harness(*words, "--format", "csv").stdout.split() == ['"id"', *map(str, expected)]
+    assert pq.read_table(tmp_path / "rows.parquet").column("id").to_pylist() == expected
+    assert f"{len(expected)} rows" in harness(*words).output
+    assert len(json.loads(harness(*words, "--limit", "3", "--json").stdout)["rows"]) == 3
+    assert "--sample" in harness(*words[:-1], "40", code=2).stderr
 
 
 def test_read_shows_coordinates_when_asked(harness, table):

@@ -147,7 +147,7 @@ def test_small_files_that_wait_are_put_together_and_what_is_clustered_stays_wher
     make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(parts, "WAITING_MAX", 3)
-    rig = make_rig(layout={"columns": ["n", "id"], "regions": 2})
+    rig = make_rig(views="both", layout={"columns": ["n", "id"], "regions": 2})
     taken(rig, 3000)
     merged(rig)
     clustered = {f.path for f in files(rig)}

@@ -115,7 +115,7 @@ def surveyed(files, *, summary=None, damaged=None, number=3) -> Survey:
     """The metadata of version *number* with *files*."""
     snapshot = SnapshotSeen(snapshot=103, parent=102, sequence=3, manifest_list="file:///t/list", summary=summary or {})
     metadata = MetadataSeen(snapshot=103, snapshots={103: snapshot}, properties={}, offset_id=9)
-    manifest = ManifestSeen(path="file:///t/m", bytes=9, live=1, plain=True, manifest=None)  # type: ignore[arg-type]  # nothing reads it
+    manifest = ManifestSeen(path="file:///t/m", bytes=9, live=1, rows=15, plain=True, manifest=None)  # type: ignore[arg-type]  # nothing reads it
     return Survey(
         metadata={f"file:///t/metadata/{number}.json": metadata},
         lists={"file:///t/list": (manifest,)},
@@ -452,7 +452,7 @@ def batch_look(files, look_books=None, *, told="0:15"):
         snapshot=106, parent=None, sequence=6, manifest_list="file:///b/list", summary={"harness.batch-hi": told}
     )
     metadata = MetadataSeen(snapshot=106, snapshots={106: snapshot}, properties={}, offset_id=9)
-    manifest = ManifestSeen(path="file:///b/m", bytes=9, live=1, plain=True, manifest=None)  # type: ignore[arg-type]  # nothing reads it
+    manifest = ManifestSeen(path="file:///b/m", bytes=9, live=1, rows=15, plain=True, manifest=None)  # type: ignore[arg-type]  # nothing reads it
     batch = Survey(
         metadata={"file:///b/metadata/6.json": metadata},
         lists={"file:///b/list": (manifest,)},
@@ -495,6 +495,55 @@ def test_a_file_of_the_batch_view_above_batch_hi_and_a_summary_that_says_otherwi
     assert told == [
         f"version {number}, partition 0: batch_hi is 15, its snapshot of the batch view says 12" for number in (5, 6)
     ]
+
+
+def counted(rows, *, view="batch", **changes) -> Look:
+    """A look at `two_views` whose *view* has so many *rows* by version, as manifest lists say; None: it has no list."""
+    made = two_views(**changes)
+    at = {number: View(metadata=f"file:///{view}/{number}.json", snapshot=number) for number in rows}
+    metadata, lists = {}, {}
+    for number, count in rows.items():
+        path = f"file:///{view}/list{number}"
+        snapshot = SnapshotSeen(snapshot=number, parent=None, sequence=number, manifest_list=path, summary={})
+        metadata[at[number].metadata] = MetadataSeen(
+            snapshot=number, snapshots={number: snapshot}, properties={}, offset_id=9
+        )
+        manifest = ManifestSeen(path="m", bytes=9, live=1, rows=count or 0, plain=True, manifest=None)  # type: ignore[arg-type]  # nothing reads it
+        lists[path] = Unreadable(path, "gone") if count is None else (manifest,)
+    survey = Survey(metadata=metadata, lists=lists, manifests={}, damaged={})
+    versions = [
+        replace(v, batch=at.get(v.version, v.batch))
+        if view == "batch"
+        else replace(v, stream=at.get(v.version, v.stream))
+        for v in made.versions
+    ]
+    return Look(books=replace(made, versions=versions), surveys={view: survey}, log=None)
+
+
+def test_a_relayout_that_loses_or_doubles_rows_breaks_s20():
+    for has in (14, 30):
+        assert objections(fsck_lake.rewrites_keep_rows, counted({5: 15, 6: has})) == [
+            f"version 6, otree move 15 has {has} rows in shop.orders, version 5 had 15"
+        ]
+    assert objections(fsck_lake.rewrites_keep_rows, counted({4: 10, 5: 15, 6: 15})) == []
+    assert objections(fsck_lake.rewrites_keep_rows, counted({5: None, 6: 15})) == [], "S10 says what is gone"
+    assert objections(fsck_lake.rewrites_keep_rows, counted({6: 15})) == [], "version 5 is no longer held"
+
+
+def test_a_compaction_that_loses_rows_breaks_s20():
+    moves = [replace(m, stage="compact") if m.move_id == 15 else m for m in two_views().moves]
+
+    assert objections(fsck_lake.rewrites_keep_rows, counted({5: 20, 6: 19}, view="stream", moves=moves)) == [
+        "version 6, compact move 15 has 19 rows in shop.orders__stream, version 5 had 20"
+    ]
+    assert objections(fsck_lake.rewrites_keep_rows, counted({5: 20, 6: 19}, moves=moves)) == [], "not its view"
+
+
+@pytest.mark.parametrize("changes", [{"lo": {0: 15}}, {"trigger": "reconcile", "base_version": 5}])
+def test_a_merge_and_what_reconcile_took_over_may_bring_rows(changes):
+    moves = [replace(m, **changes) if m.move_id == 15 else m for m in two_views().moves]
+
+    assert objections(fsck_lake.rewrites_keep_rows, counted({5: 15, 6: 16}, moves=moves)) == []
 
 
 def test_merges_that_leave_a_gap_and_two_open_ones_are_named():
