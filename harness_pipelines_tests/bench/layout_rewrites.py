@@ -1,46 +1,33 @@
 """A clustered rewrite beside a plain one and beside Iceberg's own, and what readers touch in the files of each.
 
-One table of events in arrival order; every rewrite goes into a table of its own, in the same Spark, side by side.
+One table of events in arrival order; every rewrite goes into a table of its own, in the same Spark.
 """
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import time
-import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pyiceberg.table import StaticTable
 
-import harness_pipelines as hp
 from harness_pipelines.layout.build import build
-from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
+from harness_pipelines.layout.columns import ColumnValues
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.queries import synthetic
 from harness_pipelines.layout.scores import Workload
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.stages import otree
 from harness_pipelines.stores import spark_otree
-from harness_pipelines.stores.lake_regions import region_files
-from harness_pipelines.stores.spark import catalog_options
 from harness_pipelines_tests.bench import layout_peers
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.layout_data import Dataset, Queries, events_3d, queries
 from harness_pipelines_tests.bench.layout_files import boxes_of, rows_touched
+from harness_pipelines_tests.bench.layout_lake import CATALOG, Lake, Source
 from harness_pipelines_tests.bench.layout_peers import FileBoxes, file_boxes, geomean_ratio
-from harness_pipelines_tests.bench.records import PARTITIONS
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROWS, QUICK_ROWS = 2_000_000, 100_000
 ROWS_PER_FILE, QUICK_ROWS_PER_FILE = 10_000, 2_000
@@ -49,9 +36,7 @@ TIMES, QUICK_TIMES = 3, 1
 SEED = 1
 RATE_GOAL, SPREAD_GOAL, LARGEST_GOAL = 0.5, 1.3, 1.5
 ROLL_OVER_BYTES = 2**40  #: never
-CATALOG, NAMESPACE = "bench_layout", "bench"
 PEERS = ("zorder", "sort", "plain")
-_PAGES = 200
 
 
 def measure(run: Run) -> Sequence[Figure]:
@@ -75,6 +60,7 @@ def measure(run: Run) -> Sequence[Figure]:
     for name, rate in rates.items():
         run.note(f"rewrites.{name}", rate, "rows/s")
         run.note(f"rewrites.{name}.files", len(made[name].files), "files")
+        run.note(f"rewrites.{name}.bytes_to_arrival", made[name].bytes / source.bytes, "x")
     for step, took in made["ours"].steps.items():
         run.note(f"rewrites.ours.{step}", took, "s")
     to_plain = rates["ours"] / rates["plain"]
@@ -116,30 +102,7 @@ def _sizes(files: Sequence[FileStats], *, target_bytes: int) -> list[Figure]:
     ]
 
 
-# -- the tables ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A table in arrival order that is written anew."""
-
-    name: str
-    metadata: str
-    columns: Sequence[IndexedColumn]
-    files: Sequence[FileStats]
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.files)
-
-    @property
-    def bytes(self) -> int:
-        return sum(file.bytes for file in self.files)
-
-    @property
-    def target_bytes(self) -> int:
-        """Of a file: rewrites shall end with as many files as there are."""
-        return self.bytes // len(self.files)
+# -- the rewrites -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,96 +113,16 @@ class Rewritten:
     files: Sequence[FileStats]
     steps: Mapping[str, float]  #: parts of *seconds*, where it has some
 
-
-class Lake:
-    """Tables in a catalog of their own, beside the harness's; all dropped with the block."""
-
-    def __init__(self, harness: hp.Harness) -> None:
-        self._stores = harness.stores
-        self._scratch = harness.settings.home / "bench" / f"rewrites_{uuid.uuid4().hex[:10]}"
-        self._made: list[str] = []
-
     @property
-    def spark(self) -> SparkSession:
-        return self._stores.spark()
-
-    def __enter__(self) -> Self:
-        self._scratch.mkdir(parents=True)
-        prefix = f"spark.sql.catalog.{CATALOG}"
-        for name, given in catalog_options(self._stores.dsn, warehouse=f"{self._stores.warehouse}/{CATALOG}").items():
-            self.spark.conf.set(f"{prefix}.{name}" if name else prefix, given)
-        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{NAMESPACE}")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for name in self._made:
-            self.spark.sql(f"DROP TABLE IF EXISTS {name} PURGE")
-        shutil.rmtree(self._scratch, ignore_errors=True)
-
-    def source(self, data: Dataset, *, rows_per_file: int) -> Source:
-        """*data* with payload and coordinates, in files of *rows_per_file* rows in arrival order."""
-        path = self._scratch / f"{uuid.uuid4().hex[:10]}.parquet"
-        pq.write_table(_events(data), path)
-        arrived = self.spark.read.parquet(path.as_uri())
-        name = self.create(arrived.schema.toDDL(), {})
-        files = -(-data.rows // rows_per_file)
-        in_order = arrived.repartitionByRange(files, "_kafka_offset")
-        in_order.sortWithinPartitions("_kafka_offset", "_kafka_partition").writeTo(name).append()
-        columns = [IndexedColumn(column, of) for column, of in zip(data.names, data.types, strict=True)]
-        metadata = self.metadata(name)
-        return Source(name=name, metadata=metadata, columns=columns, files=self.files(name, columns))
-
-    def create(self, columns: str, properties: Mapping[str, str]) -> str:
-        """An empty table with *columns* (DDL); returns its name."""
-        name = f"{CATALOG}.{NAMESPACE}.t_{uuid.uuid4().hex[:10]}"
-        self._made.append(name)
-        given = {"write.distribution-mode": "none", "write.parquet.compression-codec": "zstd", **properties}
-        listed = ", ".join(f"'{key}'='{value}'" for key, value in given.items())
-        self.spark.sql(f"CREATE TABLE {name} ({columns}) USING iceberg TBLPROPERTIES ({listed})")
-        return name
-
-    def like(self, source: Source, properties: Mapping[str, str]) -> str:
-        """An empty table with the columns of *source*."""
-        return self.create(self.spark.table(source.name).schema.toDDL(), properties)
-
-    def metadata(self, name: str) -> str:
-        """The table's metadata file now."""
-        newest = f"SELECT file FROM {name}.metadata_log_entries ORDER BY timestamp DESC LIMIT 1"
-        return str(self.spark.sql(newest).collect()[0][0])
-
-    def files(self, name: str, columns: Sequence[IndexedColumn]) -> list[FileStats]:
-        """The table's files with the bounds of *columns*, from its manifests."""
-        return region_files(StaticTable.from_metadata(self.metadata(name)), columns)
-
-
-def _events(data: Dataset) -> pa.Table:
-    """*data* as rows of an event log: its columns, some payload, coordinates that go round the partitions."""
-    rng = np.random.default_rng(SEED)
-    number = np.arange(data.rows)
-    time_us, user, amount = data.columns
-    return pa.table(
-        {
-            "time": pa.array(time_us, pa.timestamp("us", "UTC")),
-            "user": pa.array(user, pa.int64()),
-            "amount": pa.array(amount, pa.float64()),
-            "page": pa.array([f"/page/{n}" for n in rng.integers(0, _PAGES, data.rows).tolist()]),
-            "duration_ms": pa.array(rng.integers(1, 60_000, data.rows), pa.int32()),
-            "note": pa.array([f"event {n}" for n in number.tolist()]),
-            "_kafka_partition": pa.array(number % PARTITIONS, pa.int32()),
-            "_kafka_offset": pa.array(number // PARTITIONS, pa.int64()),
-        }
-    )
-
-
-# -- the rewrites -------------------------------------------------------------------------------------------
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
 
 
 def plain(lake: Lake, source: Source) -> Rewritten:
     """Read and append, without a shuffle."""
+    name = lake.like(source, {})
     began = time.monotonic()
-    name = _copied(lake, source)
+    lake.spark.table(source.name).writeTo(name).append()
     return Rewritten(seconds=time.monotonic() - began, files=lake.files(name, source.columns), steps={})
 
 
@@ -297,7 +180,7 @@ def _timed(steps: dict[str, float], name: str) -> Iterator[None]:
 def rewrite_data_files(lake: Lake, source: Source, *, order: str) -> Rewritten:
     """Iceberg's own rewrite of all files, with strategy sort by *order*, to files of the same size."""
     name = _copied(lake, source)
-    # A writer rolls over by the size before compression, far too early for files as small as these: it shall not at all.
+    # A writer rolls over by the size before compression, far too early for such small files: it shall not at all.
     sizes = {"target-file-size-bytes": source.target_bytes, "max-file-size-bytes": ROLL_OVER_BYTES}
     options = {"rewrite-all": "true"} | {option: str(size) for option, size in sizes.items()}
     listed = ", ".join(f"'{key}', '{value}'" for key, value in options.items())

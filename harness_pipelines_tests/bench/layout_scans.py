@@ -147,7 +147,7 @@ def _literal(name: str, value: float) -> str:
         case "at":
             return f"'{(_EPOCH + timedelta(microseconds=int(value))).isoformat(sep=' ')}'"
         case "amount":
-            return f"{int(value) // 100}.{int(value) % 100:02d}"
+            return f"{value / 100:.2f}"
         case _:
             return str(int(value))
 

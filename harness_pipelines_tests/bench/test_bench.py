@@ -15,7 +15,7 @@ from harness_pipelines.cli import bench as command
 from harness_pipelines.cli.bench import bench
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines_tests.bench import layout_batches, layout_clustering, layout_peers, main
+from harness_pipelines_tests.bench import layout_batches, layout_clustering, layout_peers, layout_scans, main
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.freshness import Seen
 from harness_pipelines_tests.bench.layout_data import batches_2d
@@ -207,3 +207,24 @@ def test_the_first_files_of_the_batch_view_of_the_bench_are_a_full_relayout(batc
     view.merge(batches[0])
     assert view.waiting == 0
     assert layout_batches._scan_ratio(view) == 1
+
+
+def test_a_box_is_a_condition_over_the_columns_that_it_closes():
+    march = 1_772_323_200_000_000
+    low, high = [march, -np.inf, 12_345], [march + 1, np.inf, 20_001]
+    assert layout_scans._condition(low, high) == (
+        "t.at BETWEEN '2026-03-01 00:00:00+00:00' AND '2026-03-01 00:00:00.000001+00:00' "
+        "AND t.amount BETWEEN 123.45 AND 200.01"
+    )
+
+
+def test_ranges_of_offsets_lie_inside_of_the_partitions():
+    assert layout_scans._offset_ranges(1_000, count=3) == [
+        "_kafka_partition = 0 AND _kafka_offset >= 0 AND _kafka_offset < 10",
+        "_kafka_partition = 1 AND _kafka_offset >= 495 AND _kafka_offset < 505",
+        "_kafka_partition = 2 AND _kafka_offset >= 990 AND _kafka_offset < 1000",
+    ]
+
+
+def test_a_large_tree_has_as_many_regions_as_it_was_asked_for():
+    assert len(layout_clustering._large_tree(1_001)) == 1_001

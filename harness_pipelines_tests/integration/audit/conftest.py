@@ -76,7 +76,8 @@ def make(endpoints: Endpoints, *, partitions: int, **spec: object) -> Rig:
     harness.init()
     kafka = KafkaRig(endpoints.kafka)
     topic = kafka.create(partitions, topic=f"audit_{uuid.uuid4().hex[:8]}")
-    table = harness.apply(hp.TableSpec(table=f"audit.{topic}", topic=topic, columns=COLUMNS, **spec))
+    words: dict[str, Any] = {"views": "stream", **spec}  # what is planted is in one view; `test_two_views` has both
+    table = harness.apply(hp.TableSpec(table=f"audit.{topic}", topic=topic, columns=COLUMNS, **words))
     return Rig(harness=harness, kafka=kafka, table=table, dsn=endpoints.postgres)
 
 

@@ -360,6 +360,6 @@ def test_explain_analyze_agrees_with_the_read(union):
 
     lines = list(analyzed(found.stats))
 
-    assert lines[0].startswith("stream  3 of 9 files opened, 30 of 300 rows taken")
+    assert lines[0].startswith("lake    3 of 9 files opened, 30 of 300 rows taken")
     assert lines[1] == "buffer  2 segments, 0 rows, 0 bytes"
     assert lines[-1] == "result  30 rows"
