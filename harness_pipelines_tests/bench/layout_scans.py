@@ -125,7 +125,9 @@ def _asks_duckdb(engine: duckdb.DuckDBPyConnection) -> Ask:
 def _conditions(engine: duckdb.DuckDBPyConnection, stream: str, *, count: int) -> dict[str, list[str]]:
     """Per kind *count* conditions that Spark and DuckDB both understand."""
     read = "SELECT epoch_us(t.at), customer, CAST(amount * 100 AS BIGINT) FROM iceberg_scan(?) AS t"
-    columns = tuple(column.astype(np.int64) for column in engine.execute(read, [_local(stream)]).fetchnumpy().values())
+    columns = tuple(
+        np.asarray(column, np.int64) for column in engine.execute(read, [_local(stream)]).fetchnumpy().values()
+    )
     data = Dataset(name="records", names=tuple(COLUMNS), types=tuple(COLUMNS.values()), columns=columns)
     classes = queries(data, SEED, per_class=count)
     found = {
