@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 CLAIM_LEASE = timedelta(seconds=30)
 INGEST_THREADS_MAX = 2
 LOOK_S = 0.25  #: how often tier asks whether it is due
+TIDY_EVERY_S = 2.0  #: how often otree and compact do: nobody waits for them, and a ledger has many tables
 EXPIRE_EVERY_S = 60.0
 PARTITIONS_EVERY_S = 5.0
 BACKOFF_S_MAX = 15.0
@@ -150,10 +151,11 @@ class _TableWorker:
             self._thread("partitions", self._join_forever)
         if Stage.TIER in stages:
             self._thread("tier", self._forever, Stage.TIER, self._tier, LOOK_S)
+        tidy_every_s = LOOK_S if self.worker.options.until_idle else TIDY_EVERY_S
         if self._keeps_batch_view:
-            self._thread("otree", self._forever, Stage.OTREE, self._otree, LOOK_S)
+            self._thread("otree", self._forever, Stage.OTREE, self._otree, tidy_every_s)
         if Stage.COMPACT in stages:
-            self._thread("compact", self._forever, Stage.COMPACT, self._compact, LOOK_S)
+            self._thread("compact", self._forever, Stage.COMPACT, self._compact, tidy_every_s)
         if Stage.EXPIRE in stages and not self.worker.options.until_idle:
             self._thread("expire", self._forever, Stage.EXPIRE, self._expire, EXPIRE_EVERY_S)
 

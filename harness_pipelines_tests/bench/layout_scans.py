@@ -37,6 +37,7 @@ BOOTSTRAPS, QUICK_BOOTSTRAPS = 3, 1
 SEED = 1
 COLUMNS = {"at": "timestamptz", "customer": "int", "amount": "decimal(12,2)"}  #: that the batch view is clustered by
 KINDS = {"box": "box 1 %", "slab": "slab 1 %"}
+BATCH_ROWS = 10_000  #: of a bootstrap
 OFFSETS_SHARE = 0.01  #: of one partition, for a range of offsets
 BOTH_VIEWS = "both_views"
 _COORDINATES = (IndexedColumn("_kafka_partition", "int"), IndexedColumn("_kafka_offset", "long"))
@@ -195,7 +196,7 @@ def _read_in_order(engine: duckdb.DuckDBPyConnection, source: str) -> tuple[floa
     """Seconds until the first rows and until all of them came. Raises: AssertionError where they are not in order."""
     began = time.monotonic()
     first_s, last = 0.0, (-1, -1)
-    for batch in engine.execute(f"SELECT {_ROWS_OF_VIEW} FROM {source}").to_arrow_reader():
+    for batch in engine.execute(f"SELECT {_ROWS_OF_VIEW} FROM {source}").to_arrow_reader(BATCH_ROWS):
         first_s = first_s or time.monotonic() - began
         partitions, offsets = (np.asarray(batch.column(column.name)).astype(np.int64) for column in _COORDINATES)
         steps = np.diff(partitions) * 2**40 + np.diff(offsets)
