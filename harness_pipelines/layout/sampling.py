@@ -1,11 +1,85 @@
-"""The grid of a histogram from a sample of rows."""
+"""A sample of the rows that a move writes: what their tree is cut from, and what layouts of them are judged by."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 
+from harness_pipelines.layout.build import build, split_region
 from harness_pipelines.layout.columns import Array, ColumnValues, IndexedColumn
-from harness_pipelines.layout.histogram import edges_of
+from harness_pipelines.layout.histogram import CellHistogram, edges_of
+from harness_pipelines.layout.parts import pieces
+from harness_pipelines.layout.queries import Queries, synthetic
+from harness_pipelines.layout.scores import Judge, Workload
+from harness_pipelines.layout.tree import RegionTree
+
+EDGES_MAX = 1_024  #: quantiles per column
+ROWS = range(50_000, 500_000)  #: how many are drawn, at least and at most
+ROWS_PER_FILE = 1_000  #: sizes of files are then even to some 5 %
+PIECE_SHARE = 1 / 8  #: of a target file: smaller pieces that wait share a file with their neighbours
+
+
+def share_to_draw(rows: int, *, target_rows: float) -> float:
+    """Which share of *rows* is drawn for files of *target_rows*."""
+    wanted = min(max(rows / target_rows * ROWS_PER_FILE, ROWS.start), ROWS.stop)
+    return min(1.0, wanted / max(rows, 1))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The indexed columns of rows that were drawn evenly. Numbers of rows below are of all rows, drawn or not."""
+
+    columns: tuple[IndexedColumn, ...]
+    values: tuple[ColumnValues, ...]  #: per column
+    share: float  #: drawn, of all rows
+
+    @cached_property
+    def histogram(self) -> CellHistogram:
+        return histogram_of(self.columns, self.values)
+
+    @cached_property
+    def queries(self) -> Queries:
+        """Boxes and slabs of several sizes over all columns."""
+        return synthetic(self.histogram)
+
+    def tree(self, *, target_rows: float) -> RegionTree:
+        """Regions of about *target_rows* each."""
+        return build(self.histogram, target_rows=target_rows * self.share, queries=self.queries)
+
+    def cut_again(self, tree: RegionTree, path: str, *, target_rows: float) -> RegionTree:
+        """*tree* with the part at *path* made anew from the rows that lie there."""
+        whole = tree.collapse(path)
+        [index] = whole.below(path)
+        here = whole.route(self.values) == index
+        inside = histogram_of(self.columns, [v.take(here) for v in self.values])
+        return split_region(whole, path, inside, target_rows=target_rows * self.share, queries=self.queries)
+
+    def counts(self, tree: RegionTree) -> Mapping[str, float]:
+        """Rows per region."""
+        found = np.bincount(tree.route(self.values), minlength=len(tree)) / self.share
+        return dict(zip(tree.paths(), found.tolist(), strict=True))
+
+    def pieces(self, tree: RegionTree, *, target_rows: float) -> RegionTree:
+        """The parts of *tree* that these rows go to while they only wait there."""
+        return pieces(tree, self.counts(tree), rows_min=target_rows * PIECE_SHARE)
+
+    def files(self, tree: RegionTree, *, target_rows: float) -> list[int]:
+        """Per region how many files its rows take: several where they are equal keys, else one."""
+        return [max(1, round(rows / target_rows)) for rows in self.counts(tree).values()]
+
+    def judge(self, *, target_bytes: int, of_bytes: int) -> Judge:
+        """Of layouts of these rows, which take *of_bytes*, in files of *target_bytes*."""
+        workload = Workload.of(self.histogram, self.queries)
+        return Judge(columns=self.columns, workload=workload, target_bytes=target_bytes, of_bytes=of_bytes)
+
+
+def histogram_of(columns: Sequence[IndexedColumn], values: Sequence[ColumnValues]) -> CellHistogram:
+    """Counts on the grid of the rows' own quantiles."""
+    edges = [quantile_edges(c, v, count=EDGES_MAX) for c, v in zip(columns, values, strict=True)]
+    return CellHistogram.count(columns, edges, values)
 
 
 def quantile_edges(column: IndexedColumn, values: ColumnValues, *, count: int) -> Array:

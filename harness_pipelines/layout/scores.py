@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn, Mask, Value
-from harness_pipelines.layout.files import Extent, FileStats
+from harness_pipelines.layout.files import Extent, FileStats, classify
 from harness_pipelines.layout.histogram import CellHistogram
 from harness_pipelines.layout.queries import Queries
 from harness_pipelines.layout.tree import RegionTree
@@ -91,6 +91,31 @@ def score(
         spread=float(most / max(half, 1.0)),
         largest=float(sizes.max() / target_bytes),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Scores layouts of the same rows, all by the same measure."""
+
+    columns: Sequence[IndexedColumn]
+    workload: Workload
+    target_bytes: int
+    of_bytes: int  #: what the rows take
+
+    def score(self, files: Sequence[FileStats], *, staged_bytes: int) -> Score:
+        return score(
+            files,
+            self.columns,
+            self.workload,
+            target_bytes=self.target_bytes,
+            staged_share=staged_bytes / max(sum(f.bytes for f in files), 1),
+            of_bytes=self.of_bytes,
+        )
+
+    def score_of_regions(self, files: Sequence[FileStats], tree: RegionTree) -> Score:
+        """A file that lies in no region of *tree*, by its bounds, is as good as staged."""
+        astray = sum(f.bytes for f, path in zip(files, classify(tree, files), strict=True) if path is None)
+        return self.score(files, staged_bytes=astray)
 
 
 def touched_bytes(

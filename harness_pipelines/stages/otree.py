@@ -16,15 +16,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from harness_pipelines.layout.build import build, split_region
-from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
-from harness_pipelines.layout.files import FileStats, classify
-from harness_pipelines.layout.histogram import CellHistogram
-from harness_pipelines.layout.parts import Due, due, pieces
-from harness_pipelines.layout.queries import synthetic
+from harness_pipelines.layout.files import FileStats
+from harness_pipelines.layout.parts import Due, due
 from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
-from harness_pipelines.layout.sampling import quantile_edges
-from harness_pipelines.layout.scores import Score, Workload, score
+from harness_pipelines.layout.sampling import Sample, share_to_draw
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -46,10 +41,6 @@ log = structlog.get_logger(__name__)
 MOVE_OFFSETS_MAX = 50_000_000
 NOT_BETTER = "the layout would not be better"  #: how the ledger says that a relayout was dropped
 BUDGET_BYTES = 2 * 2**30  #: of files that one relayout reads
-SAMPLE_ROWS = range(50_000, 500_000)  #: how many a tree is built from, at least and at most
-SAMPLE_ROWS_PER_FILE = 1_000  #: sizes of files are then even to some 5 %
-EDGES_MAX = 1_024  #: quantiles per column
-PIECE_SHARE = 1 / 8  #: of a target file: smaller staged pieces share a file with their neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,15 +226,17 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
     target_rows = _target_rows(table, rows=there.rows, size=there.bytes, of_rows=merged + there.rows)
     with stores.staging(table, move) as (spark, target):
         frame = spark_otree.stream_rows(spark, base.stream.metadata, ranges)
-        share, values = _sampled(table, frame, rows=there.rows, target_rows=target_rows)
-        tree = layout.tree if layout else _grown(table, values, share=share, target_rows=target_rows)
-        parts = tree if layout is None else _pieces(tree, values, share=share, target_rows=target_rows)
-        _write(frame, target, parts, values, share=share, target_rows=target_rows)
+        sample = _sampled(table, frame, rows=there.rows, target_rows=target_rows)
+        if layout is None:
+            tree = parts = sample.tree(target_rows=target_rows)
+        else:
+            tree, parts = layout.tree, sample.pieces(layout.tree, target_rows=target_rows)
+        _write(frame, target, parts, sample, target_rows=target_rows)
     staged = stores.lake.staged(table, move, rows=there.rows)
     if layout is not None:
         return Attempt(staged=staged)
     files = stores.lake.staged_regions(table, staged)
-    judge = _Judge.of(table, values, target_bytes=target_bytes(table, files), of_bytes=sum(f.bytes for f in files))
+    judge = sample.judge(target_bytes=target_bytes(table, files), of_bytes=sum(f.bytes for f in files))
     return Attempt(
         staged=staged,
         layout=Layout(tree=tree, clustered={}),
@@ -272,13 +265,13 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
     tree = layout.tree
     with stores.staging(table, move) as (spark, target):
         frame = spark_otree.file_rows(spark, base.batch.metadata, taken, indexed_columns(table.spec))
-        share, values = _sampled(table, frame, rows=rows, target_rows=target_rows)
+        sample = _sampled(table, frame, rows=rows, target_rows=target_rows)
         for path in anew:
-            tree = _cut_again(tree, path, values, share=share, target_rows=target_rows)
-        parts = tree if anew else _pieces(tree, values, share=share, target_rows=target_rows)
-        _write(frame, target, parts, values, share=share, target_rows=target_rows)
+            tree = sample.cut_again(tree, path, target_rows=target_rows)
+        parts = tree if anew else sample.pieces(tree, target_rows=target_rows)
+        _write(frame, target, parts, sample, target_rows=target_rows)
     staged = stores.lake.staged(table, move, rows=rows)
-    judge = _Judge.of(table, values, target_bytes=target_bytes(table, files), of_bytes=size)
+    judge = sample.judge(target_bytes=target_bytes(table, files), of_bytes=size)
     before = judge.score(taken, staged_bytes=sum(part.staged_bytes for part in chosen))
     after = judge.score_of_regions(stores.lake.staged_regions(table, staged), parts)
     fewer = not anew and len(staged.files) < len(taken)  # which is why files that wait are put together
@@ -293,47 +286,6 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
         fresh=tuple(fresh),
         removed=tuple(f.path for f in taken),
     )
-
-
-def _pieces(tree: RegionTree, values: Sequence[ColumnValues], *, share: float, target_rows: float) -> RegionTree:
-    """The parts of *tree* that rows which only wait there go to."""
-    from harness_pipelines.stores import spark_otree
-
-    counts = spark_otree.routed_counts(tree, values, share=share)
-    return pieces(tree, counts, rows_min=target_rows * PIECE_SHARE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judge:
-    """Scores layouts of the same rows, all by the same measure."""
-
-    columns: Sequence[IndexedColumn]
-    workload: Workload
-    target_bytes: int
-    of_bytes: int  #: what the rows take
-
-    @classmethod
-    def of(cls, table: TableRow, values: Sequence[ColumnValues], *, target_bytes: int, of_bytes: int) -> _Judge:
-        """By boxes and slabs of several sizes over all indexed columns of the sample *values*."""
-        columns = indexed_columns(table.spec)
-        histogram = _histogram(columns, values)
-        workload = Workload.of(histogram, synthetic(histogram))
-        return cls(columns=columns, workload=workload, target_bytes=target_bytes, of_bytes=of_bytes)
-
-    def score(self, files: Sequence[FileStats], *, staged_bytes: int) -> Score:
-        return score(
-            files,
-            self.columns,
-            self.workload,
-            target_bytes=self.target_bytes,
-            staged_share=staged_bytes / max(sum(f.bytes for f in files), 1),
-            of_bytes=self.of_bytes,
-        )
-
-    def score_of_regions(self, files: Sequence[FileStats], tree: RegionTree) -> Score:
-        """A file that lies in no region of *tree*, by its bounds, is as good as staged."""
-        astray = sum(f.bytes for f, path in zip(files, classify(tree, files), strict=True) if path is None)
-        return self.score(files, staged_bytes=astray)
 
 
 def _target_rows(table: TableRow, *, rows: int, size: int, of_rows: int | None = None) -> float:
@@ -352,51 +304,19 @@ def target_bytes(table: TableRow, files: Sequence[FileStats]) -> int:
     return rules.target_file_mb * 2**20
 
 
-def _sampled(table: TableRow, frame: DataFrame, *, rows: int, target_rows: float) -> tuple[float, list[ColumnValues]]:
-    """Which share of *rows* was drawn, and the indexed columns of the drawn ones."""
+def _sampled(table: TableRow, frame: DataFrame, *, rows: int, target_rows: float) -> Sample:
     from harness_pipelines.stores import spark_otree
 
-    wanted = min(max(rows / target_rows * SAMPLE_ROWS_PER_FILE, SAMPLE_ROWS.start), SAMPLE_ROWS.stop)
-    share = min(1.0, wanted / rows)
-    return share, spark_otree.sampled(frame, indexed_columns(table.spec), share=share)
+    columns, share = indexed_columns(table.spec), share_to_draw(rows, target_rows=target_rows)
+    return Sample(columns, tuple(spark_otree.sampled(frame, columns, share=share)), share)
 
 
-def _grown(table: TableRow, values: Sequence[ColumnValues], *, share: float, target_rows: float) -> RegionTree:
-    return build(_histogram(indexed_columns(table.spec), values), target_rows=target_rows * share)
-
-
-def _histogram(columns: Sequence[IndexedColumn], values: Sequence[ColumnValues]) -> CellHistogram:
-    edges = [quantile_edges(c, v, count=EDGES_MAX) for c, v in zip(columns, values, strict=True)]
-    return CellHistogram.count(columns, edges, values)
-
-
-def _cut_again(
-    tree: RegionTree, path: str, values: Sequence[ColumnValues], *, share: float, target_rows: float
-) -> RegionTree:
-    """*tree* with the part at *path* made anew from the rows that lie there."""
-    whole = tree.collapse(path)
-    [index] = whole.below(path)
-    here = whole.route(values) == index
-    histogram = _histogram(tree.columns, [v.take(here) for v in values])
-    return split_region(whole, path, histogram, target_rows=target_rows * share)
-
-
-def _write(
-    frame: DataFrame,
-    target: BranchTarget,
-    tree: RegionTree,
-    values: Sequence[ColumnValues],
-    *,
-    share: float,
-    target_rows: float,
-) -> None:
+def _write(frame: DataFrame, target: BranchTarget, tree: RegionTree, sample: Sample, *, target_rows: float) -> None:
     """One file per region, several for equal keys that are too many for one."""
     from harness_pipelines.stores import spark_otree, spark_write
 
-    counts = spark_otree.routed_counts(tree, values, share=share)
-    files = [max(1, round(counts[path] / target_rows)) for path in tree.paths()]
-    placed = spark_otree.in_pieces(frame, tree, values, pieces=files)
-    spark_write.append_to_branch(placed, target)
+    files = sample.files(tree, target_rows=target_rows)
+    spark_write.append_to_branch(spark_otree.in_pieces(frame, tree, sample.values, pieces=files), target)
 
 
 # -- publish ------------------------------------------------------------------------------------------------

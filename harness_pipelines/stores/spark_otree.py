@@ -7,7 +7,7 @@ Source: the recipe of section 7 of the design; one file per task by `repartition
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date, timedelta
 from decimal import Decimal
 from functools import reduce
@@ -243,9 +243,3 @@ def _named(column: IndexedColumn) -> Column:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def routed_counts(tree: RegionTree, values: Sequence[ColumnValues], *, share: float) -> Mapping[str, float]:
-    """Rows per region, estimated from a sample of *share* of them."""
-    counts = np.bincount(tree.route(values), minlength=len(tree)) / share
-    return dict(zip(tree.paths(), counts.tolist(), strict=True))

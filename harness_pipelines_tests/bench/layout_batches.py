@@ -12,17 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from harness_pipelines.layout.build import build
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
 from harness_pipelines.layout.files import Extent, FileStats, place
 from harness_pipelines.layout.parts import Due, due
-from harness_pipelines.layout.queries import synthetic
 from harness_pipelines.layout.row_hash import row_hash, threshold
-from harness_pipelines.layout.scores import Workload
+from harness_pipelines.layout.sampling import Sample, share_to_draw
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.spec.table import Layout as LayoutRules
 from harness_pipelines.stages import otree
-from harness_pipelines.stores.spark_otree import routed_counts
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.layout_data import Dataset, batches_2d, queries
 from harness_pipelines_tests.bench.layout_files import boxes_of, rows_touched
@@ -132,13 +129,13 @@ class BatchView:
         first = 0 if self._data is None else self.rows
         self._data = batch if self._data is None else _joined(self._data, batch)
         rows = np.arange(first, self.rows)
-        share, values = self._sampled(rows)
+        sample = self._sampled(rows)
         if self._layout is None:
-            tree = parts = build(otree._histogram(self._columns, values), target_rows=self.rows_per_file * share)
+            tree = parts = sample.tree(target_rows=self.rows_per_file)
             self._layout = otree.Layout(tree=tree, clustered=dict.fromkeys(tree.paths(), self._sequence + 1))
         else:
-            parts = otree._pieces(self._layout.tree, values, share=share, target_rows=self.rows_per_file)
-        self.files += self._write(rows, parts, values, share=share)
+            parts = sample.pieces(self._layout.tree, target_rows=self.rows_per_file)
+        self.files += self._write(rows, parts, sample)
         self._judged = False
 
     def relayout(self) -> bool:
@@ -150,15 +147,15 @@ class BatchView:
         paths = {file.path for part in chosen for file in part.files}
         taken = [file for file in self.files if file.stats.path in paths]
         rows = np.sort(np.concatenate([file.rows for file in taken]))
-        share, values = self._sampled(rows)
+        sample = self._sampled(rows)
         anew = [part.path for part in chosen if not part.waiting]
         tree = self._layout.tree
         for path in anew:
-            tree = otree._cut_again(tree, path, values, share=share, target_rows=self.rows_per_file)
-        parts = tree if anew else otree._pieces(tree, values, share=share, target_rows=self.rows_per_file)
-        staged = self._write(rows, parts, values, share=share)
+            tree = sample.cut_again(tree, path, target_rows=self.rows_per_file)
+        parts = tree if anew else sample.pieces(tree, target_rows=self.rows_per_file)
+        staged = self._write(rows, parts, sample)
         fewer = not anew and len(staged) < len(taken)
-        if not (fewer or self._is_better(chosen, staged, parts, values)):
+        if not (fewer or self._is_better(chosen, staged, parts, sample)):
             self.dropped, self._judged = self.dropped + 1, True
             return False
         self.relayouts += 1
@@ -172,9 +169,9 @@ class BatchView:
     def written_anew(self) -> FileBoxes:
         """The files of all rows so far, written as the first ones are."""
         rows = np.arange(self.rows)
-        share, values = self._sampled(rows)
-        tree = build(otree._histogram(self._columns, values), target_rows=self.rows_per_file * share)
-        return boxes_of([file.stats for file in self._files(rows, tree, values, share=share)])
+        sample = self._sampled(rows)
+        tree = sample.tree(target_rows=self.rows_per_file)
+        return boxes_of([file.stats for file in self._files(rows, tree, sample)])
 
     @property
     def _columns(self) -> list[IndexedColumn]:
@@ -195,42 +192,31 @@ class BatchView:
             budget_bytes=otree.BUDGET_BYTES,
         )
 
-    def _is_better(
-        self, chosen: Sequence[Due], staged: Sequence[File], parts: RegionTree, values: Sequence[ColumnValues]
-    ) -> bool:
+    def _is_better(self, chosen: Sequence[Due], staged: Sequence[File], parts: RegionTree, sample: Sample) -> bool:
         """What the stage asks before it publishes."""
-        histogram = otree._histogram(self._columns, values)
-        judge = otree._Judge(
-            columns=self._columns,
-            workload=Workload.of(histogram, synthetic(histogram)),
-            target_bytes=TARGET_BYTES,
-            of_bytes=sum(part.bytes for part in chosen),
-        )
+        judge = sample.judge(target_bytes=TARGET_BYTES, of_bytes=sum(part.bytes for part in chosen))
         before = judge.score(
             [file for part in chosen for file in part.files], staged_bytes=sum(part.staged_bytes for part in chosen)
         )
         return judge.score_of_regions([file.stats for file in staged], parts).better_than(before)
 
-    def _sampled(self, rows: Rows) -> tuple[float, list[ColumnValues]]:
+    def _sampled(self, rows: Rows) -> Sample:
         """As the stage draws them: by the hash of a coordinate, here the row's number as offset of partition 0."""
-        wanted = len(rows) / self.rows_per_file * otree.SAMPLE_ROWS_PER_FILE
-        wanted = min(max(wanted, otree.SAMPLE_ROWS.start), otree.SAMPLE_ROWS.stop)
-        share = min(1.0, wanted / len(rows))
+        share = share_to_draw(len(rows), target_rows=self.rows_per_file)
         drawn = rows if share == 1 else rows[row_hash(np.zeros_like(rows), rows) < threshold(share)]
-        return share, self._values(drawn)
+        return Sample(tuple(self._columns), tuple(self._values(drawn)), share)
 
     def _values(self, rows: Rows) -> list[ColumnValues]:
         return [ColumnValues(column[rows]) for column in self.data.columns]
 
-    def _write(self, rows: Rows, parts: RegionTree, values: Sequence[ColumnValues], *, share: float) -> list[File]:
+    def _write(self, rows: Rows, parts: RegionTree, sample: Sample) -> list[File]:
         self._sequence += 1
         self.written += len(rows)
-        return list(self._files(rows, parts, values, share=share))
+        return list(self._files(rows, parts, sample))
 
-    def _files(self, rows: Rows, parts: RegionTree, values: Sequence[ColumnValues], *, share: float) -> Iterator[File]:
+    def _files(self, rows: Rows, parts: RegionTree, sample: Sample) -> Iterator[File]:
         """One file per region of *parts* that has rows, several where they are too many for one."""
-        counts = routed_counts(parts, values, share=share)
-        pieces = np.array([max(1, round(counts[path] / self.rows_per_file)) for path in parts.paths()])
+        pieces = np.array(sample.files(parts, target_rows=self.rows_per_file))
         region = parts.route(self._values(rows))
         dealt = row_hash(np.zeros_like(rows), rows) % pieces[region]
         index = np.concatenate([[0], np.cumsum(pieces)])[region] + dealt

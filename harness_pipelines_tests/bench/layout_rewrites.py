@@ -14,13 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness_pipelines.layout.build import build
-from harness_pipelines.layout.columns import ColumnValues
 from harness_pipelines.layout.files import FileStats
-from harness_pipelines.layout.queries import synthetic
-from harness_pipelines.layout.scores import Workload
-from harness_pipelines.layout.tree import RegionTree
-from harness_pipelines.stages import otree
+from harness_pipelines.layout.sampling import Sample, share_to_draw
 from harness_pipelines.stores import spark_otree
 from harness_pipelines_tests.bench import layout_peers
 from harness_pipelines_tests.bench.base import Figure, Run
@@ -137,37 +132,19 @@ def ours(lake: Lake, source: Source) -> Rewritten:
     began = time.monotonic()
     frame = spark_otree.file_rows(lake.spark, source.metadata, source.files, source.columns)
     with _timed(steps, "sample"):
-        share = _share(source)
-        values = spark_otree.sampled(frame, source.columns, share=share)
+        share = share_to_draw(source.rows, target_rows=target_rows)
+        sample = Sample(tuple(source.columns), tuple(spark_otree.sampled(frame, source.columns, share=share)), share)
     with _timed(steps, "tree"):
-        tree = build(otree._histogram(source.columns, values), target_rows=target_rows * share)
+        tree = sample.tree(target_rows=target_rows)
     with _timed(steps, "write"):
-        counts = spark_otree.routed_counts(tree, values, share=share)
-        pieces = [max(1, round(counts[path] / target_rows)) for path in tree.paths()]
-        spark_otree.in_pieces(frame, tree, values, pieces=pieces).writeTo(name).append()
+        pieces = sample.files(tree, target_rows=target_rows)
+        spark_otree.in_pieces(frame, tree, sample.values, pieces=pieces).writeTo(name).append()
     with _timed(steps, "judge"):
         files = lake.files(name, source.columns)
-        _judge(source, files, tree, values)
+        judge = sample.judge(target_bytes=source.target_bytes, of_bytes=source.bytes)
+        before = judge.score(source.files, staged_bytes=source.bytes)
+        assert judge.score_of_regions(files, tree).better_than(before), "the stage would drop what it wrote"
     return Rewritten(seconds=time.monotonic() - began, files=files, steps=steps)
-
-
-def _share(source: Source) -> float:
-    """How much of the rows the stage draws for a tree of as many files."""
-    wanted = len(source.files) * otree.SAMPLE_ROWS_PER_FILE
-    return min(1.0, min(max(wanted, otree.SAMPLE_ROWS.start), otree.SAMPLE_ROWS.stop) / source.rows)
-
-
-def _judge(source: Source, files: Sequence[FileStats], tree: RegionTree, values: Sequence[ColumnValues]) -> bool:
-    """What the stage asks before it publishes: is it better than what was there?"""
-    histogram = otree._histogram(source.columns, values)
-    judge = otree._Judge(
-        columns=source.columns,
-        workload=Workload.of(histogram, synthetic(histogram)),
-        target_bytes=source.target_bytes,
-        of_bytes=source.bytes,
-    )
-    before = judge.score(source.files, staged_bytes=source.bytes)
-    return judge.score_of_regions(files, tree).better_than(before)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import psycopg
 
@@ -20,6 +21,7 @@ from harness_pipelines.stages import compact
 from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stages.worker import Worker, WorkerOptions
+from harness_pipelines.stores import open as stores_open
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, OTREE, TIER, ByHand, TableRig
 
@@ -90,9 +92,13 @@ def _in_the_batch_view(rig: TableRig) -> bool:
 
 
 def _small_files(rigs: Rigs) -> None:
-    """As many files per partition as are worth putting together."""
-    for _ in range(FILES_MIN):
-        _tier(rigs, 5)
+    """As many files per partition as are worth putting together: from a buffer tier writes one per task."""
+    if rigs[0].table.spec.buffer == "none":
+        for _ in range(FILES_MIN):
+            _tier(rigs, 5)
+        return
+    with mock.patch.object(stores_open, "TASK_OFFSETS_MAX", 5):
+        _tier(rigs, 5 * FILES_MIN)
 
 
 def _compacted(rig: TableRig) -> bool:
