@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from harness_pipelines.services import Endpoints, Services
 
@@ -15,6 +16,8 @@ from harness_pipelines.services import Endpoints, Services
 def pytest_configure() -> None:
     """Let Ctrl-C mean something: what a shell started in the background ignores it, and so would all that it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    hypothesis_settings.register_profile("harness", deadline=None)  # a busy machine is no failure
+    hypothesis_settings.load_profile("harness")
 
 
 @pytest.fixture(scope="session")

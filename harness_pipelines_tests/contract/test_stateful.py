@@ -28,7 +28,6 @@ def run(make, *, examples: int, steps: int) -> None:
         settings=settings(
             max_examples=examples * LONGER,
             stateful_step_count=steps,
-            deadline=None,
             print_blob=True,
             suppress_health_check=list(HealthCheck),
         ),

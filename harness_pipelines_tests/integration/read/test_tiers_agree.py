@@ -30,7 +30,6 @@ from harness_pipelines_tests.unit.read.values import PRIMITIVE_VALUES, primitive
 
 slow = settings(
     max_examples=20,
-    deadline=None,
     phases=[Phase.explicit, Phase.generate],  # an example takes 0.3 s: looking for a smaller one would take minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
 )

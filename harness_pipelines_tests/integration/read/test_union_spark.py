@@ -35,9 +35,7 @@ from harness_pipelines_tests.unit.read.test_nested_json import exact
 from harness_pipelines_tests.unit.read.values import PRIMITIVE_VALUES, nested_types, values
 
 #: Settings of drawings that are no tests: the values are used later, all in one Spark query.
-draws = partial(
-    settings, phases=[Phase.generate], database=None, deadline=None, suppress_health_check=list(HealthCheck)
-)
+draws = partial(settings, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
 LEASE_ENDED = "lease .* of this read (has )?ended"
 
 

@@ -34,7 +34,7 @@ def fitting(text: str, precision: int, scale: int) -> Decimal | None:
     return WIDE.scaleb(Decimal(int(unscaled)), -scale)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(kinds, st.lists(numbers(), min_size=1, max_size=6), st.booleans())
 def test_a_decimal_is_kept_exactly_or_refused(kind, texts, in_quotes):
     records = [f'{{"d": "{text}"}}' if in_quotes else f'{{"d": {text}}}' for text in texts]

@@ -19,8 +19,8 @@ from harness_pipelines.spec.table import Column
 from harness_pipelines.spec.types import DecimalType, Primitive, Type
 from harness_pipelines_tests.unit.codecs import values
 
-tried = settings(deadline=None, max_examples=50)  # a busy machine is no failure
-thorough = settings(deadline=None, max_examples=100)
+tried = settings(max_examples=50)
+thorough = settings(max_examples=100)
 modes = st.sampled_from(["ignore", "quarantine"])
 
 
@@ -113,7 +113,7 @@ text_types = [Primitive(name) for name in ("date", "time", "timestamp", "timesta
 
 
 @pytest.mark.parametrize("type_", text_types, ids=str)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.data())
 def test_text_that_is_nearly_right_has_the_same_verdict_beside_any_other(type_, data):
     records = [record.encode() for record in data.draw(st.lists(nearly(type_), min_size=1, max_size=8))]

@@ -25,7 +25,7 @@ def exact(value: Any) -> Any:
     return value
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(kinds=nested_types(), columns_max=2))
 def test_nested_values_come_back_as_they_went(drawn):
     _, table = drawn

@@ -30,7 +30,7 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_arrow_lets_through_exactly_the_rows_for_which_a_predicate_is_true(data):
     columns, table = data.draw(tables(kinds=primitive_types()))

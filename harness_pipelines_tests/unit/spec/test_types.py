@@ -6,7 +6,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.errors import UsageError
@@ -43,7 +43,6 @@ decimals = st.integers(1, 38).flatmap(lambda p: st.builds(DecimalType, st.just(p
 types = st.recursive(st.sampled_from(PRIMITIVES).map(Primitive) | decimals, nested, max_leaves=8)
 
 
-@settings(deadline=None)
 @given(types)
 def test_a_type_is_read_back_from_its_string(type_):
     assert parse_type(str(type_)) == type_
@@ -137,7 +136,6 @@ def test_fields_have_icebergs_json_form_with_columns_numbered_first():
     ]
 
 
-@settings(deadline=None)
 @given(st.lists(types, min_size=1, max_size=4), st.integers(1, 1000))
 def test_every_field_id_is_used_once(kinds, first_id):
     fields = iceberg_fields([column(f"c{i}", kind) for i, kind in enumerate(kinds)], first_id)
