@@ -153,14 +153,14 @@ class Stores:
         """Let *opener* make the session, from Spark's options, when one is needed; it may be shared, and stays open."""
         self._opener = opener
 
-    def forget_spark(self) -> None:
-        """Open another session next time: the server of this one is gone."""
+    def forget_spark(self, session: SparkSession) -> None:
+        """Open another session next time: the server of *session* is gone. One that was opened since then stays."""
         from harness_pipelines.stores.spark import close_spark
 
         with self._spark_lock:
-            session, self._spark = self._spark, None
-        if session is not None:  # or PySpark would hand it out again to those who ask for the active one
-            close_spark(session, self.settings)
+            if self._spark is session:
+                self._spark = None
+        close_spark(session, self.settings)  # or PySpark would hand it out again to those who ask for the active one
 
     def buffer_rows(self, segments: Sequence[SegmentRef], ranges: Sequence[OffsetRange]) -> dict[int, int]:
         """Exact number of buffered rows per partition in *ranges*, over all *segments*."""
@@ -193,11 +193,12 @@ class Stores:
         from harness_pipelines.stores import spark_write
 
         target = spark_write.BranchTarget(catalog=self.settings.catalog_name, table=table, move=move)
+        session = self.spark()
         try:
             with spark_write.explained(table, move):
-                yield self.spark(), target
+                yield session, target
         except spark_write.SparkAway:
-            self.forget_spark()
+            self.forget_spark(session)
             raise
 
     def write_from_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef]) -> None:
@@ -235,10 +236,11 @@ class Stores:
         """Run *work* over *ranges* in Spark tasks, one range each; returns its rows (Arrow schema *result*)."""
         from harness_pipelines.stores import spark_tasks
 
+        session = self.spark()
         try:
-            return spark_tasks.run(self.spark(), ranges, work, result)
+            return spark_tasks.run(session, ranges, work, result)
         except spark_tasks.ExecutorsAway:
-            self.forget_spark()
+            self.forget_spark(session)
             raise
 
     def close(self) -> None:

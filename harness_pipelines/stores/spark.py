@@ -126,6 +126,11 @@ def is_stopped(spark: SparkSession) -> bool:
     return bool(getattr(spark, "is_stopped", False))
 
 
+def is_closed_channel(error: ValueError) -> bool:
+    """gRPC's way to say that another stage's thread has closed the session that they share: its server went away."""
+    return "closed" in str(error).lower() and "channel" in str(error).lower()
+
+
 def close_spark(spark: SparkSession, settings: Settings) -> None:
     """End a session that `open_spark` opened; a master's session may be shared with the caller and goes on."""
     import grpc

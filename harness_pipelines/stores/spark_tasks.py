@@ -20,6 +20,7 @@ import harness_pipelines
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.spec.settings import redact
+from harness_pipelines.stores.spark import is_closed_channel
 
 _shipped: WeakSet[SparkSession] = WeakSet()
 _lock = threading.Lock()
@@ -57,6 +58,10 @@ def run(
         raise ExecutorsAway(f"Spark was lost: {redact(str(error))[:500]}") from error
     except (PySparkException, Py4JError) as error:
         raise TasksFailed(f"a Spark task failed: {redact(str(error))[:1000]}") from error
+    except ValueError as error:
+        if not is_closed_channel(error):
+            raise
+        raise ExecutorsAway("the Spark session was closed by another stage, whose server went away") from error
 
 
 def ship(spark: SparkSession) -> None:

@@ -25,6 +25,7 @@ from harness_pipelines.protocol.versions import EFFECTS
 from harness_pipelines.spec.settings import redact
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
 from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.spark import is_closed_channel
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.spark import JdbcOptions
@@ -118,6 +119,13 @@ def explained(table: TableRow, move: Move) -> Iterator[None]:
         if isinstance(error, grpc.RpcError | OSError | Py4JNetworkError) or any(s in text for s in _OUTAGES):
             raise SparkAway(f"{where}: {shown}; nothing was published, it is tried again") from error
         raise SparkFailed(f"{where}: {shown}; nothing was published") from error
+    except ValueError as error:
+        if not is_closed_channel(error):
+            raise
+        raise SparkAway(
+            f"{table.name}: the Spark session was closed under move {move.move_id}, attempt {move.attempt}; nothing "
+            "was published, it is tried again"
+        ) from error
 
 
 def read_segments(

@@ -66,10 +66,11 @@ def read_by_arrow(table: hp.Table, plan: ReadPlan) -> pa.Table:
 
 def read_by_spark(table: hp.Table, plan: ReadPlan) -> pa.Table:
     """Raises: what Spark raises, also when its server is away; the next read opens a session of its own."""
+    session = table.harness.stores.spark()
     try:
-        return table.to_spark(table.harness.stores.spark(), columns=READ, plan=plan).toArrow()
+        return table.to_spark(session, columns=READ, plan=plan).toArrow()
     except Exception:  # whatever it was, it is raised again
-        table.harness.stores.forget_spark()
+        table.harness.stores.forget_spark(session)
         raise
 
 

@@ -37,7 +37,8 @@ def test_a_sample_is_the_same_each_time_and_from_whichever_tier_the_rows_come(ri
     assert set(rows_of(rig.table, 0.05)) < set(from_buffer) < set(rows_of(rig.table, 1)) == set(rig.truth)
 
 
-def test_spark_takes_the_same_rows_from_both_views_and_the_buffer(rig):
+def test_spark_takes_the_same_rows_from_both_views_and_the_buffer(make_rig):
+    rig = make_rig(views="both")
     for stages in (("tier", "otree"), ("tier",), ()):
         rig.produce(ROWS)
         rig.ingest()
