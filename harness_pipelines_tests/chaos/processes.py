@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-END_S = 20.0
+END_S = 60.0  #: a step of Spark that is under way is waited for, on a busy machine
 RESTART_S = 1.0  #: until a worker that asked to be tried again is started again
 TRY_AGAIN = 75
 LOG_LINES = 15
