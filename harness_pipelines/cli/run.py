@@ -159,7 +159,8 @@ def _work(harness: Harness, chosen: Sequence[Table], wanted: RunOptions, *, live
 
 @contextmanager
 def _stopped_by_signals(worker: Worker) -> Iterator[threading.Event]:
-    """SIGTERM and the first Ctrl-C end the worker after its transaction; the second Ctrl-C does not wait for it."""
+    """SIGTERM and the first Ctrl-C end the worker after its transaction, without waiting for Spark; the second Ctrl-C
+    does not wait at all."""
     interrupted = threading.Event()
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -167,7 +168,7 @@ def _stopped_by_signals(worker: Worker) -> Iterator[threading.Event]:
             if interrupted.is_set():
                 raise KeyboardInterrupt
             interrupted.set()
-        worker.stop.set()
+        worker.interrupt()
         note(
             "harness: stopping after the current transaction"
             + (" (Ctrl-C again: at once)" if interrupted.is_set() else "")

@@ -6,6 +6,7 @@ called by threads on one machine (`IngestLoop`) and by Spark tasks (`harness_pip
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,6 +36,7 @@ from harness_pipelines.stores.ports_log import (
 log = structlog.get_logger(__name__)
 BATCH_RECORDS_MAX = 65_536  #: a unit stays far below the 10 s that a commit may take
 POLL_S = 0.5
+UNIT_EVERY_S = 0.1  #: of a thread that keeps up: a unit costs a transaction and a question to Kafka, however few it takes
 CAUGHT_UP_RECORDS = BATCH_RECORDS_MAX // 4  #: a poll that returns no more than this was not held up by a backlog
 
 
@@ -184,6 +186,7 @@ class IngestLoop:
         self._writer = SegmentWriter(dsn, table, claim, run_id=run_id)
         self._codec = codec_for(table.spec)
         self._reader: LogReader | None = None
+        self._not_before = 0.0  # the monotonic clock
 
     def start(self, partitions: Iterable[int]) -> None:
         """Begin at the ledger's positions. Raises: RecordsLost, LogTruncated, TopicRecreated, ..."""
@@ -203,16 +206,19 @@ class IngestLoop:
         ledger says.
         """
         assert self._reader is not None, "start() comes first"
+        time.sleep(max(0.0, self._not_before - time.monotonic()))
         batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, POLL_S) if b.high > b.low]
         if not batches:
             return 0
+        keeps_up = sum(len(b) for b in batches) <= CAUGHT_UP_RECORDS
+        self._not_before = time.monotonic() + UNIT_EVERY_S if keeps_up else 0.0
         identity = self._log.identity_async(self.table.spec.topic)
         try:
             rows = ingest_unit(
                 self.table, batches, codec=self._codec, writer=self._writer, segment=self._open, identity=identity
             )
             self._count(batches, rows)
-            if sum(len(b) for b in batches) <= CAUGHT_UP_RECORDS:
+            if keeps_up:
                 self._open.index()
         except HarnessError as error:
             if error.recovery is Recovery.NEVER:

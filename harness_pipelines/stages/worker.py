@@ -25,6 +25,7 @@ from harness_pipelines.stages import compact, expire, ingest, ingest_spark, otre
 from harness_pipelines.stages.claims import ClaimKeeper
 from harness_pipelines.stores.owner import WarehouseTaken
 from harness_pipelines.stores.ports import PartitionStatus, TableRow
+from harness_pipelines.stores.spark import SparkInterrupted
 from harness_pipelines.stores.standing import LedgerOlderThanLake
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ INGEST_THREADS_MAX = 2
 LOOK_S = 0.25  #: how often tier asks whether it is due
 TIDY_EVERY_S = 2.0  #: how often otree and compact do: nobody waits for them, and a ledger has many tables
 EXPIRE_EVERY_S = 60.0
+JOIN_S = 0.5  #: how often a worker that is in a hurry interrupts what its threads have on Spark
 PARTITIONS_EVERY_S = 5.0
-BACKOFF_S_MAX = 15.0
+BACKOFF_S_MAX = 5.0
 SEGMENT_BYTES_MAX = 32 * 2**20
 SEGMENT_AGE_S_MAX = 600.0
 
@@ -78,12 +80,18 @@ class Worker:
         self.options = options
         self.holder = str(uuid4())
         self.stop = threading.Event()
+        self._hurried = False
         self.defect: BaseException | None = None
         self._tables = [_TableWorker(self, table) for table in tables]
 
     @property
     def progress(self) -> list[TableProgress]:
         return [worker.progress for worker in self._tables]
+
+    def interrupt(self) -> None:
+        """Stop without waiting for Spark: what it does for a stage is given up, as if the worker had died there."""
+        self._hurried = True
+        self.stop.set()
 
     def run(self, on_progress: Callable[[list[TableProgress]], None] | None = None, *, every_s: float = 1.0) -> None:
         """Work until stopped, idle or out of time; claims are given back before it returns.
@@ -103,15 +111,28 @@ class Worker:
                     break
                 if deadline is not None and time.monotonic() >= deadline:
                     break
+        except BaseException:  # Dagster or a second Ctrl-C ends this thread
+            self._hurried = True
+            raise
         finally:
-            self.stop.set()
-            for worker in self._tables:
-                worker.join()
+            self._end()
         if self.defect is not None:
             raise self.defect
         failed = [worker.fatal for worker in self._tables if worker.fatal]
         if failed and self.options.until_idle:
             raise failed[0]
+
+
+    def _end(self) -> None:
+        """Wait for the threads, and give back what they held."""
+        self.stop.set()
+        while any(worker.is_alive for worker in self._tables):
+            if self._hurried:
+                self.stores.spark_sessions.interrupt()
+            for worker in self._tables:
+                worker.join(JOIN_S)
+        for worker in self._tables:
+            worker.release()
 
 
 class _TableWorker:
@@ -159,9 +180,19 @@ class _TableWorker:
         if Stage.EXPIRE in stages and not self.worker.options.until_idle:
             self._thread("expire", self._forever, Stage.EXPIRE, self._expire, EXPIRE_EVERY_S)
 
-    def join(self) -> None:
+    @property
+    def is_alive(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for each thread in turn, for *timeout_s* at most."""
         for thread in self._threads:
-            thread.join()
+            thread.join(timeout_s)
+            if thread.is_alive():
+                return
+
+    def release(self) -> None:
+        """Give back the claims."""
         for keeper in self._keepers.values():
             keeper.release()
 
@@ -401,6 +432,8 @@ class _Backoff:
     def wait(self, error: HarnessError) -> None:
         if isinstance(error, FencedOut):
             self._owner._keepers[self._stage].doubt()
+            return
+        if isinstance(error, SparkInterrupted):
             return
         self._trouble = error
         shown = self._owner.progress.trouble

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.owner import Ownership
     from harness_pipelines.stores.reclusters import Reclusters
     from harness_pipelines.stores.reconcile import Reconciler
+    from harness_pipelines.stores.spark_sessions import SparkSessions
     from harness_pipelines.stores.spark_write import BranchTarget
     from harness_pipelines.stores.standing import Standing
     from harness_pipelines.stores.upkeep import Upkeep
@@ -46,9 +46,6 @@ class Stores:
     """Lazily opened: a command that needs no Spark starts no Spark, a reader opens no worker's session."""
 
     settings: Settings
-    _spark_lock: threading.Lock = field(default_factory=threading.Lock)
-    _spark: SparkSession | None = None
-    _opener: Callable[[Mapping[str, str]], Any] | None = None
 
     @property
     def dsn(self) -> str:
@@ -140,27 +137,15 @@ class Stores:
         _needed(self.settings.kafka, "HARNESS_KAFKA", "the Kafka cluster")
         return KafkaLog.from_settings(self.settings)
 
+    @cached_property
+    def spark_sessions(self) -> SparkSessions:
+        from harness_pipelines.stores.spark_sessions import SparkSessions
+
+        return SparkSessions(self.settings)
+
     def spark(self) -> SparkSession:
         """The Spark session, opened by the first caller and again once stopped. Raises: SparkUnreachable."""
-        from harness_pipelines.stores.spark import is_stopped, open_spark
-
-        with self._spark_lock:
-            if self._spark is None or is_stopped(self._spark):
-                self._spark = open_spark(self.settings, opener=self._opener)
-            return self._spark
-
-    def use_spark(self, opener: Callable[[Mapping[str, str]], Any]) -> None:
-        """Let *opener* make the session, from Spark's options, when one is needed; it may be shared, and stays open."""
-        self._opener = opener
-
-    def forget_spark(self, session: SparkSession) -> None:
-        """Open another session next time: the server of *session* is gone. One that was opened since then stays."""
-        from harness_pipelines.stores.spark import close_spark
-
-        with self._spark_lock:
-            if self._spark is session:
-                self._spark = None
-        close_spark(session, self.settings)  # or PySpark would hand it out again to those who ask for the active one
+        return self.spark_sessions.current()
 
     def buffer_rows(self, segments: Sequence[SegmentRef], ranges: Sequence[OffsetRange]) -> dict[int, int]:
         """Exact number of buffered rows per partition in *ranges*, over all *segments*."""
@@ -189,17 +174,12 @@ class Stores:
 
     @contextmanager
     def staging(self, table: TableRow, move: Move) -> Iterator[tuple[SparkSession, BranchTarget]]:
-        """Spark and where the attempt writes; a session whose server went away is not used again."""
+        """Spark and where the attempt writes. Raises: what `SparkSessions.working` and `spark_write.explained` do."""
         from harness_pipelines.stores import spark_write
 
         target = spark_write.BranchTarget(catalog=self.settings.catalog_name, table=table, move=move)
-        session = self.spark()
-        try:
-            with spark_write.explained(table, move):
-                yield session, target
-        except spark_write.SparkAway:
-            self.forget_spark(session)
-            raise
+        with self.spark_sessions.working() as session, spark_write.explained(table, move):
+            yield session, target
 
     def write_from_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef]) -> None:
         """Let Spark write the move's rows from *segments* to the attempt's branch."""
@@ -236,25 +216,15 @@ class Stores:
         """Run *work* over *ranges* in Spark tasks, one range each; returns its rows (Arrow schema *result*)."""
         from harness_pipelines.stores import spark_tasks
 
-        session = self.spark()
-        try:
+        with self.spark_sessions.working() as session:
             return spark_tasks.run(session, ranges, work, result)
-        except spark_tasks.ExecutorsAway:
-            self.forget_spark(session)
-            raise
 
     def close(self) -> None:
         """Close what was opened."""
         opened: Mapping[str, object] = self.__dict__
-        for name in ("database", "readers", "catalog", "log", "buffer_reader"):
+        for name in ("database", "readers", "catalog", "log", "buffer_reader", "spark_sessions"):
             if name in opened:
                 getattr(self, name).close()
-        with self._spark_lock:
-            session, self._spark = self._spark, None
-        if session is not None and self._opener is None:
-            from harness_pipelines.stores.spark import close_spark
-
-            close_spark(session, self.settings)
 
 
 def _needed(value: str | None, variable: str, what: str) -> str:

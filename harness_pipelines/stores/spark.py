@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 DRIVER = "org.postgresql.Driver"
 CONNECT_PORT = 15002
 REACH_TIMEOUT_S = 5.0
+#: For how long a call that finds no server is tried: some seconds, then the stage shows its trouble and tries again by
+#: itself. PySpark alone would be silent for ten minutes, and wait up to one more after the server has come back.
+RETRIES = {"max_retries": 7, "initial_backoff": 50, "max_backoff": 1500}
 #: Of every session. HotSpot compiles no method above 8000 bytes of byte code: rather than run such a one interpreted,
 #: ten times slower, Spark shall cut it into several.
 SESSION_OPTIONS = {"spark.sql.session.timeZone": "UTC", "spark.sql.codegen.hugeMethodLimit": "8000"}
@@ -47,6 +51,14 @@ _JDBC_NAMES: Mapping[str, str] = {
 
 class SparkUnreachable(TryAgain):
     """No Spark answers at the configured address; nothing was written."""
+
+
+class SparkAway(TryAgain):
+    """Spark, its disk or what it reads from went away under some work; waiting helps."""
+
+
+class SparkInterrupted(TryAgain):
+    """Work on Spark was given up because this process ends; whoever moves next begins it again."""
 
 
 class SparkJarsMissing(UsageError):
@@ -167,15 +179,22 @@ def catalog_options(dsn: str, *, warehouse: str) -> dict[str, str]:
 def _connect(remote: str) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.retries import DefaultPolicy
 
+    # The error itself is raised and shown.
+    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]", category=UserWarning)
     place = urlsplit(remote)
+    session: SparkSession | None = None
     try:
         address = (place.hostname or "localhost", place.port or CONNECT_PORT)
         socket.create_connection(address, timeout=REACH_TIMEOUT_S).close()
-        session: SparkSession = SparkSession.builder.remote(remote).create()
+        session = SparkSession.builder.remote(remote).create()
+        session.client.set_retry_policies([DefaultPolicy(**RETRIES)])
         for name, value in SESSION_OPTIONS.items():
             session.conf.set(name, value)
     except (OSError, PySparkException) as error:
+        if session is not None:
+            session.client.close()  # a channel that only the interpreter's end would close can hang it
         raise SparkUnreachable(
             f"Spark Connect at {place.hostname}:{place.port or CONNECT_PORT} is not answering: {error}; "
             "nothing was written, check HARNESS_SPARK or `harness services status`"

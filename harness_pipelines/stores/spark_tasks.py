@@ -17,10 +17,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import harness_pipelines
-from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.spec.settings import redact
-from harness_pipelines.stores.spark import is_closed_channel
+from harness_pipelines.stores.spark import SparkAway, is_closed_channel
 
 _shipped: WeakSet[SparkSession] = WeakSet()
 _lock = threading.Lock()
@@ -32,7 +32,7 @@ class TasksFailed(HarnessError):
     recovery = Recovery.REFRESH
 
 
-class ExecutorsAway(TryAgain):
+class ExecutorsAway(SparkAway):
     """Spark was lost while tasks ran; what they had committed stays committed."""
 
 

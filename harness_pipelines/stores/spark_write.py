@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.plan import SegmentRef
@@ -25,7 +25,7 @@ from harness_pipelines.protocol.versions import EFFECTS
 from harness_pipelines.spec.settings import redact
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
 from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.spark import is_closed_channel
+from harness_pipelines.stores.spark import SparkAway, is_closed_channel
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.spark import JdbcOptions
@@ -51,10 +51,6 @@ class SparkFailed(HarnessError):
     """Spark could not do the work of a move; after some attempts the move is halved."""
 
     recovery = Recovery.REFRESH
-
-
-class SparkAway(TryAgain):
-    """Spark, its disk or what it reads from is away; waiting helps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

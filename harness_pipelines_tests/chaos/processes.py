@@ -10,15 +10,18 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-END_S = 60.0  #: a step of Spark that is under way is waited for, on a busy machine
+END_S = 20.0
 RESTART_S = 1.0  #: until a worker that asked to be tried again is started again
 TRY_AGAIN = 75
 LOG_LINES = 15
+ABORT_S = 5.0
+ABORT_LINES = 200  #: the stacks of all threads
 
 
 class Child:
@@ -80,7 +83,7 @@ class Worker:
     """`harness run` under a supervisor: started again after a kill, and when it ends by itself with "try again"."""
 
     def __init__(self, arguments: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
-        self._command = [sys.executable, "-m", "harness_pipelines.cli.main", "run", *arguments]
+        self._command = [sys.executable, "-X", "faulthandler", "-m", "harness_pipelines.cli.main", "run", *arguments]
         self._env, self._log = dict(env), log
         self._process: subprocess.Popen[bytes] | None = None
         self._start_at: float | None = time.monotonic()
@@ -136,9 +139,13 @@ class Worker:
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
-            self.defects.append(f"{self._log.stem} did not end within {END_S:g} s of SIGTERM:\n{tail(self._log)}")
+            self._process.send_signal(signal.SIGABRT)  # Python writes where all its threads are, and ends
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(ABORT_S)
             self._process.kill()
             self._process.wait()
+            said = tail(self._log, lines=ABORT_LINES)
+            self.defects.append(f"{self._log.stem} did not end within {END_S:g} s of SIGTERM:\n{said}")
 
     def _start(self) -> None:
         with self._log.open("ab") as out:
@@ -155,7 +162,7 @@ class Worker:
         return True
 
 
-def tail(log: Path) -> str:
-    """The last lines of *log*."""
-    lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
-    return "\n".join(f"    {line}" for line in lines)
+def tail(log: Path, *, lines: int = LOG_LINES) -> str:
+    """The last *lines* of *log*."""
+    last = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
+    return "\n".join(f"    {line}" for line in last)

@@ -70,7 +70,7 @@ def read_by_spark(table: hp.Table, plan: ReadPlan) -> pa.Table:
     try:
         return table.to_spark(session, columns=READ, plan=plan).toArrow()
     except Exception:  # whatever it was, it is raised again
-        table.harness.stores.forget_spark(session)
+        table.harness.stores.spark_sessions.forget(session)
         raise
 
 

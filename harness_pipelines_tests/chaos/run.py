@@ -189,7 +189,7 @@ class Storm:
 
     def settle(self) -> None:
         """Heal everything, end the producer, and wait until the lake holds all that was acknowledged."""
-        self._say("the storm is over: nothing is broken any more; waiting until everything is in the lake")
+        self._say("the storm is over: nothing is broken any more; waiting until everything is in both views")
         self._world.heal()
         began = time.monotonic()
         self._producer.ask_to_end()
@@ -199,7 +199,7 @@ class Storm:
             self._find(f"the producer ended with code {code}:\n{self._producer.last_words()}")
         self._truth.refresh()
         if self._await_lake():
-            self._say(f"everything is in the lake after {time.monotonic() - began:.1f} s")
+            self._say(f"everything is in both views after {time.monotonic() - began:.1f} s")
         else:
             self._find(self._stuck())
         for _, child in self._readers.values():
@@ -238,7 +238,7 @@ class Storm:
         if refused != truth.misfits:
             odd = sorted(refused ^ truth.misfits)[:5]
             self._find(f"{len(refused)} records are in quarantine, {len(truth.misfits)} were misfits; such as {odd}")
-        report = table.audit().to_json()
+        report = table.audit(full=True).to_json()
         if not report["ok"]:
             self._find(f"the audit found faults: {str(report)[:2000]}")
         result.produced, result.quarantined = truth.acked, len(refused)
@@ -345,17 +345,18 @@ class Storm:
         return False
 
     def _stand(self) -> tuple[dict[int, int], int]:
-        """How far the lake is, and how many faults wait for their recovery."""
+        """How far the lake is in both of its orders, and how many faults wait for their recovery."""
         reached: dict[int, int] = {}
         with suppress(TryAgain):  # a session of before the last restart
-            reached = {p.partition: p.bounds.stream_hi for p in self._world.table.positions()}
+            reached = {p.partition: p.bounds.batch_hi for p in self._world.table.positions()}
         return reached, sum(outage.recovered is None for outage in self._result.outages)
 
     def _stuck(self) -> str:
-        reached = {p.partition: (p.bounds.stream_hi, p.bounds.buffer_hi) for p in self._world.table.positions()}
+        bounds = {p.partition: p.bounds for p in self._world.table.positions()}
+        reached = {p: (b.batch_hi, b.stream_hi, b.buffer_hi) for p, b in bounds.items()}
         waiting = [str(o.fault) for o in self._result.outages if o.recovered is None]
         return (
-            f"nothing moved for {STILL_S:g} s although nothing is broken: the table stands at (stream, buffer) "
+            f"nothing moved for {STILL_S:g} s although nothing is broken: the table stands at (batch, stream, buffer) "
             f"{reached}, the producer's log at {self._truth.highs}; not recovered: {waiting}"
         )
 

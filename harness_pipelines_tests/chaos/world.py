@@ -36,8 +36,10 @@ FAULTS_AT_ONCE_MAX = 16
 SERVICE_WAIT_S = 15.0  #: for another service to come back; on a busy machine Spark can take a minute
 #: Tier moves often, so that there is always a move to break; old versions go fast, so that expire has work to do.
 RULES = {
-    "views": "stream",
+    "views": "both",
+    "layout": {"regions": 8},
     "tier": {"max_age": "2s"},
+    "freshness": {"lake": "10s"},
     "retention": {"versions": "20s", "snapshots": 5, "lease": "30s", "grace": "5s"},
 }
 

@@ -37,7 +37,7 @@ def test_a_minute_of_chaos_loses_and_doubles_nothing_and_no_read_is_wrong():
 
     assert result.ok, "\n".join([f"seed {seed}, logs in {result.home}", *result.findings])
     assert (result.lost, result.doubled, result.wrong_reads) == (0, 0, 0)
-    assert len(result.outages) >= 3  # how many more depends on how fast this machine starts what was killed
+    assert len(result.outages) >= 6
     assert result.reads >= 20
     assert result.moves >= 3
     assert result.produced >= SECONDS * 100

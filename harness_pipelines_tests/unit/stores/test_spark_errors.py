@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from harness_pipelines.stores.spark import is_closed_channel
-from harness_pipelines.stores.spark_write import SparkAway, explained
+from harness_pipelines.stores.spark import SparkAway, is_closed_channel
+from harness_pipelines.stores.spark_write import explained
 
 MOVE: Any = SimpleNamespace(move_id=7, attempt=2)
 TABLE: Any = SimpleNamespace(name="shop.orders")
