@@ -1,0 +1,94 @@
+"""A worker that is told to end does not wait for Spark, and what Spark did for it is begun again by the next one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import harness_pipelines as hp
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stages.worker import Worker, WorkerOptions
+from harness_pipelines.stores import spark_write
+from harness_pipelines.stores.spark import SparkInterrupted
+from harness_pipelines_tests.producer import KafkaRig, wait_until
+from harness_pipelines_tests.rig import TIER, TableRig
+
+PROMPT_S = 10.0  #: far less than Spark would take for what it is asked
+
+
+@pytest.fixture
+def other(settings: Settings) -> Iterator[hp.Harness]:
+    """A harness that may end: it is not asked for Spark any more then."""
+    with hp.connect(settings) as opened:
+        yield opened
+
+
+def count_for_long(spark: Any, begun: Path) -> None:
+    """Many short tasks, between which Spark looks whether it was interrupted; *begun* is there when one has run."""
+
+    def task(batches: Iterator[Any]) -> Iterator[Any]:
+        begun.touch()
+        time.sleep(0.05)
+        yield from batches
+
+    spark.range(0, 20_000, 1, 20_000).mapInArrow(task, "id long").selectExpr("sum(id)").collect()
+
+
+def test_a_worker_that_is_interrupted_gives_up_what_spark_does_for_it(
+    other: hp.Harness, harness: hp.Harness, kafka: KafkaRig, tmp_path: Path
+):
+    rig = TableRig(harness, kafka)
+    rig.produce(20)
+    rig.ingest()
+    begun = tmp_path / "begun"
+
+    def write(frame: Any, _target: object) -> None:
+        count_for_long(frame.sparkSession, begun)
+
+    worker = Worker(other.stores, [rig.table.row], WorkerOptions(stages=TIER, until_idle=True))
+    running = threading.Thread(target=worker.run)
+    with mock.patch.object(spark_write, "append_to_branch", write):
+        running.start()
+        wait_until(begun.exists, "Spark is at work")
+        asked = time.monotonic()
+        worker.interrupt()
+        running.join(60)
+
+    assert time.monotonic() - asked < PROMPT_S
+    assert worker.progress[0].trouble == {}, "nobody has to look at it"
+    move = harness.stores.ledger.open_move(rig.table.row, Stage.TIER, shard=0)
+    assert move is not None, "it is open for the next attempt"
+    assert harness.stores.ledger.note_failure(move, error="asked for their number", counts=False) == 0
+    rig.tier()
+    rig.assert_exact()
+
+
+def test_another_process_s_work_in_the_same_spark_goes_on(
+    other: hp.Harness, harness: hp.Harness, tmp_path: Path
+):
+    begun, ended = tmp_path / "begun", list[Exception]()
+
+    def work() -> None:
+        try:
+            with other.stores.spark_sessions.working() as spark:
+                count_for_long(spark, begun)
+        except Exception as error:
+            ended.append(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    wait_until(begun.exists, "Spark is at work")
+    with harness.stores.spark_sessions.working() as spark:
+        other.stores.spark_sessions.interrupt()
+        wait_until(lambda: bool(ended), "their work has ended")
+        assert spark.range(5).count() == 5
+
+    assert isinstance(ended[0], SparkInterrupted)
+    with pytest.raises(SparkInterrupted), other.stores.spark_sessions.working():
+        pass
