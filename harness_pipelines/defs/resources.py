@@ -30,5 +30,7 @@ class HarnessResource(ConfigurableResource[Harness]):
         from dagster_pyspark import LazyPySparkResource  # with PySpark behind it: only runs that need Spark wait for it
 
         with self.opened() as harness:
-            harness.stores.spark_sessions.use(lambda options: LazyPySparkResource(spark_config=dict(options)).spark_session)
+            harness.stores.spark_sessions.use(
+                lambda options: LazyPySparkResource(spark_config=dict(options)).spark_session
+            )
             yield harness

@@ -36,7 +36,7 @@ from harness_pipelines.stores.ports_log import (
 log = structlog.get_logger(__name__)
 BATCH_RECORDS_MAX = 65_536  #: a unit stays far below the 10 s that a commit may take
 POLL_S = 0.5
-UNIT_EVERY_S = 0.1  #: of a thread that keeps up: a unit costs a transaction and a question to Kafka, however few it takes
+UNIT_EVERY_S = 0.1  #: of a thread that keeps up: each costs a transaction and a question to Kafka, however small
 CAUGHT_UP_RECORDS = BATCH_RECORDS_MAX // 4  #: a poll that returns no more than this was not held up by a backlog
 
 

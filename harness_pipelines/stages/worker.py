@@ -122,7 +122,6 @@ class Worker:
         if failed and self.options.until_idle:
             raise failed[0]
 
-
     def _end(self) -> None:
         """Wait for the threads, and give back what they held."""
         self.stop.set()

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlsplit
 
 from psycopg import pq
@@ -30,7 +30,7 @@ CONNECT_PORT = 15002
 REACH_TIMEOUT_S = 5.0
 #: For how long a call that finds no server is tried: some seconds, then the stage shows its trouble and tries again by
 #: itself. PySpark alone would be silent for ten minutes, and wait up to one more after the server has come back.
-RETRIES = {"max_retries": 7, "initial_backoff": 50, "max_backoff": 1500}
+RETRIES_MAX, RETRY_MS_MAX = 7, 1500
 #: Of every session. HotSpot compiles no method above 8000 bytes of byte code: rather than run such a one interpreted,
 #: ten times slower, Spark shall cut it into several.
 SESSION_OPTIONS = {"spark.sql.session.timeZone": "UTC", "spark.sql.codegen.hugeMethodLimit": "8000"}
@@ -184,12 +184,12 @@ def _connect(remote: str) -> SparkSession:
     # The error itself is raised and shown.
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]", category=UserWarning)
     place = urlsplit(remote)
-    session: SparkSession | None = None
+    session: Any = None  # of Connect, which is typed apart
     try:
         address = (place.hostname or "localhost", place.port or CONNECT_PORT)
         socket.create_connection(address, timeout=REACH_TIMEOUT_S).close()
         session = SparkSession.builder.remote(remote).create()
-        session.client.set_retry_policies([DefaultPolicy(**RETRIES)])
+        session.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES_MAX, max_backoff=RETRY_MS_MAX)])
         for name, value in SESSION_OPTIONS.items():
             session.conf.set(name, value)
     except (OSError, PySparkException) as error:
@@ -199,7 +199,7 @@ def _connect(remote: str) -> SparkSession:
             f"Spark Connect at {place.hostname}:{place.port or CONNECT_PORT} is not answering: {error}; "
             "nothing was written, check HARNESS_SPARK or `harness services status`"
         ) from error
-    return session
+    return cast("SparkSession", session)
 
 
 def _master(settings: Settings, master: str, *, app_name: str) -> SparkSession:

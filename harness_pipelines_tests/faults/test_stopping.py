@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from pyspark.sql.connect.client import SparkConnectClient
 
 import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores import spark_write
+from harness_pipelines.stores import spark, spark_write
 from harness_pipelines.stores.spark import SparkInterrupted
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import TIER, TableRig
@@ -30,7 +34,7 @@ def other(settings: Settings) -> Iterator[hp.Harness]:
         yield opened
 
 
-def count_for_long(spark: Any, begun: Path) -> None:
+def count_for_long(session: Any, begun: Path) -> None:
     """Many short tasks, between which Spark looks whether it was interrupted; *begun* is there when one has run."""
 
     def task(batches: Iterator[Any]) -> Iterator[Any]:
@@ -38,7 +42,7 @@ def count_for_long(spark: Any, begun: Path) -> None:
         time.sleep(0.05)
         yield from batches
 
-    spark.range(0, 20_000, 1, 20_000).mapInArrow(task, "id long").selectExpr("sum(id)").collect()
+    session.range(0, 20_000, 1, 20_000).mapInArrow(task, "id long").selectExpr("sum(id)").collect()
 
 
 def test_a_worker_that_is_interrupted_gives_up_what_spark_does_for_it(
@@ -70,25 +74,45 @@ def test_a_worker_that_is_interrupted_gives_up_what_spark_does_for_it(
     rig.assert_exact()
 
 
-def test_another_process_s_work_in_the_same_spark_goes_on(
-    other: hp.Harness, harness: hp.Harness, tmp_path: Path
-):
+def test_another_process_s_work_in_the_same_spark_goes_on(other: hp.Harness, harness: hp.Harness, tmp_path: Path):
     begun, ended = tmp_path / "begun", list[Exception]()
 
     def work() -> None:
         try:
-            with other.stores.spark_sessions.working() as spark:
-                count_for_long(spark, begun)
+            with other.stores.spark_sessions.working() as session:
+                count_for_long(session, begun)
         except Exception as error:
             ended.append(error)
 
     threading.Thread(target=work, daemon=True).start()
     wait_until(begun.exists, "Spark is at work")
-    with harness.stores.spark_sessions.working() as spark:
+    with harness.stores.spark_sessions.working() as session:
         other.stores.spark_sessions.interrupt()
         wait_until(lambda: bool(ended), "their work has ended")
-        assert spark.range(5).count() == 5
+        assert session.range(5).count() == 5
 
     assert isinstance(ended[0], SparkInterrupted)
     with pytest.raises(SparkInterrupted), other.stores.spark_sessions.working():
         pass
+
+
+def test_a_session_whose_server_goes_away_while_it_is_opened_is_closed(tmp_path: Path):
+    """One that is left open keeps the process from ending when gRPC still has a call on it."""
+
+    def opened_clients() -> int:
+        return sum(type(found) is SparkConnectClient and not found.is_closed for found in gc.get_objects())
+
+    before = opened_clients()
+    with socket.create_server(("127.0.0.1", 0)) as server, mock.patch.object(spark, "RETRIES_MAX", 1):
+
+        def hang_up() -> None:
+            with suppress(OSError):  # closed at the end of the test
+                while True:
+                    server.accept()[0].close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        remote = f"sc://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(spark.SparkUnreachable, match="is not answering"):
+            spark.open_spark(Settings(home=tmp_path, spark=remote))
+        assert opened_clients() <= before
+        server.shutdown(socket.SHUT_RDWR)
