@@ -153,6 +153,20 @@ class Table:
         tail: bool = False,
     ) -> Iterator[pa.RecordBatchReader]:
         """The rows of `read` batch by batch, in bounded memory; the lease lasts as long as the block."""
+        with self._reader(columns=columns, where=where, at=at, limit=limit, tail=tail) as batches:
+            yield batches
+
+    @contextmanager
+    def _reader(
+        self,
+        *,
+        columns: Sequence[str] | None,
+        where: str | None,
+        at: int | None,
+        limit: int | None = None,
+        tail: bool,
+        layer: bool = False,
+    ) -> Iterator[pa.RecordBatchReader]:
         import pyarrow as pa
 
         from harness_pipelines.read.arrow import iter_batches
@@ -166,6 +180,7 @@ class Table:
                 columns=columns,
                 where=where,
                 limit=limit,
+                layer=layer,
                 check_lease=hold.check,
                 tail_rows=lambda part: read_tail(self.harness.stores, self.row, part),
             )
@@ -185,15 +200,17 @@ class Table:
         """About *fraction* (above 0, up to 1) of the rows that `read` gives, as Arrow, in bounded memory.
 
         A hash of the coordinate chooses them: the same rows each time, of which a smaller fraction takes some;
-        `sample_to_spark` gives them in Spark. Every row is looked at, until *limit* are taken, so that this saves
-        memory and not reading. Raises: UsageError, and as `read`.
+        `sample_to_spark` gives them in Spark. Up to ``layout.sample`` of the spec only files of the batch view's
+        sample layer are read, and what is not clustered yet; beyond it every row is looked at, until *limit* are taken.
+        Raises: UsageError, and as `read`.
         """
         from harness_pipelines.layout.row_hash import threshold
         from harness_pipelines.read.sample import sampled
 
         below = threshold(fraction)  # what is wrong is said before anything is read
         shown, needed = self._sample_columns(columns)
-        with self.reader(columns=needed, where=where, at=at, tail=tail) as batches:
+        layer = self._layer_suffices(fraction)
+        with self._reader(columns=needed, where=where, at=at, tail=tail, layer=layer) as batches:
             return sampled(batches, batches.schema, below=below, columns=shown, limit=limit)
 
     def sample_to_spark(
@@ -216,11 +233,16 @@ class Table:
 
         below = threshold(fraction)
         shown, needed = self._sample_columns(columns)
-        frame = self.to_spark(spark, columns=needed, where=where, at=at, lease_s=lease_s)
+        layer = self._layer_suffices(fraction)
+        frame = self._frame(spark, columns=needed, where=where, at=at, lease_s=lease_s, layer=layer)
         frame = sampled(frame, below=below, columns=shown)
         if view is not None:
             frame.createOrReplaceTempView(view)
         return frame
+
+    def _layer_suffices(self, fraction: float) -> bool:
+        """All rows of such a sample that are clustered lie in the sample layer."""
+        return self.spec.views == "both" and fraction <= self.spec.layout.sample
 
     def _sample_columns(self, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
         """What a sample shows, and what is read for it: the coordinate chooses its rows."""
@@ -244,6 +266,22 @@ class Table:
         ``retention.lease`` by default, at most 24 h). With *view* it is registered as a temp view for SQL.
         With *plan*, the caller's own, the caller also ends its lease.
         """
+        frame = self._frame(spark, columns=columns, where=where, at=at, lease_s=lease_s, plan=plan)
+        if view is not None:
+            frame.createOrReplaceTempView(view)
+        return frame
+
+    def _frame(
+        self,
+        spark: SparkSession,
+        *,
+        columns: Sequence[str] | None,
+        where: str | None,
+        at: int | None,
+        lease_s: float | None,
+        plan: ReadPlan | None = None,
+        layer: bool = False,
+    ) -> DataFrame:
         from harness_pipelines.read.spark import to_spark
         from harness_pipelines.stores.spark_kafka import tail_frame
 
@@ -256,7 +294,7 @@ class Table:
             stores,
             columns=columns,
             where=where,
-            view=view,
+            layer=layer,
             tail_frame=lambda session, part: tail_frame(session, stores.settings, self.row, part),
         )
         return frame

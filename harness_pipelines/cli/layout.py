@@ -9,6 +9,7 @@ import click
 from harness_pipelines.cli.common import opened, split_names
 from harness_pipelines.cli.output import emit, json_option, note
 from harness_pipelines.errors import UsageError
+from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _show(seen: LayoutSeen) -> None:
 
     score, sizes, regions = seen.score, seen.sizes, seen.standing.regions
     staged = sum(1 for r in regions if r.staged_bytes)
-    columns = ", ".join(column.name for column in seen.tree.columns)
+    columns = ", ".join(column.name for column in seen.tree.columns if column != LAYER)
     target = max(seen.target_bytes, 1)
     click.echo(f"{seen.table} at version {seen.version}: {len(regions):,} regions over ({columns})")
     click.echo(f"  tree     {seen.tree.digest[:16]}")
@@ -79,6 +80,8 @@ def _show(seen: LayoutSeen) -> None:
         f"  staged   {seen.standing.staged_share:.1%} of the bytes: in {staged:,} regions, "
         f"{sum(len(files) for files in seen.standing.astray.values()):,} files reach over several"
     )
+    if seen.layer is not None:
+        click.echo(f"  sample   {seen.layer['files']:,} files, {size(seen.layer['bytes'])}: all that `--sample` reads")
     click.echo(f"  score    point depth {score.point_depth:.2f}, probe ratio {score.probe_ratio:.2f}")
     if not seen.due:
         click.echo("  due      nothing")

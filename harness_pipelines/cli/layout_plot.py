@@ -16,6 +16,7 @@ from harness_pipelines.layout.columns import IndexedColumn, Value
 from harness_pipelines.layout.files import Extent, FileStats
 from harness_pipelines.layout.histogram import CellHistogram
 from harness_pipelines.layout.labels import label, scale_of
+from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.outline import outline
 from harness_pipelines.read.layout import LayoutSeen
 
@@ -69,7 +70,7 @@ def draw(seen: LayoutSeen, path: str, *, columns: Sequence[str] | None = None) -
 
 def _axes_of(seen: LayoutSeen, columns: Sequence[str] | None) -> list[int]:
     names = [column.name for column in seen.tree.columns]
-    wanted = list(columns or names[:2])
+    wanted = list(columns or [name for name in names if name != LAYER.name][:2])
     if unknown := [name for name in wanted if name not in names]:
         raise UsageError(f"--columns: {unknown[0]!r} is not indexed; indexed columns: {', '.join(names)}")
     if not 1 <= len(wanted) <= 2 or len(set(wanted)) < len(wanted):
@@ -101,6 +102,8 @@ class _Axis:
             return cls(axis, column, [], np.zeros(0), False, None)
         below = np.cumsum(rows)[:-1]
         median = known[int(np.searchsorted(below, rows.sum() / 2).clip(0, len(known) - 1))]
+        if column == LAYER:
+            median = 0  # most rows are not in it
         ranks = _stretched(below)
         if column.type in ("string", "uuid"):
             return cls(axis, column, known, ranks, True, median)

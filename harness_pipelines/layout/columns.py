@@ -33,7 +33,7 @@ Value = Any  #: int, float, str or bytes: one of them per column, as the table a
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
-COLUMNS_MAX = 8
+COLUMNS_MAX = 9  #: eight of the user's and that of the sample layer
 TEXT_CUT_CHARS = (
     15  #: one less than Iceberg keeps of a text bound, so that a rounded bound still tells the side of a cut
 )

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness_pipelines.layout.files import FileStats, place
+from harness_pipelines.layout.layer import is_layered
 from harness_pipelines.layout.tree import RegionTree
 
 OVERSIZE = 1.5  #: targets of bytes: a region above is cut again
@@ -47,6 +48,7 @@ class _Part:
     staged: int = 0  #: bytes
     bytes: int = 0
     children: tuple[_Part, _Part] | None = None
+    apart: bool = False  #: its children are the sample layer and the other rows, which never become one region
 
     @property
     def clustered(self) -> int:
@@ -156,7 +158,7 @@ def _is_due(part: _Part, target_bytes: int, staged_ratio: float) -> bool:
     if part.children is None:
         # What was clustered and is too large all the same could not be cut: equal keys. That is not tried each time.
         return part.clustered <= OVERSIZE * target_bytes < part.bytes
-    regions = all(child.children is None for child in part.children)
+    regions = not part.apart and all(child.children is None for child in part.children)
     return regions and len(part.files) > 1 and part.bytes < UNDERSIZE * target_bytes
 
 
@@ -167,7 +169,7 @@ def _parts(tree: RegionTree, files: Sequence[FileStats], clustered: Mapping[str,
     nodes = iter(tree.nodes())
 
     def made(path: str) -> _Part:
-        part = _Part(path)
+        part = _Part(path, apart=path == "" and is_layered(tree.columns))
         if next(nodes) is not None:
             part.children = low, high = made(path + "0"), made(path + "1")
             part.files = low.files + high.files

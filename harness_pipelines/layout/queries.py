@@ -12,6 +12,7 @@ from harness_pipelines.layout.boxes import Box
 from harness_pipelines.layout.columns import Array, ColumnValues, IndexedColumn
 from harness_pipelines.layout.errors import ShapesDiffer
 from harness_pipelines.layout.histogram import CellHistogram, Cells, bucket
+from harness_pipelines.layout.layer import LAYER
 
 Weights = npt.NDArray[np.float64]
 
@@ -63,23 +64,27 @@ class Queries:
 def synthetic(histogram: CellHistogram) -> Queries:
     """Boxes of `SHARES` around rows, with equal sides in rank space, and slabs on each column; a quarter of each kind.
 
-    The same histogram gives the same queries. Bounds are grid lines.
+    The same histogram gives the same queries. Bounds are grid lines. Nobody asks for the sample layer's column.
     """
     sample = histogram.sample(_SAMPLE)
     ranks = _mid_ranks(histogram)
     at = np.stack([rank[cells] for rank, cells in zip(ranks, sample.T, strict=True)], axis=1)
     centres = at[:CENTRES]
+    asked = np.flatnonzero([column != LAYER for column in histogram.columns])
     low, high = [], []
     for centre in centres:
-        away = np.abs(at - centre).max(axis=1)
+        away = np.abs(at - centre)[:, asked].max(axis=1)
         for reach in np.partition(away, [int(share * len(at)) for share in SHARES])[[int(s * len(at)) for s in SHARES]]:
             low.append(centre - reach)
             high.append(centre + reach)
     for i, centre in enumerate(centres):
-        only = np.arange(len(ranks)) == i % len(ranks)
+        only = np.arange(len(ranks)) == asked[i % len(asked)]
         low.append(np.where(only, centre - SLAB_SHARE / 2, -1.0))
         high.append(np.where(only, centre + SLAB_SHARE / 2, 2.0))
-    return _on_lines(histogram, np.array(low).reshape(-1, len(ranks)), np.array(high).reshape(-1, len(ranks)))
+    lows, highs = (np.array(side).reshape(-1, len(ranks)) for side in (low, high))
+    ignored = np.setdiff1d(np.arange(len(ranks)), asked)
+    lows[:, ignored], highs[:, ignored] = -1.0, 2.0
+    return _on_lines(histogram, lows, highs)
 
 
 def _mid_ranks(histogram: CellHistogram) -> list[npt.NDArray[np.float64]]:

@@ -8,9 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
-from harness_pipelines.layout.build import build, split_region
+from harness_pipelines.layout.build import split_region
 from harness_pipelines.layout.columns import Array, ColumnValues, IndexedColumn
 from harness_pipelines.layout.histogram import CellHistogram, edges_of
+from harness_pipelines.layout.layer import SIDES, is_layered, layered
 from harness_pipelines.layout.parts import pieces
 from harness_pipelines.layout.queries import Queries, synthetic
 from harness_pipelines.layout.scores import Judge, Workload
@@ -47,15 +48,22 @@ class Sample:
 
     def tree(self, *, target_rows: float) -> RegionTree:
         """Regions of about *target_rows* each."""
-        return build(self.histogram, target_rows=target_rows * self.share, queries=self.queries)
+        return self.cut_again(RegionTree.single(self.columns), "", target_rows=target_rows)
 
     def cut_again(self, tree: RegionTree, path: str, *, target_rows: float) -> RegionTree:
         """*tree* with the part at *path* made anew from the rows that lie there."""
-        whole = tree.collapse(path)
-        [index] = whole.below(path)
-        here = whole.route(self.values) == index
+        if path == "" and is_layered(self.columns):
+            tree = layered(self.columns)
+            for side in SIDES:
+                tree = self._cut(tree, side, target_rows)
+            return tree
+        return self._cut(tree.collapse(path), path, target_rows)
+
+    def _cut(self, tree: RegionTree, path: str, target_rows: float) -> RegionTree:
+        [index] = tree.below(path)
+        here = tree.route(self.values) == index
         inside = histogram_of(self.columns, [v.take(here) for v in self.values])
-        return split_region(whole, path, inside, target_rows=target_rows * self.share, queries=self.queries)
+        return split_region(tree, path, inside, target_rows=target_rows * self.share, queries=self.queries)
 
     def counts(self, tree: RegionTree) -> Mapping[str, float]:
         """Rows per region."""

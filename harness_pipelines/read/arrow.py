@@ -110,6 +110,7 @@ class ArrowReader:
                 columns=[LakeColumn(name=c.name, field_id=c.field_id) for c in work.needed],
                 where=work.where,
                 limit=work.limit,
+                layer=part.layer,
             )
             yield from scan(part.metadata, query, stats.lake)
         yield from buffered
@@ -184,12 +185,12 @@ def iter_batches(
     *,
     columns: Sequence[str] | None = None,
     where: str | None = None,
-    coordinates: bool | Sequence[str] = False,
     limit: int | None = None,
+    layer: bool = False,
     check_lease: Callable[[], None],
     tail_rows: TailRows | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read *plan* batch by batch in bounded memory."""
-    selection = Selection(columns=columns, where=where, coordinates=coordinates, limit=limit)
+    selection = Selection(columns=columns, where=where, limit=limit, layer=layer)
     reader = ArrowReader(buffer=sources.buffer_reader, tail_rows=tail_rows)
     return reader.batches(plan, selection, check_lease=check_lease)

@@ -12,6 +12,7 @@ import numpy as np
 from harness_pipelines.errors import UsageError
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.labels import span_label
+from harness_pipelines.layout.layer import LAYER, SIDES, is_layered
 from harness_pipelines.layout.outline import outline
 from harness_pipelines.layout.parts import Due, due
 from harness_pipelines.layout.queries import synthetic
@@ -76,12 +77,20 @@ class LayoutSeen:
         p50, p95, largest = np.percentile([file.bytes for file in self.files] or [0], [50, 95, 100]).tolist()
         return {"p50": p50, "p95": p95, "max": largest}
 
+    @property
+    def layer(self) -> dict[str, int] | None:
+        """Files and bytes in regions of the sample layer; None for a view without one."""
+        if not is_layered(self.tree.columns):
+            return None
+        inside = [region for region in self.standing.regions if region.path.startswith(SIDES[1])]
+        return {"files": sum(region.files for region in inside), "bytes": sum(region.bytes for region in inside)}
+
     def to_json(self) -> dict[str, Any]:
         boxes = {region.path: region.box for region in self.tree.regions()}
         return {
             "table": self.table,
             "version": self.version,
-            "columns": [column.name for column in self.tree.columns],
+            "columns": [column.name for column in self.tree.columns if column != LAYER],
             "digest": self.tree.digest,
             "files": {
                 "count": len(self.files),
@@ -89,6 +98,7 @@ class LayoutSeen:
                 "target_bytes": self.target_bytes,
                 **{name: round(size) for name, size in self.sizes.items()},
             },
+            "sample_layer": self.layer,
             "staged_share": self.standing.staged_share,
             "score": asdict(self.score),
             "regions": [

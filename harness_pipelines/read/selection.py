@@ -41,6 +41,7 @@ class Selection:
     where: str | None = None
     coordinates: bool | Sequence[str] = False
     limit: int | None = None
+    layer: bool = False  #: of the batch view only files with rows of its sample layer, other rows among them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,7 @@ class LakeWork:
     metadata: str
     ranges: Ranges
     view: ViewName = "stream"
+    layer: bool = False  #: only files with rows of the sample layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,8 @@ def work_of(plan: ReadPlan, selection: Selection) -> Work:
     for part in plan.lake:
         ranges = _narrowed(part.view, part.low, part.high, where, offsets)
         if ranges:
-            lake.append(LakeWork(metadata=part.metadata, ranges=ranges, view=part.view))
+            layer = selection.layer and part.view == "batch"
+            lake.append(LakeWork(metadata=part.metadata, ranges=ranges, view=part.view, layer=layer))
     buffer = _narrowed("buffer", plan.buffer.low, plan.buffer.high, where, offsets) if plan.buffer else {}
     tail = _narrowed("tail", plan.tail.low, plan.tail.high, where, offsets) if plan.tail else {}
     return Work(

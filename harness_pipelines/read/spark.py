@@ -43,10 +43,10 @@ def to_spark(
     columns: Sequence[str] | None = None,
     where: str | None = None,
     coordinates: bool | Sequence[str] = False,
-    view: str | None = None,
+    layer: bool = False,
     tail_frame: TailFrame | None = None,
 ) -> DataFrame:
-    """The rows of *plan* as a DataFrame; with *view* it is also a temp view of that name.
+    """The rows of *plan* as a DataFrame.
 
     Its use after the plan's lease ended fails with "lease … of this read ended at …". Filters and columns that are
     added later reach the lake, and the buffer as far as they are on numbers, text and coordinates; a *where* given
@@ -54,7 +54,7 @@ def to_spark(
 
     Raises: UnknownColumn, WhereError, LakeFileMissing.
     """
-    work = work_of(plan, Selection(columns=columns, where=where, coordinates=coordinates))
+    work = work_of(plan, Selection(columns=columns, where=where, coordinates=coordinates, layer=layer))
     jdbc = GuardedJdbc(options=jdbc_options(sources.dsn, role=READER), lease_id=plan.lease_id)
     frames = list(_frames(spark, plan, work, jdbc=jdbc, tail_frame=tail_frame))
     union = frames[0]
@@ -62,8 +62,6 @@ def to_spark(
         union = union.unionAll(frame)
     if work.needed != work.columns:
         union = filtered(union, TRUE, [column.name for column in work.columns])
-    if view is not None:
-        union.createOrReplaceTempView(view)
     return union
 
 
@@ -83,6 +81,7 @@ def _frames(
             ranges=part.ranges,
             columns=[LakeColumn(name=c.name, field_id=c.field_id) for c in work.needed],
             where=work.where,
+            layer=part.layer,
         )
         yield lake_frame(spark, part.metadata, query)
     if work.tail and plan.tail is not None:

@@ -40,7 +40,7 @@ TimeForm = Literal["iso8601", "epoch_ms", "epoch_us"]
 RESERVED_PREFIX = "_kafka_"
 RESERVED = frozenset({
     "_op", "_schema_version", "_partition", "_file", "_pos", "_spec_id", "_deleted", "_row_id",
-    "_last_updated_sequence_number", "_change_type", "_change_ordinal", "_commit_snapshot_id",
+    "_last_updated_sequence_number", "_change_type", "_change_ordinal", "_commit_snapshot_id", "_sample",
 })  # fmt: skip
 NAME_BYTES_MAX = 63  # Postgres cuts longer identifiers
 STREAM_SUFFIX = "__stream"  # of the stream view
@@ -291,6 +291,14 @@ class Layout(_Part):
     regions: Annotated[
         Count | None, Field(description="Aim for so many regions, whatever the size of their files.")
     ] = None
+    sample: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=0.5,
+            description="Such a share of the rows lies in files of its own, all that a sample reads; 0: none.",
+        ),
+    ] = 0.01
     staged_ratio: Annotated[
         float, Field(gt=0, le=10, description="A region is rewritten once so much was added to it, by its own size.")
     ] = 0.5

@@ -53,6 +53,11 @@ def _check_fits(known: TableRow, wanted: TableSpec) -> None:
             f"table {wanted.table} is clustered by {', '.join(known.spec.indexed)}, and its regions are cut in these "
             "columns; nothing was changed. Leave `layout.columns` as it is, or apply the spec under another name"
         )
+    if known.spec.views == "both" and known.spec.layout.sample != wanted.layout.sample:
+        raise TableExists(
+            f"table {wanted.table} keeps a sample of {known.spec.layout.sample:g} of its rows in files of their own; "
+            "nothing was changed. Leave `layout.sample` as it is, or apply the spec under another name"
+        )
     for word in ("topic", "columns", "buffer", "start", "views"):
         old, new = getattr(known.spec, word), getattr(wanted, word)
         if old != new:

@@ -225,7 +225,7 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
     merged = 0 if base.batch is None else sum(f.rows for f in stores.lake.region_files(table, base.batch.metadata))
     target_rows = _target_rows(table, rows=there.rows, size=there.bytes, of_rows=merged + there.rows)
     with stores.staging(table, move) as (spark, target):
-        frame = spark_otree.stream_rows(spark, base.stream.metadata, ranges)
+        frame = spark_otree.stream_rows(spark, base.stream.metadata, ranges, layer=table.spec.layout.sample)
         sample = _sampled(table, frame, rows=there.rows, target_rows=target_rows)
         if layout is None:
             tree = parts = sample.tree(target_rows=target_rows)

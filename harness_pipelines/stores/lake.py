@@ -19,10 +19,11 @@ from pyiceberg.manifest import DataFile, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
-from pyiceberg.types import LongType
+from pyiceberg.types import BooleanType, LongType
 
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.layout.files import FileStats
+from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import EFFECTS, Version, View, ViewName
@@ -134,8 +135,12 @@ class Lake:
             properties={**_properties(spec, name), "harness.table": spec.table, **origin},
             by_partition=name == "stream",
         )
-        with table.transaction() as transaction, transaction.update_snapshot().fast_append():
-            pass
+        with table.transaction() as transaction:
+            if name == "batch" and spec.layout.sample:  # added, so that all other columns have their ids in both views
+                with transaction.update_schema() as schema:
+                    schema.add_column(LAYER.name, BooleanType(), doc=f"true for {spec.layout.sample:g} of the rows")
+            with transaction.update_snapshot().fast_append():
+                pass
         return table
 
     def load(self, table: TableRow, metadata: str, *, view: ViewName = "stream") -> Table:
@@ -300,7 +305,7 @@ def _properties(spec: TableSpec, view: ViewName) -> dict[str, str]:
         **VIEW_PROPERTIES,
         "write.target-file-size-bytes": str(4 * target),
         "write.parquet.row-group-size-bytes": str(max(target // 16, 2**20)),
-        **{f"write.metadata.metrics.column.{name}": "full" for name in spec.indexed},
+        **{f"write.metadata.metrics.column.{column.name}": "full" for column in lake_regions.indexed_columns(spec)},
     }
 
 

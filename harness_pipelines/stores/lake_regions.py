@@ -12,6 +12,7 @@ from pyiceberg.types import BooleanType, DecimalType, NestedField, PrimitiveType
 
 from harness_pipelines.layout.columns import IndexedColumn, unscaled
 from harness_pipelines.layout.files import Extent, FileStats
+from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import Type
 from harness_pipelines.stores.by_path import ByPath
@@ -21,11 +22,12 @@ _entries_of: ByPath[tuple[ManifestEntry, ...]] = ByPath(20_000)
 
 
 def indexed_columns(spec: TableSpec) -> tuple[IndexedColumn, ...]:
-    """The columns that the batch view of *spec* is clustered by."""
+    """The columns that the batch view of *spec* is clustered by, that of the sample layer first if it has one."""
     types: dict[str, Type] = {c.name: c.type for c in spec.columns}
-    return tuple(
+    asked = [
         IndexedColumn(name, str(types[name]) if name in types else _COORDINATE_TYPES[name]) for name in spec.indexed
-    )
+    ]
+    return tuple([LAYER, *asked] if spec.layout.sample else asked)
 
 
 def region_files(view: Table, columns: Sequence[IndexedColumn]) -> list[FileStats]:

@@ -18,7 +18,7 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyiceberg.conversions import from_bytes
+from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
@@ -27,9 +27,10 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import BooleanType, LongType, NestedField
 
 from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.protocol.predicate import (
     OFFSET,
     PARTITION,
@@ -58,6 +59,7 @@ MANIFESTS_KEPT = 4096
 FILES_AHEAD = 3  #: files that are read while the caller works on an earlier one
 _PARQUET = ds.ParquetFileFormat(pre_buffer=True, buffer_size=8 * 2**20)
 _OFFSET_REF = Ref((OFFSET,), Primitive("long"))
+_NONE_OF_LAYER = to_bytes(BooleanType(), False)
 _PARTITION_REF = Ref((PARTITION,), Primitive("int"))
 
 
@@ -125,6 +127,7 @@ class LakeQuery:
     columns: Sequence[LakeColumn]
     where: Predicate = TRUE
     limit: int | None = None  #: the caller may stop early: no file is read ahead
+    layer: bool = False  #: only files with rows of the view's sample layer, if it has one
 
 
 def scan(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table]:
@@ -280,6 +283,8 @@ def choose_files(view: PinnedView, query: LakeQuery, stats: LakeStats) -> list[L
     pushed = _pushed(view, query)
     might_match = (lambda _: True) if pushed == AlwaysTrue() else _InclusiveMetricsEvaluator(view.schema, pushed).eval
     chosen = [file for file in inside if might_match(file.data)]
+    if query.layer and (layer := layer_field(view)):
+        chosen = [file for file in chosen if (file.data.upper_bounds or {}).get(layer.field_id) != _NONE_OF_LAYER]
     _count(stats, "ranges", len(view.files) - len(inside))
     _count(stats, "statistics", len(inside) - len(chosen))
     return chosen
@@ -309,6 +314,11 @@ def _straddles(view: PinnedView, file: LakeFile, ranges: Ranges) -> bool:
 def _field(view: PinnedView, column: LakeColumn) -> NestedField:
     found: NestedField = view.schema.find_field(column.name if column.field_id is None else column.field_id)
     return found
+
+
+def layer_field(view: PinnedView) -> NestedField | None:
+    """The column of a batch view's sample layer; None where it has none."""
+    return next((found for found in view.schema.fields if found.name == LAYER.name), None)
 
 
 def view_fields(view: PinnedView, columns: Sequence[LakeColumn]) -> dict[str, NestedField]:

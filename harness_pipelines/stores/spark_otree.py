@@ -23,13 +23,15 @@ from pyspark.sql import functions as f
 
 from harness_pipelines.layout.boxes import At, Slab
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn, Value, column_values, rescaled, unscaled
+from harness_pipelines.layout.layer import LAYER
+from harness_pipelines.layout.row_hash import COORDINATE, SAMPLE_BITS, threshold
 
 if TYPE_CHECKING:
     from harness_pipelines.layout.files import Extent, FileStats
     from harness_pipelines.layout.tree import RegionTree
     from harness_pipelines.protocol.predicate import Ranges
 
-SAMPLE_BITS = 31
+_DRAW_BITS = 31
 _REGION, _PIECE, _CURVE = "_harness_region", "_harness_piece", "_harness_curve"
 _CELL_BITS = 6  #: a region has some dozens of row groups at most
 Ints = npt.NDArray[np.int32]
@@ -37,13 +39,17 @@ _EPOCH = date(1970, 1, 1)
 _WHOLE = ("boolean", "int", "long", "date", "time", "timestamp", "timestamptz")
 
 
-def stream_rows(spark: SparkSession, metadata: str, ranges: Ranges) -> DataFrame:
-    """The rows of *ranges* in the stream view that *metadata* fixes, all columns."""
+def stream_rows(spark: SparkSession, metadata: str, ranges: Ranges, *, layer: float) -> DataFrame:
+    """The rows of *ranges* in the stream view that *metadata* fixes, all columns and which rows the sample layer takes.
+
+    *layer*: its share of the rows; 0 for a view without one.
+    """
     wanted = [
         (f.col("_kafka_partition") == p) & (f.col("_kafka_offset") >= low) & (f.col("_kafka_offset") < high)
         for p, (low, high) in sorted(ranges.items())
     ]
-    return spark.read.format("iceberg").load(metadata).where(reduce(or_, wanted))
+    rows = spark.read.format("iceberg").load(metadata).where(reduce(or_, wanted))
+    return rows.withColumn(LAYER.name, _hashed() < threshold(layer)) if layer else rows
 
 
 def file_rows(
@@ -77,8 +83,12 @@ def _hull(column: IndexedColumn, extents: Sequence[Extent]) -> Column | None:
 
 
 def sampled(frame: DataFrame, columns: Sequence[IndexedColumn], *, share: float) -> list[ColumnValues]:
-    """The indexed columns of about *share* of the rows: which rows, their coordinates decide, so always the same."""
-    chosen = frame if share >= 1 else frame.where(_hashed(SAMPLE_BITS) < int(share * 2**SAMPLE_BITS))
+    """The indexed columns of about *share* of the rows: which rows, their coordinates decide, so always the same.
+
+    By another hash than that of the sample layer: it takes of the layer as much as of the other rows.
+    """
+    drawn = f.pmod(f.hash(*COORDINATE), f.lit(2**_DRAW_BITS)) < int(share * 2**_DRAW_BITS)
+    chosen = frame if share >= 1 else frame.where(drawn)
     rows = chosen.select(*(_quoted(column.name) for column in columns)).toArrow()
     return [to_values(rows.column(i), column) for i, column in enumerate(columns)]
 
@@ -155,7 +165,7 @@ def _cells(tree: RegionTree, values: Sequence[ColumnValues]) -> dict[str, Column
     Columns whose values are no numbers in Spark (text, UUIDs) take no part.
     """
     leaf = tree.route(values)
-    numeric = [i for i, column in enumerate(tree.columns) if column.type not in ("string", "uuid")]
+    numeric = [i for i, c in enumerate(tree.columns) if c.type not in ("string", "uuid") and c != LAYER]
     return {f"_harness_cell_{i}": _cell(tree, i, values[i], leaf) for i in numeric}
 
 
@@ -179,7 +189,9 @@ def _cell(tree: RegionTree, axis: int, values: ColumnValues, leaf: Ints) -> Colu
     np.minimum.at(low, leaf[known][finite], numbers[finite])
     np.maximum.at(high, leaf[known][finite], numbers[finite])
     empty = high < low
-    low, width = np.where(empty, 0.0, low), np.where(empty | (high == low), 1.0, high - low)
+    with np.errstate(over="ignore"):  # from the least to the greatest double is further than a double can tell
+        width = np.minimum(high - low, np.finfo(np.float64).max)
+    low, width = np.where(empty, 0.0, low), np.where(empty | (high == low), 1.0, width)
     share = (_number(column) - _by_region(low)) / _by_region(width)
     last = 2**_CELL_BITS - 1
     cell = f.floor(f.greatest(f.lit(0.0), f.least(f.lit(1.0), share)) * last)
@@ -230,11 +242,12 @@ def _literal(column: IndexedColumn, value: Value) -> Column:
 
 def _hash() -> Column:
     """A number of a row that only its coordinates decide."""
-    return f.xxhash64("_kafka_partition", "_kafka_offset")
+    return f.xxhash64(*COORDINATE)
 
 
-def _hashed(bits: int) -> Column:
-    return f.pmod(_hash(), f.lit(2**bits))
+def _hashed() -> Column:
+    """`harness_pipelines.layout.row_hash` of a row."""
+    return f.pmod(_hash(), f.lit(2**SAMPLE_BITS))
 
 
 def _named(column: IndexedColumn) -> Column:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 from pyiceberg.types import IcebergType, StructType, UUIDType
 
+from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.row_hash import COORDINATE, SAMPLE_BITS
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.predicate import TRUE, Predicate, Ranges
-from harness_pipelines.stores.lake_scan import LakeQuery, covered, named_errors, pinned, view_fields
+from harness_pipelines.stores.lake_scan import LakeQuery, covered, layer_field, named_errors, pinned, view_fields
 from harness_pipelines.stores.predicates import to_postgres, to_spark
 from harness_pipelines.stores.segment_types import COORDINATES, Named, jdbc_nothing, jdbc_select, spark_columns
 from harness_pipelines.stores.spark import JdbcOptions
@@ -63,6 +64,8 @@ def lake_frame(spark: SparkSession, metadata: str, query: LakeQuery) -> DataFram
         view = pinned(metadata)
         fields = view_fields(view, query.columns)
     frame = spark.read.format("iceberg").load(metadata)
+    if query.layer and layer_field(view) is not None:
+        frame = frame.filter(f.col(LAYER.name))
     if not covered(view, query.ranges):
         frame = frame.filter(reduce(or_, (_inside(p, *query.ranges[p]) for p in sorted(query.ranges))))
     frame = frame.select(

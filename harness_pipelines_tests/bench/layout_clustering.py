@@ -17,12 +17,26 @@ from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.tree import Node, RegionTree
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.layout_data import clusters_2d, queries
-from harness_pipelines_tests.bench.layout_peers import DATA, GOALS, ZORDER_GOAL, Comparison, compare, ours, peers
+from harness_pipelines_tests.bench.layout_peers import (
+    DATA,
+    GOALS,
+    ZORDER_GOAL,
+    Comparison,
+    compare,
+    ours,
+    peers,
+    with_sample_layer,
+)
 
 ROWS, QUICK_ROWS = 5_000_000, 200_000
 FILES = 500
 SEED = 1
 SPREAD_GOAL, LARGEST_GOAL = 1.3, 1.5  #: file sizes, p95 against p50; the largest against the target
+SAMPLE, LAYERED = 0.01, "ours, sample layer"
+SAMPLE_GOAL, LAYER_GOAL = (
+    0.011,
+    1.3,
+)  #: share of the rows that a sample reads; rows touched against no layer
 TREE_REGIONS, QUICK_TREE_REGIONS = 100_000, 10_000
 TREE_BYTES_GOAL = 10_000_000  #: for `TREE_REGIONS`
 
@@ -33,23 +47,39 @@ def measure(run: Run) -> Sequence[Figure]:
     for name in DATA:
         rows = run.size(ROWS, QUICK_ROWS)
         run.say(f"clustering: {rows:,} rows of {name} in {FILES} files, ours and its peers")
-        found = _compared(name, rows=rows)
+        found, sampled = _compared(name, rows=rows)
         _note_others(run, name, found)
         figures += [*_against_peers(name, found), *_sizes(name, found, files=FILES)]
+        figures += _sample_layer(name, found, rows=sampled)
     regions = run.size(TREE_REGIONS, QUICK_TREE_REGIONS)
     run.say(f"clustering: a tree of {regions:,} regions")
     return [*figures, _tree_size(run, regions)]
 
 
-def _compared(name: str, *, rows: int) -> Comparison:
+def _compared(name: str, *, rows: int) -> tuple[Comparison, int]:
+    """All layouts, and how many rows lie in the sample layer of the one that has it."""
     data = DATA[name](rows, SEED)
     classes = queries(data, SEED + 1)
-    return compare(data, classes, {"ours": ours(data, FILES)} | peers(data, classes, files=FILES, seed=SEED))
+    layered, first = with_sample_layer(data, FILES, share=SAMPLE, seed=SEED)
+    layouts = {"ours": ours(data, FILES), LAYERED: layered} | peers(data, classes, files=FILES, seed=SEED)
+    return compare(data, classes, layouts), int((layered >= first).sum())
+
+
+def _sample_layer(name: str, found: Comparison, *, rows: int) -> list[Figure]:
+    """What a sample reads, and what its layer costs the queries that want no sample."""
+    read = Figure(
+        figure=f"clustering.{name}.sample_reads", value=rows / found.rows, unit="of rows", goal=SAMPLE_GOAL, sense="<="
+    )
+    cost = found.ratio(LAYERED, "ours")
+    return [
+        read,
+        Figure(figure=f"clustering.{name}.with_sample_layer", value=cost, unit="x", goal=LAYER_GOAL, sense="<="),
+    ]
 
 
 def _note_others(run: Run, name: str, found: Comparison) -> None:
     """Ours against the peers without a goal: over all classes, and for the two ends of what queries may be."""
-    for peer in sorted(found.cells.keys() - GOALS.keys() - {"ours"}):
+    for peer in sorted(found.cells.keys() - GOALS.keys() - {"ours", LAYERED}):
         run.note(f"clustering.{name}.to_{_key(peer)}", found.ratio("ours", peer), "x")
         for of_class in ("box 1 %", "slab 1 %"):
             run.note(f"clustering.{name}.{_key(of_class)}_to_{_key(peer)}", found.ratio("ours", peer, of_class), "x")

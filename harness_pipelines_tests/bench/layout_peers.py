@@ -300,6 +300,16 @@ def ours(data: Dataset, files: int, *, cells: int = CELLS) -> Files:
     return build(histogram, target_rows=data.rows / files).route(rows).astype(np.int64)
 
 
+def with_sample_layer(data: Dataset, files: int, *, share: float, seed: int) -> tuple[Files, int]:
+    """`ours` with *share* of the rows in a tree of their own; also the number of the layer's first file."""
+    inside = np.random.default_rng(seed).random(data.rows) < share
+    found = np.empty(data.rows, np.int64)
+    found[~inside] = ours(data.take(~inside), files)
+    first = int(found[~inside].max()) + 1
+    found[inside] = first + ours(data.take(inside), max(1, round(files * share)))
+    return found, first
+
+
 def _rows_read(boxes: FileBoxes, layout: Layout, queries: Queries) -> npt.NDArray[np.int64]:
     found = np.empty(len(queries), np.int64)
     for first in range(0, len(queries), _QUERY_BLOCK):

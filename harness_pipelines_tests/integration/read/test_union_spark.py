@@ -111,7 +111,7 @@ def test_bounds_differ_per_partition(union, spark):
 
 
 def test_a_temp_view_answers_sql(union, spark):
-    to_spark(spark, whole_plan(union), union, view="union_rows", coordinates=True)
+    to_spark(spark, whole_plan(union), union, coordinates=True).createOrReplaceTempView("union_rows")
 
     [row] = spark.sql(
         "SELECT count(*) AS n, count(DISTINCT _kafka_partition, _kafka_offset) AS d, sum(id) AS s FROM union_rows "
@@ -209,7 +209,8 @@ SHAPES: Mapping[str, Callable[[World, ReadPlan], tuple[ReadPlan, str | None]]] =
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_frame_that_is_used_after_its_lease_ended_fails_by_name(union, spark, shape):
     plan, where = SHAPES[shape](union, whole_plan(union))
-    frame = to_spark(spark, plan, union, where=where, view="leased")
+    frame = to_spark(spark, plan, union, where=where)
+    frame.createOrReplaceTempView("leased")
     frame.count()
 
     union.end_lease(plan.lease_id)

@@ -10,6 +10,10 @@ from pyspark.sql import functions as f
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.layout.row_hash import SAMPLE_BITS, row_hash
+from harness_pipelines.spec.table import Layout
+from harness_pipelines.stages.recluster import ask, plan_recluster
+from harness_pipelines.stores import lake_scan
+from harness_pipelines.stores.ports import TableExists
 from harness_pipelines_tests.rig import COORDINATES, OTREE
 
 ROWS = 400
@@ -132,3 +136,95 @@ def test_the_hash_is_spark_s(rig):
     found = [r.h for r in frame.select(f.pmod(f.xxhash64("p", "o"), f.lit(2**SAMPLE_BITS)).alias("h")).collect()]
 
     assert found == row_hash(np.array(partitions), np.array(offsets)).tolist()
+
+
+# -- the sample layer ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def layered(make_rig):
+    """A table whose batch view keeps a tenth of the rows apart; some rows came after it was clustered."""
+    rig = make_rig(views="both", layout={"columns": ["n", "id"], "regions": 8, "sample": 0.1})
+    rig.produce(2000)
+    rig.ingest()
+    rig.tier()
+    rig.worker(OTREE, until_idle=True).run()
+    rig.produce(ROWS)
+    rig.ingest()
+    return rig
+
+
+def files_of(rig) -> dict[str, bool | None]:
+    """Of the batch view: whether all rows of a file are in the sample layer; None: some."""
+    head = rig.stores.ledger.head(rig.table.row)
+    files = rig.stores.lake.region_files(rig.table.row, head.batch.metadata)
+    return {f.path: bool(f.extents[0].lower) if f.extents[0].lower == f.extents[0].upper else None for f in files}
+
+
+def test_a_sample_reads_the_files_of_its_layer_and_no_other_of_the_batch_view(layered, monkeypatch):
+    opened: list[str] = []
+    read_file = lake_scan._read_file
+
+    def read_one(view, file, query):
+        opened.append(file.data.file_path)
+        return read_file(view, file, query)
+
+    monkeypatch.setattr(lake_scan, "_read_file", read_one)
+    files = files_of(layered)
+    assert None not in files.values()
+    inside = {path for path, is_inside in files.items() if is_inside}
+    assert 0 < len(inside) < len(files) / 2
+
+    found = rows_of(layered.table, 0.1)
+
+    assert set(opened) == inside
+    expected = [at for at in layered.truth if row_hash(np.array([at[0]]), np.array([at[1]]))[0] < 0.1 * 2**SAMPLE_BITS]
+    assert found == sorted(expected)
+    assert in_spark(layered, 0.1) == found
+    assert set(rows_of(layered.table, 0.03)) < set(found)
+    read = layered.table.sample_to_spark(layered.stores.spark(), 0.1).inputFiles()
+    assert {path for path in read if path in files} <= inside
+
+    opened.clear()
+    assert set(found) < set(rows_of(layered.table, 0.3))
+    assert set(opened) == set(files), "more than the layer holds is looked for everywhere"
+
+
+def test_any_engine_finds_the_layer_by_its_column(layered):
+    view = layered.stores.lake.current(layered.table.row, "batch")
+    rows = view.scan(row_filter="_sample = true", selected_fields=("id",)).to_arrow()
+    merged = [at for at in rows_of(layered.table, 0.1) if at[1] < 2000]
+    assert sorted(rows.column("id").to_pylist()) == sorted(at[2] for at in merged)
+    assert {task.file.file_path for task in view.scan(row_filter="_sample = true").plan_files()} == {
+        path for path, is_inside in files_of(layered).items() if is_inside
+    }
+
+
+def test_the_layer_stays_apart_through_merges_and_a_rebuild(layered):
+    for _ in range(3):
+        layered.produce(1000)
+        layered.ingest()
+        layered.tier()
+        layered.worker(OTREE, until_idle=True).run()
+    wanted = plan_recluster(layered.stores, layered.table.row, rebuild=True)
+    ask(layered.stores, layered.table.row, wanted)
+    layered.worker(OTREE, until_idle=True).run()
+
+    files = files_of(layered)
+    assert None not in files.values()
+    assert sum(map(bool, files.values())) in (1, 2)
+    layered.assert_exact()
+    assert rows_of(layered.table, 0.1) == in_spark(layered, 0.1)
+
+
+def test_a_view_without_a_layer_is_sampled_as_well(make_rig):
+    rig = make_rig(views="both", layout={"columns": ["n"], "sample": 0})
+    rig.produce(ROWS)
+    rig.ingest()
+    rig.tier()
+    rig.worker(OTREE, until_idle=True).run()
+
+    assert "_sample" not in rig.stores.lake.current(rig.table.row, "batch").schema().column_names
+    assert rows_of(rig.table, 0.1) == in_spark(rig, 0.1)
+    with pytest.raises(TableExists, match="keeps a sample of 0 of its rows"):
+        rig.harness.apply(rig.table.spec.model_copy(update={"layout": Layout(columns=("n",))}))

@@ -77,9 +77,9 @@ def test_a_type_without_an_order_is_refused_with_column_type_and_the_allowed_one
         IndexedColumn("tags", name)
 
 
-def test_none_nine_or_equal_columns_are_refused():
+def test_none_ten_or_equal_columns_are_refused():
     column = IndexedColumn("a", "int")
-    for columns in ([], [IndexedColumn(f"c{i}", "int") for i in range(9)], [column, column]):
+    for columns in ([], [IndexedColumn(f"c{i}", "int") for i in range(10)], [column, column]):
         with pytest.raises(ColumnNotIndexable, match="expected"):
             check_columns(columns)
 

@@ -94,7 +94,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         (
             HEAD + "layout: {column: [order_id]}",
             "t.yaml:4: layout.column: unknown word `column` (did you mean `columns`?); allowed: columns, "
-            "target_file_mb, regions, staged_ratio",
+            "target_file_mb, regions, sample, staged_ratio",
         ),
         (
             "table: a.b\ncolumns: {a: list<int>}\nlayout: {columns: [a]}",
