@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from harness_pipelines.layout.build import split_region
+from harness_pipelines.layout.build import OVERSIZE, split_region
 from harness_pipelines.layout.columns import Array, ColumnValues, IndexedColumn
 from harness_pipelines.layout.histogram import CellHistogram, edges_of
 from harness_pipelines.layout.layer import SIDES, is_layered, layered
@@ -51,8 +51,12 @@ class Sample:
         return self.cut_again(RegionTree.single(self.columns), "", target_rows=target_rows)
 
     def cut_again(self, tree: RegionTree, path: str, *, target_rows: float) -> RegionTree:
-        """*tree* with the part at *path* made anew from the rows that lie there."""
-        if path == "" and is_layered(self.columns):
+        """*tree* with the part at *path* made anew from the rows that lie there.
+
+        A view gets its sample layer when its rows are more than one file holds.
+        """
+        rows = len(self.values[0]) / self.share
+        if path == "" and is_layered(self.columns) and rows > OVERSIZE * target_rows:
             tree = layered(self.columns)
             for side in SIDES:
                 tree = self._cut(tree, side, target_rows)

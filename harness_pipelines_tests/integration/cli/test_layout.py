@@ -16,10 +16,11 @@ import pytest
 import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.stages import otree, recluster
+from harness_pipelines.stores import upkeep
 from harness_pipelines.stores.open import Stores
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines_tests.integration.cli.conftest import PARTITIONS, Cli
-from harness_pipelines_tests.producer import KafkaRig
+from harness_pipelines_tests.producer import KafkaRig, wait_until
 
 ROWS = 800
 SPEC = """table: {name}
@@ -167,7 +168,7 @@ def test_layout_gives_regions_sizes_and_scores_and_draws_them(both, tmp_path):
     assert seen["staged_share"] == 0
     assert seen["files"]["p50"] <= seen["files"]["p95"] <= seen["files"]["max"]
     assert seen["score"]["point_depth"] >= 1
-    assert set(seen["regions"][0]["box"]) == {"day", "amount"}
+    assert set(seen["regions"][0]["box"]) == {"_sample", "day", "amount"}
     assert seen["history"][-1]["score"] == seen["score"]
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
     assert "not indexed" in both.harness("layout", both.name, "--plot", "x.png", "--columns", "id", code=2).stderr
@@ -263,3 +264,24 @@ def test_a_request_of_many_moves_goes_on_where_it_was_interrupted(both, monkeypa
     assert after_one - old <= both.files(), "what the first move had written was written again"
     assert not both.files() & old
     assert both.ids() == both.truth()
+
+
+def test_what_a_rebuild_leaves_is_removed_when_a_person_says_so(both, tmp_path, monkeypatch):
+    monkeypatch.setattr(upkeep, "GUARD_FREE_BYTES", 0)
+    monkeypatch.setattr(upkeep, "SHARE_MAX", 0.01)
+    both.run()
+    spec = tmp_path / "brief.yaml"
+    brief = "retention: {versions: 1s, snapshots: 1, grace: 1s}\n"
+    spec.write_text(SPEC.format(name=both.name, topic=both.topic) + brief)
+    both.harness("table", "apply", str(spec))
+    both.harness("recluster", both.name, "--rebuild", "--yes")
+    expire = ("run", both.name, "--stage", "expire")
+
+    def trouble() -> str:
+        return str(both.json(*expire, "--for", "1s")["tables"][0]["trouble"])
+
+    wait_until(lambda: "--remove-large" in trouble(), "expire asks for a person's word")
+    assert both.json(*expire, "--dry-run")["tables"][0]["deleted"]
+    both.harness(*expire, "--for", "1s", "--remove-large")
+    assert both.json(*expire, "--dry-run")["tables"][0]["deleted"] == []
+    assert both.json("fsck", both.name)["ok"]

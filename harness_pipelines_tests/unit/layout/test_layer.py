@@ -41,6 +41,7 @@ def test_the_first_cut_parts_the_layer_from_the_other_rows_and_no_other_cut_does
 def test_a_tree_that_is_cut_anew_from_its_root_still_has_a_layer(sample: Sample):
     tree = sample.tree(target_rows=TARGET)
     assert sample.cut_again(tree, "", target_rows=TARGET).digest == tree.digest
+    assert len(sample.cut_again(tree, "", target_rows=ROWS)) == 1, "one file is sample enough"
     coarser = sample.cut_again(tree, "1", target_rows=ROWS)
     assert [path for path in coarser.paths() if path.startswith("1")] == ["1"]
     assert [path for path in coarser.paths() if path.startswith("0")] == [p for p in tree.paths() if p.startswith("0")]
