@@ -61,30 +61,39 @@ class Queries:
         return low, high
 
 
-def synthetic(histogram: CellHistogram) -> Queries:
-    """Boxes of `SHARES` around rows, with equal sides in rank space, and slabs on each column; a quarter of each kind.
+def synthetic(histogram: CellHistogram, *, filters: Sequence[Sequence[str]] = ()) -> Queries:
+    """Boxes of `SHARES` around rows, with equal sides in rank space.
 
-    The same histogram gives the same queries. Bounds are grid lines. Nobody asks for the sample layer's column.
+    *filters* are the sets of columns that readers filter by together, one set as often as another. Where nothing is
+    known three quarters of the boxes are over all columns and one is of slabs on each. Nobody asks for the sample
+    layer's column. The same histogram gives the same queries. Bounds are grid lines.
     """
     sample = histogram.sample(_SAMPLE)
     ranks = _mid_ranks(histogram)
     at = np.stack([rank[cells] for rank, cells in zip(ranks, sample.T, strict=True)], axis=1)
     centres = at[:CENTRES]
-    asked = np.flatnonzero([column != LAYER for column in histogram.columns])
+    names = [column.name for column in histogram.columns]
+    every = [axis for axis, column in enumerate(histogram.columns) if column != LAYER]
+    asked = [[names.index(name) for name in together] for together in filters] or [every]
     low, high = [], []
-    for centre in centres:
-        away = np.abs(at - centre)[:, asked].max(axis=1)
-        for reach in np.partition(away, [int(share * len(at)) for share in SHARES])[[int(s * len(at)) for s in SHARES]]:
-            low.append(centre - reach)
-            high.append(centre + reach)
     for i, centre in enumerate(centres):
-        only = np.arange(len(ranks)) == asked[i % len(asked)]
-        low.append(np.where(only, centre - SLAB_SHARE / 2, -1.0))
-        high.append(np.where(only, centre + SLAB_SHARE / 2, 2.0))
-    lows, highs = (np.array(side).reshape(-1, len(ranks)) for side in (low, high))
-    ignored = np.setdiff1d(np.arange(len(ranks)), asked)
-    lows[:, ignored], highs[:, ignored] = -1.0, 2.0
-    return _on_lines(histogram, lows, highs)
+        axes = asked[i % len(asked)]
+        away = np.abs(at - centre)[:, axes].max(axis=1)
+        for reach in np.partition(away, [int(share * len(at)) for share in SHARES])[[int(s * len(at)) for s in SHARES]]:
+            low.append(_along(axes, centre - reach, open_side=-1.0))
+            high.append(_along(axes, centre + reach, open_side=2.0))
+    for i, centre in enumerate(centres if not filters else ()):
+        axes = [every[i % len(every)]]
+        low.append(_along(axes, centre - SLAB_SHARE / 2, open_side=-1.0))
+        high.append(_along(axes, centre + SLAB_SHARE / 2, open_side=2.0))
+    return _on_lines(histogram, np.array(low).reshape(-1, len(ranks)), np.array(high).reshape(-1, len(ranks)))
+
+
+def _along(axes: Sequence[int], bounds: Weights, *, open_side: float) -> Weights:
+    """*bounds* in these columns; the others do not filter."""
+    found = np.full(len(bounds), open_side)
+    found[axes] = bounds[axes]
+    return found
 
 
 def _mid_ranks(histogram: CellHistogram) -> list[npt.NDArray[np.float64]]:

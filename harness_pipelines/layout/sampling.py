@@ -36,6 +36,7 @@ class Sample:
     columns: tuple[IndexedColumn, ...]
     values: tuple[ColumnValues, ...]  #: per column
     share: float  #: drawn, of all rows
+    filters: tuple[tuple[str, ...], ...] = ()  #: sets of columns that readers filter by together, see `synthetic`
 
     @cached_property
     def histogram(self) -> CellHistogram:
@@ -43,8 +44,8 @@ class Sample:
 
     @cached_property
     def queries(self) -> Queries:
-        """Boxes and slabs of several sizes over all columns."""
-        return synthetic(self.histogram)
+        """Boxes and slabs of several sizes."""
+        return synthetic(self.histogram, filters=self.filters)
 
     def tree(self, *, target_rows: float) -> RegionTree:
         """Regions of about *target_rows* each."""

@@ -157,7 +157,7 @@ def look(stores: Stores, table: TableRow, *, at: int | None = None) -> LayoutSee
     target = target_bytes(table, files)
     rules = table.spec.layout
     cells = outline(files, tree.columns)
-    workload = Workload.of(cells, synthetic(cells))
+    workload = Workload.of(cells, synthetic(cells, filters=rules.queries))
     return LayoutSeen(
         table=table.name,
         version=chosen.version,

@@ -291,6 +291,13 @@ class Layout(_Part):
     regions: Annotated[
         Count | None, Field(description="Aim for so many regions, whatever the size of their files.")
     ] = None
+    queries: Annotated[
+        tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...],
+        Field(
+            description="Sets of `columns` that readers filter by together, each as often as another (or named more "
+            "than once); default: all of them, and each by itself.",
+        ),
+    ] = ()
     sample: Annotated[
         float,
         Field(
@@ -433,9 +440,10 @@ class TableSpec(BaseModel):
 
     @model_validator(mode="after")
     def _layout_columns(self) -> TableSpec:
-        if why := self._layout_trouble():
-            wrong = _detail(("layout", "columns"), why, list(self.layout.columns))
-            raise ValidationError.from_exception_data("layout", [wrong])
+        for word, why in (("columns", self._layout_trouble()), ("queries", self._queries_trouble())):
+            if why:
+                wrong = _detail(("layout", word), why, [*getattr(self.layout, word)])
+                raise ValidationError.from_exception_data("layout", [wrong])
         return self
 
     def _layout_trouble(self) -> str | None:
@@ -448,6 +456,15 @@ class TableSpec(BaseModel):
                 ordered = ", ".join(LAYOUT_TYPES)
                 return f"column {name!r} of type {types[name]} has no order; types that have: {ordered}"
         return f"{max(wanted, key=wanted.count)!r} is named twice" if len(set(wanted)) != len(wanted) else None
+
+    def _queries_trouble(self) -> str | None:
+        for together in self.layout.queries:
+            for name in together:
+                if name not in self.indexed:
+                    return f"the view is not clustered by {name!r}; it is by {', '.join(self.indexed)}"
+            if len(set(together)) != len(together):
+                return f"{max(together, key=together.count)!r} is named twice in [{', '.join(together)}]"
+        return None
 
     @field_validator("topic")
     @classmethod

@@ -308,7 +308,8 @@ def _sampled(table: TableRow, frame: DataFrame, *, rows: int, target_rows: float
     from harness_pipelines.stores import spark_otree
 
     columns, share = indexed_columns(table.spec), share_to_draw(rows, target_rows=target_rows)
-    return Sample(columns, tuple(spark_otree.sampled(frame, columns, share=share)), share)
+    values = tuple(spark_otree.sampled(frame, columns, share=share))
+    return Sample(columns, values, share, filters=table.spec.layout.queries)
 
 
 def _write(frame: DataFrame, target: BranchTarget, tree: RegionTree, sample: Sample, *, target_rows: float) -> None:

@@ -92,9 +92,17 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         ),
         (HEAD + "layout: {columns: [order_id, order_id]}", "t.yaml:4: layout.columns: 'order_id' is named twice"),
         (
+            HEAD + "layout: {queries: [[order_id], [amout]]}",
+            "t.yaml:4: layout.queries: the view is not clustered by 'amout'; it is by order_id",
+        ),
+        (
+            HEAD + "layout: {queries: [[order_id, order_id]]}",
+            "t.yaml:4: layout.queries: 'order_id' is named twice in [order_id, order_id]",
+        ),
+        (
             HEAD + "layout: {column: [order_id]}",
             "t.yaml:4: layout.column: unknown word `column` (did you mean `columns`?); allowed: columns, "
-            "target_file_mb, regions, sample, staged_ratio",
+            "target_file_mb, regions, queries, sample, staged_ratio",
         ),
         (
             "table: a.b\ncolumns: {a: list<int>}\nlayout: {columns: [a]}",
