@@ -87,6 +87,14 @@ def halve(lo: Vector, hi: Vector) -> dict[int, int]:
     return {p: lo[p] + max((hi[p] - lo[p]) // 2, min(1, hi[p] - lo[p])) for p in lo}
 
 
+def may_relayout(*, rows_wait: bool, last_merged: bool) -> bool:
+    """Whether the next move of otree may be a relayout: they take turns with merges, so that neither starves (L8).
+
+    *rows_wait*: there is something to merge. *last_merged*: the last move was a merge.
+    """
+    return last_merged or not rows_wait
+
+
 def check_open(move: Move, current: Move | None) -> None:
     """Only the attempt that the ledger records as open may publish.
 

@@ -23,7 +23,7 @@ from harness_pipelines.layout.sampling import Sample, share_to_draw
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.moves import Move, plan_ranges
+from harness_pipelines.protocol.moves import Move, may_relayout, plan_ranges
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.moving import Moving, Pointless, make_branch
 from harness_pipelines.stores.lake import Staged
@@ -144,11 +144,9 @@ def plan(
 
 
 def _relayout_first(stores: Stores, table: TableRow, head: Version, *, merge: bool) -> bool:
-    """Merges and relayouts take turns, so that neither starves (L8)."""
-    if merge:
-        last = next(iter(stores.ledger.moves(table, stage=Stage.OTREE, limit=1)), None)
-        if last is None or not last["lo"]:
-            return False
+    last = next(iter(stores.ledger.moves(table, stage=Stage.OTREE, limit=1)), None)
+    if not may_relayout(rows_wait=merge, last_merged=last is not None and bool(last["lo"])):
+        return False
     return bool(_requested(stores, table, head) or _due(stores, table, head))
 
 

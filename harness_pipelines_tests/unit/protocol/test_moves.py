@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from harness_pipelines.protocol.bounds import Bounds, buffered
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim, may_take
-from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open, halve, next_attempt, plan_ranges
+from harness_pipelines.protocol.moves import (
+    Move,
+    MoveClosed,
+    MoveState,
+    check_open,
+    halve,
+    may_relayout,
+    next_attempt,
+    plan_ranges,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -146,3 +155,12 @@ def test_a_claim_that_nobody_has_is_free_and_lets_nobody_pass():
     assert may_take(None, now=NOW)
     with pytest.raises(FencedOut, match="current is nobody"):
         check_claim(a_claim(), None, now=NOW)
+
+
+def test_merges_and_relayouts_take_turns_so_that_neither_starves():
+    """L8, with both always having work: no more than one of either in a row."""
+    done = [True]  # a merge
+    for _ in range(6):
+        done.append(not may_relayout(rows_wait=True, last_merged=done[-1]))
+    assert done == [True, False, True, False, True, False, True]
+    assert may_relayout(rows_wait=False, last_merged=False), "nobody to give way to"
