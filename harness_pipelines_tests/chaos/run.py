@@ -328,7 +328,7 @@ class Storm:
     def _await_flow(self) -> None:
         """Wait until records went all the way once, so that every fault meets something that moves."""
         until = time.monotonic() + FLOW_S
-        while not (self._rows_seen and any(self._stand()[0].values())):
+        while not (self._rows_seen and any(p.bounds.stream_hi for p in self._world.table.positions())):
             self._tick()
             if time.monotonic() > until:
                 raise CannotGoOn(f"no record reached lake and readers within {FLOW_S:g} s, with nothing broken yet")

@@ -17,7 +17,7 @@ import harness_pipelines as hp
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.compaction import FILES_MIN
-from harness_pipelines.stages import compact
+from harness_pipelines.stages import compact, worker
 from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stages.worker import Worker, WorkerOptions
@@ -60,7 +60,8 @@ def _produce(rigs: Rigs, count: int) -> None:
 def _buffer(rigs: Rigs, count: int) -> None:
     _produce(rigs, count)
     if rigs[0].table.spec.buffer != "none":
-        work(rigs, INGEST)
+        with mock.patch.object(worker, "INGEST_THREADS_MAX", 1):  # a thread costs more here than the few records do
+            work(rigs, INGEST)
 
 
 def _in_the_lake(rig: TableRig) -> bool:
