@@ -25,6 +25,9 @@ from .scratch import Scratch, scratch
 COLUMNS = {"id": {"type": "long", "required": True}, "price": "decimal(12,2)", "name": "string", "tags": "list<string>"}
 LAKE, BUFFER, TAIL = 100, 50, 10  #: records per partition and tier; the third of each partition and tier is refused
 ONLY_INGEST = frozenset({Stage.INGEST})
+ROUND = 20  #: of `sound`: records per partition and move; the third of each is refused
+MOVES = 3
+WAITING = 10  #: records per partition that only the buffer has
 
 
 def record(number: int) -> bytes:
@@ -94,6 +97,22 @@ def whole(endpoints: Endpoints) -> Iterator[Rig]:
         rig.work(ONLY_INGEST)
         for partition in range(2):
             rig.kafka.produce(rig.topic, partition, records(LAKE + BUFFER, TAIL))
+        yield rig
+    finally:
+        rig.kafka.close()
+        rig.harness.close()
+
+
+@pytest.fixture(scope="package")
+def sound(endpoints: Endpoints) -> Iterator[Rig]:
+    """Three moves in the lake, rows that only the buffer has, records in quarantine. Tests that damage it repair it."""
+    rig = make(endpoints, partitions=2)
+    try:
+        for number in range(MOVES + 1):
+            for partition in range(2):
+                count = ROUND if number < MOVES else WAITING
+                rig.kafka.produce(rig.topic, partition, records(number * ROUND, count))
+            rig.work(frozenset(Stage) if number < MOVES else ONLY_INGEST)
         yield rig
     finally:
         rig.kafka.close()
