@@ -24,7 +24,8 @@ from pyspark.sql import functions as f
 from harness_pipelines.layout.boxes import At, Slab
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn, Value, column_values, rescaled, unscaled
 from harness_pipelines.layout.layer import LAYER
-from harness_pipelines.layout.row_hash import COORDINATE, SAMPLE_BITS, threshold
+from harness_pipelines.layout.row_hash import COORDINATE, threshold
+from harness_pipelines.stores.spark_read import row_hash
 
 if TYPE_CHECKING:
     from harness_pipelines.layout.files import Extent, FileStats
@@ -49,7 +50,7 @@ def stream_rows(spark: SparkSession, metadata: str, ranges: Ranges, *, layer: fl
         for p, (low, high) in sorted(ranges.items())
     ]
     rows = spark.read.format("iceberg").load(metadata).where(reduce(or_, wanted))
-    return rows.withColumn(LAYER.name, _hashed() < threshold(layer)) if layer else rows
+    return rows.withColumn(LAYER.name, row_hash() < threshold(layer)) if layer else rows
 
 
 def file_rows(
@@ -148,7 +149,7 @@ def in_pieces(
     index = f.col(_REGION)
     if len(first) - 1 < int(first[-1]):  # some region has several: its rows are dealt out
         starts, counts = _by_region(first[:-1]), _by_region(pieces)
-        index = starts + f.pmod(_hash(), counts).cast("int")
+        index = starts + f.pmod(row_hash(), counts).cast("int")
     # Each step is a projection of its own: an expression that stands in the next one ten times is computed ten times.
     cells = _cells(tree, values)
     for name, cell in cells.items():
@@ -238,16 +239,6 @@ def _literal(column: IndexedColumn, value: Value) -> Column:
             return f.lit(str(uuid.UUID(bytes=value)))
         case _:
             return f.lit(value)
-
-
-def _hash() -> Column:
-    """A number of a row that only its coordinates decide."""
-    return f.xxhash64(*COORDINATE)
-
-
-def _hashed() -> Column:
-    """`harness_pipelines.layout.row_hash` of a row."""
-    return f.pmod(_hash(), f.lit(2**SAMPLE_BITS))
 
 
 def _named(column: IndexedColumn) -> Column:

@@ -127,11 +127,15 @@ def filtered(frame: DataFrame, where: Predicate, columns: Sequence[str]) -> Data
 
 
 def sampled(frame: DataFrame, *, below: int, columns: Sequence[str]) -> DataFrame:
-    """Rows of *frame*, which has the coordinate, whose `layout.row_hash` is *below* it, with *columns* in order."""
+    """Rows of *frame*, which has the coordinate, whose `row_hash` is *below* it, with *columns* in order."""
+    return filtered(frame.filter(row_hash() < below), TRUE, columns)
+
+
+def row_hash() -> SparkColumn:
+    """`harness_pipelines.layout.row_hash` of a row that has the coordinate."""
     from pyspark.sql import functions as f
 
-    hashed = f.pmod(f.xxhash64(*COORDINATE), f.lit(2**SAMPLE_BITS))
-    return filtered(frame.filter(hashed < below), TRUE, columns)
+    return f.pmod(f.xxhash64(*COORDINATE), f.lit(2**SAMPLE_BITS))
 
 
 def _user_columns(raw: DataFrame, columns: Sequence[Named]) -> DataFrame:
