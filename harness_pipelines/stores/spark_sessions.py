@@ -52,6 +52,8 @@ class SparkSessions:
 
         Raises: SparkInterrupted, in place of whatever the work ended with then; SparkAway and SparkUnreachable.
         """
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
+
         if self._interrupted.is_set():
             raise SparkInterrupted("Spark is not asked for anything more: this process is ending")
         session = self.current()
@@ -65,7 +67,8 @@ class SparkSessions:
                 raise SparkInterrupted("what Spark did was given up: this process is ending") from error
             raise
         finally:
-            session.removeTag(self._tag)
+            with suppress(Py4JError):  # a master's JVM may be gone
+                session.removeTag(self._tag)
 
     def interrupt(self) -> None:
         """End what stages of this process do on Spark, for good: for those who stop and do not want to wait.
