@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +26,7 @@ def wait_until(condition: Callable[[], bool], what: str, *, deadline_s: float = 
     until = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() > until:
+            faulthandler.dump_traceback(file=2)  # where everybody stands, among what pytest captured
             raise AssertionError(f"after {deadline_s} s still not: {what}")
         time.sleep(0.005)
 
