@@ -81,7 +81,7 @@ def _show(seen: LayoutSeen) -> None:
         f"{sum(len(files) for files in seen.standing.astray.values()):,} files reach over several"
     )
     if seen.layer is not None:
-        click.echo(f"  sample   {seen.layer['files']:,} files, {size(seen.layer['bytes'])}: all that `--sample` reads")
+        click.echo(f"  sample   {seen.layer['files']:,} files, {size(seen.layer['bytes'])} in the sample layer")
     click.echo(f"  score    point depth {score.point_depth:.2f}, probe ratio {score.probe_ratio:.2f}")
     if not seen.due:
         click.echo("  due      nothing")

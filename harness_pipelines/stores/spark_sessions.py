@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stores.spark import SparkAway, SparkInterrupted, close_spark, is_stopped, open_spark
 
@@ -50,7 +51,8 @@ class SparkSessions:
     def working(self) -> Iterator[SparkSession]:
         """The session for one piece of a stage's work, which `interrupt` ends from another thread.
 
-        Raises: SparkInterrupted, in place of whatever the work ended with then; SparkAway and SparkUnreachable.
+        Spark's errors are to be named inside of the block (`spark_write.explained`). What has no name is a defect, and
+        is raised as it is, interrupted or not. Raises: SparkInterrupted, in place of a named error; SparkUnreachable.
         """
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
 
@@ -60,7 +62,7 @@ class SparkSessions:
         session.addTag(self._tag)
         try:
             yield session
-        except Exception as error:
+        except HarnessError as error:
             if isinstance(error, SparkAway):
                 self.forget(session)
             if self._interrupted.is_set():

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -24,6 +25,9 @@ from harness_pipelines.stores.spark import SparkInterrupted
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import TIER, TableRig
 
+TASKS = 40_000  #: which take minutes
+MOVE: Any = SimpleNamespace(move_id=7, attempt=2)
+TABLE: Any = SimpleNamespace(name="shop.orders")
 PROMPT_S = 10.0  #: far less than Spark would take for what it is asked
 
 
@@ -39,10 +43,9 @@ def count_for_long(session: Any, begun: Path) -> None:
 
     def task(batches: Iterator[Any]) -> Iterator[Any]:
         begun.touch()
-        time.sleep(0.05)
         yield from batches
 
-    session.range(0, 20_000, 1, 20_000).mapInArrow(task, "id long").selectExpr("sum(id)").collect()
+    session.range(0, TASKS, 1, TASKS).mapInArrow(task, "id long").selectExpr("sum(id)").collect()
 
 
 def test_a_worker_that_is_interrupted_gives_up_what_spark_does_for_it(
@@ -75,25 +78,30 @@ def test_a_worker_that_is_interrupted_gives_up_what_spark_does_for_it(
 
 
 def test_another_process_s_work_in_the_same_spark_goes_on(other: hp.Harness, harness: hp.Harness, tmp_path: Path):
-    begun, ended = tmp_path / "begun", list[Exception]()
+    begun, interrupted = tmp_path / "begun", threading.Event()
 
     def work() -> None:
         try:
-            with other.stores.spark_sessions.working() as session:
+            with other.stores.spark_sessions.working() as session, spark_write.explained(TABLE, MOVE):
                 count_for_long(session, begun)
-        except Exception as error:
-            ended.append(error)
+        except SparkInterrupted:
+            interrupted.set()
 
     threading.Thread(target=work, daemon=True).start()
     wait_until(begun.exists, "Spark is at work")
     with harness.stores.spark_sessions.working() as session:
         other.stores.spark_sessions.interrupt()
-        wait_until(lambda: bool(ended), "their work has ended")
+        assert interrupted.wait(PROMPT_S), "their work has ended"
         assert session.range(5).count() == 5
 
-    assert isinstance(ended[0], SparkInterrupted)
     with pytest.raises(SparkInterrupted), other.stores.spark_sessions.working():
         pass
+
+
+def test_a_defect_in_interrupted_work_keeps_its_name(other: hp.Harness):
+    with pytest.raises(AssertionError, match="a defect"), other.stores.spark_sessions.working():
+        other.stores.spark_sessions.interrupt()
+        raise AssertionError("a defect")
 
 
 def test_a_session_whose_server_goes_away_while_it_is_opened_is_closed(tmp_path: Path):
