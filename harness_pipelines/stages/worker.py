@@ -25,7 +25,7 @@ from harness_pipelines.stages import compact, expire, ingest, ingest_spark, otre
 from harness_pipelines.stages.claims import ClaimKeeper
 from harness_pipelines.stores.owner import WarehouseTaken
 from harness_pipelines.stores.ports import PartitionStatus, TableRow
-from harness_pipelines.stores.spark import SparkInterrupted
+from harness_pipelines.stores.spark import SparkInterrupted, import_pyspark
 from harness_pipelines.stores.standing import LedgerOlderThanLake
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class Worker:
 
         Raises: the first table's trouble, when it ends with a table that could not go on.
         """
+        import_pyspark()
         deadline = None if self.options.for_s is None else time.monotonic() + self.options.for_s
         for worker in self._tables:
             worker.start()

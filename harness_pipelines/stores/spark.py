@@ -133,6 +133,15 @@ def session_options(settings: Settings, *, app_name: str) -> dict[str, str]:
     return {"spark.master": settings.spark, "spark.app.name": app_name, **_master_options(settings, settings.spark)}
 
 
+def import_pyspark() -> None:
+    """Import PySpark before there are threads that use it.
+
+    Its modules import each other in circles: of two threads that import two of them at the same moment, one can find
+    the other's half-made and fail with an ImportError (seen with 4.1.3 on Python 3.11, in most tries).
+    """
+    import pyspark.sql.functions  # noqa: F401  # all that stages use begins here
+
+
 def is_stopped(spark: SparkSession) -> bool:
     """Whether *spark* is a Connect session that was stopped here; one that its server forgot is not known by this."""
     return bool(getattr(spark, "is_stopped", False))

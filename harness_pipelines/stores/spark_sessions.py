@@ -77,13 +77,13 @@ class SparkSessions:
 
         Work that was about to begin may not have been met: call it until the threads have ended.
         """
-        import grpc
-        from pyspark.errors import PySparkException
-
         self._interrupted.set()
         with self._lock:
             session = self._session
         if session is not None:
+            import grpc
+            from pyspark.errors import PySparkException
+
             with suppress(PySparkException, grpc.RpcError, OSError, ValueError):  # gone already, by itself
                 session.interruptTag(self._tag)
 

@@ -61,12 +61,18 @@ class Options:
 
 @dataclass(slots=True, kw_only=True)
 class Outage:
-    """A fault that happened, until a read shows a record that was acknowledged after it."""
+    """A fault that happened, until it is healed and a read shows a record that was acknowledged after it began."""
 
     fault: Fault
     began: float
     marks: Mapping[int, int]  #: per partition the offset after the last record acknowledged before it
+    healed: float | None = None  #: the table may move while a fault still goes on: the next connection is cut later
     recovered: float | None = None
+
+    def reaches(self, *, since: float, until: float) -> bool:
+        """Whether it, or what it left, went on at some moment of these."""
+        over = None if self.healed is None or self.recovered is None else max(self.healed, self.recovered)
+        return self.began <= until and (over is None or over >= since)
 
     def is_over(self, *, read_began: float, highs: Mapping[int, int]) -> bool:
         return read_began >= self.began and all(highs.get(p, 0) > mark for p, mark in self.marks.items())
@@ -271,9 +277,7 @@ class Storm:
             fault, done = one
             if done.done():
                 self._running.remove(one)
-                if not done.result():
-                    self._say(f"{fault}: left out, its target was still away from the fault before")
-                    self._result.outages = [o for o in self._result.outages if o.fault is not fault]
+                self._note_healed(fault, happened=done.result())
         if self._producer.exit_code not in (None, 0):
             raise CannotGoOn(f"the producer ended by itself:\n{self._producer.last_words()}")
 
@@ -287,6 +291,15 @@ class Storm:
             self._truth.refresh()
             self._result.outages.append(Outage(fault=fault, began=at, marks=self._truth.highs))
             self._say(str(fault))
+
+    def _note_healed(self, fault: Fault, *, happened: bool) -> None:
+        outages = self._result.outages
+        if not happened:
+            self._say(f"{fault}: left out, its target was still away from the fault before")
+            outages[:] = [o for o in outages if o.fault is not fault]
+        for outage in outages:
+            if outage.fault is fault:
+                outage.healed = time.monotonic()
 
     def _drain(self) -> None:
         """Take what the readers told."""
@@ -315,8 +328,7 @@ class Storm:
     def _may_fail(self, engine: str, *, since: float, until: float) -> bool:
         """Whether a fault that reaches readers of *engine* went on between its last right read and *until*."""
         return any(
-            o.fault.kind in MAY_FAIL_BY[engine] and o.began <= until and (o.recovered or until) >= since
-            for o in self._result.outages
+            o.fault.kind in MAY_FAIL_BY[engine] and o.reaches(since=since, until=until) for o in self._result.outages
         )
 
     def _recover(self, told: Mapping[str, Any], highs: Mapping[int, int]) -> None:
