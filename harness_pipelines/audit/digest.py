@@ -58,7 +58,9 @@ def row_digests(table: pa.Table, *, constants: Mapping[str, pa.Scalar] | None = 
 
 def lake_digests(decoded: pa.Table, *, schema_version: int) -> Words:
     """The digests that *decoded* rows (stored coordinates and user columns) will have in the lake and in the buffer."""
-    constants = {"_op": pa.scalar("put"), "_schema_version": pa.scalar(schema_version, pa.int32())}
+    constants = {"_schema_version": pa.scalar(schema_version, pa.int32())}
+    if "_op" not in decoded.column_names:  # of an append table
+        constants["_op"] = pa.scalar("put")
     return row_digests(decoded, constants=constants)
 
 

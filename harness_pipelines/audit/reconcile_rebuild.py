@@ -185,7 +185,7 @@ def _starts(state: LakeState, marks: Mapping[int, Watermark]) -> dict[int, int]:
 def _fields(spec: TableSpec, state: LakeState) -> list[Mapping[str, Any]]:
     """The spec's columns with the field ids that the view has. Raises: SchemaDiffers."""
     given = state.view.schema().model_dump(mode="json", by_alias=True)["fields"][: -len(COORDINATE_FIELDS)]
-    wanted = iceberg_fields(spec.columns)
+    wanted = iceberg_fields(spec.stored)
     lake, ours = [_bare(f) for f in given], [_bare(f) for f in lake_fields(wanted)]
     if lake != ours:
         odd = [f["name"] for f in lake + ours if f not in lake or f not in ours]

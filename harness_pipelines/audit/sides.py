@@ -21,11 +21,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from harness_pipelines.audit.digest import Words, lake_digests, row_digests
+from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.plan import BufferPart
 from harness_pipelines.protocol.signoff import SignOff, covered
 from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
-from harness_pipelines.stages.ingest import codec_for, decode_batch
+from harness_pipelines.stages.ingest import decode_batch
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
 from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.errors import RecordsLost
@@ -191,7 +192,7 @@ class KafkaSide:
     def _take(self, batch: PartitionBatch) -> None:
         if self._lenient is None:
             spec = self.table.spec.model_copy(update={"on_error": "quarantine", "unknown_fields": "ignore"})
-            self._lenient, self._codec = replace(self.table, spec=spec), codec_for(spec)
+            self._lenient, self._codec = replace(self.table, spec=spec), RecordCodec(spec)
         decoded = decode_batch(self._lenient, self._codec, batch)
         digests = lake_digests(decoded.rows, schema_version=self.table.schema_version)
         self._pending.append(Rows(decoded.rows.column("_kafka_offset").to_numpy(), digests))
@@ -315,7 +316,7 @@ class BufferSide:
 
     def __init__(self, reader: BufferReader, table: TableRow, part: BufferPart | None, partition: int) -> None:
         self._reader, self._table, self._part, self._partition = reader, table, part, partition
-        self._schema = arrow_schema(table.spec.columns, coordinates=True)
+        self._schema = arrow_schema(table.spec.stored, coordinates=True)
         self._pending: list[Rows] = []
         self._loaded_to = part.low.get(partition, 0) if part else 0
 
@@ -340,10 +341,11 @@ class BufferSide:
             segments=part.segments,
             ranges={self._partition: (low, high)},
             schema=self._schema,
+            stores_op=bool(self._table.spec.key),
         )
         return [Rows.from_arrow(table) for table in self._reader.batches(query, BufferStats())]
 
 
 def lake_schema(table: TableRow) -> pa.Schema:
     """User columns and coordinates, all nullable: what a damaged file holds must be readable too."""
-    return pa.schema([f.with_nullable(True) for f in arrow_schema(table.spec.columns, coordinates=True)])
+    return pa.schema([f.with_nullable(True) for f in arrow_schema(table.spec.stored, coordinates=True)])

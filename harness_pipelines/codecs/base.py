@@ -23,6 +23,7 @@ class Reason(StrEnum):
     MISSING_FIELD = "missing_field"
     UNKNOWN_FIELD = "unknown_field"
     TOO_LARGE = "too_large"
+    MISSING_KEY = "missing_key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class Refused:
 class Decoded:
     """Rows of the accepted records and the refused ones; together they are all of the input."""
 
-    rows: pa.Table  #: the user's columns in spec order, one row per accepted record
+    rows: pa.Table  #: the columns in spec order, one row per accepted record
     accepted: NDArray[np.int64]  #: shape (rows,), ascending positions in the input
     refused: list[Refused]
 

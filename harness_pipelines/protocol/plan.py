@@ -11,7 +11,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.versions import ViewName
 
-PLAN_FORMAT = 1
+PLAN_FORMAT = 2  #: since it has `key`
 
 
 class UnknownPlanFormat(HarnessError):
@@ -74,6 +74,7 @@ class ReadPlan:
     tail: TailPart | None
     lease_id: str
     lease_until: datetime
+    key: tuple[str, ...] = ()  #: of a keyed table: the newest row per value of these columns stands for all
     format: int = PLAN_FORMAT
 
     def to_json(self) -> dict[str, Any]:
@@ -85,6 +86,7 @@ class ReadPlan:
             "version": self.version,
             "schema_version": self.schema_version,
             "fields": [dict(field) for field in self.fields],
+            "key": list(self.key),
             "bounds": {str(p): self.bounds[p].to_json() for p in sorted(self.bounds)},
             "lake": [{"view": s.view, "metadata": s.metadata, **_ranges(s.low, s.high)} for s in self.lake],
             "buffer": self.buffer
@@ -109,6 +111,7 @@ class ReadPlan:
             version=value["version"],
             schema_version=value["schema_version"],
             fields=tuple(value["fields"]),
+            key=tuple(value["key"]),
             bounds={int(p): Bounds(**b) for p, b in value["bounds"].items()},
             lake=tuple(LakePart(view=s["view"], metadata=s["metadata"], **_vectors(s)) for s in value["lake"]),
             buffer=buffer

@@ -30,6 +30,7 @@ def make_plan(
         version=state.version.version,
         schema_version=state.version.schema_version,
         fields=table.fields,
+        key=table.spec.key,
         bounds=state.bounds,
         lake=tuple(_lake(state)),
         buffer=None if table.spec.buffer == "none" else _buffer(state),

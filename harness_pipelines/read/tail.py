@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.plan import TailPart
 from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines.stages.ingest import codec_for, decode_batch
+from harness_pipelines.stages.ingest import decode_batch
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import below
 
@@ -30,7 +31,7 @@ def read_tail(stores: Stores, table: TableRow, part: TailPart) -> pa.Table:
 
     Records that do not fit are left out: ingest will set them aside. Raises: TailSilent and what the log raises.
     """
-    codec, left = codec_for(table.spec), dict(part.high)
+    codec, left = RecordCodec(table.spec), dict(part.high)
     pieces: list[pa.Table] = []
     heard = time.monotonic()
     with stores.log.reader(part.topic, part.low, identity=table.identity) as reader:
@@ -47,11 +48,12 @@ def read_tail(stores: Stores, table: TableRow, part: TailPart) -> pa.Table:
                     )
                     if batch.high >= part.high[batch.partition]:
                         del left[batch.partition]
-    schema = arrow_schema(table.spec.columns, coordinates=True)
+    schema = arrow_schema(table.spec.stored, coordinates=True)
     return pa.concat_tables([schema.empty_table(), *(piece.select(schema.names).cast(schema) for piece in pieces)])
 
 
 def _rows(table: TableRow, rows: pa.Table) -> pa.Table:
     length = rows.num_rows
-    rows = rows.append_column("_op", pa.repeat(pa.scalar("put"), length))
+    if "_op" not in rows.column_names:
+        rows = rows.append_column("_op", pa.repeat(pa.scalar("put"), length))
     return rows.append_column("_schema_version", pa.repeat(pa.scalar(table.schema_version, pa.int32()), length))

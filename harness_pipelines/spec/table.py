@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, KeyFormat, key_trouble
 from harness_pipelines.spec.types import (
     FORMS,
     DecimalType,
@@ -52,9 +53,6 @@ LAYOUT_COLUMNS_DEFAULT = 3
 LAYOUT_TYPES = ("boolean", "int", "long", "float", "double", "decimal", "date", "timestamp", "timestamptz", "time",
                 "string", "uuid")  # fmt: skip
 LATER = {
-    "key": "keyed tables do not work yet",
-    "key_format": "record keys are not decoded yet",
-    "delete": "keyed tables do not work yet",
     "contract": "contracts do not work yet",
     "evolution": "schema evolution does not work yet",
 }
@@ -388,6 +386,28 @@ class TableSpec(BaseModel):
     columns: Annotated[
         Columns, Field(description="Names to types; the long form is {type: ..., required: true, from: iso8601}.")
     ]
+    key: Annotated[
+        tuple[str, ...],
+        Field(
+            max_length=KEY_COLUMNS_MAX,
+            description="Columns whose values name a row: the record with the highest offset stands for all of a key. "
+            "Without: every record is a row.",
+        ),
+    ] = ()
+    key_format: Annotated[
+        KeyFormat,
+        Field(
+            description="Form of the record keys, which tombstones are told by. json: an object with the key's "
+            "columns, or the value of the only one; text: the value of the only one, without quotes.",
+        ),
+    ] = "json"
+    delete: Annotated[
+        Delete,
+        Field(
+            description="`key`: which records delete besides those without a value (tombstones): {field: op, values: "
+            "[d]}."
+        ),
+    ] = "tombstone"
     views: Annotated[
         Literal["stream", "both"],
         Field(description="Iceberg tables that are kept: in offset order, or in offset order and in value order."),
@@ -439,6 +459,30 @@ class TableSpec(BaseModel):
         return value
 
     @model_validator(mode="after")
+    def _keys(self) -> TableSpec:
+        for word, why in (("key", key_trouble(self.key, {c.name: c.type for c in self.columns})),
+                          ("key_format", self._key_format_trouble()), ("delete", self._delete_trouble()),
+                          ("views", self._keyed_views_trouble())):  # fmt: skip
+            if why:
+                raise ValidationError.from_exception_data("table", [_detail((word,), why, getattr(self, word))])
+        return self
+
+    def _key_format_trouble(self) -> str | None:
+        if self.key_format == "text" and len(self.key) > 1:
+            return f"text holds one value, and the key has {len(self.key)} columns; write the keys as json"
+        return None
+
+    def _delete_trouble(self) -> str | None:
+        if not self.key and self.delete != "tombstone":
+            return "a record can delete only where the table has a `key`"
+        return None
+
+    def _keyed_views_trouble(self) -> str | None:
+        if self.key and self.views == "both":
+            return "a keyed table has no batch view yet; write `views: stream`"
+        return None
+
+    @model_validator(mode="after")
     def _layout_columns(self) -> TableSpec:
         for word, why in (("columns", self._layout_trouble()), ("queries", self._queries_trouble())):
             if why:
@@ -483,6 +527,19 @@ class TableSpec(BaseModel):
             (c for c in self.columns if str(c.type) in preferred), key=lambda c: preferred.index(str(c.type))
         )
         return tuple(c.name for c in found[:LAYOUT_COLUMNS_DEFAULT]) or ("_kafka_timestamp",)
+
+    @property
+    def stored(self) -> tuple[Column, ...]:
+        """The columns as tiers hold them: in a delete all but those of the key are NULL."""
+        if not self.key:
+            return self.columns
+        return tuple(c if c.name in self.key else replace(c, required=False) for c in self.columns)
+
+    @property
+    def key_columns(self) -> tuple[Column, ...]:
+        """The columns of the key, in its order."""
+        named = {c.name: c for c in self.columns}
+        return tuple(named[name] for name in self.key)
 
     @property
     def namespace(self) -> str:

@@ -16,12 +16,10 @@ import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.audit.digest import lake_digests, total_digest
-from harness_pipelines.codecs.base import Codec
-from harness_pipelines.codecs.json import JsonCodec
+from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.segments import SegmentClosed
-from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.buffer import DecodedRange, Segments, SegmentWriter, with_coordinates
 from harness_pipelines.stores.ports import RefusedRecord, Segment, TableRow
 from harness_pipelines.stores.ports_log import (
@@ -53,17 +51,12 @@ class IngestProgress:
     commits: int = 0
 
 
-def codec_for(spec: TableSpec) -> Codec:
-    """The codec of a table's values."""
-    return JsonCodec(spec.columns, unknown_fields=spec.unknown_fields)
-
-
-def decode_batch(table: TableRow, codec: Codec, batch: PartitionBatch) -> DecodedRange:
+def decode_batch(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> DecodedRange:
     """Decode one batch into rows with coordinates and refused records.
 
     Raises: RecordRefused when the spec says ``on_error: stop`` and a record does not fit.
     """
-    decoded = codec.decode(batch.values)
+    decoded = codec.decode(batch.values, batch.keys)
     refused = [
         RefusedRecord(
             partition=batch.partition,
@@ -114,7 +107,7 @@ def ingest_unit(
     table: TableRow,
     batches: Sequence[PartitionBatch],
     *,
-    codec: Codec,
+    codec: RecordCodec,
     writer: SegmentWriter,
     segment: OpenSegment,
     identity: Callable[[], TopicIdentity],
@@ -184,7 +177,7 @@ class IngestLoop:
         self._segments = segments
         self._open = OpenSegment(segments, table)
         self._writer = SegmentWriter(dsn, table, claim, run_id=run_id)
-        self._codec = codec_for(table.spec)
+        self._codec = RecordCodec(table.spec)
         self._reader: LogReader | None = None
         self._not_before = 0.0  # the monotonic clock
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages.ingest import BATCH_RECORDS_MAX, OpenSegment, check_source, codec_for, ingest_unit
+from harness_pipelines.stages.ingest import BATCH_RECORDS_MAX, OpenSegment, check_source, ingest_unit
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import Log, PartitionBatch, below
 
@@ -97,7 +98,7 @@ def _take(stores: Stores, table: TableRow, claim: Claim, wanted: OffsetRange) ->
     from harness_pipelines.stores.buffer import SegmentWriter
 
     writer = SegmentWriter(stores.dsn, table, lambda: claim, run_id=None)
-    segment, codec = OpenSegment(stores.segments, table), codec_for(table.spec)
+    segment, codec = OpenSegment(stores.segments, table), RecordCodec(table.spec)
     reached, rows = wanted.low, 0
     try:
         for batch in read_range(stores.log, table, wanted):

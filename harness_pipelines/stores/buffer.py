@@ -36,7 +36,7 @@ from harness_pipelines.stores.postgres import (
     session_dsn,
     sql,
 )
-from harness_pipelines.stores.segment_types import segment_ddl, segment_index, to_copy
+from harness_pipelines.stores.segment_types import OPERATION, segment_ddl, segment_index, to_copy
 
 SCHEMA = "harness_buffer"
 NO_MOVE = -1  #: the number of no move
@@ -253,7 +253,7 @@ class Segments:
                 return found
             seq = max((s.seq for s in known), default=0) + 1
             name = f"seg_{table.table_id}_{seq}"
-            connection.execute(segment_ddl(SCHEMA, name, table.spec.columns))
+            connection.execute(segment_ddl(SCHEMA, name, table.spec.columns, stores_op=bool(table.spec.key)))
             values = {"segment": name, "table_id": table.table_id, "seq": seq, "schema_version": table.schema_version}
             row = connection.execute(sql("buffer/insert_segment"), values).fetchone()
             assert row is not None
@@ -268,7 +268,7 @@ class Segments:
 def with_coordinates(
     rows_: pa.Table, *, partition: int, offsets: pa.Array, timestamps_ms: pa.Array, columns: Sequence[Column]
 ) -> pa.Table:
-    """Put the stored coordinate columns in front of decoded user columns.
+    """Put the stored coordinate columns in front of decoded user columns; of a keyed table `_op` stands between them.
 
     *offsets* and *timestamps_ms* are int64 of the same length; a timestamp of -1 means that the log has none.
     """
@@ -279,7 +279,8 @@ def with_coordinates(
         "_kafka_offset": offsets,
         "_kafka_timestamp": stamps.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
     }
-    return pa.table({**coordinates, **{c.name: rows_.column(c.name) for c in columns}})
+    operation = {OPERATION: rows_.column(OPERATION)} if OPERATION in rows_.column_names else {}
+    return pa.table({**coordinates, **operation, **{c.name: rows_.column(c.name) for c in columns}})
 
 
 def _one(cursor: Any, name: str, *parameters: Any) -> dict[str, Any] | None:

@@ -54,6 +54,7 @@ class BufferQuery:
     schema: pa.Schema  #: columns of the result in order, coordinates among them
     where: Predicate = TRUE
     limit: int | None = None
+    stores_op: bool = False  #: of a keyed table
 
 
 class BufferReader:
@@ -168,7 +169,7 @@ def statement(query: BufferQuery) -> str:
         condition = sql.SQL("{} AND {}").format(condition, pushed)
     branches = [
         sql.SQL("SELECT {} FROM {} WHERE {}").format(
-            adbc_select(query.schema.names, schema_version=segment.schema_version),
+            adbc_select(query.schema.names, schema_version=segment.schema_version, stores_op=query.stores_op),
             sql.Identifier(BUFFER_SCHEMA, segment.name),
             condition,
         )

@@ -52,9 +52,10 @@ def stored_name(name: str) -> str:
     return f"_c_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
-def segment_ddl(schema: str, name: str, columns: Sequence[Named]) -> sql.Composed:
+def segment_ddl(schema: str, name: str, columns: Sequence[Named], *, stores_op: bool = False) -> sql.Composed:
     """CREATE TABLE of a segment, without its index (see `segment_index`).
 
+    *stores_op*: the rows of a keyed table say whether they are puts or deletes; all others are puts.
     No vacuum: nothing in a segment is updated or deleted, it is dropped whole.
     """
     user = [
@@ -63,8 +64,13 @@ def segment_ddl(schema: str, name: str, columns: Sequence[Named]) -> sql.Compose
     ]
     return sql.SQL(
         "CREATE TABLE {table} (_kafka_partition integer NOT NULL, _kafka_offset bigint NOT NULL, "
-        "_kafka_timestamp timestamptz, {user}) WITH (autovacuum_enabled = false, toast.autovacuum_enabled = false)"
-    ).format(table=sql.Identifier(schema, name), user=sql.SQL(", ").join(user))
+        "_kafka_timestamp timestamptz, {operation}{user}) "
+        "WITH (autovacuum_enabled = false, toast.autovacuum_enabled = false)"
+    ).format(
+        table=sql.Identifier(schema, name),
+        operation=sql.SQL("_op text NOT NULL, " if stores_op else ""),
+        user=sql.SQL(", ").join(user),
+    )
 
 
 def segment_index(schema: str, name: str) -> sql.Composed:
@@ -170,13 +176,13 @@ def _logical(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
-def adbc_select(names: Sequence[str], *, schema_version: int) -> sql.Composed:
+def adbc_select(names: Sequence[str], *, schema_version: int, stores_op: bool = False) -> sql.Composed:
     """The select list that reads the columns *names* (coordinates too) from a segment for `from_copy`."""
-    return sql.SQL(", ").join([_selected(name, schema_version=schema_version) for name in names])
+    return sql.SQL(", ").join([_selected(name, schema_version=schema_version, stores_op=stores_op) for name in names])
 
 
-def _selected(name: str, *, schema_version: int) -> sql.Composed:
-    if name == OPERATION:
+def _selected(name: str, *, schema_version: int, stores_op: bool) -> sql.Composed:
+    if name == OPERATION and not stores_op:
         return sql.SQL("'put'::text AS {}").format(sql.Identifier(name))
     if name == SCHEMA_VERSION:
         return sql.SQL("{}::integer AS {}").format(sql.Literal(schema_version), sql.Identifier(name))
@@ -184,7 +190,11 @@ def _selected(name: str, *, schema_version: int) -> sql.Composed:
 
 
 def jdbc_select(
-    columns: Sequence[Named], segments: Sequence[SegmentRef], *, condition: sql.Composable | None = None
+    columns: Sequence[Named],
+    segments: Sequence[SegmentRef],
+    *,
+    condition: sql.Composable | None = None,
+    stores_op: bool = False,
 ) -> str:
     """A relation for Spark's JDBC source (``dbtable``): the raw rows of *segments* with all five coordinates.
 
@@ -194,7 +204,7 @@ def jdbc_select(
     where = sql.SQL(" WHERE {}").format(condition) if condition else sql.SQL("")
     branches = [
         sql.SQL("SELECT {} FROM {}{}").format(
-            adbc_select(names, schema_version=segment.schema_version),
+            adbc_select(names, schema_version=segment.schema_version, stores_op=stores_op),
             sql.Identifier(BUFFER_SCHEMA, segment.name),
             where,
         )

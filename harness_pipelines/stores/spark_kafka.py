@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from harness_pipelines.codecs.json import JsonCodec
+from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.plan import TailPart
@@ -105,7 +105,7 @@ def decoded_rows(records: DataFrame, table: TableRow) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = spark_schema(table.spec)
-    narrow = records.select("partition", "offset", "timestamp", "value")
+    narrow = records.select("partition", "offset", "timestamp", "key", "value")
     return narrow.mapInArrow(
         _row_decoder(dump_spec(table.spec), table.schema_version), from_arrow_schema(schema)
     ).withColumn("_refused", f.col("_op").isNull())
@@ -139,7 +139,7 @@ def refused_records(records: DataFrame, table: TableRow) -> list[RefusedRecord]:
 
 def spark_schema(spec: TableSpec) -> pa.Schema:
     """Arrow schema of a view's rows as Spark has them: uuid as text, time as microseconds, everything nullable."""
-    fields = arrow_schema(spec.columns, coordinates=True)
+    fields = arrow_schema(spec.stored, coordinates=True)
     return pa.schema([pa.field(field.name, _spark_type(field.type)) for field in fields])
 
 
@@ -160,7 +160,7 @@ def _spark_type(kind: pa.DataType) -> pa.DataType:
 def _row_decoder(spec: dict[str, Any], schema_version: int) -> Callable[[Batches], Batches]:
     def decode(batches: Batches) -> Batches:
         table = TableSpec.model_validate(spec)
-        codec = JsonCodec(table.columns, unknown_fields=table.unknown_fields)
+        codec = RecordCodec(table)
         schema = spark_schema(table)
         for batch in batches:
             yield from _decode_rows(batch, codec, schema, schema_version)
@@ -168,14 +168,14 @@ def _row_decoder(spec: dict[str, Any], schema_version: int) -> Callable[[Batches
     return decode
 
 
-def _decode_rows(batch: pa.RecordBatch, codec: JsonCodec, schema: pa.Schema, schema_version: int) -> Batches:
-    decoded = codec.decode(batch.column("value").to_pylist())
+def _decode_rows(batch: pa.RecordBatch, codec: RecordCodec, schema: pa.Schema, schema_version: int) -> Batches:
+    decoded = codec.decode(batch.column("value").to_pylist(), batch.column("key").to_pylist())
     accepted = pa.array(decoded.accepted)
     columns = {name: _for_spark(decoded.rows.column(name).combine_chunks()) for name in decoded.rows.column_names}
     columns["_kafka_partition"] = batch.column("partition").take(accepted)
     columns["_kafka_offset"] = batch.column("offset").take(accepted)
     columns["_kafka_timestamp"] = batch.column("timestamp").take(accepted).cast(pa.timestamp("us", "UTC"))
-    columns["_op"] = pa.repeat(pa.scalar("put"), len(accepted))
+    columns.setdefault("_op", pa.repeat(pa.scalar("put"), len(accepted)))
     columns["_schema_version"] = pa.repeat(pa.scalar(schema_version, pa.int32()), len(accepted))
     yield from pa.table([columns[name] for name in schema.names], schema=schema).combine_chunks().to_batches()
     if decoded.refused:  # counted, so that records = rows + refused can be checked
@@ -207,9 +207,9 @@ def _for_spark(array: pa.Array) -> pa.Array:
 def _refusal_decoder(spec: dict[str, Any]) -> Callable[[Batches], Batches]:
     def decode(batches: Batches) -> Batches:
         table = TableSpec.model_validate(spec)
-        codec = JsonCodec(table.columns, unknown_fields=table.unknown_fields)
+        codec = RecordCodec(table)
         for batch in batches:
-            refused = codec.decode(batch.column("value").to_pylist()).refused
+            refused = codec.decode(batch.column("value").to_pylist(), batch.column("key").to_pylist()).refused
             where = pa.array([r.index for r in refused], pa.int64())
             columns = [
                 batch.column("partition").take(where),

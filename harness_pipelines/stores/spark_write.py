@@ -135,7 +135,7 @@ def read_segments(
     """The rows of *ranges* in *segments*, with all coordinates, in the column order of the view."""
     from harness_pipelines.stores.segment_types import jdbc_select, spark_columns
 
-    source = jdbc_select(table.spec.columns, segments)
+    source = jdbc_select(table.spec.columns, segments, stores_op=bool(table.spec.key))
     predicates = [
         f"_kafka_partition = {r.partition} AND _kafka_offset >= {r.low} AND _kafka_offset < {r.high}" for r in ranges
     ]

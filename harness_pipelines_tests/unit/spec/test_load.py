@@ -68,7 +68,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         (
             HEAD + "topics: x",
             "t.yaml:4: topics: unknown word `topics` (did you mean `topic`?); allowed: table, topic, start, format, "
-            "columns, views, layout, buffer, shards, tier, on_error, unknown_fields, retention, freshness, mode",
+            "columns, key, key_format, delete, views, layout, buffer, shards, tier, on_error, unknown_fields, retention, freshness, mode",
         ),
         (
             HEAD + "tier:\n  max_age: 1s\n  max_row: 5",
@@ -201,8 +201,6 @@ def test_each_mistake_is_named_with_its_line(text, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("key: [order_id]", "`key` is reserved: keyed tables do not work yet; remove it"),
-        ("key_format: json", "`key_format` is reserved: record keys are not decoded yet; remove it"),
         (
             "views: batch",
             "`views: batch` is reserved: a batch view without a stream view does not work yet; write `views: both` or "
@@ -212,7 +210,6 @@ def test_each_mistake_is_named_with_its_line(text, message):
             "format: protobuf",
             "`format: protobuf` is reserved: only JSON values are decoded yet; write `format: json` or remove it",
         ),
-        ("delete: tombstone", "`delete` is reserved: keyed tables do not work yet; remove it"),
         ("contract: x", "`contract` is reserved: contracts do not work yet; remove it"),
         ("evolution: auto", "`evolution` is reserved: schema evolution does not work yet; remove it"),
         ("shards: 3", "`shards: 3` is reserved: a table has one shard yet; write `shards: 1` or remove it"),
@@ -227,12 +224,12 @@ def test_a_word_that_does_not_work_yet_is_refused_with_its_line(line, message):
 
 def test_all_mistakes_are_named_at_once_in_the_order_of_their_lines():
     with pytest.raises(SpecError) as caught:
-        load_spec_text("mode: x\ntable: y\nkey: [a]\ncolumns:\n  a: z\n  _op: int\n", source="t.yaml")
+        load_spec_text("mode: x\ntable: y\ncontract: x\ncolumns:\n  a: z\n  _op: int\n", source="t.yaml")
 
     assert [(p.line, p.field) for p in caught.value.problems] == [
         (1, "mode"),
         (2, "table"),
-        (3, "key"),
+        (3, "contract"),
         (5, "columns.a.type"),
         (6, "columns._op"),
     ]

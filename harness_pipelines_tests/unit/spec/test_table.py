@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -200,9 +201,6 @@ def test_a_topic_has_a_name_that_kafka_allows(topic):
 @pytest.mark.parametrize(
     ("word", "value", "message"),
     [
-        ("key", ["order_id"], "`key` is reserved: keyed tables do not work yet; remove it"),
-        ("key_format", "json", "`key_format` is reserved: record keys are not decoded yet; remove it"),
-        ("delete", "null", "`delete` is reserved: keyed tables do not work yet; remove it"),
         ("contract", {}, "`contract` is reserved: contracts do not work yet; remove it"),
         ("evolution", "auto", "`evolution` is reserved: schema evolution does not work yet; remove it"),
         ("views", "batch", "`views: batch` is reserved: a batch view without a stream view does not work yet"),
@@ -256,3 +254,31 @@ def test_an_editor_gets_a_schema_that_describes_every_word():
     assert all(words["description"] for part in schema["$defs"].values() for words in part["properties"].values())
     assert "decimal(p,s)" in json.dumps(schema["properties"]["columns"])
     assert schema["properties"]["mode"]["enum"] == ["runs", "external_worker", "manual"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"key": ["nope"]}, "'nope' is no column; columns: "),
+        ({"key": ["price"]}, "column 'price' of type double is no key; types that are: boolean, int"),
+        ({"key": ["id", "id"]}, "'id' is named twice"),
+        ({"key": ["id"], "views": "both"}, "a keyed table has no batch view yet; write `views: stream`"),
+        ({"key": ["id", "day"], "key_format": "text"}, "text holds one value, and the key has 2 columns"),
+        ({"delete": {"field": "op", "values": ["d"]}}, "a record can delete only where the table has a `key`"),
+        ({"key": ["id"], "delete": "null"}, "'null' is no rule of deletion; allowed: tombstone, {field: op"),
+        ({"key": ["id"], "delete": {"field": "op", "values": []}}, "at least 1 item"),
+    ],
+)
+def test_what_a_key_cannot_be(words, message):
+    columns = {"id": {"type": "long", "required": True}, "day": "date", "price": "double"}
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        spec(**{"columns": columns, "views": "stream", **words})
+
+
+def test_the_columns_of_a_keyed_table_are_stored_so_that_a_delete_fits():
+    columns = {"id": {"type": "long", "required": True}, "total": {"type": "int", "required": True}}
+    orders = spec(columns=columns, key=["id"], views="stream", delete={"field": "op", "values": ["d", 1, True]})
+    assert [(c.name, c.required) for c in orders.stored] == [("id", True), ("total", False)]
+    assert [c.required for c in orders.columns] == [True, True]
+    assert TableSpec.model_validate(json.loads(json.dumps(dump_spec(orders)))) == orders
+    assert spec(columns=columns).stored == spec(columns=columns).columns

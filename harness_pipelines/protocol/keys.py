@@ -1,0 +1,26 @@
+"""Keyed tables: what makes the offset the clock of a key's versions."""
+
+from __future__ import annotations
+
+from harness_pipelines.errors import HarnessError
+
+PUT, DELETE = "put", "delete"
+
+
+class KeyInTwoPartitions(HarnessError):
+    """A key has versions in two partitions, so their offsets do not tell which is the newest."""
+
+
+class PartitionsGrown(HarnessError):
+    """The topic of a keyed table has more partitions than when the table was made: keys may have moved."""
+
+
+def key_in_two_partitions(
+    table: str, key: str, *, first: tuple[int, int], second: tuple[int, int]
+) -> KeyInTwoPartitions:
+    """*first* and *second* are coordinates (partition, offset) of two versions of *key*, as text for people."""
+    return KeyInTwoPartitions(
+        f"{table}: key {key} is in partition {first[0]} (offset {first[1]}) and in partition {second[0]} (offset "
+        f"{second[1]}), so nothing tells which is newer; nothing is returned. Produce with the key as the record's key "
+        "to a topic of a fixed number of partitions, and apply the table anew over it"
+    )

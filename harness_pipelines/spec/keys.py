@@ -1,0 +1,54 @@
+"""What a spec says about keys: which columns, and which records delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from harness_pipelines.spec.types import DecimalType
+
+if TYPE_CHECKING:
+    from harness_pipelines.spec.types import Type
+
+KEY_COLUMNS_MAX = 16
+#: Floats are no keys: NaN is unequal to itself and -0.0 equals 0.0, each engine by rules of its own.
+KEY_TYPES = ("boolean", "int", "long", "decimal", "date", "time", "timestamp", "timestamptz", "string", "uuid",
+             "binary")  # fmt: skip
+KeyFormat = Literal["json", "text"]
+
+
+class DeleteRule(BaseModel):
+    """Records that have one of ``values`` in the field ``field`` of their value delete their key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    field: Annotated[str, Field(min_length=1, description="A field of the record's value, a column or not.")]
+    values: Annotated[
+        tuple[Annotated[str | int | bool, Field(union_mode="smart")], ...],
+        Field(min_length=1, description="A record with one of these there is a delete."),
+    ]
+
+
+def _delete(value: Any) -> Any:
+    if value == "tombstone" or isinstance(value, DeleteRule):
+        return value
+    if isinstance(value, dict):
+        return DeleteRule.model_validate(value)
+    raise ValueError(f"{value!r} is no rule of deletion; allowed: tombstone, {{field: op, values: [d]}}")
+
+
+Delete = Annotated[Literal["tombstone"] | DeleteRule, BeforeValidator(_delete)]
+
+
+def key_trouble(key: tuple[str, ...], types: Mapping[str, Type]) -> str | None:
+    """What is wrong with *key* in a table whose columns have *types*."""
+    if len(set(key)) != len(key):
+        return f"{max(key, key=key.count)!r} is named twice"
+    for name in key:
+        if name not in types:
+            return f"{name!r} is no column; columns: {', '.join(types)}"
+        if not isinstance(types[name], DecimalType) and str(types[name]) not in KEY_TYPES:
+            return f"column {name!r} of type {types[name]} is no key; types that are: {', '.join(KEY_TYPES)}"
+    return None

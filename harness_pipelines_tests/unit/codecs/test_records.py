@@ -1,0 +1,116 @@
+"""Puts and deletes of keyed tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness_pipelines.codecs.base import Decoded, Reason
+from harness_pipelines.codecs.records import RecordCodec
+from harness_pipelines.spec.table import TableSpec
+
+COLUMNS = {"id": {"type": "long", "required": True}, "total": {"type": "int", "required": True}, "note": "string"}
+
+
+def spec(**words: Any) -> TableSpec:
+    return TableSpec.model_validate({
+        "table": "shop.orders", "columns": COLUMNS, "key": ["id"], "views": "stream", **words
+    })  # fmt: skip
+
+
+def decode(records: list[tuple[bytes | None, bytes | None]], **words: Any) -> Decoded:
+    return RecordCodec(spec(**words)).decode([value for _, value in records], [key for key, _ in records])
+
+
+def test_a_record_without_a_value_deletes_what_its_key_names_and_the_rest_are_puts_in_order():
+    found = decode([(b"1", b'{"id": 1, "total": 5, "note": "a"}'), (b"1", None), (b'{"id": 2}', None),
+                    (b"3", b'{"id": 3, "total": 7}')])  # fmt: skip
+    assert found.rows.to_pylist() == [
+        {"_op": "put", "id": 1, "total": 5, "note": "a"},
+        {"_op": "delete", "id": 1, "total": None, "note": None},
+        {"_op": "delete", "id": 2, "total": None, "note": None},
+        {"_op": "put", "id": 3, "total": 7, "note": None},
+    ]
+    assert found.accepted.tolist() == [0, 1, 2, 3]
+
+
+def test_a_rule_deletes_by_a_field_of_the_value_which_need_not_be_a_column_nor_have_the_other_columns():
+    rule = {"field": "op", "values": ["d", 9]}
+    found = decode(
+        [(None, b'{"id": 1, "total": 5, "op": "c"}'), (None, b'{"id": 1, "op": "d"}'), (None, b'{"id": 2, "op": 9}'),
+         (None, b'{"id": 2, "total": 1, "op": true}'), (b"4", None)],
+        delete=rule,
+    )  # fmt: skip
+    assert [(row["_op"], row["id"]) for row in found.rows.to_pylist()] == [
+        ("put", 1), ("delete", 1), ("delete", 2), ("put", 2), ("delete", 4)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "reason", "detail"),
+    [
+        (None, Reason.MISSING_KEY, "neither a value nor a key"),
+        (b"", Reason.MISSING_KEY, "neither a value nor a key"),
+        (b'"x"', Reason.WRONG_TYPE, "the key of a record without a value: `id`: expected integer"),
+        (b'5, "id": 6', Reason.MALFORMED, "the key of a record without a value"),
+        (b"abc", Reason.MALFORMED, "the key of a record without a value"),
+        (b"null", Reason.MISSING_FIELD, "`id`: required, but null"),
+        (b'{"other": 1}', Reason.MISSING_FIELD, "`id`: required, but missing"),
+    ],
+)
+def test_a_tombstone_whose_key_does_not_tell_what_it_deletes_is_refused(key: bytes | None, reason: Reason, detail: str):
+    found = decode([(b"1", b'{"id": 1, "total": 5}'), (key, None), (b"7", None)])
+    assert [(one.index, one.reason) for one in found.refused] == [(1, reason)]
+    assert detail in found.refused[0].detail
+    assert found.accepted.tolist() == [0, 2]
+
+
+def test_what_is_required_of_a_put_is_not_of_a_delete():
+    assert decode([(b"1", b'{"id": 1}')]).refused[0].reason is Reason.MISSING_FIELD
+    assert decode([(b"1", None)]).refused == []
+
+
+@pytest.mark.parametrize(
+    ("type_", "key", "value"),
+    [("string", b'say "hi"', 'say "hi"'), ("long", b"42", 42), ("boolean", b"true", True),
+     ("uuid", b"00000000-0000-0000-0000-000000000001", bytes(15) + b"\x01")],
+)  # fmt: skip
+def test_a_key_may_be_plain_text(type_: str, key: bytes, value: object):
+    found = decode([(key, None)], columns={"id": type_}, key_format="text")
+    assert [row["id"] for row in found.rows.to_pylist()] == [value]
+
+
+def test_a_text_key_that_is_no_utf8_is_refused():
+    assert decode([(b"\xff", None)], columns={"id": "string"}, key_format="text").refused[0].reason is Reason.MALFORMED
+
+
+def test_a_key_of_two_columns_is_an_object():
+    words: dict[str, Any] = {"columns": {"a": "int", "b": "string", "c": "int"}, "key": ["b", "a"]}
+    found = decode([(b'{"a": 1, "b": "x"}', None), (b"1", None)], **words)
+    assert found.rows.to_pylist() == [{"_op": "delete", "a": 1, "b": "x", "c": None}]
+    assert [one.index for one in found.refused] == [1]
+
+
+RECORDS = st.tuples(
+    st.sampled_from([None, b"", b"1", b"2", b'{"id": 3}', b"x"]),
+    st.sampled_from([None, b"", b"{", b'{"id": 1, "total": 2}', b'{"id": 2, "op": "d"}', b'{"id": 2}', b"[]"]),
+)
+
+
+@given(records=st.lists(RECORDS, max_size=12))
+def test_a_verdict_never_depends_on_the_records_beside_it(records: list[tuple[bytes | None, bytes | None]]):
+    codec = RecordCodec(spec(delete={"field": "op", "values": ["d"]}))
+    together = codec.decode([value for _, value in records], [key for key, _ in records])
+    rows = dict(zip(together.accepted.tolist(), together.rows.to_pylist(), strict=True))
+    refused = {one.index: (one.reason, one.detail) for one in together.refused}
+    assert sorted([*rows, *refused]) == list(range(len(records)))
+    assert together.accepted.tolist() == sorted(together.accepted.tolist())
+    for i, (key, value) in enumerate(records):
+        alone = codec.decode([value], [key])
+        if alone.refused:
+            assert refused[i] == (alone.refused[0].reason, alone.refused[0].detail)
+        else:
+            assert rows[i] == alone.rows.to_pylist()[0]
