@@ -342,6 +342,7 @@ _FORKS.set_forkserver_preload(
         "harness_pipelines.stages.worker",
         "harness_pipelines.stores.open",
         "harness_pipelines_tests.rig",
+        "pyspark.sql.connect.session",
     ]
 )
 

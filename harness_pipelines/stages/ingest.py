@@ -20,6 +20,7 @@ from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.segments import SegmentClosed
+from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.buffer import DecodedRange, Segments, SegmentWriter, with_coordinates
 from harness_pipelines.stores.ports import RefusedRecord, Segment, TableRow
 from harness_pipelines.stores.ports_log import (
@@ -34,6 +35,7 @@ from harness_pipelines.stores.ports_log import (
 log = structlog.get_logger(__name__)
 BATCH_RECORDS_MAX = 65_536  #: a unit stays far below the 10 s that a commit may take
 POLL_S = 0.5
+LAST_POLL_S = 0.05  #: of a worker that ends when there is nothing left
 UNIT_EVERY_S = 0.1  #: of a thread that keeps up: each costs a transaction and a question to Kafka, however small
 CAUGHT_UP_RECORDS = BATCH_RECORDS_MAX // 4  #: a poll that returns no more than this was not held up by a backlog
 
@@ -168,17 +170,19 @@ class IngestLoop:
         *,
         segments: Segments,
         claim: Callable[[], Claim],
-        dsn: str,
+        sessions: AdbcSessions,
         run_id: str | None = None,
+        poll_s: float = POLL_S,
     ) -> None:
         self.table = table
         self.progress = IngestProgress()
         self._log = stream
         self._segments = segments
         self._open = OpenSegment(segments, table)
-        self._writer = SegmentWriter(dsn, table, claim, run_id=run_id)
+        self._writer = SegmentWriter(sessions, table, claim, run_id=run_id)
         self._codec = RecordCodec(table.spec)
         self._reader: LogReader | None = None
+        self._poll_s = poll_s
         self._not_before = 0.0  # the monotonic clock
 
     def start(self, partitions: Iterable[int]) -> None:
@@ -200,7 +204,7 @@ class IngestLoop:
         """
         assert self._reader is not None, "start() comes first"
         time.sleep(max(0.0, self._not_before - time.monotonic()))
-        batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, POLL_S) if b.high > b.low]
+        batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, self._poll_s) if b.high > b.low]
         if not batches:
             return 0
         keeps_up = sum(len(b) for b in batches) <= CAUGHT_UP_RECORDS

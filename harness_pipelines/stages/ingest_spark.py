@@ -97,7 +97,7 @@ def _take(stores: Stores, table: TableRow, claim: Claim, wanted: OffsetRange) ->
     """Ingest one range; an attempt that finds the bound moved stops, because somebody else did the work."""
     from harness_pipelines.stores.buffer import SegmentWriter
 
-    writer = SegmentWriter(stores.dsn, table, lambda: claim, run_id=None)
+    writer = SegmentWriter(stores.writer_sessions, table, lambda: claim, run_id=None)
     segment, codec = OpenSegment(stores.segments, table), RecordCodec(table.spec)
     reached, rows = wanted.low, 0
     try:

@@ -41,6 +41,7 @@ JOIN_S = 0.5  #: how often a worker that is in a hurry interrupts what its threa
 PARTITIONS_EVERY_S = 5.0
 BACKOFF_S_MAX = 5.0
 SEGMENT_BYTES_MAX = 32 * 2**20
+_ON_SPARK = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
 SEGMENT_AGE_S_MAX = 600.0
 
 
@@ -98,7 +99,8 @@ class Worker:
 
         Raises: the first table's trouble, when it ends with a table that could not go on.
         """
-        import_pyspark()
+        if self.options.stages & _ON_SPARK or self.options.ingest_on == "spark":
+            import_pyspark()
         deadline = None if self.options.for_s is None else time.monotonic() + self.options.for_s
         for worker in self._tables:
             worker.start()
@@ -287,7 +289,8 @@ class _TableWorker:
             self.stores.log,
             segments=self.stores.segments,
             claim=keeper.current,
-            dsn=self.stores.dsn,
+            sessions=self.stores.writer_sessions,
+            poll_s=ingest.LAST_POLL_S if self.worker.options.until_idle else ingest.POLL_S,
             run_id=self.worker.options.run_id,
         )
         self._ingests.append(loop)

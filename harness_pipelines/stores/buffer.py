@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import adbc_driver_manager
-import adbc_driver_postgresql.dbapi as adbc
 import orjson
 import pyarrow as pa
 import pyarrow.compute
@@ -27,15 +26,9 @@ from harness_pipelines.protocol.segments import SchemaMoved, check_unit, check_w
 from harness_pipelines.spec.settings import redact
 from harness_pipelines.spec.table import Column
 from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.ports import IngestPosition, RefusedRecord, Segment, TableRow
-from harness_pipelines.stores.postgres import (
-    WORKER,
-    Database,
-    LedgerBusy,
-    PostgresUnreachable,
-    session_dsn,
-    sql,
-)
+from harness_pipelines.stores.postgres import Database, LedgerBusy, PostgresUnreachable, sql
 from harness_pipelines.stores.segment_types import OPERATION, segment_ddl, segment_index, to_copy
 
 SCHEMA = "harness_buffer"
@@ -59,8 +52,10 @@ class DecodedRange:
 class SegmentWriter:
     """One ingest connection. Not safe for use by two threads at once."""
 
-    def __init__(self, dsn: str, table: TableRow, claim: Callable[[], Claim], *, run_id: str | None) -> None:
-        self._dsn = session_dsn(dsn, role=WORKER)
+    def __init__(
+        self, sessions: AdbcSessions, table: TableRow, claim: Callable[[], Claim], *, run_id: str | None
+    ) -> None:
+        self._sessions = sessions
         self._table = table
         self._claim = claim
         self._run_id = run_id
@@ -179,7 +174,7 @@ class SegmentWriter:
 
     def _connected(self) -> Any:
         if self._connection is None:
-            self._connection = adbc.connect(self._dsn, autocommit=False)
+            self._connection = self._sessions.open(autocommit=False)
         return self._connection
 
     @contextmanager

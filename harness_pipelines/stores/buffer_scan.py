@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import adbc_driver_manager
-import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
@@ -18,7 +17,8 @@ from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.predicate import TRUE, Predicate, Ranges
 from harness_pipelines.spec.settings import redact
-from harness_pipelines.stores.postgres import READER, PostgresUnreachable, session_dsn
+from harness_pipelines.stores.adbc import AdbcSessions
+from harness_pipelines.stores.postgres import READER, PostgresUnreachable
 from harness_pipelines.stores.predicates import to_postgres
 from harness_pipelines.stores.segment_types import BUFFER_SCHEMA, adbc_select, from_copy
 
@@ -61,7 +61,7 @@ class BufferReader:
     """Reader connections to the buffer, kept open because one costs as much as thirty small reads. Thread-safe."""
 
     def __init__(self, dsn: str, *, role: str | None = READER, keep: int = CONNECTIONS_KEPT) -> None:
-        self._dsn = session_dsn(dsn, role=role)
+        self._sessions = AdbcSessions(dsn, role=role)
         self._keep = keep
         self._idle: list[Any] = []
         self._lock = threading.Lock()
@@ -93,6 +93,7 @@ class BufferReader:
             idle, self._idle = self._idle, []
         for connection in idle:
             self._discard(connection)
+        self._sessions.close()
 
     @contextmanager
     def _executed(self, query: BufferQuery) -> Iterator[Any]:
@@ -121,7 +122,7 @@ class BufferReader:
         while True:
             with self._lock:
                 kept = self._idle.pop() if self._idle else None
-            connection = kept or adbc.connect(self._dsn, autocommit=True)
+            connection = kept or self._sessions.open(autocommit=True)
             try:
                 cursor = connection.cursor()
                 cursor.execute(text)
@@ -154,7 +155,7 @@ class BufferReader:
             )
         if state == _CANCELED:
             return BufferBusy(f"{query.table}: Postgres stopped the read of {names}: {detail}; nothing is returned")
-        place = conninfo_to_dict(self._dsn)
+        place = conninfo_to_dict(self._sessions.dsn)
         return PostgresUnreachable(
             f"{query.table}: the buffer in Postgres at {place.get('host', 'the local socket')}:"
             f"{place.get('port', 5432)} cannot be read: {detail}; nothing is returned"

@@ -18,13 +18,14 @@ from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stores.leases import Leases
 from harness_pipelines.stores.ledger import PostgresLedger
 from harness_pipelines.stores.ports import RefusedRecord, TableRow
-from harness_pipelines.stores.postgres import READER, Database, session_dsn
+from harness_pipelines.stores.postgres import READER, WORKER, Database
 
 # Arrow, ADBC, PyIceberg and the Kafka client are imported by what uses them: a command that only asks the ledger
 # starts in a fraction of the time.
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from harness_pipelines.stores.adbc import AdbcSessions
     from harness_pipelines.stores.buffer import Segments
     from harness_pipelines.stores.buffer_scan import BufferReader
     from harness_pipelines.stores.catalog import StagingCatalog
@@ -76,7 +77,14 @@ class Stores:
     def buffer_reader(self) -> BufferReader:
         from harness_pipelines.stores.buffer_scan import BufferReader
 
-        return BufferReader(session_dsn(self.dsn, role=READER))
+        return BufferReader(self.dsn)
+
+    @cached_property
+    def writer_sessions(self) -> AdbcSessions:
+        """Those that ingest writes by."""
+        from harness_pipelines.stores.adbc import AdbcSessions
+
+        return AdbcSessions(self.dsn, role=WORKER)
 
     @cached_property
     def segments(self) -> Segments:
@@ -222,7 +230,7 @@ class Stores:
     def close(self) -> None:
         """Close what was opened."""
         opened: Mapping[str, object] = self.__dict__
-        for name in ("database", "readers", "catalog", "log", "buffer_reader", "spark_sessions"):
+        for name in ("database", "readers", "catalog", "log", "buffer_reader", "writer_sessions", "spark_sessions"):
             if name in opened:
                 getattr(self, name).close()
 

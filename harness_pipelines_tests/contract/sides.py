@@ -36,7 +36,7 @@ from harness_pipelines.stores.lake import BaseGone, Staged
 from harness_pipelines.stores.memory.lake import MemoryFile, MemoryStaged
 from harness_pipelines.stores.ports import Boundary, RefusedRecord, Segment, Swap, TableRow
 from harness_pipelines.stores.ports_buffer import BufferWriter
-from harness_pipelines.stores.postgres import READER, Connection, session_dsn
+from harness_pipelines.stores.postgres import Connection
 from harness_pipelines.stores.upkeep import Upkeep
 from harness_pipelines_tests.contract.stores_rig import Files, MemoryRig, RealRig, StoresRig, agrees, rows_at
 from harness_pipelines_tests.contract.truth import RETENTION, Rows, TrueLog
@@ -290,7 +290,7 @@ class RealSide(Side):
     def __init__(self, rig: RealRig) -> None:
         super().__init__(rig)
         self.upkeep = Upkeep(rig.database, rig.catalog)
-        self.buffer_reader = BufferReader(session_dsn(rig.dsn, role=READER))
+        self.buffer_reader = BufferReader(rig.dsn)
 
     def close(self) -> None:
         super().close()

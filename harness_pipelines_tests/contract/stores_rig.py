@@ -23,6 +23,7 @@ from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields
+from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.buffer import DecodedRange, Segments, SegmentWriter, with_coordinates
 from harness_pipelines.stores.catalog import StagingCatalog
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, Lake, offset_bounds
@@ -47,7 +48,7 @@ from harness_pipelines.stores.ports import (
 )
 from harness_pipelines.stores.ports_buffer import BufferSegments, BufferWriter, LakeViews, ReadLeases, Trimmer
 from harness_pipelines.stores.ports_log import TopicIdentity
-from harness_pipelines.stores.postgres import READER, Database
+from harness_pipelines.stores.postgres import READER, WORKER, Database
 from harness_pipelines.stores.upkeep import Upkeep
 
 CATALOG = "harness"
@@ -303,6 +304,7 @@ class RealRig(StoresRig):
     def __init__(self, dsn: str, folder: Path) -> None:
         super().__init__()
         self.dsn = dsn
+        self.sessions = AdbcSessions(dsn, role=WORKER)
         self.database, self.readers = Database(dsn), Database(dsn, role=READER)
         self.owner = Database(dsn, role=None, size=1)
         self.catalog = StagingCatalog(CATALOG, dsn=dsn, warehouse=folder.as_uri())
@@ -319,7 +321,7 @@ class RealRig(StoresRig):
             return list(cursor.fetchall()) if cursor.description else []
 
     def writer(self, table: TableRow, claim: Claim) -> BufferWriter:
-        return SegmentWriter(self.dsn, table, lambda: claim, run_id=None)
+        return SegmentWriter(self.sessions, table, lambda: claim, run_id=None)
 
     def pass_time(self, by: timedelta) -> None:
         # The clock is the database's, so all that it has written of these tables becomes older.
@@ -396,7 +398,7 @@ class RealRig(StoresRig):
         return len(metadata.snapshots), {name for name in metadata.refs if name != "main"}
 
     def close(self) -> None:
-        for one in (self.database, self.readers, self.owner, self.catalog):
+        for one in (self.database, self.readers, self.owner, self.sessions, self.catalog):
             one.close()
 
 

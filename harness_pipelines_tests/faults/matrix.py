@@ -40,7 +40,7 @@ LEASE_S = 2.0
 RECOVERY_S_MAX = 5.0  #: the goal beyond the lease
 #: What a stopped worker's open transaction may hold others up for, instead of the 30 s of real sessions.
 TIMEOUTS = {"idle_in_transaction_session_timeout": "2s", "lock_timeout": "1s"}
-DEADLINE_S = 90.0  #: for all tables of a batch together, on a busy machine
+DEADLINE_S = 180.0  #: for all tables of a batch together, on a busy machine
 TOGETHER = 9  #: cells whose workers die at the same time
 BY_THE_CLOCK_S = 2.0
 

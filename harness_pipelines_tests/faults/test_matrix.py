@@ -53,7 +53,7 @@ def drilled(ground: Ground, request: pytest.FixtureRequest) -> Drilled:
     return Drilled(ground, [cell for name, cell in CELLS.items() if name in wanted])
 
 
-@pytest.mark.timeout(400)  # the first cell of a batch waits for all of it
+@pytest.mark.timeout(600)  # the first cell of a batch waits for all of it
 @pytest.mark.parametrize("name", CELLS)
 def test_a_worker_that_dies_or_sleeps_at_any_point_is_followed_without_loss_double_or_a_human_act(
     drilled: Drilled, name: str
