@@ -19,6 +19,7 @@ from harness_pipelines.audit.digest import lake_digests, total_digest
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.protocol.keys import partitions_grown
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.buffer import DecodedRange, Segments, SegmentWriter, with_coordinates
@@ -129,8 +130,15 @@ def ingest_unit(
         return writer.commit(segment.renew(), decoded, confirm=confirm)
 
 
-def _same_topic(table: TableRow, found: TopicIdentity) -> None:
-    added_partitions(table.identity, found)
+def _same_topic(table: TableRow, found: TopicIdentity) -> tuple[int, ...]:
+    """The partitions that the topic has gained, once it is known to be the one that the table was made from.
+
+    Raises: TopicRecreated, ClusterChanged, PartitionsMissing, PartitionsGrown.
+    """
+    added = added_partitions(table.identity, found)
+    if added and table.spec.key:
+        raise partitions_grown(table.name, known=table.identity.partitions, added=added)
+    return added
 
 
 @dataclass(slots=True)
@@ -240,15 +248,15 @@ class IngestLoop:
 def check_source(table: TableRow, stream: Log, positions: Mapping[int, int]) -> None:
     """Is the log still the one that the table was made from, and does it hold all from *positions* on?
 
-    Raises: TopicMissing, TopicRecreated, ClusterChanged, PartitionsMissing, RecordsLost, LogTruncated.
+    Raises: TopicMissing, TopicRecreated, ClusterChanged, PartitionsMissing, PartitionsGrown, RecordsLost, LogTruncated.
     """
-    added_partitions(table.identity, stream.describe(table.spec.topic))
+    _same_topic(table, stream.describe(table.spec.topic))
     check_positions(table.spec.topic, positions, stream.watermarks(table.spec.topic, positions))
 
 
 def join_partitions(table: TableRow, stream: Log, *, known: Iterable[int]) -> dict[int, int]:
     """Starts of the partitions that only the topic has: from the log's beginning, so nothing is lost."""
     found = stream.describe(table.spec.topic)
-    added_partitions(table.identity, found)
+    _same_topic(table, found)
     fresh = sorted(set(found.partitions) - set(known))
     return stream.start_offsets(table.spec.topic, fresh, "earliest") if fresh else {}
