@@ -130,15 +130,8 @@ def ingest_unit(
         return writer.commit(segment.renew(), decoded, confirm=confirm)
 
 
-def _same_topic(table: TableRow, found: TopicIdentity) -> tuple[int, ...]:
-    """The partitions that the topic has gained, once it is known to be the one that the table was made from.
-
-    Raises: TopicRecreated, ClusterChanged, PartitionsMissing, PartitionsGrown.
-    """
-    added = added_partitions(table.identity, found)
-    if added and table.spec.key:
-        raise partitions_grown(table.name, known=table.identity.partitions, added=added)
-    return added
+def _same_topic(table: TableRow, found: TopicIdentity) -> None:
+    added_partitions(table.identity, found)
 
 
 @dataclass(slots=True)
@@ -194,11 +187,13 @@ class IngestLoop:
         self._not_before = 0.0  # the monotonic clock
 
     def start(self, partitions: Iterable[int]) -> None:
-        """Begin at the ledger's positions. Raises: RecordsLost, LogTruncated, TopicRecreated, ..."""
+        """Begin at the ledger's positions. Raises: PartitionsGrown, and what `check_source` does."""
         wanted = set(partitions)
         found = self._segments.positions(self.table)
         positions = {p: found[p].buffer_hi for p in wanted}
-        check_source(self.table, self._log, positions)
+        topic = check_source(self.table, self._log, positions)
+        if self.table.spec.key and (added := set(topic.partitions) - set(found)):
+            raise partitions_grown(self.table.name, known=found, added=added)
         if self._reader is None:
             self._reader = self._log.reader(self.table.spec.topic, positions, identity=self.table.identity)
         else:
@@ -245,13 +240,15 @@ class IngestLoop:
             self._reader.close()
 
 
-def check_source(table: TableRow, stream: Log, positions: Mapping[int, int]) -> None:
+def check_source(table: TableRow, stream: Log, positions: Mapping[int, int]) -> TopicIdentity:
     """Is the log still the one that the table was made from, and does it hold all from *positions* on?
 
-    Raises: TopicMissing, TopicRecreated, ClusterChanged, PartitionsMissing, PartitionsGrown, RecordsLost, LogTruncated.
+    Raises: TopicMissing, TopicRecreated, ClusterChanged, PartitionsMissing, RecordsLost, LogTruncated.
     """
-    _same_topic(table, stream.describe(table.spec.topic))
+    found = stream.describe(table.spec.topic)
+    _same_topic(table, found)
     check_positions(table.spec.topic, positions, stream.watermarks(table.spec.topic, positions))
+    return found
 
 
 def join_partitions(table: TableRow, stream: Log, *, known: Iterable[int]) -> dict[int, int]:
