@@ -13,8 +13,8 @@ import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.keys import PartitionsGrown
 from harness_pipelines.stages import worker
-from harness_pipelines.stages.apply import TableExists
 from harness_pipelines.stages.compact import compact_once
+from harness_pipelines.stores.ports import TableExists
 from harness_pipelines_tests.keyed import Change, KeyedRig
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 
@@ -100,7 +100,8 @@ def test_a_topic_that_grows_stops_the_table_by_name(make_keyed: MakeKeyed):
 
 def test_a_topic_that_grows_under_a_worker_stops_its_ingest(make_keyed: MakeKeyed, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(worker, "PARTITIONS_EVERY_S", 0.1)
-    rig = make_keyed(partitions=1)  # so that one thread has them all
+    monkeypatch.setattr(worker, "INGEST_THREADS_MAX", 1)  # so that the one that tells is the one that stops
+    rig = make_keyed(partitions=1)
     with rig.rig.working() as working:
         rig.put({1: 5})
         wait_until(lambda: rig.rig.status()[0][1] == 1, "the record is buffered")
