@@ -146,11 +146,16 @@ def _physical(array: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
         return array.view(pa.int64())
     if pa.types.is_decimal(kind) and kind.precision <= INT64_DIGITS:
-        validity, words = array.buffers()
-        low = np.frombuffer(words, dtype="<i8")[: 2 * (array.offset + len(array)) : 2]
-        buffers = [validity, pa.py_buffer(np.ascontiguousarray(low))]
-        return pa.Array.from_buffers(pa.int64(), len(array), buffers, array.null_count, array.offset)
+        return unscaled_int64(array)
     return array
+
+
+def unscaled_int64(array: pa.Array) -> pa.Array:
+    """The whole numbers (int64) that decimals of at most `INT64_DIGITS` digits are, without a look at each."""
+    validity, words = array.buffers()
+    low = np.frombuffer(words, dtype="<i8")[: 2 * (array.offset + len(array)) : 2]
+    buffers = [validity, pa.py_buffer(np.ascontiguousarray(low))]
+    return pa.Array.from_buffers(pa.int64(), len(array), buffers, array.null_count, array.offset)
 
 
 def _logical(array: pa.Array, kind: pa.DataType) -> pa.Array:
