@@ -19,7 +19,7 @@ class PartitionsGrown(HarnessError):
 
 
 def key_in_two_partitions(
-    table: str, key: str, *, first: tuple[int, int], second: tuple[int, int]
+    table: str, key: str, *, first: tuple[object, object], second: tuple[object, object]
 ) -> KeyInTwoPartitions:
     """*first* and *second* are coordinates (partition, offset) of two versions of *key*, as text for people."""
     return KeyInTwoPartitions(
@@ -37,3 +37,13 @@ def on_all_versions(where: Predicate, key: Collection[str]) -> Predicate:
     """
     same = {*key, PARTITION}
     return relaxed(where, lambda leaf: all(ref.column in same for ref in refs(leaf)))
+
+
+def partitions_grown(table: str, *, known: Collection[int], added: Collection[int]) -> PartitionsGrown:
+    """*known* are the partitions that the table was made from, *added* those that the topic has gained since."""
+    now = len(known) + len(added)
+    return PartitionsGrown(
+        f"{table}: its topic had {len(known)} partitions and has {now} now, so a key may have moved to partition "
+        f"{', '.join(map(str, sorted(added)))}, and nothing would tell which of its versions is newer; nothing was "
+        "taken since. Copy the topic to one with the new number of partitions, and apply the table over that one"
+    )
