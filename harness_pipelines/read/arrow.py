@@ -14,7 +14,7 @@ import pyarrow as pa
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.predicate import TRUE
-from harness_pipelines.read.fold import fold
+from harness_pipelines.read.fold import Folded, fold
 from harness_pipelines.read.selection import LakeWork, Selection, Work, work_of
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
 from harness_pipelines.stores.conform import conformed
@@ -88,6 +88,15 @@ class ArrowReader:
             yield from table.to_batches()
         check_lease()
 
+    def newest(self, plan: ReadPlan, selection: Selection, *, stats: ReadStats | None = None) -> pa.Table:
+        """Of the hot side of a keyed table the newest row per key, deletes too, with all that the fold needed.
+
+        Of `where` only what `on_all_versions` leaves is used. The lease is the caller's to check. Raises: as `read`.
+        """
+        stats = stats or ReadStats()
+        work = work_of(plan, selection)
+        return self._folded(plan, work, stats, self._buffered(work, stats)).rows
+
     def _tables(self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]) -> Iterator[pa.Table]:
         stats.offsets = dict(work.pruned)
         left = work.limit
@@ -107,18 +116,26 @@ class ArrowReader:
     ) -> Iterator[pa.Table]:
         """Tables in exact types, with at least the rows and columns that are wanted."""
         cold = _lake(work, work.cold, stats)
-        rest = chain((conformed(table, work.needed_schema) for table in buffered), self._tail(plan.tail, work, stats))
         if not work.key:
             yield from cold
-            yield from rest
+            yield from self._rest(plan, work, stats, buffered)
             return
         if work.limit is None:
             cold = _begun(cold)
-        hot = pa.concat_tables([work.needed_schema.empty_table(), *_lake(work, work.hot, stats), *rest])
-        folded = fold(work.table, hot, work.key)
-        del hot
-        yield folded.rows
+        folded = self._folded(plan, work, stats, buffered)
+        yield folded.puts
         yield from folded.uncovered(cold)
+
+    def _rest(self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """All but the cold side, in exact types."""
+        yield from _lake(work, work.hot, stats)
+        for table in buffered:
+            yield conformed(table, work.needed_schema)
+        yield from self._tail(plan.tail, work, stats)
+
+    def _folded(self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]) -> Folded:
+        rest = self._rest(plan, work, stats, buffered)
+        return fold(work.table, pa.concat_tables([work.needed_schema.empty_table(), *rest]), work.key)
 
     def _buffered(self, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
         if work.segments:
@@ -129,7 +146,7 @@ class ArrowReader:
                 schema=work.needed_schema,
                 where=work.asked,
                 limit=None if work.key else work.limit,
-                stores_op=bool(work.key),
+                stores_op=work.stores_op,
             )
             yield from self.buffer.batches(wanted, stats.buffer)
 

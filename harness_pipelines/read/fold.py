@@ -71,10 +71,14 @@ class Folded:
 
     table: str  #: for messages
     key: tuple[str, ...]
-    rows: pa.Table  #: keys whose newest version is a put, in the order of the rows that were folded
+    rows: pa.Table  #: the newest version of each key, puts and deletes, in the order in which they came
     numbers: KeyNumbers | None  #: of all keys, those that are deleted too; None: there are no rows
     partitions: Numbers  #: by the number of a key, of its newest version
     offsets: Numbers
+
+    @property
+    def puts(self) -> pa.Table:
+        return self.rows.filter(pc.equal(self.rows.column(OPERATION), PUT))
 
     def uncovered(self, cold: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """The rows of *cold* whose key no hot row has. Raises: KeyInTwoPartitions."""
@@ -126,7 +130,7 @@ def fold(table: str, rows: pa.Table, key: tuple[str, ...]) -> Folded:
     return Folded(
         table=table,
         key=key,
-        rows=rows.filter(pc.and_(pa.array(is_newest), pc.equal(rows.column(OPERATION), PUT))),
+        rows=rows.filter(pa.array(is_newest)),
         numbers=keys,
         partitions=partitions[newest],
         offsets=offsets[newest],

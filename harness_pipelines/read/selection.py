@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from harness_pipelines.protocol.keys import on_all_versions
 from harness_pipelines.protocol.plan import ReadPlan, SegmentRef
-from harness_pipelines.protocol.predicate import OFFSET, PARTITION, TRUE, Predicate, Ranges, narrowed, refs
+from harness_pipelines.protocol.predicate import OFFSET, PARTITION, TRUE, Predicate, Ranges, all_of, narrowed, refs
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.read.where import WhereError, parse_where, unknown_column
 from harness_pipelines.spec.arrow import COORDINATES, arrow_type
@@ -45,6 +45,8 @@ class Selection:
     coordinates: bool | Sequence[str] = False
     limit: int | None = None
     layer: bool = False  #: of the batch view only files with rows of its sample layer, other rows among them
+    matching: Predicate = TRUE  #: what must hold besides `where`
+    changelog: bool = False  #: of a keyed table every version of a key and every delete, not the newest put
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,8 @@ class Work:
 
     table: str
     version: int
-    key: tuple[str, ...]  #: () of an append table
+    key: tuple[str, ...]  #: () of an append table and of a changelog: nothing is folded
+    stores_op: bool  #: the segments tell puts from deletes
     columns: tuple[ReadColumn, ...]  #: of the result, in order
     needed: tuple[ReadColumn, ...]  #: these and those that only `where` or the fold needs; never empty
     where: Predicate  #: of the result
@@ -136,17 +139,18 @@ def work_of(plan: ReadPlan, selection: Selection) -> Work:
 
     Raises: UnknownColumn, WhereError.
     """
-    known = table_columns(plan)
+    known, key = table_columns(plan), () if selection.changelog else plan.key
     columns = _chosen(known, selection)
     where = parse_where(selection.where, {c.name: c.type for c in known.values()}) if selection.where else TRUE
+    where = all_of(where, selection.matching)
     extra = [ref.column for ref in refs(where)]
-    cold = _with(columns, known, [*extra, *plan.key, *((PARTITION, OFFSET) if plan.key else ())])
-    needed = _with(cold, known, [OPERATION]) if plan.key else cold or (known[OFFSET],)
-    asked = on_all_versions(where, plan.key) if plan.key else where
+    cold = _with(columns, known, [*extra, *key, *((PARTITION, OFFSET) if key else ())])
+    needed = _with(cold, known, [OPERATION]) if key else cold or (known[OFFSET],)
+    asked = on_all_versions(where, key) if key else where
     offsets: dict[str, tuple[int, int]] = {}
     lake = []
     for part in plan.lake:
-        is_cold = plan.key and part.view == "batch"
+        is_cold = bool(key) and part.view == "batch"
         pushed = where if is_cold else asked
         if ranges := _narrowed(part.view, part.low, part.high, pushed, offsets):
             lake.append(
@@ -164,7 +168,8 @@ def work_of(plan: ReadPlan, selection: Selection) -> Work:
     return Work(
         table=plan.table,
         version=plan.version,
-        key=plan.key,
+        key=key,
+        stores_op=bool(plan.key),
         columns=columns,
         needed=needed,
         where=where,

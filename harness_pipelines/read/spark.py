@@ -76,7 +76,7 @@ def _rest(
 ) -> Iterator[DataFrame]:
     """All but the cold side. The guard comes first, so that `limit` and `show` run it too; the buffer is its own."""
     if work.segments:
-        rows = RowsWanted(ranges=work.buffer, where=work.asked, stores_op=bool(work.key))
+        rows = RowsWanted(ranges=work.buffer, where=work.asked, stores_op=work.stores_op)
         yield segments_frame(spark, jdbc, segments=work.segments, columns=work.needed, rows=rows)
     else:
         yield guard_frame(spark, jdbc, columns=work.needed)

@@ -96,7 +96,7 @@ def change(partition: int, offset: int, number: int, v: int | None) -> dict[str,
 
 @pytest.fixture(scope="module")
 def keyed(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
-    """200 changes of 20 keys per partition: merged below BATCH_HI, each a row above. Leftovers reach over the bounds."""
+    """200 changes of 20 keys per partition: merged below BATCH_HI, each a row above. Leftovers reach over bounds."""
     world = World(dsn, tmp_path_factory.mktemp("lake"), TYPES)
     chance = random.Random(7)
     log = [

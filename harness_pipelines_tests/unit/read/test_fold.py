@@ -171,7 +171,7 @@ def _compare_with_a_dictionary(data: Any, kinds: tuple[Type, ...]) -> None:
         [cold_rows.schema.empty_table(), *folded.uncovered([cold_rows.slice(0, 2), cold_rows.slice(2)])]
     )
 
-    assert folded.rows["_kafka_offset"].to_pylist() == [
+    assert folded.puts["_kafka_offset"].to_pylist() == [
         order[i] + 100 for i in sorted(newest.values()) if hot[i][1] == "put"
     ]
     assert shown["_kafka_offset"].to_pylist() == [i for i, key in enumerate(cold) if repr(key) not in newest]
