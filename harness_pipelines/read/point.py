@@ -47,7 +47,7 @@ class KeyForm:
             parts = [_physical(Ref((c.name,), c.type), v) for c, v in zip(self.columns, values, strict=True)]
         except WhereError as error:
             raise KeyUnfit(f"{self.table}: no key: {error}") from error
-        return None if any(part is _NEVER for part in parts) else tuple(parts)
+        return tuple(part[0] for part in parts) if all(parts) else None
 
     def where(self, keys: Sequence[Key]) -> Predicate:
         """What holds for the rows of *keys*, NULL being equal to itself."""
@@ -66,7 +66,7 @@ class KeyForm:
     def _parts(self, key: Key) -> Iterator[Predicate]:
         for column, value in zip(self.columns, key, strict=True):
             ref = Ref((column.name,), column.type)
-            yield IsNull(ref) if value is None else Compare(ref, Op.EQ, value)
+            yield IsNull(ref) if value is None else OneOf(ref, (value,))  # without a collation, so an index serves
 
     def _values(self, given: Any) -> Sequence[Any]:
         names = [column.name for column in self.columns]
@@ -126,27 +126,23 @@ def _note(found: dict[Key, dict[str, Any] | None], form: KeyForm, rows: pa.Table
         found[key] = row if operation == PUT else None
 
 
-_NEVER: Any = object()  #: of a value that its column cannot hold
-
-
-def _physical(ref: Ref, value: Any) -> Value | None:
+def _physical(ref: Ref, value: object) -> tuple[Value | None, ...]:
+    """The one physical value that is *value*; none where the column cannot hold it."""
     if value is None:
-        return None
+        return (None,)
     match compared(ref, Op.EQ, _literal(ref, value)):
         case Compare(_, Op.EQ, physical):
-            return physical
-    return _NEVER
+            return (physical,)
+    return ()
 
 
-def _literal(ref: Ref, value: Any) -> str | Decimal | bool:
+def _literal(ref: Ref, value: object) -> str | Decimal | bool:
     """*value* as a literal of a `where`: what Python has for the type, or its text."""
     match value:
-        case bool() | Decimal():
+        case bool() | Decimal() | str():
             return value
         case int():
             return Decimal(value)
-        case str():
-            return value
         case dt.datetime() | dt.date() | dt.time():
             return value.isoformat()
         case uuid.UUID():

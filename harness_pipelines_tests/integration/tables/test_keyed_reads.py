@@ -74,7 +74,12 @@ def test_a_key_that_the_buffer_knows_is_not_looked_for_in_the_lake(make_keyed: M
     filled(rig)
     opened: list[str] = []
     pinned = lake_scan.pinned
-    monkeypatch.setattr(lake_scan, "pinned", lambda metadata: opened.append(metadata) or pinned(metadata))
+
+    def noted(metadata: str) -> lake_scan.PinnedView:
+        opened.append(metadata)
+        return pinned(metadata)
+
+    monkeypatch.setattr(lake_scan, "pinned", noted)
 
     assert rig.table.get_many([5, 7, 20]) == [{"id": 5, "n": 50}, None, {"id": 20, "n": 200}]
     assert opened == []
@@ -137,3 +142,22 @@ def test_the_command_line_gets_rows_and_changes(make_keyed: MakeKeyed):
     assert wrong.exit_code == 2 and "the key is (id)" in wrong.stderr
     changed = run("changes", rig.table.name, "--from", "1", "--where", "_op = 'delete'", "--json")
     assert sorted(c["id"] for c in json.loads(changed.stdout)["changes"]) == [0, 5, 7, 99]
+
+
+def test_a_key_of_any_length_is_ingested_and_found_by_the_index_of_its_segment(make_keyed: MakeKeyed):
+    columns = {"id": {"type": "string", "required": True}, "n": "int"}
+    rig = make_keyed(columns=columns)
+    long = "k" * 5_000  # more than an entry of a B-tree takes
+    values = [f'{{"id": "{key}", "n": {n}}}'.encode() for n, key in enumerate(["a", long, "b", long])]
+    rig.rig.kafka.produce(rig.rig.topic, 0, values[:2])
+    rig.rig.ingest()  # and makes the indexes, having caught up
+    rig.rig.kafka.produce(rig.rig.topic, 0, values[2:])
+    rig.rig.ingest()
+
+    [segment] = rig.rig.stores.segments.all(rig.table.row)
+    with rig.rig.stores.database.session() as connection:
+        names = connection.execute(
+            "SELECT indexname FROM pg_indexes WHERE tablename = %s ORDER BY 1", [segment.name]
+        ).fetchall()
+    assert [row["indexname"] for row in names] == [f"{segment.name}_coordinates", f"{segment.name}_key"]
+    assert rig.table.get_many([long, "a", "c"]) == [{"id": long, "n": 3}, {"id": "a", "n": 0}, None]
