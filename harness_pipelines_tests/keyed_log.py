@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -114,8 +115,14 @@ class KeyedRig(TableRig):
         version = version or self.head
         rows = self.batch_rows(version)
         names = [*(c.name for c in self.table.spec.columns), "_kafka_partition", "_kafka_offset"]
-        found = sorted(map(repr, zip(*(rows.column(name).to_pylist() for name in names), strict=True)))
+        columns = [[_plain(value) for value in rows.column(name).to_pylist()] for name in names]
+        found = sorted(map(repr, zip(*columns, strict=True)))
         expected = sorted(map(repr, self.state({p: b.batch_hi for p, b in version.bounds.items()}).values()))
         lost, strange = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
         assert found == expected, f"lost {lost[:3]}, too many {strange[:3]}, {len(found)} rows for {len(expected)}"
         assert set(rows.column("_op").to_pylist()) <= {"put"}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    return str(value) if isinstance(value, uuid.UUID) else value
