@@ -19,7 +19,6 @@ from pyspark.sql import functions as f
 
 from harness_pipelines.layout.files import Extent
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
-from harness_pipelines.stores.lake import StagedWrong
 from harness_pipelines.stores.lake_regions import key_columns
 from harness_pipelines.stores.spark_otree import file_rows, quoted, to_values
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from harness_pipelines.spec.table import TableSpec
 
 _NEWEST, _FIRST, _LAST = "_harness_newest", "_harness_first", "_harness_last"
-_KEYS, _PUTS, _SPLIT, _ROWS = "_harness_keys", "_harness_puts", "_harness_split", "_harness_rows"
+_PUTS, _SPLIT, _ROWS = "_harness_puts", "_harness_split", "_harness_rows"
 _PLACE = ("_kafka_partition", "_kafka_offset")
 _CHANGED_AT = ("_harness_partition", "_harness_offset")
 
@@ -85,7 +84,7 @@ class Changes:
 def newest_of(spec: TableSpec, rows: DataFrame) -> Iterator[Changes]:
     """The newest version of each key of *rows*, the changelog, for as long as the context lasts.
 
-    Raises: KeyInTwoPartitions, StagedWrong.
+    Raises: KeyInTwoPartitions.
     """
     whole, partition, offset = f.struct(*map(quoted, rows.columns)), *map(f.col, _PLACE)
     per_key = rows.groupBy(*map(quoted, spec.key)).agg(
@@ -99,10 +98,8 @@ def newest_of(spec: TableSpec, rows: DataFrame) -> Iterator[Changes]:
             ends = [end(f.struct(*_PLACE)).alias(name) for end, name in ((f.min, _FIRST), (f.max, _LAST))]
             met = rows.groupBy(*map(quoted, spec.key)).agg(*ends)
             _stop(spec, met.where(f.col(_FIRST)[_PLACE[0]] < f.col(_LAST)[_PLACE[0]]))
-        if told[_KEYS] != told[_ROWS]:
-            raise StagedWrong(f"{spec.table}: {told[_KEYS]} keys changed, {told[_ROWS]} rows are their newest versions")
         extents = tuple(_extent(told, i) for i in range(len(box)))
-        yield Changes(spec=spec, frame=folded.drop(_SPLIT), keys=told[_KEYS], puts=told[_PUTS], box=extents)
+        yield Changes(spec=spec, frame=folded.drop(_SPLIT), keys=told[_ROWS], puts=told[_PUTS], box=extents)
     finally:
         folded.unpersist()
 
@@ -120,12 +117,11 @@ def _told(folded: DataFrame, spec: TableSpec, box: Sequence[IndexedColumn]) -> d
     ]
     found = folded.agg(
         f.count(f.lit(1)).alias(_ROWS),
-        f.count_distinct(f.struct(*map(quoted, spec.key))).alias(_KEYS),
         f.count_if(f.col("_op") == PUT).alias(_PUTS),
         f.count_if(_SPLIT).alias(_SPLIT),
         *ends,
     ).toArrow()
-    told = {name: found.column(name)[0].as_py() for name in (_ROWS, _KEYS, _PUTS, _SPLIT)}
+    told = {name: found.column(name)[0].as_py() for name in (_ROWS, _PUTS, _SPLIT)}
     for i, column in enumerate(box):
         for name in (_low(i), _high(i)):
             values = to_values(found.column(name), column)
