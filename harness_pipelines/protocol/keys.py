@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from harness_pipelines.errors import HarnessError
 
 PUT, DELETE = "put", "delete"
@@ -23,4 +25,14 @@ def key_in_two_partitions(
         f"{table}: key {key} is in partition {first[0]} (offset {first[1]}) and in partition {second[0]} (offset "
         f"{second[1]}), so nothing tells which is newer; nothing is returned. Produce with the key as the record's key "
         "to a topic of a fixed number of partitions, and apply the table anew over it"
+    )
+
+
+def partitions_grown(table: str, *, known: Collection[int], added: Collection[int]) -> PartitionsGrown:
+    """*known* are the partitions that the table was made from, *added* those that the topic has gained since."""
+    now = len(known) + len(added)
+    return PartitionsGrown(
+        f"{table}: its topic had {len(known)} partitions and has {now} now, so a key may have moved to partition "
+        f"{', '.join(map(str, sorted(added)))}, and nothing would tell which of its versions is newer; nothing was "
+        "taken since. Copy the topic to one with the new number of partitions, and apply the table over that one"
     )

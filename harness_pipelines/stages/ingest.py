@@ -19,6 +19,7 @@ from harness_pipelines.audit.digest import lake_digests, total_digest
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.protocol.keys import partitions_grown
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.buffer import DecodedRange, Segments, SegmentWriter, with_coordinates
@@ -186,11 +187,13 @@ class IngestLoop:
         self._not_before = 0.0  # the monotonic clock
 
     def start(self, partitions: Iterable[int]) -> None:
-        """Begin at the ledger's positions. Raises: RecordsLost, LogTruncated, TopicRecreated, ..."""
+        """Begin at the ledger's positions. Raises: PartitionsGrown, and what `check_source` does."""
         wanted = set(partitions)
         found = self._segments.positions(self.table)
         positions = {p: found[p].buffer_hi for p in wanted}
-        check_source(self.table, self._log, positions)
+        topic = check_source(self.table, self._log, positions)
+        if self.table.spec.key and (added := set(topic.partitions) - set(found)):
+            raise partitions_grown(self.table.name, known=found, added=added)
         if self._reader is None:
             self._reader = self._log.reader(self.table.spec.topic, positions, identity=self.table.identity)
         else:
@@ -237,18 +240,20 @@ class IngestLoop:
             self._reader.close()
 
 
-def check_source(table: TableRow, stream: Log, positions: Mapping[int, int]) -> None:
+def check_source(table: TableRow, stream: Log, positions: Mapping[int, int]) -> TopicIdentity:
     """Is the log still the one that the table was made from, and does it hold all from *positions* on?
 
     Raises: TopicMissing, TopicRecreated, ClusterChanged, PartitionsMissing, RecordsLost, LogTruncated.
     """
-    added_partitions(table.identity, stream.describe(table.spec.topic))
+    found = stream.describe(table.spec.topic)
+    _same_topic(table, found)
     check_positions(table.spec.topic, positions, stream.watermarks(table.spec.topic, positions))
+    return found
 
 
 def join_partitions(table: TableRow, stream: Log, *, known: Iterable[int]) -> dict[int, int]:
     """Starts of the partitions that only the topic has: from the log's beginning, so nothing is lost."""
     found = stream.describe(table.spec.topic)
-    added_partitions(table.identity, found)
+    _same_topic(table, found)
     fresh = sorted(set(found.partitions) - set(known))
     return stream.start_offsets(table.spec.topic, fresh, "earliest") if fresh else {}

@@ -320,14 +320,15 @@ class _TableWorker:
         return bool(done.reached)
 
     def _join_forever(self) -> None:
-        """Partitions that were added to the topic join by themselves."""
+        """Partitions that were added to the topic join by themselves; those of a keyed table stop its ingest."""
         while not self.worker.stop.wait(PARTITIONS_EVERY_S):
             with suppress(HarnessError):  # the ingest threads show what is wrong with the topic
                 known = self.stores.segments.positions(self.table)
                 if starts := ingest.join_partitions(self.table, self.stores.log, known=known):
-                    self.stores.ledger.add_partitions(self.table, starts)
-                    log.info("ingest.partitions_joined", table=self.table.name, partitions=sorted(starts))
-                    self._generation += 1
+                    if not self.table.spec.key:
+                        self.stores.ledger.add_partitions(self.table, starts)
+                        log.info("ingest.partitions_joined", table=self.table.name, partitions=sorted(starts))
+                    self._generation += 1  # the ingest threads look anew
 
     def _tier(self) -> bool:
         trigger = self._trigger()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 DRIVER = "org.postgresql.Driver"
 CONNECT_PORT = 15002
+CATALOG_IDLE_S = 60
+IDLE_SESSION_TIMEOUT = "57P05"  #: SQLSTATE of a session that Postgres ended because nothing was asked of it
 REACH_TIMEOUT_S = 5.0
 #: For how long a call that finds no server is tried: some seconds, then the stage shows its trouble and tries again by
 #: itself. PySpark alone would be silent for ten minutes, and wait up to one more after the server has come back.
@@ -170,9 +172,14 @@ def configure_catalog(spark: SparkSession, settings: Settings) -> None:
         spark.conf.set(f"{prefix}.{name}" if name else prefix, value)
 
 
-def catalog_options(dsn: str, *, warehouse: str) -> dict[str, str]:
-    """Settings of Iceberg's JDBC catalog below ``spark.sql.catalog.<name>``; the empty key is the class."""
+def catalog_options(dsn: str, *, warehouse: str, idle_s: int = CATALOG_IDLE_S) -> dict[str, str]:
+    """Settings of Iceberg's JDBC catalog below ``spark.sql.catalog.<name>``; the empty key is the class.
+
+    A Spark session's catalog keeps its connections until the JVM collects it, even when the worker that it was for was
+    killed, so that Postgres would run out of them. It ends those that were idle for *idle_s*; Iceberg connects anew.
+    """
     jdbc = jdbc_options(dsn, role=WORKER)
+    properties = {**jdbc.properties, "options": f"{jdbc.properties['options']} -c idle_session_timeout={idle_s}s"}
     return {
         "": "org.apache.iceberg.spark.SparkCatalog",
         "type": "jdbc",
@@ -181,7 +188,8 @@ def catalog_options(dsn: str, *, warehouse: str) -> dict[str, str]:
         # The harness moves the pointer itself: a cached table would be written to on a stale head.
         "cache-enabled": "false",
         "jdbc.schema-version": "V1",
-        **{f"jdbc.{name}": value for name, value in jdbc.properties.items() if name != "driver"},
+        "retryable_status_codes": IDLE_SESSION_TIMEOUT,
+        **{f"jdbc.{name}": value for name, value in properties.items() if name != "driver"},
     }
 
 

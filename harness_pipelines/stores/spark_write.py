@@ -44,6 +44,9 @@ _OUTAGES = (
     "SESSION_CHANGED",
     "the database system is",
     "terminating connection",
+    "too many clients",
+    "too many connections",
+    "remaining connection slots",
 )
 
 

@@ -33,7 +33,7 @@ LEASE_S = 3
 CUT_PATIENCE_S = 5.0  #: for a byte to come by; an idle connection is not waited for
 STEP_S = 0.02
 FAULTS_AT_ONCE_MAX = 16
-SERVICE_WAIT_S = 15.0  #: for another service to come back; on a busy machine Spark can take a minute
+SERVICE_WAIT_S = 120.0  #: for another service to come back; on a busy machine Spark can take a minute
 #: Tier moves often, so that there is always a move to break; old versions go fast, so that expire has work to do.
 RULES = {
     "views": "both",

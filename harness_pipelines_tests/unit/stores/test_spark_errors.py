@@ -7,9 +7,10 @@ from typing import Any
 
 import grpc
 import pytest
+from pyspark.errors import PySparkException
 
 from harness_pipelines.stores.spark import SparkAway, is_closed_channel
-from harness_pipelines.stores.spark_write import explained
+from harness_pipelines.stores.spark_write import SparkFailed, explained
 
 MOVE: Any = SimpleNamespace(move_id=7, attempt=2)
 TABLE: Any = SimpleNamespace(name="shop.orders")
@@ -31,6 +32,29 @@ def test_a_session_that_another_stage_closed_is_waited_for(closed: ValueError):
     wanted = "shop.orders: the Spark session was closed under move 7, attempt 2"
     with pytest.raises(SparkAway, match=wanted), explained(TABLE, MOVE):
         raise closed
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "FATAL: sorry, too many clients already",
+        'FATAL: too many connections for role "harness_worker"',
+        "FATAL: remaining connection slots are reserved for roles with the SUPERUSER attribute",
+        "FATAL: the database system is starting up",
+        "FATAL: terminating connection due to administrator command",
+    ],
+)
+def test_a_postgres_that_takes_no_more_sessions_is_waited_for_and_does_not_count_against_the_move(said: str):
+    error = PySparkException(
+        f"Job aborted due to stage failure: Lost task 0.0: org.postgresql.util.PSQLException: {said}"
+    )
+    with pytest.raises(SparkAway, match="move 7, attempt 2"), explained(TABLE, MOVE):
+        raise error
+
+
+def test_what_spark_cannot_do_counts_against_the_move():
+    with pytest.raises(SparkFailed, match="move 7, attempt 2"), explained(TABLE, MOVE):
+        raise PySparkException("Job aborted due to stage failure: java.lang.OutOfMemoryError: Java heap space")
 
 
 def test_any_other_wrong_value_is_a_defect():
