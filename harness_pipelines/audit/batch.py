@@ -3,6 +3,9 @@
 A file of the batch view mixes partitions and offsets, so it cannot be walked beside the others window by window: its
 files are read once each, and of every partition only the count and the digest are kept. Where these differ the rows of
 that partition are read again and compared one by one.
+
+The batch view of a keyed table holds what the stream view folds to: the newest put of each key below batch_hi, unless a
+delete is newer. The stream view is read once more for that, and no two rows of the batch view may have one key (S17).
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness_pipelines.audit.digest import added, row_digests, total_digest
+from harness_pipelines.audit.digest import Words, added, row_digests, total_digest
+from harness_pipelines.audit.folding import Versions, folded, key_digests, met_again
 from harness_pipelines.audit.jobs import PartitionAudit
 from harness_pipelines.audit.judge import among, distinct
 from harness_pipelines.audit.report import BatchAudit, Finding, Findings, Kind, Tier, TwoViews
-from harness_pipelines.audit.sides import LakeSide, Rows, field_ids, file_tables, judged, lake_schema
+from harness_pipelines.audit.sides import LakeSide, Offsets, Rows, field_ids, file_tables, judged, lake_schema
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.files import rows_below
 from harness_pipelines.stores.lake_scan import PinnedView, pinned
@@ -49,11 +53,17 @@ def judge_batch(
         rows_below([(f.data.record_count, f.low, f.high - 1) for f in stream.files if f.partition == p], b.batch_hi)
         for p, b in job.bounds.items()
     ]
+    keyed = bool(job.table.spec.key)
+    parts = None if done is None else tuple(_compared(job, batch, done, findings, step))
+    least, most = 0 if keyed else sum(least for least, _ in counts), sum(most for _, most in counts)
+    if keyed and parts is not None:
+        least = most = sum(part.stream_rows for part in parts)
     return BatchAudit(
         rows=sum(file.data.record_count for file in batch.files),
-        least=sum(least for least, _ in counts),
-        most=sum(most for _, most in counts),
-        parts=None if done is None else tuple(_compared(job, batch, done, findings, step)),
+        least=least,
+        most=most,
+        keyed=keyed,
+        parts=parts,
         foreign=job.foreign,
         files_read=0 if done is None else len(batch.files),
         bytes_read=0 if done is None else sum(file.data.file_size_in_bytes for file in batch.files),
@@ -64,47 +74,114 @@ def _compared(
     job: BatchJob, batch: PinnedView, done: Sequence[PartitionAudit], findings: Findings, step: Callable[[int], None]
 ) -> Iterator[TwoViews]:
     found = dict.fromkeys(job.bounds, (0, 0))
-    for partition, held in _rows(job.table, batch, step):
-        inside = _inside(job, partition, held)
-        for offset in held.offsets[~inside].tolist():
+    keys: list[_Keys] = []
+    for held in _rows(job.table, batch, step):
+        partition, inside = held.partition, _inside(job, held.partition, held.rows)
+        for offset in held.rows.offsets[~inside].tolist():
             detail = "a row in a file of the batch view, outside of what the batch view answers for"
             _note(findings, Kind.UNEXPLAINED, partition, offset, detail)
+        if job.table.spec.key:
+            keys.append(_Keys(partition, held.rows.offsets, held.keys))
         if partition in found:
             count, digest = found[partition]
-            found[partition] = count + int(inside.sum()), added(digest, total_digest(held.digests[inside]))
+            found[partition] = count + int(inside.sum()), added(digest, total_digest(held.rows.digests[inside]))
     for part in done:
         bounds = job.bounds[part.partition]
-        stream = [r for r in part.ranges if r.tier is Tier.STREAM and r.high <= bounds.batch_hi]
-        expected = 0
-        for r in stream:
-            expected = added(expected, r.found)
         rows, digest = found[part.partition]
+        stream_rows, expected = _expected(job, part)
         two = TwoViews(
             partition=part.partition,
             low=bounds.start,
             high=bounds.batch_hi,
             rows=rows,
             found=digest,
-            stream_rows=sum(r.rows for r in stream),
+            stream_rows=stream_rows,
             expected=expected,
         )
         if not two.ok:
             _name(job, batch, two, findings, step)
         yield two
+    _one_row_per_key(keys, findings)
 
 
-def _rows(table: TableRow, batch: PinnedView, step: Callable[[int], None]) -> Iterator[tuple[int, Rows]]:
+def _expected(job: BatchJob, part: PartitionAudit) -> tuple[int, int]:
+    """Number and digest of the rows that the batch view should have of one partition."""
+    bounds = job.bounds[part.partition]
+    if job.table.spec.key:
+        newest = _stream_rows(job, part.partition)
+        return len(newest), total_digest(newest.digests)
+    stream = [r for r in part.ranges if r.tier is Tier.STREAM and r.high <= bounds.batch_hi]
+    expected = 0
+    for r in stream:
+        expected = added(expected, r.found)
+    return sum(r.rows for r in stream), expected
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """Rows of one partition in a file of the batch view."""
+
+    partition: int
+    rows: Rows
+    keys: Words  #: digests of their keys; empty in an append table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Keys:
+    """Where keys were met."""
+
+    partition: int
+    offsets: Offsets
+    keys: Words
+
+
+def _rows(table: TableRow, batch: PinnedView, step: Callable[[int], None]) -> Iterator[_Held]:
     """The rows of all files, by partition, a batch at a time; in no order."""
-    schema, ids = lake_schema(table), field_ids(table, batch)
+    schema, ids, key = lake_schema(table), field_ids(table, batch), table.spec.key
     for file in batch.files:
         with judged(table, file):
             for rows in file_tables(batch, file, schema, ids):
                 partitions = rows.column("_kafka_partition").to_numpy()
                 offsets, digests = rows.column("_kafka_offset").to_numpy(), row_digests(rows)
+                keys = key_digests(rows, key) if key else None
                 for partition in np.unique(partitions).tolist():
                     chosen = partitions == partition
-                    yield int(partition), Rows(offsets[chosen], digests[chosen])
+                    told = np.empty(0, np.uint64) if keys is None else keys[chosen]
+                    yield _Held(int(partition), Rows(offsets[chosen], digests[chosen]), told)
         step(0)
+
+
+def _one_row_per_key(held: Sequence[_Keys], findings: Findings) -> None:
+    """S17: by their digests, so the rows of all partitions at once."""
+    again = met_again(np.concatenate([np.empty(0, np.uint64), *(one.keys for one in held)]))
+    first = np.cumsum([0, *(len(one.keys) for one in held)])
+    for place in again.tolist():
+        at = int(np.searchsorted(first, place, side="right")) - 1
+        offset = int(held[at].offsets[place - first[at]])
+        detail = "another row of the batch view has the same key"
+        _note(findings, Kind.DUPLICATED, held[at].partition, offset, detail)
+
+
+def _stream_rows(job: BatchJob, partition: int) -> Rows:
+    """What the batch view should have of one partition, from the stream view."""
+    low, high = job.bounds[partition].start, job.bounds[partition].batch_hi
+    view, schema = pinned(job.stream), lake_schema(job.table)
+    if key := job.table.spec.key:
+        ids = field_ids(job.table, view)
+        files = [f for f in view.files if f.partition == partition and f.low < high]
+
+        def versions() -> Iterator[Versions]:
+            for file in files:
+                with judged(job.table, file):
+                    for rows in file_tables(view, file, schema, ids):
+                        yield Versions.from_arrow(rows, key).within(low, high)
+
+        return folded(versions())
+    side = LakeSide(job.table, view, partition, schema=schema)
+    try:
+        return side.below(high).split(low)[1]
+    finally:
+        side.close()
 
 
 def _inside(job: BatchJob, partition: int, rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -121,12 +198,8 @@ def _name(job: BatchJob, batch: PinnedView, two: TwoViews, findings: Findings, s
         detail = f"the views differ; not compared row by row: more than {NAMED_ROWS_MAX:,} rows"
         _note(findings, Kind.CHANGED, partition, two.low, detail, to=two.high)
         return
-    side = LakeSide(job.table, pinned(job.stream), partition, schema=lake_schema(job.table))
-    try:
-        ours = side.below(two.high).split(two.low)[1]
-    finally:
-        side.close()
-    theirs = Rows.of([rows for p, rows in _rows(job.table, batch, step) if p == partition])
+    ours = _stream_rows(job, partition)
+    theirs = Rows.of([held.rows for held in _rows(job.table, batch, step) if held.partition == partition])
     theirs = theirs.split(two.high)[0].split(two.low)[1]
     for kind, offsets, detail in differences(ours, theirs):
         for offset in offsets:

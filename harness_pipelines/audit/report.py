@@ -227,6 +227,7 @@ class BatchAudit:
     most: int
     parts: tuple[TwoViews, ...] | None  #: None: only counted, its files were not opened
     foreign: str | None  #: what another writer did to it
+    keyed: bool = False  #: it has the newest put of each key only: counts of the stream view say but *most*
     files_read: int = 0
     bytes_read: int = 0
 
@@ -245,10 +246,10 @@ class BatchAudit:
             differ = ", ".join(str(part.partition) for part in self.parts or () if not part.ok)
             where = f"; partitions {differ} differ" if differ else ""
             return f"the batch view has {self.rows:,} rows, the stream view {expected} below batch_hi{where}"
-        how = (
-            "rows and digests agree with" if self.parts is not None else "only counted (--full reads it); as many as in"
-        )
-        return f"the batch view has {self.rows:,} rows: {how} the stream view"
+        counted = "no more than" if self.keyed else "as many as in"
+        how = "rows and digests agree with" if self.parts is not None else f"only counted (--full reads it); {counted}"
+        what = "the newest of each key in " if self.keyed and self.parts is not None else ""
+        return f"the batch view has {self.rows:,} rows: {how} {what}the stream view"
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -71,6 +71,21 @@ def side_of(file: FileStats, column: IndexedColumn, extent: Extent, cut: Cut) ->
     return "0" if below and nulls == 0 and nans == 0 else None
 
 
+def might_hold(file: FileStats, box: Sequence[Extent]) -> bool:
+    """False if certainly no row of *file* lies in *box*, both told by the same columns."""
+    return all(_might_share(file.rows, there, wanted) for there, wanted in zip(file.extents, box, strict=True))
+
+
+def _might_share(rows: int, there: Extent, wanted: Extent) -> bool:
+    if wanted.nulls != 0 and there.nulls != 0:
+        return True
+    if wanted.lower is None or there.nulls == rows:
+        return False
+    below = there.upper is not None and there.upper < wanted.lower
+    above = there.lower is not None and wanted.upper is not None and there.lower > wanted.upper
+    return not (below or above)
+
+
 def rebuild(files: Sequence[FileStats], columns: Sequence[IndexedColumn]) -> RegionTree:
     """A tree in which every file of a disjoint set has a region of its own.
 

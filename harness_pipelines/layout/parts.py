@@ -10,7 +10,7 @@ merges are, and what waits high in a view that is larger than a move's budget co
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness_pipelines.layout.files import FileStats, place
@@ -160,6 +160,48 @@ def _is_due(part: _Part, target_bytes: int, staged_ratio: float) -> bool:
         return part.clustered <= OVERSIZE * target_bytes < part.bytes
     regions = not part.apart and all(child.children is None for child in part.children)
     return regions and len(part.files) > 1 and part.bytes < UNDERSIZE * target_bytes
+
+
+def taken_along(
+    tree: RegionTree, files: Sequence[FileStats], clustered: Mapping[str, int], touched: Collection[str]
+) -> tuple[list[FileStats], list[str]]:
+    """What is written anew where the files at the paths *touched* are, and the regions that this clusters again.
+
+    Where clustered files of a region are touched, what waits in it goes along: it is less than they are, and without
+    it the region would not be clustered afterwards.
+    """
+    placed = [(file, place(tree, file)) for file in files]
+
+    def waits(file: FileStats, path: str) -> bool:
+        return file.sequence > clustered.get(path, 0)
+
+    regions = {path for file, path in placed if file.path in touched and not waits(file, path)}
+    taken = [file for file, path in placed if file.path in touched or (path in regions and waits(file, path))]
+    return taken, sorted(regions)
+
+
+def not_grown(
+    tree: RegionTree,
+    regions: Sequence[str],
+    taken: Sequence[FileStats],
+    staged: Sequence[FileStats],
+    *,
+    target_bytes: int,
+) -> list[str]:
+    """Of *regions* those that need not be cut now that the files *staged* stand for *taken*.
+
+    A region that was too large before could not be cut: equal keys, see `_is_due`.
+    """
+    had, has = _bytes_at(tree, taken), _bytes_at(tree, staged)
+    large = OVERSIZE * target_bytes
+    return [path for path in regions if has[path] <= large or had[path] > large]
+
+
+def _bytes_at(tree: RegionTree, files: Sequence[FileStats]) -> Mapping[str, int]:
+    found: dict[str, int] = defaultdict(int)
+    for file in files:
+        found[place(tree, file)] += file.bytes
+    return found
 
 
 def _parts(tree: RegionTree, files: Sequence[FileStats], clustered: Mapping[str, int]) -> _Part:

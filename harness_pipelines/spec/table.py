@@ -461,8 +461,7 @@ class TableSpec(BaseModel):
     @model_validator(mode="after")
     def _keys(self) -> TableSpec:
         for word, why in (("key", key_trouble(self.key, {c.name: c.type for c in self.columns})),
-                          ("key_format", self._key_format_trouble()), ("delete", self._delete_trouble()),
-                          ("views", self._keyed_views_trouble())):  # fmt: skip
+                          ("key_format", self._key_format_trouble()), ("delete", self._delete_trouble())):  # fmt: skip
             if why:
                 raise ValidationError.from_exception_data("table", [_detail((word,), why, getattr(self, word))])
         return self
@@ -475,11 +474,6 @@ class TableSpec(BaseModel):
     def _delete_trouble(self) -> str | None:
         if not self.key and self.delete != "tombstone":
             return "a record can delete only where the table has a `key`"
-        return None
-
-    def _keyed_views_trouble(self) -> str | None:
-        if self.key and self.views == "both":
-            return "a keyed table has no batch view yet; write `views: stream`"
         return None
 
     @model_validator(mode="after")

@@ -1,7 +1,8 @@
 """OTree: rows of the stream view become files of the batch view, clustered by value.
 
 Two kinds of moves alternate. A *merge* takes ``[batch_hi, stream_hi)`` and stages its rows by region; a *relayout*
-rewrites the regions to which much was added, cuts those that grew large, and moves no bound.
+rewrites the regions to which much was added, cuts those that grew large, and moves no bound. In a keyed table a merge
+stages the newest put of each key, and writes anew the files in which older ones of these keys are.
 
 plan: choose ranges, or that regions are due. stage: Spark writes one file per region to the attempt's branch.
 publish: the boundary commit, with the tree as it is from then on.
@@ -9,25 +10,27 @@ publish: the boundary commit, with the tree as it is from then on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
 
-from harness_pipelines.layout.files import FileStats
-from harness_pipelines.layout.parts import Due, due
+from harness_pipelines.layout.files import FileStats, might_hold
+from harness_pipelines.layout.parts import Due, due, not_grown, taken_along
 from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
 from harness_pipelines.layout.sampling import Sample, share_to_draw
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, may_relayout, plan_ranges
-from harness_pipelines.protocol.versions import Version
+from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.stages.moving import Moving, Pointless, make_branch
 from harness_pipelines.stores.lake import Staged
 from harness_pipelines.stores.lake_regions import indexed_columns
+from harness_pipelines.stores.lake_replace import FilesGone
 from harness_pipelines.stores.lake_scan import stored_in
 from harness_pipelines.stores.ports import Boundary, LayoutState, MoveDraft, Swap, TableRow
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from harness_pipelines.stores.open import Stores
+    from harness_pipelines.stores.spark_merge import Changes
     from harness_pipelines.stores.spark_write import BranchTarget
 
 log = structlog.get_logger(__name__)
@@ -60,6 +64,7 @@ class Attempt:
     scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     fresh: tuple[str, ...] = ()  #: the regions that it clustered
     removed: tuple[str, ...] = ()  #: the files that it stands for
+    on: int | None = None  #: the one snapshot that it may be published on; None: any that still has the files
 
 
 def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str | None = None) -> str | None:
@@ -212,6 +217,17 @@ def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
     return _stage_relayout(stores, table, move, base=base, layout=layout)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Incoming:
+    """What a merge writes, and the files that this stands for."""
+
+    frame: DataFrame
+    rows: int
+    bytes: int  #: of them in files, about
+    replaced: tuple[FileStats, ...] = ()
+    regions: tuple[str, ...] = ()  #: that have all their rows among those written
+
+
 def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
     """New rows go to the smallest parts of the tree that give them files of some size; the first rows make the tree."""
     from harness_pipelines.stores import spark_otree
@@ -220,26 +236,89 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
     there = stored_in(base.stream.metadata, ranges)
     if there.rows == 0:
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))
-    merged = 0 if base.batch is None else sum(f.rows for f in stores.lake.region_files(table, base.batch.metadata))
-    target_rows = _target_rows(table, rows=there.rows, size=there.bytes, of_rows=merged + there.rows)
+    held = [] if base.batch is None else stores.lake.region_files(table, base.batch.metadata)
+    sample = None
     with stores.staging(table, move) as (spark, target):
         frame = spark_otree.stream_rows(spark, base.stream.metadata, ranges, layer=table.spec.layout.sample)
-        sample = _sampled(table, frame, rows=there.rows, target_rows=target_rows)
-        if layout is None:
-            tree = parts = sample.tree(target_rows=target_rows)
-        else:
-            tree, parts = layout.tree, sample.pieces(layout.tree, target_rows=target_rows)
-        _write(frame, target, parts, sample, target_rows=target_rows)
-    staged = stores.lake.staged(table, move, rows=there.rows)
-    if layout is not None:
-        return Attempt(staged=staged)
+        new = _Incoming(frame=frame, rows=there.rows, bytes=there.bytes)
+        with _folded(stores, table, new, on=_View(base.batch, held, layout)) as coming:
+            if coming.rows:
+                of_rows = sum(f.rows for f in held) - sum(f.rows for f in coming.replaced) + coming.rows
+                target_rows = _target_rows(table, rows=coming.rows, size=coming.bytes, of_rows=of_rows)
+                sample = _sampled(table, coming.frame, rows=coming.rows, target_rows=target_rows)
+                if layout is None:
+                    tree = parts = sample.tree(target_rows=target_rows)
+                else:
+                    tree, parts = layout.tree, sample.pieces(layout.tree, target_rows=target_rows)
+                _write(coming.frame, target, parts, sample, target_rows=target_rows)
+    staged = stores.lake.staged(table, move, rows=coming.rows)
+    on = base.batch.snapshot if table.spec.key and base.batch is not None else None
+    attempt = Attempt(staged=staged, removed=tuple(f.path for f in coming.replaced), on=on)
+    if sample is None:
+        return attempt
     files = stores.lake.staged_regions(table, staged)
+    if layout is not None:
+        fresh = not_grown(tree, coming.regions, coming.replaced, files, target_bytes=target_bytes(table, held))
+        return replace(attempt, layout=layout, fresh=tuple(fresh)) if fresh else attempt
     judge = sample.judge(target_bytes=target_bytes(table, files), of_bytes=sum(f.bytes for f in files))
-    return Attempt(
-        staged=staged,
+    return replace(
+        attempt,
         layout=Layout(tree=tree, clustered={}),
         scores={"after": asdict(judge.score_of_regions(files, tree))},
         fresh=tuple(tree.paths()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The batch view that a merge builds on."""
+
+    pinned: View | None
+    files: Sequence[FileStats]
+    layout: Layout | None
+
+
+@contextmanager
+def _folded(stores: Stores, table: TableRow, new: _Incoming, *, on: _View) -> Iterator[_Incoming]:
+    """What a merge of the rows *new* writes: they themselves, or in a keyed table what their changes make of the view.
+
+    Raises: KeyInTwoPartitions.
+    """
+    from harness_pipelines.stores import spark_merge
+
+    if not table.spec.key:
+        yield new
+        return
+    with spark_merge.newest_of(table.spec, new.frame) as changes:
+        size = new.bytes * changes.puts // new.rows
+        puts = _Incoming(frame=changes.rows, rows=changes.puts, bytes=size)
+        yield _rewriting(stores, table, puts, changes, on=on) if on.files else puts
+
+
+def _rewriting(stores: Stores, table: TableRow, puts: _Incoming, changes: Changes, *, on: _View) -> _Incoming:
+    """*puts*, and of the files in which older versions of the keys are the rows of all others.
+
+    How many rows that is follows from counts of what was met, not from what is written.
+    """
+    from harness_pipelines.stores import spark_otree
+
+    assert on.pinned is not None
+    metadata, spark = on.pinned.metadata, puts.frame.sparkSession
+    nearby = [f for f in stores.lake.key_files(table, metadata) if might_hold(f, changes.box)]
+    met = changes.met_in(spark, metadata, nearby)
+    if not met:
+        return puts
+    taken, regions = [f for f in on.files if f.path in met], list[str]()
+    if on.layout is not None:
+        taken, regions = taken_along(on.layout.tree, on.files, on.layout.clustered, met.keys())
+    rows, hidden = sum(f.rows for f in taken), sum(met.values())
+    cold = spark_otree.file_rows(spark, metadata, taken, indexed_columns(table.spec))
+    return _Incoming(
+        frame=changes.kept_of(cold).unionByName(puts.frame),
+        rows=rows - hidden + puts.rows,
+        bytes=sum(f.bytes for f in taken) * (rows - hidden) // rows + puts.bytes,
+        replaced=tuple(taken),
+        regions=tuple(regions),
     )
 
 
@@ -332,6 +411,8 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
 
     def build_on(base: str) -> Swap:
         swap = write(base)
+        if attempt.on not in (None, swap.base_snapshot):  # a newer file may hold a key that this attempt did not meet
+            raise FilesGone(f"{table.name}: the batch view is not the one that move {move.move_id} was merged into")
         if attempt.layout is None:
             return swap
         at = stores.lake.sequence_of(table, swap.new.metadata)

@@ -222,6 +222,7 @@ class Lake:
     ) -> Swap:
         """Write the metadata in which *staged* stands for the files of *removed*, on top of the metadata file *base*.
 
+        They hold the same rows, but for a merge of a keyed table, which has ranges.
         Raises: FilesGone when one of *removed* is not live there any more, or has been deleted from.
         """
         name = EFFECTS[move.stage].view
@@ -229,7 +230,13 @@ class Lake:
         base_snapshot = _head(view).snapshot
         with reachable(table.name, f"publishing move {move.move_id}"), view.transaction() as transaction:
             properties = summary_of(move, reached=None if name == "stream" else reached_by(view))
-            lake_replace.replace_files(transaction, removed=removed, added=staged.files, properties=properties)
+            lake_replace.replace_files(
+                transaction,
+                removed=removed,
+                added=staged.files,
+                properties=properties,
+                same_rows=not move.ranges,
+            )
             transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
 
@@ -269,6 +276,12 @@ class Lake:
             view = self.load(table, metadata, view="batch")
             return lake_regions.region_files(view, lake_regions.indexed_columns(table.spec))
 
+    def key_files(self, table: TableRow, metadata: str) -> list[FileStats]:
+        """The same files as `region_files`, with the bounds of the key's columns instead."""
+        with reachable(table.name, "reading the batch view's manifests"):
+            view = self.load(table, metadata, view="batch")
+            return lake_regions.region_files(view, lake_regions.key_columns(table.spec))
+
     def staged_regions(self, table: TableRow, staged: Staged) -> list[FileStats]:
         """What an attempt staged for the batch view, as the region tree sees it."""
         columns = lake_regions.indexed_columns(table.spec)
@@ -297,15 +310,16 @@ class Lake:
 
 
 def _properties(spec: TableSpec, view: ViewName) -> dict[str, str]:
-    """Properties of a new view. A region of the batch view is one file, with exact bounds of the indexed columns."""
+    """Properties of a new view. A region of the batch view is one file, with exact bounds of what it is found by."""
     if view == "stream":
         return dict(VIEW_PROPERTIES)
     target = spec.layout.target_file_mb * 2**20
+    exact = {c.name for c in (*lake_regions.indexed_columns(spec), *lake_regions.key_columns(spec))}
     return {
         **VIEW_PROPERTIES,
         "write.target-file-size-bytes": str(4 * target),
         "write.parquet.row-group-size-bytes": str(max(target // 16, 2**20)),
-        **{f"write.metadata.metrics.column.{column.name}": "full" for column in lake_regions.indexed_columns(spec)},
+        **{f"write.metadata.metrics.column.{name}": "full" for name in sorted(exact)},
     }
 
 
@@ -422,7 +436,8 @@ def _check_hull(table: TableRow, move: Move, files: Sequence[tuple[DataFile, tup
         raise StagedWrong(f"{where}: {rows} rows were to be moved, {found} were staged; nothing was published")
     if not move.ranges:  # a relayout, or a compaction: any row of the view
         return
-    lowest, highest = min(r.low for r in move.ranges), max(r.high for r in move.ranges)
+    # A merge of a keyed table writes rows below the move once more, those in files where other keys changed.
+    lowest, highest = 0 if table.spec.key else min(r.low for r in move.ranges), max(r.high for r in move.ranges)
     for file, (low, high) in files:
         if not lowest <= low <= high < highest:
             raise StagedWrong(

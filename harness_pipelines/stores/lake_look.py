@@ -18,11 +18,19 @@ import orjson
 from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO, load_file_io
-from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestFile, read_manifest_list
-from pyiceberg.types import LongType
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestFile,
+    read_manifest_list,
+)
+from pyiceberg.types import LongType, PrimitiveType, StringType
 
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import OFFSET
+from harness_pipelines.stores.segment_types import OPERATION
 from harness_pipelines.stores.upkeep import plain_path
 
 GONE = "there is no such file"
@@ -56,6 +64,7 @@ class MetadataSeen:
     snapshots: Mapping[int, SnapshotSeen]
     properties: Mapping[str, str]
     offset_id: int | None  #: field id of `_kafka_offset`; None: the view has no such column
+    operation_id: int | None = None  #: of `_op`
 
     @property
     def head(self) -> SnapshotSeen | None:
@@ -73,6 +82,7 @@ class FileSeen:
     partition: int | None  #: Kafka's; None: not partitioned as the harness does
     low: int | None  #: lowest and highest offset, both included; None: the writer kept no bounds
     high: int | None
+    operations: tuple[str, str] | None = None  #: least and greatest `_op`; None: the writer kept no bounds
     deletes: str | None = None  #: what kind of delete file it is: position, equality; None: data
 
 
@@ -137,11 +147,11 @@ class LakeLook:
             return Unreadable(manifest.path, f"has {size:,} bytes, {manifest.bytes:,} were written")
         return None
 
-    def files(self, manifest: ManifestSeen, *, offset_id: int | None) -> tuple[FileSeen, ...] | Unreadable:
-        """The live files of a manifest."""
+    def files(self, manifest: ManifestSeen, *, of: MetadataSeen | None) -> tuple[FileSeen, ...] | Unreadable:
+        """The live files of a manifest; *of* says which columns are which."""
         if (damage := self.cut_off(manifest)) is not None:
             return damage
-        return self._read(manifest.path, _files, partial(_parse_manifest, self._io, manifest.manifest, offset_id))
+        return self._read(manifest.path, _files, partial(_parse_manifest, self._io, manifest.manifest, of))
 
     def _read(self, path: str, cache: ByPath[Seen], make: Callable[[], Seen]) -> Seen | Unreadable:
         if self.size(path) is None:
@@ -170,7 +180,7 @@ def _parse_metadata(io: FileIO, path: str) -> MetadataSeen:
     with io.new_input(path).open() as stream:
         content = stream.read()
     held = orjson.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
-    current = held.get("current-snapshot-id")
+    current, ids = held.get("current-snapshot-id"), {f["name"]: f["id"] for f in _fields(held)}
     return MetadataSeen(
         snapshot=None if current in (None, -1) else int(current),
         snapshots={
@@ -184,7 +194,8 @@ def _parse_metadata(io: FileIO, path: str) -> MetadataSeen:
             for s in held.get("snapshots", ())
         },
         properties=held.get("properties", {}),
-        offset_id=next((f["id"] for f in _fields(held) if f["name"] == OFFSET), None),
+        offset_id=ids.get(OFFSET),
+        operation_id=ids.get(OPERATION),
     )
 
 
@@ -208,18 +219,18 @@ def _parse_list(io: FileIO, path: str) -> tuple[ManifestSeen, ...]:
     )
 
 
-def _parse_manifest(io: FileIO, manifest: ManifestFile, offset_id: int | None) -> tuple[FileSeen, ...]:
+def _parse_manifest(io: FileIO, manifest: ManifestFile, of: MetadataSeen | None) -> tuple[FileSeen, ...]:
     entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
-    return tuple(_seen(entry, offset_id) for entry in entries)
+    return tuple(_seen(entry, of) for entry in entries)
 
 
 _DELETES = {DataFileContent.POSITION_DELETES: "position", DataFileContent.EQUALITY_DELETES: "equality"}
 
 
-def _seen(entry: ManifestEntry, offset_id: int | None) -> FileSeen:
+def _seen(entry: ManifestEntry, of: MetadataSeen | None) -> FileSeen:
     file = entry.data_file
-    both = (file.lower_bounds, file.upper_bounds)
-    low, high = (None if offset_id is None else (bounds or {}).get(offset_id) for bounds in both)
+    low, high = _bounds(file, LongType(), None if of is None else of.offset_id)
+    first, last = _bounds(file, StringType(), None if of is None else of.operation_id)
     partition = file.partition[0] if len(file.partition) else None
     return FileSeen(
         path=file.file_path,
@@ -227,7 +238,15 @@ def _seen(entry: ManifestEntry, offset_id: int | None) -> FileSeen:
         bytes=file.file_size_in_bytes,
         rows=file.record_count,
         partition=int(partition) if isinstance(partition, int) else None,
-        low=None if low is None else int(from_bytes(LongType(), low)),
-        high=None if high is None else int(from_bytes(LongType(), high)),
+        low=low,
+        high=high,
+        operations=None if first is None or last is None else (first, last),
         deletes=_DELETES.get(file.content),
     )
+
+
+def _bounds(file: DataFile, kind: PrimitiveType, field_id: int | None) -> tuple[Any, Any]:
+    """Lower and upper bound of a column; None where the writer kept none."""
+    found = [(bounds or {}).get(field_id) for bounds in (file.lower_bounds, file.upper_bounds)]
+    low, high = (None if bound is None else from_bytes(kind, bound) for bound in found)
+    return low, high

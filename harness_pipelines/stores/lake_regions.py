@@ -30,6 +30,11 @@ def indexed_columns(spec: TableSpec) -> tuple[IndexedColumn, ...]:
     return tuple([LAYER, *asked] if spec.layout.sample else asked)
 
 
+def key_columns(spec: TableSpec) -> tuple[IndexedColumn, ...]:
+    """The columns of the key of *spec* by whose bounds files can be left out: all but binary ones."""
+    return tuple(IndexedColumn(c.name, str(c.type)) for c in spec.key_columns if str(c.type) != "binary")
+
+
 def region_files(view: Table, columns: Sequence[IndexedColumn]) -> list[FileStats]:
     """The live files of *view*'s main branch, by path."""
     fields = [view.schema().find_field(column.name) for column in columns]

@@ -1,4 +1,5 @@
-"""Replacing data files by others that hold the same rows: Iceberg's operation ``replace``, which PyIceberg lacks.
+"""Replacing data files by others: of the same rows by Iceberg's operation ``replace``, which PyIceberg lacks, of other
+rows by ``overwrite``.
 
 The one module that leans on PyIceberg's snapshot producers: ``_OverwriteFiles``, ``Transaction._table``. Readers that
 follow a view by its snapshots (Spark streaming, change readers) pass a ``replace`` over; an ``overwrite`` stops them.
@@ -32,7 +33,12 @@ class _ReplaceFiles(_OverwriteFiles):
 
 
 def replace_files(
-    transaction: Transaction, *, removed: Sequence[str], added: Sequence[DataFile], properties: Mapping[str, str]
+    transaction: Transaction,
+    *,
+    removed: Sequence[str],
+    added: Sequence[DataFile],
+    properties: Mapping[str, str],
+    same_rows: bool,
 ) -> None:
     """One snapshot on main in which *added* stand for the files at the paths *removed*.
 
@@ -42,7 +48,8 @@ def replace_files(
     if missing := sorted(set(removed) - set(live)):
         raise FilesGone(f"{missing[0]} and {len(missing) - 1} more are not live any more; nothing was replaced")
     view = transaction._table
-    producer = _ReplaceFiles(
+    kind = _ReplaceFiles if same_rows else _OverwriteFiles
+    producer = kind(
         operation=Operation.OVERWRITE, transaction=transaction, io=view.io, snapshot_properties=dict(properties)
     )
     for path in removed:

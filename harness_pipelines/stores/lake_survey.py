@@ -106,11 +106,11 @@ def survey(
             return dict(zip(wanted, map(tell.done, pool.map(read, wanted.values())), strict=True))
 
         def opened(manifests: Iterable[ManifestSeen]) -> dict[str, tuple[FileSeen, ...] | Unreadable]:
-            return each(manifests, lambda m: m.path, lambda m: look.files(m, offset_id=offset_id))
+            return each(manifests, lambda m: m.path, lambda m: look.files(m, of=of))
 
         metadata = each(locations, str, look.metadata)
         parsed = [m for m in metadata.values() if isinstance(m, MetadataSeen)]
-        offset_id = next((m.offset_id for m in parsed if m.offset_id is not None), None)
+        of = next((m for m in parsed if m.offset_id is not None), None)
         lists = each((m.head.manifest_list for m in parsed if m.head), str, look.manifests)
         read = Survey(metadata=metadata, lists=lists, manifests={}, damaged={}, newest=newest)
         manifests = opened(read.newest_manifests())

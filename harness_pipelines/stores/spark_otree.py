@@ -91,7 +91,7 @@ def sampled(frame: DataFrame, columns: Sequence[IndexedColumn], *, share: float)
     """
     drawn = f.pmod(f.hash(*COORDINATE), f.lit(2**_DRAW_BITS)) < int(share * 2**_DRAW_BITS)
     chosen = frame if share >= 1 else frame.where(drawn)
-    rows = chosen.select(*(_quoted(column.name) for column in columns)).toArrow()
+    rows = chosen.select(*(quoted(column.name) for column in columns)).toArrow()
     return [to_values(rows.column(i), column) for i, column in enumerate(columns)]
 
 
@@ -246,8 +246,9 @@ def _literal(column: IndexedColumn, value: Value) -> Column:
 
 
 def _named(column: IndexedColumn) -> Column:
-    return f.col(_quoted(column.name))
+    return f.col(quoted(column.name))
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A column of any name, as Spark wants it."""
     return "`" + name.replace("`", "``") + "`"

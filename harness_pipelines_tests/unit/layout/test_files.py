@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness_pipelines.layout.boxes import At, Slab
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.errors import ShapesDiffer
-from harness_pipelines.layout.files import Extent, FileStats, classify, place, rebuild
+from harness_pipelines.layout.files import Extent, FileStats, classify, might_hold, place, rebuild
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines_tests.unit.layout.given import arrays, file_of, skewed, some_rows, tables, tree_of
 
@@ -124,3 +124,39 @@ def test_a_large_tree_is_found_again_from_its_files():
 
     assert len(rebuilt) == len(files)
     assert len(set(classify(rebuilt, files))) == len(files)
+
+
+# -- what a file might hold ---------------------------------------------------------------------------------
+
+VALUES = st.lists(st.none() | st.integers(0, 9), min_size=1, max_size=4)
+
+
+def extent_of(values: list[int | None]) -> Extent:
+    known = [v for v in values if v is not None]
+    return Extent(min(known, default=None), max(known, default=None), values.count(None))
+
+
+@given(rows=st.lists(st.tuples(*[st.none() | st.integers(0, 9)] * 2), min_size=1, max_size=4), known=st.booleans(),
+       wanted=st.lists(st.tuples(*[st.none() | st.integers(0, 9)] * 2), min_size=1, max_size=4))  # fmt: skip
+def test_no_file_is_left_out_that_has_a_row_of_the_wanted_keys(rows, wanted, known):
+    extents = tuple(extent_of(list(column)) if known else Extent() for column in zip(*rows, strict=True))
+    held = FileStats(path="f", rows=len(rows), bytes=1, sequence=1, extents=extents)
+    box = tuple(extent_of(list(column)) for column in zip(*wanted, strict=True))
+    assert might_hold(held, box) or not set(rows) & set(wanted)
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "held"),
+    [
+        (Extent(0, 4, 0), Extent(5, 9, 0), False),
+        (Extent(6, 9, 0), Extent(1, 5, 0), False),
+        (Extent(0, 5, 0), Extent(5, 9, 0), True),
+        (Extent(0, 4, 0), Extent(5, 9, 1), False),
+        (Extent(0, 4, 1), Extent(5, 9, 1), True),
+        (Extent(None, None, 3), Extent(0, 9, 0), False),
+        (Extent(0, None, 0), Extent(5, 9, 0), True),
+    ],
+)
+def test_a_file_is_left_out_when_its_bounds_and_nulls_rule_the_keys_out(there, wanted, held):
+    stats = FileStats(path="f", rows=3, bytes=1, sequence=1, extents=(there,))
+    assert might_hold(stats, (wanted,)) == held

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness_pipelines.layout.boxes import At
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.files import Extent, FileStats
-from harness_pipelines.layout.parts import WAITING_MAX, Due, due, pieces
+from harness_pipelines.layout.parts import WAITING_MAX, Due, due, not_grown, pieces, taken_along
 from harness_pipelines.layout.tree import RegionTree
 
 TARGET, PLENTY = 1000, 10**9
@@ -154,3 +154,40 @@ def test_new_rows_go_to_the_smallest_parts_in_which_they_make_files_of_some_size
     rows: dict[str, float], left: list[str]
 ):
     assert pieces(TREE, rows, rows_min=50).paths() == left
+
+
+# -- merges of keyed tables ---------------------------------------------------------------------------------
+
+
+def along(*files: FileStats, touched: FileStats) -> tuple[set[str], list[str]]:
+    taken, regions = taken_along(TREE, files, CLUSTERED, {touched.path})
+    return {f.path for f in taken}, regions
+
+
+def test_what_waits_in_a_region_goes_along_when_its_clustered_file_is_written_anew():
+    waits, elsewhere, above = (file(*at, size=50, staged=True) for at in ((0, 9), (10, 19), (5, 15)))
+    files = (*WHOLE, waits, elsewhere, above)
+    assert along(*files, touched=WHOLE[0]) == ({WHOLE[0].path, waits.path}, ["00"])
+
+
+def test_a_file_that_waits_is_written_anew_alone_and_its_region_is_no_more_clustered_than_before():
+    waits, other = file(0, 9, size=50, staged=True), file(0, 9, size=60, staged=True)
+    assert along(*WHOLE, waits, other, touched=waits) == ({waits.path}, [])
+
+
+def test_a_region_that_grew_too_large_is_left_to_be_cut_and_one_of_equal_keys_is_not():
+    def left(had: int, has: int) -> list[str]:
+        return not_grown(TREE, ["00"], [file(0, 9, size=had)], [file(0, 9, size=has)], target_bytes=TARGET)
+
+    assert left(TARGET, TARGET + TARGET // 2) == ["00"]
+    assert left(TARGET, TARGET + TARGET // 2 + 1) == []
+    assert left(2 * TARGET, 3 * TARGET) == ["00"]
+
+
+def test_a_region_that_is_written_anew_by_a_merge_is_not_due_for_that():
+    touched = WHOLE[0]
+    taken, regions = taken_along(TREE, WHOLE, CLUSTERED, {touched.path})
+    after = (*WHOLE[1:], replace(touched, path="anew", sequence=5))
+    clustered = CLUSTERED | dict.fromkeys(not_grown(TREE, regions, taken, after[-1:], target_bytes=TARGET), 5)
+    assert due(TREE, after, clustered, target_bytes=TARGET, staged_ratio=0.5, budget_bytes=PLENTY) == []
+    assert due(TREE, after, CLUSTERED, target_bytes=TARGET, staged_ratio=0.5, budget_bytes=PLENTY) != []

@@ -262,7 +262,6 @@ def test_an_editor_gets_a_schema_that_describes_every_word():
         ({"key": ["nope"]}, "'nope' is no column; columns: "),
         ({"key": ["price"]}, "column 'price' of type double is no key; types that are: boolean, int"),
         ({"key": ["id", "id"]}, "'id' is named twice"),
-        ({"key": ["id"], "views": "both"}, "a keyed table has no batch view yet; write `views: stream`"),
         ({"key": ["id", "day"], "key_format": "text"}, "text holds one value, and the key has 2 columns"),
         ({"delete": {"field": "op", "values": ["d"]}}, "a record can delete only where the table has a `key`"),
         ({"key": ["id"], "delete": "null"}, "'null' is no rule of deletion; allowed: tombstone, {field: op"),

@@ -1,0 +1,158 @@
+"""What Spark does for the merge of a keyed table: the newest version of each key, and the files with older ones.
+
+Copy-on-write: a file of the batch view in which a key changed is written anew without that key's row, so readers of the
+view know of no deletes. Keys are compared null-safe. Within a move the newest is found by one aggregation, which takes
+a key with a hundred thousand versions together before they are sent anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from harness_pipelines.layout.files import Extent
+from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
+from harness_pipelines.stores.lake_regions import key_columns
+from harness_pipelines.stores.spark_otree import file_rows, quoted, to_values
+
+if TYPE_CHECKING:
+    from harness_pipelines.layout.columns import IndexedColumn
+    from harness_pipelines.layout.files import FileStats
+    from harness_pipelines.spec.table import TableSpec
+
+_NEWEST, _FIRST, _LAST = "_harness_newest", "_harness_first", "_harness_last"
+_PUTS, _SPLIT, _ROWS = "_harness_puts", "_harness_split", "_harness_rows"
+_PLACE = ("_kafka_partition", "_kafka_offset")
+_CHANGED_AT = ("_harness_partition", "_harness_offset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """The newest version of each key that a move has: one row per key, puts and deletes, held by Spark."""
+
+    spec: TableSpec
+    frame: DataFrame
+    keys: int
+    puts: int
+    box: tuple[Extent, ...]  #: where the keys lie, by the columns of `key_columns`
+
+    @property
+    def rows(self) -> DataFrame:
+        """The puts."""
+        return self.frame.where(f.col("_op") == PUT)
+
+    @property
+    def _places(self) -> DataFrame:
+        """Keys and coordinates, by names that the batch view does not have."""
+        keys = [f.col(quoted(name)).alias(_key(i)) for i, name in enumerate(self.spec.key)]
+        return self.frame.select(*keys, *(f.col(c).alias(to) for c, to in zip(_PLACE, _CHANGED_AT, strict=True)))
+
+    def met_in(self, spark: SparkSession, metadata: str, files: Sequence[FileStats]) -> Mapping[str, int]:
+        """Per path how many rows of *files* have a changed key; files without any are left out.
+
+        *files* as `Lake.key_files` gives them. Raises: KeyInTwoPartitions.
+        """
+        if not files:
+            return {}
+        view = file_rows(spark, metadata, files, key_columns(self.spec))
+        cold = view.select(*(quoted(c) for c in (*self.spec.key, *_PLACE)), "_file")
+        met = cold.join(self._places, self._same_key)
+        moved = f.col(_PLACE[0]) != f.col(_CHANGED_AT[0])
+        told = met.groupBy("_file").agg(f.count(f.lit(1)).alias(_ROWS), f.count_if(moved).alias(_SPLIT)).collect()
+        if any(row[_SPLIT] for row in told):
+            places = [f.struct(*_PLACE).alias(_FIRST), f.struct(*_CHANGED_AT).alias(_LAST)]
+            _stop(self.spec, met.where(moved).select(*map(quoted, self.spec.key), *places))
+        return {row["_file"]: int(row[_ROWS]) for row in told}
+
+    def kept_of(self, cold: DataFrame) -> DataFrame:
+        """The rows of *cold* whose key did not change."""
+        return cold.join(self._places.drop(*_CHANGED_AT), self._same_key, "left_anti")
+
+    @property
+    def _same_key(self) -> Column:
+        return reduce(and_, (f.col(quoted(c)).eqNullSafe(f.col(_key(i))) for i, c in enumerate(self.spec.key)))
+
+
+@contextmanager
+def newest_of(spec: TableSpec, rows: DataFrame) -> Iterator[Changes]:
+    """The newest version of each key of *rows*, the changelog, for as long as the context lasts.
+
+    Raises: KeyInTwoPartitions.
+    """
+    whole, partition, offset = f.struct(*map(quoted, rows.columns)), *map(f.col, _PLACE)
+    per_key = rows.groupBy(*map(quoted, spec.key)).agg(
+        f.max_by(whole, offset).alias(_NEWEST), (f.min(partition) < f.max(partition)).alias(_SPLIT)
+    )
+    folded = per_key.select(f"{_NEWEST}.*", _SPLIT).persist()
+    try:
+        box = key_columns(spec)
+        told = _told(folded, spec, box)
+        if told[_SPLIT]:
+            ends = [end(f.struct(*_PLACE)).alias(name) for end, name in ((f.min, _FIRST), (f.max, _LAST))]
+            met = rows.groupBy(*map(quoted, spec.key)).agg(*ends)
+            _stop(spec, met.where(f.col(_FIRST)[_PLACE[0]] < f.col(_LAST)[_PLACE[0]]))
+        extents = tuple(_extent(told, i) for i in range(len(box)))
+        yield Changes(spec=spec, frame=folded.drop(_SPLIT), keys=told[_ROWS], puts=told[_PUTS], box=extents)
+    finally:
+        folded.unpersist()
+
+
+def _told(folded: DataFrame, spec: TableSpec, box: Sequence[IndexedColumn]) -> dict[str, Any]:
+    """Counts, and per column of the key its least and its greatest value in the domain of the tree, and its NULLs."""
+    ends = [
+        column
+        for i, c in enumerate(box)
+        for column in (
+            f.min(quoted(c.name)).alias(_low(i)),
+            f.max(quoted(c.name)).alias(_high(i)),
+            f.count_if(f.col(quoted(c.name)).isNull()).alias(_nulls(i)),
+        )
+    ]
+    found = folded.agg(
+        f.count(f.lit(1)).alias(_ROWS),
+        f.count_if(f.col("_op") == PUT).alias(_PUTS),
+        f.count_if(_SPLIT).alias(_SPLIT),
+        *ends,
+    ).toArrow()
+    told = {name: found.column(name)[0].as_py() for name in (_ROWS, _PUTS, _SPLIT)}
+    for i, column in enumerate(box):
+        for name in (_low(i), _high(i)):
+            values = to_values(found.column(name), column)
+            told[name] = None if values.is_null[0] else values.values[0]
+        told[_nulls(i)] = found.column(_nulls(i))[0].as_py()
+    return told
+
+
+def _extent(told: Mapping[str, Any], at: int) -> Extent:
+    return Extent(lower=told[_low(at)], upper=told[_high(at)], nulls=told[_nulls(at)])
+
+
+def _stop(spec: TableSpec, met: DataFrame) -> None:
+    """Name one key of *met*, which has two coordinates for each: always the same one."""
+    found = met.orderBy(_FIRST, _LAST).first()
+    assert found is not None
+    key = ", ".join(f"{name}={found[name]}" for name in spec.key)
+    raise key_in_two_partitions(spec.table, key, first=tuple(found[_FIRST]), second=tuple(found[_LAST]))
+
+
+def _key(at: int) -> str:
+    return f"_harness_key_{at}"
+
+
+def _low(at: int) -> str:
+    return f"_harness_low_{at}"
+
+
+def _high(at: int) -> str:
+    return f"_harness_high_{at}"
+
+
+def _nulls(at: int) -> str:
+    return f"_harness_nulls_{at}"

@@ -1,0 +1,227 @@
+"""The batch view of a keyed table: one row per live key. Judged by a replay of the producer's own log."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+from typing import Any
+
+import pytest
+
+import harness_pipelines as hp
+from harness_pipelines import faults
+from harness_pipelines.audit.complete import audit_table
+from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.keys import KeyInTwoPartitions
+from harness_pipelines.protocol.versions import Version
+from harness_pipelines.stages import otree
+from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stores.lake_scan import pinned
+from harness_pipelines.stores.ports import MoveDraft
+from harness_pipelines_tests.keyed_log import Key, KeyedRig
+from harness_pipelines_tests.producer import KafkaRig
+
+KEYS: list[Key] = list(product([None, -1, 0, 1, 2, 3, 2**40], [None, "", "eu", "ü" * 30]))
+POINTS = ("after_plan", "during_files", "after_files", "before_lock", "in_transaction", "after_commit")
+
+
+@pytest.fixture
+def rig(harness: hp.Harness, kafka: KafkaRig) -> KeyedRig:
+    return KeyedRig(harness, kafka)
+
+
+def row(id_: int | None, region: str | None = "eu", *, n: int = 0) -> dict[str, Any]:
+    return {"id": id_, "region": region, "n": n, "s": f"row {id_} {region} {n}"}
+
+
+def random_changes(rig: KeyedRig, rng: random.Random, count: int) -> None:
+    """Puts of few keys and of many, deletes by the rule and by tombstones, of unknown keys too."""
+    keys = [rng.choice(KEYS) for _ in range(count)] + [(1000 + rng.randrange(500), "us") for _ in range(count)]
+    rig.send([(key, None if rng.random() < 0.3 else row(*key, n=rng.randrange(100))) for key in keys])
+    for key in rng.sample(KEYS, 2):
+        rig.tombstone(key)
+
+
+def relaid(rig: KeyedRig) -> Version:
+    """Every file of the batch view is written anew: somebody asked for it."""
+    claim, on = rig.claim(Stage.OTREE), rig.head
+    draft = MoveDraft(
+        stage=Stage.OTREE,
+        shard=0,
+        lo={},
+        hi={},
+        base_version=on.version,
+        schema_version=on.schema_version,
+        trigger="test",
+        parts=("",),
+    )
+    rig.stores.ledger.plan_move(claim, draft)
+    made = otree.otree_once(rig.stores, rig.table.row, claim, trigger="test")
+    rig.stores.ledger.release(claim)
+    assert made is not None
+    return made
+
+
+def assert_sound(rig: KeyedRig) -> None:
+    audited = audit_table(rig.stores, rig.table.row, full=True)
+    assert audited.ok, audited
+    report = fsck(rig.stores, [rig.name])
+    assert report.ok, report
+
+
+def test_the_batch_view_is_the_replay_of_the_log_in_every_version_whatever_is_put_and_deleted(rig: KeyedRig):
+    rng = random.Random(6)
+    versions: list[Version] = []
+    for _ in range(3):
+        random_changes(rig, rng, 60)
+        rig.to_stream()
+        assert rig.merge() is not None
+        versions.append(rig.head)
+        rig.assert_merged()
+    versions.append(relaid(rig))
+    rig.assert_merged()
+    assert_sound(rig)
+    for version in versions:
+        rig.assert_merged(version)
+
+    revert_table(rig.stores, rig.table.row, to=versions[0].version)
+    rig.assert_merged()
+    random_changes(rig, rng, 20)
+    rig.merge_all()
+    assert all(b.batch_hi == b.stream_hi for b in rig.head.bounds.values())
+    rig.assert_merged()
+    assert_sound(rig)
+
+
+def test_deletes_alone_only_remove_files_and_what_was_deleted_may_come_again(rig: KeyedRig):
+    rig.delete((404, "nowhere"))
+    rig.to_stream()
+    rig.merge()
+    assert rig.batch_rows().num_rows == 0
+    rig.put(*(row(i, n=i) for i in range(20)))
+    rig.send([((7, "eu"), row(7, n=n)) for n in range(3000)])
+    rig.to_stream()
+    rig.merge()
+    rig.assert_merged()
+    rig.delete((5, "eu"), (404, "nowhere"))
+    rig.to_stream()
+    rig.merge()
+    rig.assert_merged()
+    rig.delete(*((i, "eu") for i in range(20)))
+    rig.to_stream()
+    gone = rig.merge()
+    rig.assert_merged()
+    assert gone is not None
+    assert gone.batch is not None
+    assert pinned(gone.batch.metadata).files == ()
+    rig.put(row(7, n=3), row(5, n=5))
+    rig.to_stream()
+    rig.merge()
+    rig.assert_merged()
+    assert rig.batch_rows().num_rows == 2
+    assert_sound(rig)
+
+
+def test_files_without_a_changed_key_stay_and_the_snapshot_is_an_overwrite(harness: hp.Harness, kafka: KafkaRig):
+    rig = KeyedRig(harness, kafka, key=["id"], columns={"id": "uuid", "n": "int"},
+                   layout={"columns": ["id"], "regions": 4, "sample": 0})  # fmt: skip
+    ids = [f"{i:02x}000000-0000-4000-8000-000000000000" for i in range(256)]
+    rig.put(*({"id": id_, "n": 1} for id_ in ids))
+    rig.to_stream()
+    rig.merge()
+    before = {f.data.file_path for f in pinned(rig.head.views["batch"].metadata).files}
+    rig.put({"id": ids[3], "n": 2})
+    rig.delete((ids[5],))
+    rig.to_stream()
+    rig.merge()
+    view = pinned(rig.head.views["batch"].metadata)
+    after = {f.data.file_path for f in view.files}
+    assert (len(before), len(before - after), len(after - before)) == (4, 1, 1)
+    snapshot = view.metadata.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert str(snapshot.summary.operation.value) == "overwrite"
+    rig.assert_merged()
+    assert otree.trigger(rig.stores, rig.table.row) is None, "what a merge writes anew is clustered as before"
+
+
+def test_a_merge_that_dies_anywhere_is_finished_by_the_next(rig: KeyedRig):
+    rng = random.Random(7)
+    for _ in range(len(POINTS) + 1):
+        random_changes(rig, rng, 25)
+    rig.to_stream()
+    assert rig.merge() is not None
+    stores, table = rig.stores, rig.table.row
+    random_changes(rig, rng, 50)
+    rig.to_stream()
+    reached = {p: b.batch_hi for p, b in rig.head.bounds.items()}
+    steps = {p: (b.stream_hi - b.batch_hi) // len(POINTS) for p, b in rig.head.bounds.items()}
+    for point in POINTS:
+        reached = {p: high + steps[p] for p, high in reached.items()}
+        claim = rig.claim(Stage.OTREE)
+        move = otree.plan(stores, table, claim, trigger="test", run_id=None, below=reached)
+        assert move is not None
+        faults.arm_from({"HARNESS_FAULT": f"otree.{point}=raise"})
+        with pytest.raises(faults.FaultInjected):
+            otree.otree_once(stores, table, claim, trigger="test")
+        faults.disarm()
+        rig.assert_merged()
+        if point != "after_commit":
+            otree.otree_once(stores, table, claim, trigger="test")
+        stores.ledger.release(claim)
+        assert {p: b.batch_hi for p, b in rig.head.bounds.items()} == reached
+        rig.assert_merged()
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["in one move", "with a row of the batch view"])
+def test_a_key_in_two_partitions_stops_the_merge_by_name(rig: KeyedRig, apart: bool):
+    rig.put(row(1), row(2))
+    key, home = (1, "eu"), rig.home_of((1, "eu"))
+    if apart:
+        rig.to_stream()
+        assert rig.merge() is not None
+    rig.send([(key, row(1, n=5))], partition=1 - home)
+    rig.to_stream()
+    version = rig.head.version
+    with pytest.raises(KeyInTwoPartitions, match=r"key id=1, region=eu is in partition [01] \(offset \d\) and in"):
+        rig.merge()
+    assert rig.head.version == version
+
+
+TYPES: dict[str, list[Any]] = {
+    "boolean": [None, False, True],
+    "int": [None, -(2**31), 7],
+    "long": [None, -(2**63), 2**63 - 1],
+    "decimal(12,2)": [None, "-1.50", "99.25"],
+    "decimal(38,5)": [None, "-123456789012345678901234567890.12345", "0.00001"],
+    "date": [None, "1950-01-01", "2100-12-31"],
+    "timestamp": [None, "1950-01-01T00:00:00.000001", "2100-01-01T00:00:00"],
+    "timestamptz": [None, "1950-01-01T00:00:00.000001Z", "2100-01-01T00:00:00+00:00"],
+    "string": [None, "", "\U0001f600" * 40],
+    "uuid": [None, "00000000-0000-4000-8000-000000000000", "f0000000-0000-4000-8000-000000000000"],
+    "binary": [None, "", "AAEC/w=="],
+}
+
+
+def test_a_key_of_any_types_is_found_again(harness: hp.Harness, kafka: KafkaRig):
+    named = {f"k{i}": type_ for i, type_ in enumerate(TYPES)}
+    rig = KeyedRig(harness, kafka, key=[*named], columns={**named, "n": "int"}, layout={"columns": ["n"], "regions": 3})
+    one_at_a_time = [
+        tuple(values[at] if i == j else other[2 - at] for j, other in enumerate(TYPES.values()))
+        for i, values in enumerate(TYPES.values())
+        for at in range(2)
+    ]
+    keys = [*(tuple(values[at] for values in TYPES.values()) for at in range(3)), *one_at_a_time]
+    rig.send([(key, {**dict(zip(named, key, strict=True)), "n": n}) for n, key in enumerate(keys)])
+    rig.to_stream()
+    rig.merge()
+    rig.send([(key, None if n % 3 == 0 else {**dict(zip(named, key, strict=True)), "n": -n})
+              for n, key in enumerate(keys) if n % 2])  # fmt: skip
+    rig.to_stream()
+    rig.merge()
+    rows, names = rig.batch_rows(), ("n", "_kafka_partition", "_kafka_offset")
+    found = sorted(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
+    assert found == sorted(row[-3:] for row in rig.state({0: 10**9, 1: 10**9}).values())
+    assert not rig.quarantine()
+    assert_sound(rig)
