@@ -1,8 +1,8 @@
 """What Spark does for the merge of a keyed table: the newest version of each key, and the files with older ones.
 
-Copy-on-write: a file of the batch view in which a key changed is written anew without that key's row, so readers of the
-view know of no deletes. Keys are compared null-safe. Within a move the newest is found by one aggregation, which takes
-a key with a hundred thousand versions together before they are sent anywhere.
+Copy-on-write: a file of the batch view in which a key changed is written anew without that key's row, so readers of
+the view know of no deletes. Keys are compared null-safe. Within a move the newest is found by one aggregation, which
+takes a key with a hundred thousand versions together before they are sent anywhere.
 """
 
 from __future__ import annotations
@@ -23,36 +23,31 @@ from harness_pipelines.stores.lake_regions import key_columns
 from harness_pipelines.stores.spark_otree import file_rows, quoted, to_values
 
 if TYPE_CHECKING:
-    from harness_pipelines.layout.columns import IndexedColumn
     from harness_pipelines.layout.files import FileStats
     from harness_pipelines.spec.table import TableSpec
 
-_NEWEST, _FIRST, _LAST = "_harness_newest", "_harness_first", "_harness_last"
-_PUTS, _SPLIT, _ROWS = "_harness_puts", "_harness_split", "_harness_rows"
 _PLACE = ("_kafka_partition", "_kafka_offset")
 _CHANGED_AT = ("_harness_partition", "_harness_offset")
+_WINNER, _PUT, _SPLIT = "_harness_winner", "_harness_put", "_harness_split"
+_ROWS, _FIRST, _LAST = "_harness_rows", "_harness_first", "_harness_last"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The newest version of each key that a move has: one row per key, puts and deletes, held by Spark."""
+    """The newest version of each key that a move has."""
 
     spec: TableSpec
-    frame: DataFrame
+    stream: DataFrame  #: all rows of the move
+    newest: DataFrame  #: one row per key, held by Spark: the key, where its newest version is, and whether it is a put
     keys: int
     puts: int
     box: tuple[Extent, ...]  #: where the keys lie, by the columns of `key_columns`
 
     @property
     def rows(self) -> DataFrame:
-        """The puts."""
-        return self.frame.where(f.col("_op") == PUT)
-
-    @property
-    def _places(self) -> DataFrame:
-        """Keys and coordinates, by names that the batch view does not have."""
-        keys = [f.col(quoted(name)).alias(_key(i)) for i, name in enumerate(self.spec.key)]
-        return self.frame.select(*keys, *(f.col(c).alias(to) for c, to in zip(_PLACE, _CHANGED_AT, strict=True)))
+        """The puts, with all columns."""
+        at = reduce(and_, (f.col(c) == f.col(to) for c, to in zip(_PLACE, _CHANGED_AT, strict=True)))
+        return self.stream.join(self.newest.where(_PUT).select(*_CHANGED_AT), at, "left_semi")
 
     def met_in(self, spark: SparkSession, metadata: str, files: Sequence[FileStats]) -> Mapping[str, int]:
         """Per path how many rows of *files* have a changed key; files without any are left out.
@@ -63,7 +58,7 @@ class Changes:
             return {}
         view = file_rows(spark, metadata, files, key_columns(self.spec))
         cold = view.select(*(quoted(c) for c in (*self.spec.key, *_PLACE)), "_file")
-        met = cold.join(self._places, self._same_key)
+        met = cold.join(self.newest, self._same_key)
         moved = f.col(_PLACE[0]) != f.col(_CHANGED_AT[0])
         told = met.groupBy("_file").agg(f.count(f.lit(1)).alias(_ROWS), f.count_if(moved).alias(_SPLIT)).collect()
         if any(row[_SPLIT] for row in told):
@@ -73,7 +68,7 @@ class Changes:
 
     def kept_of(self, cold: DataFrame) -> DataFrame:
         """The rows of *cold* whose key did not change."""
-        return cold.join(self._places.drop(*_CHANGED_AT), self._same_key, "left_anti")
+        return cold.join(self.newest.select(*map(_key, range(len(self.spec.key)))), self._same_key, "left_anti")
 
     @property
     def _same_key(self) -> Column:
@@ -86,47 +81,51 @@ def newest_of(spec: TableSpec, rows: DataFrame) -> Iterator[Changes]:
 
     Raises: KeyInTwoPartitions.
     """
-    whole, partition, offset = f.struct(*map(quoted, rows.columns)), *map(f.col, _PLACE)
-    per_key = rows.groupBy(*map(quoted, spec.key)).agg(
-        f.max_by(whole, offset).alias(_NEWEST), (f.min(partition) < f.max(partition)).alias(_SPLIT)
+    partition, offset = map(f.col, _PLACE)
+    # Of two offsets the higher wins, whatever the last bit, which says that it is a put: all that is aggregated are
+    # numbers, so Spark does it by a hash table and not by sorting.
+    winner = f.max(offset * 2 + (f.col("_op") == PUT).cast("long"))
+    per_key = rows.groupBy(*(f.col(quoted(name)).alias(_key(i)) for i, name in enumerate(spec.key))).agg(
+        winner.alias(_WINNER), f.min(partition).alias(_CHANGED_AT[0]), f.max(partition).alias(_LAST)
     )
-    folded = per_key.select(f"{_NEWEST}.*", _SPLIT).persist()
+    newest = per_key.select(
+        *map(_key, range(len(spec.key))),
+        _CHANGED_AT[0],
+        f.shiftright(_WINNER, 1).alias(_CHANGED_AT[1]),
+        (f.col(_WINNER) % 2 == 1).alias(_PUT),
+        (f.col(_CHANGED_AT[0]) < f.col(_LAST)).alias(_SPLIT),
+    ).persist()
     try:
-        box = key_columns(spec)
-        told = _told(folded, spec, box)
+        told = _told(newest, spec)
         if told[_SPLIT]:
             ends = [end(f.struct(*_PLACE)).alias(name) for end, name in ((f.min, _FIRST), (f.max, _LAST))]
             met = rows.groupBy(*map(quoted, spec.key)).agg(*ends)
             _stop(spec, met.where(f.col(_FIRST)[_PLACE[0]] < f.col(_LAST)[_PLACE[0]]))
-        extents = tuple(_extent(told, i) for i in range(len(box)))
-        yield Changes(spec=spec, frame=folded.drop(_SPLIT), keys=told[_ROWS], puts=told[_PUTS], box=extents)
+        box = tuple(_extent(told, spec.key.index(c.name)) for c in key_columns(spec))
+        yield Changes(spec=spec, stream=rows, newest=newest, keys=told[_ROWS], puts=told[_PUT], box=box)
     finally:
-        folded.unpersist()
+        newest.unpersist()
 
 
-def _told(folded: DataFrame, spec: TableSpec, box: Sequence[IndexedColumn]) -> dict[str, Any]:
-    """Counts, and per column of the key its least and its greatest value in the domain of the tree, and its NULLs."""
+def _told(newest: DataFrame, spec: TableSpec) -> dict[str, Any]:
+    """Counts, and per column of `key_columns` its least and its greatest value in the domain of the tree, its NULLs."""
+    box = {spec.key.index(column.name): column for column in key_columns(spec)}
     ends = [
-        column
-        for i, c in enumerate(box)
-        for column in (
-            f.min(quoted(c.name)).alias(_low(i)),
-            f.max(quoted(c.name)).alias(_high(i)),
-            f.count_if(f.col(quoted(c.name)).isNull()).alias(_nulls(i)),
+        made
+        for i in box
+        for made in (
+            f.min(_key(i)).alias(_low(i)),
+            f.max(_key(i)).alias(_high(i)),
+            f.count_if(f.col(_key(i)).isNull()).alias(_nulls(i)),
         )
     ]
-    found = folded.agg(
-        f.count(f.lit(1)).alias(_ROWS),
-        f.count_if(f.col("_op") == PUT).alias(_PUTS),
-        f.count_if(_SPLIT).alias(_SPLIT),
-        *ends,
-    ).toArrow()
-    told = {name: found.column(name)[0].as_py() for name in (_ROWS, _PUTS, _SPLIT)}
-    for i, column in enumerate(box):
+    counts = [f.count(f.lit(1)).alias(_ROWS), *(f.count_if(name).alias(name) for name in (_PUT, _SPLIT))]
+    found = newest.agg(*counts, *ends).toArrow()
+    told = {name: found.column(name)[0].as_py() for name in (_ROWS, _PUT, _SPLIT, *map(_nulls, box))}
+    for i, column in box.items():
         for name in (_low(i), _high(i)):
             values = to_values(found.column(name), column)
             told[name] = None if values.is_null[0] else values.values[0]
-        told[_nulls(i)] = found.column(_nulls(i))[0].as_py()
     return told
 
 

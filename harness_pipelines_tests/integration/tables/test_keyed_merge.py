@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -17,6 +18,7 @@ from harness_pipelines.protocol.keys import KeyInTwoPartitions
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages import otree
 from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stores.lake_replace import FilesGone
 from harness_pipelines.stores.lake_scan import pinned
 from harness_pipelines.stores.ports import MoveDraft
 from harness_pipelines_tests.keyed_log import Key, KeyedRig
@@ -171,6 +173,23 @@ def test_a_merge_that_dies_anywhere_is_finished_by_the_next(rig: KeyedRig):
             otree.otree_once(stores, table, claim, trigger="test")
         stores.ledger.release(claim)
         assert {p: b.batch_hi for p, b in rig.head.bounds.items()} == reached
+        rig.assert_merged()
+
+
+def test_a_merge_is_published_only_on_the_view_that_it_was_merged_into(rig: KeyedRig):
+    """A file that came after may hold one of its keys: that the files it replaces are still there is not enough."""
+    stores, table = rig.stores, rig.table.row
+    for n in range(2):
+        rig.put(row(1, n=n), row(2, n=n))
+        rig.to_stream()
+        claim = rig.claim(Stage.OTREE)
+        move = otree.plan(stores, table, claim, trigger="test", run_id=None)
+        assert move is not None
+        staged = otree.stage(stores, table, move)
+        with pytest.raises(FilesGone, match=f"not the one that move {move.move_id} was merged into"):
+            otree.publish(stores, table, claim, move, replace(staged, on=1))
+        otree.publish(stores, table, claim, move, staged)
+        stores.ledger.release(claim)
         rig.assert_merged()
 
 

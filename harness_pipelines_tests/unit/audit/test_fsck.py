@@ -487,6 +487,26 @@ def test_rows_that_the_batch_view_lacks_or_has_twice_are_counted():
         assert f"has {rows} rows, the stream view has 11 to 19 below batch_hi of version 6" in detail
 
 
+KEYED = TableSpec(table="shop.orders", columns={"id": "long"}, key=("id",))
+
+
+def test_the_batch_view_of_a_keyed_table_may_have_fewer_rows_than_the_stream_view_and_never_more():
+    books = two_views(spec=KEYED)
+    for rows in (0, 3, 19):
+        assert objections(fsck_batch.same_rows, batch_look((merged_file(rows=rows),), books)) == []
+    [detail] = objections(fsck_batch.same_rows, batch_look((merged_file(rows=20),), books))
+    assert "has 20 rows, the stream view has 0 to 19 below batch_hi" in detail
+
+
+def test_a_delete_in_the_batch_view_of_a_keyed_table_is_named():
+    strange = merged_file(operations=("delete", "put"))
+    sound = (merged_file(operations=("put", "put")), merged_file(operations=None))
+    assert objections(fsck_batch.puts_alone, batch_look(sound, two_views(spec=KEYED))) == []
+    [detail] = objections(fsck_batch.puts_alone, batch_look((strange,), two_views(spec=KEYED)))
+    assert "holds operations delete to put, expected put alone" in detail
+    assert objections(fsck_batch.puts_alone, batch_look((strange,))) == []
+
+
 def test_a_file_of_the_batch_view_above_batch_hi_and_a_summary_that_says_otherwise_are_named():
     [above] = objections(fsck_batch.files_below_batch_hi, batch_look((merged_file(high=15),)))
     told = objections(fsck_batch.told_batch_hi, batch_look((merged_file(),), told="0:12"))
