@@ -79,7 +79,8 @@ class ArrowReader:
     ) -> Iterator[pa.RecordBatch]:
         """The same rows bit by bit: what is held at once is a few lake files and 16 MB of the buffer.
 
-        Of a keyed table all that is not in its batch view yet is held at once too, folded to the newest per key.
+        Of a keyed table all that is not in its batch view yet is held at once too, folded to the newest per key, and
+        eight rows of the batch view per key of these, or a million.
         """
         stats = stats or ReadStats()
         work = work_of(plan, selection)
@@ -124,7 +125,7 @@ class ArrowReader:
             cold = _begun(cold)
         folded = self._folded(plan, work, stats, buffered)
         yield folded.puts
-        yield from folded.uncovered(cold)
+        yield from folded.uncovered(cold, at_once=work.limit is not None)
 
     def _rest(self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """All but the cold side, in exact types."""

@@ -21,7 +21,8 @@ from harness_pipelines.protocol.predicate import OFFSET, PARTITION
 from harness_pipelines.stores.segment_types import OPERATION
 
 Numbers = NDArray[np.int64]
-COLD_ROWS_MIN = 65_536  #: cold rows are looked up so many at a time, because each look-up begins with all hot keys
+COLD_ROWS_MIN = 2**20  #: cold rows are looked up so many at a time, because each look-up begins by hashing all hot keys
+COLD_ROWS_PER_KEY = 8  #: and so many per hot key, which makes that a part of the work whatever their number
 
 
 class KeyNumbers:
@@ -80,12 +81,16 @@ class Folded:
     def puts(self) -> pa.Table:
         return self.rows.filter(pc.equal(self.rows.column(OPERATION), PUT))
 
-    def uncovered(self, cold: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """The rows of *cold* whose key no hot row has. Raises: KeyInTwoPartitions."""
+    def uncovered(self, cold: Iterable[pa.Table], *, at_once: bool = False) -> Iterator[pa.Table]:
+        """The rows of *cold* whose key no hot row has. Raises: KeyInTwoPartitions.
+
+        Several tables are looked up together; *at_once* each by itself, for who may stop early.
+        """
         if self.numbers is None:
             yield from cold
             return
-        for rows in _gathered(cold, max(len(self.numbers), COLD_ROWS_MIN)):
+        rows_min = 0 if at_once else max(COLD_ROWS_PER_KEY * len(self.numbers), COLD_ROWS_MIN)
+        for rows in _gathered(cold, rows_min):
             yield self._uncovered(rows, self.numbers)
 
     def _uncovered(self, rows: pa.Table, keys: KeyNumbers) -> pa.Table:

@@ -124,10 +124,12 @@ def test_a_key_in_two_partitions_is_named_where_hot_meets_cold():
 
 def test_cold_rows_are_looked_up_in_parts_and_not_all_held(monkeypatch):
     monkeypatch.setattr(module, "COLD_ROWS_MIN", 2)
+    monkeypatch.setattr(module, "COLD_ROWS_PER_KEY", 1)
     cold = [table_of([put(i, i, i)], {0: (0, 9)}) for i in range(5)]
     folded = fold("t", table_of([put(9, 9, 5), put(1, 11, 6)], {0: (0, 9)}), ("a",))
 
     assert [rows(part) for part in folded.uncovered(cold)] == [[(0, 0)], [(2, 2), (3, 3)], [(4, 4)]]
+    assert [part.num_rows for part in folded.uncovered(cold, at_once=True)] == [1, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
