@@ -80,7 +80,7 @@ class ArrowReader:
         """The same rows bit by bit: what is held at once is a few lake files and 16 MB of the buffer.
 
         Of a keyed table all that is not in its batch view yet is held at once too, folded to the newest per key, and
-        eight rows of the batch view per key of these, or a million.
+        eight rows of the batch view per key of these.
         """
         stats = stats or ReadStats()
         work = work_of(plan, selection)

@@ -21,8 +21,8 @@ from harness_pipelines.protocol.predicate import OFFSET, PARTITION
 from harness_pipelines.stores.segment_types import OPERATION
 
 Numbers = NDArray[np.int64]
-COLD_ROWS_MIN = 2**20  #: cold rows are looked up so many at a time, because each look-up begins by hashing all hot keys
-COLD_ROWS_PER_KEY = 8  #: and so many per hot key, which makes that a part of the work whatever their number
+COLD_ROWS_MIN = 65_536  #: cold rows are looked up so many at a time, while the next ones are read
+COLD_ROWS_PER_KEY = 8  #: and so many per hot key, because each look-up begins by hashing all of these
 
 
 class KeyNumbers:
