@@ -247,6 +247,8 @@ def _seen(entry: ManifestEntry, of: MetadataSeen | None) -> FileSeen:
 
 def _bounds(file: DataFile, kind: PrimitiveType, field_id: int | None) -> tuple[Any, Any]:
     """Lower and upper bound of a column; None where the writer kept none."""
+    if field_id is None:
+        return None, None
     found = [(bounds or {}).get(field_id) for bounds in (file.lower_bounds, file.upper_bounds)]
     low, high = (None if bound is None else from_bytes(kind, bound) for bound in found)
     return low, high
