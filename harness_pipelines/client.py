@@ -142,6 +142,65 @@ class Table:
                 tail_rows=lambda part: read_tail(self.harness.stores, self.row, part),
             ).rows
 
+    def get(
+        self, key: Any, *, columns: Sequence[str] | None = None, at: int | None = None, tail: bool = False
+    ) -> dict[str, Any] | None:
+        """The newest row of *key*, None if it has none or is deleted; arguments and errors are those of `get_many`."""
+        [found] = self.get_many([key], columns=columns, at=at, tail=tail)
+        return found
+
+    def get_many(
+        self,
+        keys: Sequence[Any],
+        *,
+        columns: Sequence[str] | None = None,
+        at: int | None = None,
+        tail: bool = False,
+    ) -> list[dict[str, Any] | None]:
+        """The newest row of each of *keys* in one consistent cut of a keyed table, in their order.
+
+        A key is ``{column: value}``, a tuple in the key's order or, of one column, its value. The lake is read only
+        for keys that the buffer does not know. Raises: KeyUnfit, and as `read`.
+        """
+        from harness_pipelines.read.arrow import ArrowReader
+        from harness_pipelines.read.point import rows_by_key
+        from harness_pipelines.read.tail import read_tail
+
+        with self._leased(at=at, tail=tail) as (plan, hold):
+            reader = ArrowReader(
+                buffer=self.harness.stores.buffer_reader,
+                tail_rows=lambda part: read_tail(self.harness.stores, self.row, part),
+            )
+            return rows_by_key(reader, plan, keys, columns=columns, check_lease=hold.finish)
+
+    def changes(
+        self,
+        from_version: int,
+        to_version: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> pa.Table:
+        """Every record that *to_version* (default: this instant) has and *from_version* had not, in offset order.
+
+        The columns are *columns* (default: the user's) and the five coordinates; `_op` tells puts from deletes. Changes
+        from 1 to 2 and from 2 to 3 are those from 1 to 3. Raises: VersionGone, UsageError, and as `read`.
+        """
+        from harness_pipelines.read.arrow import ArrowReader
+        from harness_pipelines.read.changes import changes_plan
+        from harness_pipelines.read.selection import Selection
+        from harness_pipelines.read.tail import read_tail
+
+        with self._leased(at=to_version, tail=False) as (plan, hold):
+            part = changes_plan(plan, self.versions(), since=from_version, to=to_version)
+            reader = ArrowReader(
+                buffer=self.harness.stores.buffer_reader,
+                tail_rows=lambda tail: read_tail(self.harness.stores, self.row, tail),
+            )
+            wanted = Selection(columns=columns, where=where, coordinates=True, changelog=True)
+            found = reader.read(part, wanted, check_lease=hold.finish)
+        return found.sort_by([("_kafka_partition", "ascending"), ("_kafka_offset", "ascending")])
+
     @contextmanager
     def reader(
         self,

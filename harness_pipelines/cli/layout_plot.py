@@ -27,6 +27,7 @@ TICKS = 6
 LABEL_CHARS_MAX = 16
 SLAB = (-0.09, -0.03)  #: where what is NULL or NaN is drawn, below the values
 STAGED = "#d95f02"
+TITLE_ABOVE_LEGEND = 24  #: points
 LINEAR_SHARE_MIN = 0.25  #: of the axis, that the middle nine tenths of the rows take: with less, ranks are drawn
 
 
@@ -224,8 +225,9 @@ def _draw_regions(ax: Axes, seen: LayoutSeen, axes: Sequence[_Axis], across: Seq
         Patch(facecolor="none", edgecolor=STAGED, linestyle="--", label=f"{len(staged):,} files not clustered yet")
     ]
     ax.legend(handles=marks, loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
-    at = [f"{axis.column.name} = {label(axis.column, axis.median)}" for axis in across if axis.median is not None]
-    ax.set_title("regions" + (f" at {', '.join(at)} (median)" if at else ""), loc="left")
+    cut = [axis for axis in across if axis.median is not None and axis.column != LAYER]
+    at = [f"{axis.column.name} = {label(axis.column, axis.median)}" for axis in cut]
+    ax.set_title("regions" + (f" at {', '.join(at)} (median)" if at else ""), loc="left", pad=TITLE_ABOVE_LEGEND)
 
 
 def _staged(seen: LayoutSeen) -> list[FileStats]:

@@ -22,6 +22,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,13 @@ _BITS = {"int": 31, "date": 31, "long": 63, "timestamp": 63, "timestamptz": 63}
 _CHARACTER_MAX = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)  # no characters of their own
 _DAY_US = 86_400_000_000
+
+
+@cache
+def _decimal_digits(type_: str) -> int:
+    """0 for a type that is no decimal."""
+    found = _DECIMAL.fullmatch(type_)
+    return int(found.group(1)) if found else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +88,7 @@ class IndexedColumn:
 
     @property
     def _digits(self) -> int:
-        found = _DECIMAL.fullmatch(self.type)
-        return int(found.group(1)) if found else 0
+        return _decimal_digits(self.type)
 
     @property
     def least(self) -> Value:

@@ -30,8 +30,7 @@ def edges_of(column: IndexedColumn, quantiles: Iterable[Value]) -> Array:
     ordered = sorted(column.as_cut(value) for value in quantiles)
     lines = set(ordered)
     for value, following in itertools.pairwise(ordered):
-        after = column.successor(value)
-        if value == following and after is not None:
+        if value == following and (after := column.successor(value)) is not None:
             lines.add(after)
     lines.discard(column.least)
     edges = np.empty(len(lines), dtype=column.dtype)

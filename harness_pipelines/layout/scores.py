@@ -57,8 +57,10 @@ class Workload:
         """Shares and points of up to *rows* rows of *histogram*: no more exact than these and its grid."""
         low, high = queries.buckets(histogram.edges)
         sample = histogram.sample(rows)
-        found = [np.all((sample >= a) & (sample <= b), axis=1).sum() for a, b in zip(low, high, strict=True)]
-        return cls(queries, np.array(found) / max(1, len(sample)), histogram.points(sample[:points]))
+        inside = np.ones((len(low), len(sample)), dtype=bool)
+        for axis in range(sample.shape[1]):
+            inside &= (sample[:, axis] >= low[:, axis, None]) & (sample[:, axis] <= high[:, axis, None])
+        return cls(queries, inside.sum(axis=1) / max(1, len(sample)), histogram.points(sample[:points]))
 
 
 def score(

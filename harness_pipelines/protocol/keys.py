@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.predicate import PARTITION, Predicate, refs, relaxed
 
 PUT, DELETE = "put", "delete"
 
@@ -18,7 +19,7 @@ class PartitionsGrown(HarnessError):
 
 
 def key_in_two_partitions(
-    table: str, key: str, *, first: tuple[int, int], second: tuple[int, int]
+    table: str, key: str, *, first: tuple[object, object], second: tuple[object, object]
 ) -> KeyInTwoPartitions:
     """*first* and *second* are coordinates (partition, offset) of two versions of *key*, as text for people."""
     return KeyInTwoPartitions(
@@ -26,6 +27,16 @@ def key_in_two_partitions(
         f"{second[1]}), so nothing tells which is newer; nothing is returned. Produce with the key as the record's key "
         "to a topic of a fixed number of partitions, and apply the table anew over it"
     )
+
+
+def on_all_versions(where: Predicate, key: Collection[str]) -> Predicate:
+    """What of *where* holds for all versions of a key or for none: the part that a scan may be asked before the fold.
+
+    That is what speaks of the columns of *key* and of the partition. Anything else could leave out the newest version
+    and let an older one through.
+    """
+    same = {*key, PARTITION}
+    return relaxed(where, lambda leaf: all(ref.column in same for ref in refs(leaf)))
 
 
 def partitions_grown(table: str, *, known: Collection[int], added: Collection[int]) -> PartitionsGrown:

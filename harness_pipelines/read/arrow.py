@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
 import pyarrow as pa
@@ -13,10 +14,11 @@ import pyarrow as pa
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.predicate import TRUE
-from harness_pipelines.read.selection import Selection, Work, work_of
+from harness_pipelines.read.fold import Folded, fold
+from harness_pipelines.read.selection import LakeWork, Selection, Work, work_of
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
 from harness_pipelines.stores.conform import conformed
-from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, LakeStats, scan
+from harness_pipelines.stores.lake_scan import LakeStats, scan
 from harness_pipelines.stores.predicates import to_arrow
 
 #: Rows of a tail part with the user's columns and all coordinates; the reader filters and projects them.
@@ -61,7 +63,9 @@ class ArrowReader:
     ) -> pa.Table:
         """All wanted rows; in offset order within each partition of each lake file, otherwise in no order.
 
-        Raises: UnknownColumn, WhereError, LakeFileMissing, SegmentMissing, and what *check_lease* raises.
+        Of a keyed table: for each key its newest put, unless a delete is newer.
+        Raises: UnknownColumn, WhereError, LakeFileMissing, SegmentMissing, KeyInTwoPartitions, and what *check_lease*
+        raises.
         """
         stats = stats or ReadStats()
         work = work_of(plan, selection)
@@ -73,7 +77,11 @@ class ArrowReader:
     def batches(
         self, plan: ReadPlan, selection: Selection, *, check_lease: Callable[[], None], stats: ReadStats | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The same rows bit by bit: what is held at once is a few lake files and 16 MB of the buffer."""
+        """The same rows bit by bit: what is held at once is a few lake files and 16 MB of the buffer.
+
+        Of a keyed table all that is not in its batch view yet is held at once too, folded to the newest per key, and
+        eight rows of the batch view per key of these, or a million.
+        """
         stats = stats or ReadStats()
         work = work_of(plan, selection)
         for table in self._tables(plan, work, stats, self._buffered(work, stats)):
@@ -81,12 +89,19 @@ class ArrowReader:
             yield from table.to_batches()
         check_lease()
 
+    def newest(self, plan: ReadPlan, selection: Selection, *, stats: ReadStats | None = None) -> pa.Table:
+        """Of the hot side of a keyed table the newest row per key, deletes too, with all that the fold needed.
+
+        Of `where` only what `on_all_versions` leaves is used. The lease is the caller's to check. Raises: as `read`.
+        """
+        stats = stats or ReadStats()
+        work = work_of(plan, selection)
+        return self._folded(plan, work, stats, self._buffered(work, stats)).rows
+
     def _tables(self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]) -> Iterator[pa.Table]:
         stats.offsets = dict(work.pruned)
         left = work.limit
-        for raw in self._sources(plan, work, stats, buffered):
-            if left is not None and left <= 0:
-                return
+        for raw in self._sources(plan, work, stats, buffered) if left != 0 else ():
             table = _finished(raw, work)
             if left is not None:
                 table = table.slice(0, left)
@@ -100,22 +115,28 @@ class ArrowReader:
     def _sources(
         self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]
     ) -> Iterator[pa.Table]:
-        if work.limit == 0:
+        """Tables in exact types, with at least the rows and columns that are wanted."""
+        cold = _lake(work, work.cold, stats)
+        if not work.key:
+            yield from cold
+            yield from self._rest(plan, work, stats, buffered)
             return
-        for part in work.lake:
-            query = LakeQuery(
-                table=work.table,
-                version=work.version,
-                ranges=part.ranges,
-                columns=[LakeColumn(name=c.name, field_id=c.field_id) for c in work.needed],
-                where=work.where,
-                limit=work.limit,
-                layer=part.layer,
-            )
-            yield from scan(part.metadata, query, stats.lake)
-        yield from buffered
-        if work.tail and plan.tail is not None:
-            yield from self._tail(plan.tail, work, stats)
+        if work.limit is None:
+            cold = _begun(cold)
+        folded = self._folded(plan, work, stats, buffered)
+        yield folded.puts
+        yield from folded.uncovered(cold, at_once=work.limit is not None)
+
+    def _rest(self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """All but the cold side, in exact types."""
+        yield from _lake(work, work.hot, stats)
+        for table in buffered:
+            yield conformed(table, work.needed_schema)
+        yield from self._tail(plan.tail, work, stats)
+
+    def _folded(self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]) -> Folded:
+        rest = self._rest(plan, work, stats, buffered)
+        return fold(work.table, pa.concat_tables([work.needed_schema.empty_table(), *rest]), work.key)
 
     def _buffered(self, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
         if work.segments:
@@ -124,8 +145,9 @@ class ArrowReader:
                 segments=work.segments,
                 ranges=work.buffer,
                 schema=work.needed_schema,
-                where=work.where,
-                limit=work.limit,
+                where=work.asked,
+                limit=None if work.key else work.limit,
+                stores_op=work.stores_op,
             )
             yield from self.buffer.batches(wanted, stats.buffer)
 
@@ -139,26 +161,39 @@ class ArrowReader:
             found = thread.submit(lambda: list(self._buffered(work, stats)))
             yield _of(found)
 
-    def _tail(self, tail: TailPart, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
+    def _tail(self, tail: TailPart | None, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
+        if not work.tail or tail is None:
+            return
         if self.tail_rows is None:
             raise UsageError(f"the plan of {work.table} has a Kafka part: give `tail_rows`, which reads it")
         low = {p: run[0] for p, run in work.tail.items()}
         high = {p: run[1] for p, run in work.tail.items()}
         table = self.tail_rows(TailPart(topic=tail.topic, low=low, high=high))
         stats.tail_rows += table.num_rows
-        yield table.select(work.needed_schema.names)
+        yield conformed(table.select(work.needed_schema.names), work.needed_schema)
+
+
+def _lake(work: Work, parts: Iterable[LakeWork], stats: ReadStats) -> Iterator[pa.Table]:
+    for part in parts:
+        for table in scan(part.metadata, work.query(part), stats.lake):
+            yield conformed(table, part.schema)
 
 
 def _of(tables: Future[list[pa.Table]]) -> Iterator[pa.Table]:
     yield from tables.result()
 
 
+def _begun(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """*tables* whose first one is read now: a scan then reads on a few files ahead while others are waited for."""
+    first = next(tables, None)
+    return tables if first is None else chain([first], tables)
+
+
 def _finished(table: pa.Table, work: Work) -> pa.Table:
-    """*table* with the exact types, the exact filter and the wanted columns only."""
-    table = conformed(table, work.needed_schema)
+    """The rows of *table* for which `where` holds, with the wanted columns only."""
     if work.where != TRUE:
         table = table.filter(to_arrow(work.where))
-    return table if work.needed == work.columns else table.select([column.name for column in work.columns])
+    return table.select([column.name for column in work.columns])
 
 
 def read_arrow(

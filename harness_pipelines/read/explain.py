@@ -10,7 +10,7 @@ from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.plan import LakePart, ReadPlan
 from harness_pipelines.read.arrow import ReadStats
 from harness_pipelines.read.selection import LakeWork, Selection, Work, work_of
-from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, forecast
+from harness_pipelines.stores.lake_scan import forecast
 
 BAR_WIDTH = 48
 BATCH_MARK, STREAM_MARK, BUFFER_MARK = "%", "=", "#"
@@ -126,14 +126,7 @@ def _lake(work: Work, planned: LakePart, part: LakeWork | None) -> ExplainedTier
     before = sum(planned.high[p] - o for p, o in planned.low.items())
     if part is None:
         return ExplainedTier(tier=planned.view, source=planned.metadata, offsets=before, offsets_left=0)
-    query = LakeQuery(
-        table=work.table,
-        version=work.version,
-        ranges=part.ranges,
-        columns=[LakeColumn(name=c.name, field_id=c.field_id) for c in work.needed],
-        where=work.where,
-    )
-    found = forecast(part.metadata, query)
+    found = forecast(part.metadata, work.query(part))
     return ExplainedTier(
         tier=part.view,
         source=part.metadata,

@@ -10,12 +10,15 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from harness_pipelines.protocol.keys import on_all_versions
 from harness_pipelines.protocol.plan import ReadPlan, SegmentRef
-from harness_pipelines.protocol.predicate import TRUE, Predicate, Ranges, narrowed, refs
+from harness_pipelines.protocol.predicate import OFFSET, PARTITION, TRUE, Predicate, Ranges, all_of, narrowed, refs
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.read.where import WhereError, parse_where, unknown_column
 from harness_pipelines.spec.arrow import COORDINATES, arrow_type
 from harness_pipelines.spec.types import FieldType, ListType, MapType, Primitive, StructType, Type, parse_type
+from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery
+from harness_pipelines.stores.segment_types import OPERATION
 
 COORDINATE_TYPES: Mapping[str, Type] = {
     "_kafka_partition": Primitive("int"),
@@ -42,6 +45,8 @@ class Selection:
     coordinates: bool | Sequence[str] = False
     limit: int | None = None
     layer: bool = False  #: of the batch view only files with rows of its sample layer, other rows among them
+    matching: Predicate = TRUE  #: what must hold besides `where`
+    changelog: bool = False  #: of a keyed table every version of a key and every delete, not the newest put
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,23 +65,37 @@ class ReadColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeWork:
-    """Ranges of one pinned metadata file that can hold wanted rows."""
+    """Ranges of one pinned metadata file that can hold wanted rows, and what is asked of it."""
 
     metadata: str
     ranges: Ranges
+    columns: tuple[ReadColumn, ...]
+    where: Predicate
     view: ViewName = "stream"
     layer: bool = False  #: only files with rows of the sample layer
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([column.arrow for column in self.columns])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A plan narrowed to a selection: what is left has to be read."""
+    """A plan narrowed to a selection: what is left has to be read.
+
+    Of a keyed table the stream view, buffer and tail are the hot side, whose newest row per key counts; the batch view
+    is the cold side, which has one row per key. The hot side is asked for more rows than `where` wants: its rows hide
+    others.
+    """
 
     table: str
     version: int
+    key: tuple[str, ...]  #: () of an append table and of a changelog: nothing is folded
+    stores_op: bool  #: the segments tell puts from deletes
     columns: tuple[ReadColumn, ...]  #: of the result, in order
-    needed: tuple[ReadColumn, ...]  #: these and those that only `where` needs; never empty
-    where: Predicate
+    needed: tuple[ReadColumn, ...]  #: these and those that only `where` or the fold needs; never empty
+    where: Predicate  #: of the result
+    asked: Predicate  #: what buffer and tail can be asked
     limit: int | None
     lake: tuple[LakeWork, ...]
     segments: tuple[SegmentRef, ...]
@@ -92,32 +111,69 @@ class Work:
     def needed_schema(self) -> pa.Schema:
         return pa.schema([column.arrow for column in self.needed])
 
+    @property
+    def hot(self) -> tuple[LakeWork, ...]:
+        """What of the lake is folded by key: nothing in an append table."""
+        return tuple(part for part in self.lake if self.key and part.view == "stream")
+
+    @property
+    def cold(self) -> tuple[LakeWork, ...]:
+        """What of the lake comes as it is, less what the hot side hides."""
+        return tuple(part for part in self.lake if not self.key or part.view == "batch")
+
+    def query(self, part: LakeWork) -> LakeQuery:
+        """What the lake is asked for *part*."""
+        return LakeQuery(
+            table=self.table,
+            version=self.version,
+            ranges=part.ranges,
+            columns=[LakeColumn(name=c.name, field_id=c.field_id) for c in part.columns],
+            where=part.where,
+            limit=None if part in self.hot else self.limit,
+            layer=part.layer,
+        )
+
 
 def work_of(plan: ReadPlan, selection: Selection) -> Work:
     """Check *selection* and leave out of *plan* what its predicates on the coordinates rule out.
 
     Raises: UnknownColumn, WhereError.
     """
-    known = table_columns(plan)
+    known, key = table_columns(plan), () if selection.changelog else plan.key
     columns = _chosen(known, selection)
     where = parse_where(selection.where, {c.name: c.type for c in known.values()}) if selection.where else TRUE
-    extra = [known[name] for name in dict.fromkeys(ref.column for ref in refs(where)) if known[name] not in columns]
-    needed = (*columns, *extra) or (known["_kafka_offset"],)
+    where = all_of(where, selection.matching)
+    extra = [ref.column for ref in refs(where)]
+    cold = _with(columns, known, [*extra, *key, *((PARTITION, OFFSET) if key else ())])
+    needed = _with(cold, known, [OPERATION]) if key else cold or (known[OFFSET],)
+    asked = on_all_versions(where, key) if key else where
     offsets: dict[str, tuple[int, int]] = {}
     lake = []
     for part in plan.lake:
-        ranges = _narrowed(part.view, part.low, part.high, where, offsets)
-        if ranges:
-            layer = selection.layer and part.view == "batch"
-            lake.append(LakeWork(metadata=part.metadata, ranges=ranges, view=part.view, layer=layer))
-    buffer = _narrowed("buffer", plan.buffer.low, plan.buffer.high, where, offsets) if plan.buffer else {}
-    tail = _narrowed("tail", plan.tail.low, plan.tail.high, where, offsets) if plan.tail else {}
+        is_cold = bool(key) and part.view == "batch"
+        pushed = where if is_cold else asked
+        if ranges := _narrowed(part.view, part.low, part.high, pushed, offsets):
+            lake.append(
+                LakeWork(
+                    metadata=part.metadata,
+                    ranges=ranges,
+                    columns=cold if is_cold else needed,
+                    where=pushed,
+                    view=part.view,
+                    layer=selection.layer and part.view == "batch",
+                )
+            )
+    buffer = _narrowed("buffer", plan.buffer.low, plan.buffer.high, asked, offsets) if plan.buffer else {}
+    tail = _narrowed("tail", plan.tail.low, plan.tail.high, asked, offsets) if plan.tail else {}
     return Work(
         table=plan.table,
         version=plan.version,
+        key=key,
+        stores_op=bool(plan.key),
         columns=columns,
         needed=needed,
         where=where,
+        asked=asked,
         limit=selection.limit,
         lake=tuple(lake),
         segments=plan.buffer.segments if plan.buffer and buffer else (),
@@ -125,6 +181,13 @@ def work_of(plan: ReadPlan, selection: Selection) -> Work:
         tail=tail,
         pruned=offsets,
     )
+
+
+def _with(
+    columns: tuple[ReadColumn, ...], known: Mapping[str, ReadColumn], more: Sequence[str]
+) -> tuple[ReadColumn, ...]:
+    """*columns*, and behind them those of *more* that are not there yet."""
+    return (*columns, *(known[name] for name in dict.fromkeys(more) if known[name] not in columns))
 
 
 def _narrowed(

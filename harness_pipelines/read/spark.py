@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Protocol
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.predicate import TRUE
 from harness_pipelines.read.selection import Selection, Work, work_of
-from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery
 from harness_pipelines.stores.postgres import READER
 from harness_pipelines.stores.spark import jdbc_options
+from harness_pipelines.stores.spark_fold import BROADCAST_OFFSETS_MAX, newest_puts, uncovered
 from harness_pipelines.stores.spark_read import (
     GuardedJdbc,
     RowsWanted,
@@ -51,43 +52,55 @@ def to_spark(
     Its use after the plan's lease ended fails with "lease … of this read ended at …". Filters and columns that are
     added later reach the lake, and the buffer as far as they are on numbers, text and coordinates; a *where* given
     here reaches both in every type. UUIDs are text and times are microseconds of the day (long) in Spark.
+    Of a keyed table the frame has the newest put per key; a key in two partitions fails its use by the words of
+    `KeyInTwoPartitions`.
 
     Raises: UnknownColumn, WhereError, LakeFileMissing.
     """
     work = work_of(plan, Selection(columns=columns, where=where, coordinates=coordinates, layer=layer))
     jdbc = GuardedJdbc(options=jdbc_options(sources.dsn, role=READER), lease_id=plan.lease_id)
-    frames = list(_frames(spark, plan, work, jdbc=jdbc, tail_frame=tail_frame))
-    union = frames[0]
-    for frame in frames[1:]:
-        union = union.unionAll(frame)
-    if work.needed != work.columns:
-        union = filtered(union, TRUE, [column.name for column in work.columns])
-    return union
+    cold = [lake_frame(spark, part.metadata, work.query(part)) for part in work.cold]
+    rest = _union(list(_rest(spark, plan, work, jdbc=jdbc, tail_frame=tail_frame)))
+    if not work.key:
+        return _finished(_union([rest, *cold]), work)
+    if not (work.hot or work.segments or work.tail):  # no more than the guard
+        return _union([_finished(frame, work) for frame in (rest, *cold)])
+    is_small = _hot_offsets(work) <= BROADCAST_OFFSETS_MAX
+    shown = [uncovered(frame, rest, work.table, work.key, is_small=is_small) for frame in cold]
+    newest = filtered(newest_puts(rest, work.table, work.key), work.where, [c.name for c in work.needed])
+    return _union([_finished(frame, work) for frame in (newest, *shown)])
 
 
-def _frames(
+def _rest(
     spark: SparkSession, plan: ReadPlan, work: Work, *, jdbc: GuardedJdbc, tail_frame: TailFrame | None
 ) -> Iterator[DataFrame]:
-    """The guard comes first, so that `limit` and `show` run it too; the buffer's part is its own guard."""
+    """All but the cold side. The guard comes first, so that `limit` and `show` run it too; the buffer is its own."""
     if work.segments:
-        rows = RowsWanted(ranges=work.buffer, where=work.where)
+        rows = RowsWanted(ranges=work.buffer, where=work.asked, stores_op=work.stores_op)
         yield segments_frame(spark, jdbc, segments=work.segments, columns=work.needed, rows=rows)
     else:
         yield guard_frame(spark, jdbc, columns=work.needed)
-    for part in work.lake:
-        query = LakeQuery(
-            table=work.table,
-            version=work.version,
-            ranges=part.ranges,
-            columns=[LakeColumn(name=c.name, field_id=c.field_id) for c in work.needed],
-            where=work.where,
-            layer=part.layer,
-        )
-        yield lake_frame(spark, part.metadata, query)
+    for part in work.hot:
+        yield lake_frame(spark, part.metadata, work.query(part))
     if work.tail and plan.tail is not None:
         if tail_frame is None:
             raise UsageError(f"the plan of {work.table} has a Kafka part: give `tail_frame`, which reads it")
         low = {p: run[0] for p, run in work.tail.items()}
         high = {p: run[1] for p, run in work.tail.items()}
         tail = tail_frame(spark, TailPart(topic=plan.tail.topic, low=low, high=high))
-        yield filtered(tail, work.where, [c.name for c in work.needed])
+        yield filtered(tail, work.asked, [c.name for c in work.needed])
+
+
+def _hot_offsets(work: Work) -> int:
+    """Offsets, and so rows at most, of the hot side."""
+    parts = [work.buffer, work.tail, *(part.ranges for part in work.hot)]
+    return sum(high - low for ranges in parts for low, high in ranges.values())
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(lambda one, other: one.unionAll(other), frames)
+
+
+def _finished(frame: DataFrame, work: Work) -> DataFrame:
+    names = [column.name for column in work.columns]
+    return frame if frame.columns == names else filtered(frame, TRUE, names)

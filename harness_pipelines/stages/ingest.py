@@ -157,7 +157,7 @@ class OpenSegment:
         """Give the segment its index, once the log was caught up with."""
         current = self.current()
         if self._indexed != current.name:
-            self.segments.index(current)
+            self.segments.index(self.table, current)
             self._indexed = current.name
 
 

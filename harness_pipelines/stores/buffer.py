@@ -29,7 +29,14 @@ from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.ports import IngestPosition, RefusedRecord, Segment, TableRow
 from harness_pipelines.stores.postgres import Database, LedgerBusy, PostgresUnreachable, sql
-from harness_pipelines.stores.segment_types import OPERATION, segment_ddl, segment_index, to_copy
+from harness_pipelines.stores.segment_types import (
+    OPERATION,
+    segment_ddl,
+    segment_index,
+    segment_key_index,
+    segment_statistics,
+    to_copy,
+)
 
 SCHEMA = "harness_buffer"
 NO_MOVE = -1  #: the number of no move
@@ -215,21 +222,27 @@ class Segments:
         found = self._newest_open(self.all(table), table.schema_version)
         return found or self._make(table, even_if_open=False)
 
-    def index(self, segment: Segment) -> None:
-        """Make the index on the coordinates if it is not there; writers of the segment wait meanwhile.
+    def index(self, table: TableRow, segment: Segment) -> None:
+        """Make the index on the coordinates, and on a key, if it is not there; writers of the segment wait meanwhile.
 
         A backlog is written without it, because keeping it up row by row halves the rate.
         """
+        key = table.spec.key_columns
         # IF NOT EXISTS does not see an index that another thread is making; when that shows, it is made.
         with suppress(UniqueViolation), self.database.transaction() as connection:
             connection.execute(segment_index(SCHEMA, segment.name))
+            if key:
+                connection.execute(segment_key_index(SCHEMA, segment.name, key))
+        if key:
+            with self.database.transaction() as connection:  # of its own: writers need not wait for it
+                connection.execute(segment_statistics(SCHEMA, segment.name, key))
 
     def rotate(self, table: TableRow) -> None:
         """Open the next segment, then close the ones before it: writers move on, so closing does not starve."""
         fresh = self._make(table, even_if_open=True)
         for segment in self.all(table):
             if segment.state == "open" and segment.seq < fresh.seq:
-                self.index(segment)
+                self.index(table, segment)
                 with self.database.transaction() as connection:
                     connection.execute(sql("buffer/lock_segment"), {"segment": segment.name})
                     key = {"segment": segment.name, "table_id": table.table_id}

@@ -84,6 +84,32 @@ def segment_index(schema: str, name: str) -> sql.Composed:
     )
 
 
+def segment_key_index(schema: str, name: str, key: Sequence[Named]) -> sql.Composed:
+    """CREATE INDEX IF NOT EXISTS by which rows of a *key* are found in a segment: 2 ms instead of 150 in 1 M rows.
+
+    Kept up row by row it halves the rate once more, as `segment_index` says. It has the columns of bounded size; where
+    there is none, the hash of the last one, because a B-tree refuses entries of some 2.7 kB, and ingest with them.
+    """
+    bounded = [c for c in key if arrow_type(c.type) not in (pa.string(), pa.binary())]
+    kind, columns = ("btree", [*(stored_name(c.name) for c in bounded), OFFSET])
+    if not bounded:
+        kind, columns = ("hash", [stored_name(key[-1].name)])
+    return sql.SQL("CREATE INDEX IF NOT EXISTS {index} ON {table} USING {kind} ({columns})").format(
+        index=sql.Identifier(f"{name}_key"),
+        table=sql.Identifier(schema, name),
+        kind=sql.SQL(kind),
+        columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
+    )
+
+
+def segment_statistics(schema: str, name: str, key: Sequence[Named]) -> sql.Composed:
+    """ANALYZE of a *key* in a segment: without it Postgres reads the segment through for a hundred keys."""
+    return sql.SQL("ANALYZE {table} ({columns})").format(
+        table=sql.Identifier(schema, name),
+        columns=sql.SQL(", ").join(sql.Identifier(stored_name(c.name)) for c in key),
+    )
+
+
 def _postgres_type(kind: pa.DataType) -> str:
     if pa.types.is_nested(kind):
         return "text"
@@ -146,11 +172,16 @@ def _physical(array: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
         return array.view(pa.int64())
     if pa.types.is_decimal(kind) and kind.precision <= INT64_DIGITS:
-        validity, words = array.buffers()
-        low = np.frombuffer(words, dtype="<i8")[: 2 * (array.offset + len(array)) : 2]
-        buffers = [validity, pa.py_buffer(np.ascontiguousarray(low))]
-        return pa.Array.from_buffers(pa.int64(), len(array), buffers, array.null_count, array.offset)
+        return unscaled_int64(array)
     return array
+
+
+def unscaled_int64(array: pa.Array) -> pa.Array:
+    """The whole numbers (int64) that decimals of at most `INT64_DIGITS` digits are, without a look at each."""
+    validity, words = array.buffers()
+    low = np.frombuffer(words, dtype="<i8")[: 2 * (array.offset + len(array)) : 2]
+    buffers = [validity, pa.py_buffer(np.ascontiguousarray(low))]
+    return pa.Array.from_buffers(pa.int64(), len(array), buffers, array.null_count, array.offset)
 
 
 def _logical(array: pa.Array, kind: pa.DataType) -> pa.Array:

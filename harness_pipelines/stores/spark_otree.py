@@ -25,6 +25,7 @@ from harness_pipelines.layout.boxes import At, Slab
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn, Value, column_values, rescaled, unscaled
 from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.row_hash import COORDINATE, threshold
+from harness_pipelines.stores.segment_types import unscaled_int64
 from harness_pipelines.stores.spark_read import row_hash
 
 if TYPE_CHECKING:
@@ -97,7 +98,10 @@ def sampled(frame: DataFrame, columns: Sequence[IndexedColumn], *, share: float)
 def to_values(column: pa.ChunkedArray, of: IndexedColumn) -> ColumnValues:
     """Arrow's values in the domain of the tree, see `harness_pipelines.layout.columns`."""
     nulls = np.asarray(column.is_null())
-    if of.type in _WHOLE:
+    is_decimal = of.type.startswith("decimal") and of.dtype.kind == "i"
+    if is_decimal:
+        column = pa.chunked_array([unscaled_int64(chunk) for chunk in column.chunks], type=pa.int64())
+    if is_decimal or of.type in _WHOLE:
         whole = column.cast(pa.int32()) if of.type == "date" else column
         filled = pc.fill_null(whole.cast(pa.int64()), 0)
         return ColumnValues(np.asarray(filled), nulls)

@@ -19,6 +19,7 @@ from harness_pipelines.stores.lake_scan import LakeQuery, covered, layer_field, 
 from harness_pipelines.stores.predicates import to_postgres, to_spark
 from harness_pipelines.stores.segment_types import COORDINATES, Named, jdbc_nothing, jdbc_select, spark_columns
 from harness_pipelines.stores.spark import JdbcOptions
+from harness_pipelines.stores.spark_fold import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -69,7 +70,7 @@ def lake_frame(spark: SparkSession, metadata: str, query: LakeQuery) -> DataFram
     if not covered(view, query.ranges):
         frame = frame.filter(reduce(or_, (_inside(p, *query.ranges[p]) for p in sorted(query.ranges))))
     frame = frame.select(
-        *(_comparable(f.col(_quoted(field.name)), field.field_type).alias(name) for name, field in fields.items())
+        *(_comparable(f.col(quoted(field.name)), field.field_type).alias(name) for name, field in fields.items())
     )
     return frame if query.where == TRUE else frame.filter(to_spark(query.where))
 
@@ -100,7 +101,7 @@ def segments_frame(
 ) -> DataFrame:
     """The rows of *segments* in *rows*, columns in order; some tasks, each with a statement of its own."""
     user = [c for c in columns if c.name not in COORDINATES]
-    relation = jdbc_select(user, segments, condition=to_postgres(rows.where))
+    relation = jdbc_select(user, segments, condition=to_postgres(rows.where), stores_op=rows.stores_op)
     frame = _user_columns(jdbc.load(spark, relation, list(_tasks(rows.ranges))), columns)
     return frame if rows.where == TRUE else frame.filter(to_spark(rows.where))
 
@@ -118,12 +119,13 @@ class RowsWanted:
 
     ranges: Ranges
     where: Predicate = TRUE
+    stores_op: bool = False  #: of a keyed table
 
 
 def filtered(frame: DataFrame, where: Predicate, columns: Sequence[str]) -> DataFrame:
     """Rows of *frame* for which *where* holds, with *columns* in order."""
     kept = frame if where == TRUE else frame.filter(to_spark(where))
-    return kept.select(*map(_quoted, columns))
+    return kept.select(*map(quoted, columns))
 
 
 def sampled(frame: DataFrame, *, below: int, columns: Sequence[str]) -> DataFrame:
@@ -141,7 +143,7 @@ def row_hash() -> SparkColumn:
 def _user_columns(raw: DataFrame, columns: Sequence[Named]) -> DataFrame:
     user = [c for c in columns if c.name not in COORDINATES]
     frame = raw.select(*spark_columns(user))
-    return frame.select(*(_quoted(c.name) for c in columns))
+    return frame.select(*(quoted(c.name) for c in columns))
 
 
 def _inside(partition: int, low: int, high: int) -> SparkColumn:
@@ -167,7 +169,3 @@ def _tasks(ranges: Ranges) -> Iterator[str]:
                 shared, room = [], TASK_OFFSETS_MAX
     if shared:
         yield " OR ".join(shared)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 STEP_S = 0.05
 SETTLE_S = 300.0  #: for the rest to reach both views of the lake after the last record
+LOOK_S = 1.0  #: how often the layout is looked at, once all is there
 PICTURE = "layout.png"
 WORKER_START_S = 60.0
 CLAIM_WAIT_S = 40.0  #: longer than the lease of a worker that was killed
@@ -213,17 +214,25 @@ def _wait_for_claims(table: Table, worker: WorkerProcess) -> None:
 def _move_and_read(
     table: Table, producer: SteadyProducer, readers: tuple[CutReader, NewestReader], worker: WorkerProcess, show: Show
 ) -> None:
-    """Until everything that was produced is in the lake; the readers end with it."""
-    began, deadline = time.monotonic(), float("inf")
-    parts: list[Background] = [*readers, producer]
+    """Until everything that was produced is in both views, and the regions that are due for it are written anew.
+
+    The readers end with it; the one of the newest rows as soon as it has seen them all.
+    """
+    began, deadline, look_at = time.monotonic(), float("inf"), 0.0
+    cuts, newest = readers
+    parts: list[Background] = [cuts, newest, producer]
 
     def moment() -> Moment:
-        return _moment(table, producer, readers[0], seconds=time.monotonic() - began)
+        return _moment(table, producer, cuts, seconds=time.monotonic() - began)
 
     for part in parts:
         part.start()
     try:
-        while not _settled(table, producer):
+        while True:
+            if _settled(table, producer) and time.monotonic() >= look_at:
+                if _laid_out(table) or time.monotonic() > deadline:
+                    break
+                look_at = time.monotonic() + LOOK_S
             worker.check()
             for part in parts:
                 part.check()
@@ -231,7 +240,9 @@ def _move_and_read(
                 show.update(moment())
             if producer.done:
                 deadline = min(deadline, time.monotonic() + SETTLE_S)
-            if time.monotonic() > deadline:
+            if producer.done and newest.seen == producer.truth.acked:
+                newest.stop()
+            if time.monotonic() > deadline and not _settled(table, producer):
                 raise DemoStuck(
                     f"not all is in both views {SETTLE_S:g} s after the last record: `harness status {TABLE}`"
                 )
@@ -249,6 +260,13 @@ def _settled(table: Table, producer: SteadyProducer) -> bool:
         return False
     bounds = {p.partition: p.bounds.batch_hi for p in table.positions()}
     return all(bounds[p] > t.offsets[t.acked - 1] for p, t in producer.truth.partitions.items() if t.acked)
+
+
+def _laid_out(table: Table) -> bool:
+    """Nothing of the batch view is due to be written anew, nor is it being written."""
+    from harness_pipelines.stages import otree
+
+    return otree.trigger(table.harness.stores, table.row) is None
 
 
 def _moment(table: Table, producer: SteadyProducer, cuts: CutReader, *, seconds: float) -> Moment:

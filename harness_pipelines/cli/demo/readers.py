@@ -116,6 +116,12 @@ class NewestReader(Reader):
                 self._next[p] = last + 1
         return NEWEST_EVERY_S
 
+    @property
+    def seen(self) -> int:
+        """How many records were returned."""
+        return sum(self.truth.partitions[p].below(last + 1) - self.truth.partitions[p].below(low)
+                   for p, low, last, _ in list(self._found))  # fmt: skip
+
     def ages_ms(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Milliseconds from acknowledged to returned, of every record; call it after the last acknowledgement."""
         ages = [np.empty(0)]

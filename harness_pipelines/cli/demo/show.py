@@ -38,8 +38,10 @@ class Moment:
         return render.spans_of(self.positions, self.ends)
 
     def line(self) -> str:
-        lake, buffer, tail = (sum(getattr(s, tier.name) or 0 for s in self.spans) for tier in render.TIERS)
-        where = f"lake {lake:,}  buffer {buffer:,}  tail {tail:,}  version {self.version}"
+        spans = self.spans
+        lake, buffer, tail = (sum(getattr(s, tier.name) or 0 for s in spans) for tier in render.TIERS)
+        by_value = sum(s.batch or 0 for s in spans)
+        where = f"lake {lake:,}, {by_value:,} by value  buffer {buffer:,}  tail {tail:,}  version {self.version}"
         checked = f"reads checked {self.tried}, wrong {self.wrong}"
         return f"{self.seconds:5.1f} s  sent {self.sent:,} of {self.rows:,}  {where}  {checked}"
 

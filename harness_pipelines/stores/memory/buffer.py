@@ -36,7 +36,7 @@ class MemorySegments:
             ]
             return fitting[-1] if fitting else self._make(books, table)
 
-    def index(self, segment: Segment) -> None:
+    def index(self, table: TableRow, segment: Segment) -> None:
         """Nothing to make: memory is scanned."""
 
     def rotate(self, table: TableRow) -> None:

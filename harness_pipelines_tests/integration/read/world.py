@@ -166,18 +166,19 @@ class World:
             **statistics.to_serialized_dict(),
         )
 
-    def add_segment(self, *tables: pa.Table, is_indexed: bool = True) -> SegmentRef:
+    def add_segment(self, *tables: pa.Table, is_indexed: bool = True, stores_op: bool = False) -> SegmentRef:
         """A segment with these rows in this order."""
         segment = SegmentRef(name=f"seg_{self.table_id}_{next(self._seq)}", schema_version=1)
         with self.pg.transaction():
             self.pg.execute("SET LOCAL ROLE harness_worker")
-            self.pg.execute(segment_ddl("harness_buffer", segment.name, self.columns))
+            self.pg.execute(segment_ddl("harness_buffer", segment.name, self.columns, stores_op=stores_op))
             if is_indexed:
                 self.pg.execute(segment_index("harness_buffer", segment.name))
         with adbc.connect(self.dsn, autocommit=True) as connection, connection.cursor() as cursor:
             for table in tables:
                 if table.num_rows:
-                    stored = to_copy(table.drop_columns(["_op", "_schema_version"]))
+                    dropped = ["_schema_version"] if stores_op else ["_op", "_schema_version"]
+                    stored = to_copy(table.drop_columns(dropped))
                     cursor.adbc_ingest(segment.name, stored, mode="append", db_schema_name="harness_buffer")
         self.segments.append(segment)
         return segment

@@ -1,0 +1,108 @@
+"""`harness get` and `harness changes`: rows by their key, and what changed between two versions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness_pipelines.cli.common import opened, split_names
+from harness_pipelines.cli.output import emit, json_option, note
+from harness_pipelines.spec.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from harness_pipelines.client import Table
+
+NOT_THERE = 1  #: the exit code when no row has the key
+
+
+@click.command()
+@click.argument("table")
+@click.argument("key", nargs=-1, required=True)
+@click.option("--columns", callback=split_names, metavar="A,B", help="Only these; coordinate columns may be named too.")
+@click.option("--at", type=click.IntRange(min=1), metavar="VERSION", help="The row as it was at this version.")
+@click.option("--tail", is_flag=True, help="Also the records that only Kafka has yet.")
+@json_option
+@click.pass_context
+def get(ctx: click.Context, /, table: str, key: tuple[str, ...], **options: Any) -> None:
+    """Print the newest row of a key of a keyed table, one word per column of the key.
+
+    Exit code 1 when there is none or it is deleted.
+
+    \b
+    Examples:
+      harness get shop.orders 1001
+      harness get shop.stock Oslo 4711 --json
+    """
+    settings: Settings = ctx.obj
+    with opened(settings) as harness:
+        found = harness.table(table)
+        given = _given(found, key)
+        row = found.get(given, columns=options["columns"], at=options["at"], tail=options["tail"])
+    if options["json_target"] is not None:
+        from harness_pipelines.cli.rows import json_rows
+
+        shown = None if row is None else next(json_rows(_one_row(found, row)))
+        emit({"table": found.name, "found": row is not None, "row": shown}, options["json_target"])
+    elif row is not None:
+        _show(_one_row(found, row))
+    else:
+        note(f"{found.name} has no row of this key")
+    if row is None:
+        ctx.exit(NOT_THERE)
+
+
+@click.command()
+@click.argument("table")
+@click.option(
+    "--from", "since", type=click.IntRange(min=1), required=True, metavar="VERSION", help="What it had is out."
+)
+@click.option("--to", type=click.IntRange(min=1), metavar="VERSION", help="What it had is in.  [default: up to now]")
+@click.option("--columns", callback=split_names, metavar="A,B", help="Only these, and the coordinates.")
+@click.option("--where", metavar="SQL", help="Only records for which this holds, such as \"_op = 'delete'\".")
+@json_option
+@click.pass_obj
+def changes(settings: Settings, /, table: str, **options: Any) -> None:
+    """Print what changed between two versions: every record, puts and deletes, by partition and offset.
+
+    \b
+    Examples:
+      harness changes shop.orders --from 3 --to 5
+      harness changes shop.orders --from 3 --where "_op = 'delete'" --json
+    """
+    from harness_pipelines.cli.rows import json_rows
+
+    with opened(settings) as harness:
+        found = harness.table(table)
+        rows = found.changes(options["since"], options["to"], columns=options["columns"], where=options["where"])
+    if options["json_target"] is not None:
+        emit({"table": found.name, "changes": list(json_rows(rows))}, options["json_target"])
+    else:
+        _show(rows)
+        note(f"{rows.num_rows:,} changes")
+
+
+def _given(table: Table, words: tuple[str, ...]) -> tuple[Any, ...]:
+    """The key that *words* say; a wrong number of them is for `Table.get` to refuse."""
+    from harness_pipelines.read.point import literal_of_text
+
+    columns = table.spec.key_columns
+    return tuple(map(literal_of_text, columns, words)) if len(words) == len(columns) else words
+
+
+def _one_row(table: Table, row: dict[str, Any]) -> pa.Table:
+    import pyarrow as pa
+
+    from harness_pipelines.spec.arrow import arrow_schema
+
+    known = arrow_schema(table.spec.stored, coordinates=True)
+    return pa.Table.from_pylist([row], schema=pa.schema([known.field(name) for name in row]))
+
+
+def _show(rows: pa.Table) -> None:
+    from harness_pipelines.cli.rows import table_lines
+
+    for line in table_lines(rows):
+        click.echo(line)

@@ -1,0 +1,52 @@
+"""The changelog between two versions: every record a row, puts and deletes, in offset order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from harness_pipelines.errors import UsageError
+from harness_pipelines.protocol.plan import BufferPart, LakePart, ReadPlan, TailPart
+from harness_pipelines.protocol.versions import Version, VersionGone
+
+Part = TypeVar("Part", LakePart, BufferPart, TailPart)
+
+
+def changes_plan(plan: ReadPlan, versions: Sequence[Version], *, since: int, to: int | None) -> ReadPlan:
+    """The plan of version *to* (None: of this instant) with what it has and version *since* had not.
+
+    Per partition that is ``[buffer_hi(since), buffer_hi(to))``, all of it in the stream view and the buffer, so that
+    the changes from 1 to 2 and from 2 to 3 are those from 1 to 3. *versions* are those that can be read, listed after
+    *plan* was made. Read it with `Selection.changelog`.
+    Raises: VersionGone, UsageError when *to* is older than *since*.
+    """
+    known = {version.version: version for version in versions}
+    if since not in known:
+        held = f"{min(known)} to {max(known)}" if known else "none"
+        raise VersionGone(f"{plan.table}: version {since} is not retained, so nothing tells what it had ({held} are)")
+    if plan.version < since:
+        raise UsageError(
+            f"{plan.table}: changes from version {since} to {plan.version}: the first must be the older one"
+        )
+    had = known[since].buffer_hi
+    low = {p: had.get(p, b.start) for p, b in plan.bounds.items()}
+    # The newest version is read up to this instant, but its changes end where those after it begin.
+    high = {p: b.buffer_hi for p, b in plan.bounds.items()} if to is None else known[to].buffer_hi
+    streamed = {p: b.stream_hi for p, b in plan.bounds.items()}
+    stream = LakePart(metadata=known[plan.version].stream.metadata, low=low, high=streamed)
+    later = {p: max(low[p], streamed[p]) for p in low}  # what an old version had buffered is in a later stream view
+    lake = [_cut(stream, low, high), *(_cut(part, later, high) for part in plan.lake if part.view == "stream")]
+    return replace(
+        plan,
+        lake=tuple(part for part in lake if part.low),
+        buffer=plan.buffer and _cut(plan.buffer, low, high),
+        tail=plan.tail and _cut(plan.tail, low, high),
+    )
+
+
+def _cut(part: Part, low: Mapping[int, int], high: Mapping[int, int]) -> Part:
+    """*part* without what is below *low* or not below *high*."""
+    runs = {p: (max(low[p], o), min(high.get(p, 0), part.high[p])) for p, o in part.low.items()}
+    runs = {p: run for p, run in runs.items() if run[0] < run[1]}
+    return replace(part, low={p: run[0] for p, run in runs.items()}, high={p: run[1] for p, run in runs.items()})

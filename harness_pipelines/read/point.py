@@ -1,0 +1,174 @@
+"""Rows by key: the newest versions of some keys in one cut, from the buffer alone where it has them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from harness_pipelines.errors import UsageError
+from harness_pipelines.protocol.keys import PUT
+from harness_pipelines.protocol.plan import ReadPlan
+from harness_pipelines.protocol.predicate import Compare, IsNull, OneOf, Op, Predicate, Ref, Value, all_of, any_of
+from harness_pipelines.read.arrow import ArrowReader
+from harness_pipelines.read.selection import ReadColumn, Selection, table_columns
+from harness_pipelines.read.where import WhereError, compared
+from harness_pipelines.spec.types import DecimalType, Primitive
+from harness_pipelines.stores.segment_types import OPERATION, Named
+
+KEYS_PER_READ = 200  #: more than so many values no file is ruled out by, and a filter of composite keys grows deep
+Key = tuple[Value | None, ...]  #: physical values of the key's columns, in the key's order
+_NUMBERS = (Primitive("int"), Primitive("long"))
+
+
+class KeyUnfit(UsageError):
+    """What was given is no key of the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyForm:
+    """How keys of one table are given and compared."""
+
+    table: str
+    columns: tuple[ReadColumn, ...]
+
+    def key(self, given: Any) -> Key | None:
+        """*given* as physical values: ``{column: value}``, a tuple or list in the key's order, or one value.
+
+        None: no row can have it, as with a fraction in a column of whole numbers. Raises: KeyUnfit.
+        """
+        values = self._values(given)
+        try:
+            parts = [_physical(Ref((c.name,), c.type), v) for c, v in zip(self.columns, values, strict=True)]
+        except WhereError as error:
+            raise KeyUnfit(f"{self.table}: no key: {error}") from error
+        return tuple(part[0] for part in parts) if all(parts) else None
+
+    def where(self, keys: Sequence[Key]) -> Predicate:
+        """What holds for the rows of *keys*, NULL being equal to itself."""
+        if len(self.columns) == 1:
+            [column] = self.columns
+            ref = Ref((column.name,), column.type)
+            values = tuple(value for (value,) in keys if value is not None)
+            null = [IsNull(ref)] if len(values) < len(keys) else []
+            return any_of(*([OneOf(ref, values)] if values else []), *null)
+        return any_of(*(all_of(*self._parts(key)) for key in keys))
+
+    def of(self, rows: pa.Table) -> Iterator[Key]:
+        """The keys of *rows*."""
+        return zip(*(_physical_values(rows.column(c.name)) for c in self.columns), strict=True)
+
+    def _parts(self, key: Key) -> Iterator[Predicate]:
+        for column, value in zip(self.columns, key, strict=True):
+            ref = Ref((column.name,), column.type)
+            yield IsNull(ref) if value is None else OneOf(ref, (value,))  # without a collation, so an index serves
+
+    def _values(self, given: Any) -> Sequence[Any]:
+        names = [column.name for column in self.columns]
+        if isinstance(given, Mapping):
+            if set(given) != set(names):
+                raise KeyUnfit(f"{self.table}: the key is ({', '.join(names)}), not ({', '.join(map(str, given))})")
+            return [given[name] for name in names]
+        values = given if isinstance(given, tuple | list) else [given]
+        if len(values) != len(names):
+            raise KeyUnfit(f"{self.table}: the key is ({', '.join(names)}): {len(names)} values, not {len(values)}")
+        return values
+
+
+def key_form(plan: ReadPlan) -> KeyForm:
+    """Raises: KeyUnfit of a table without a key."""
+    if not plan.key:
+        raise KeyUnfit(f"{plan.table} has no key: it keeps every record; read it with a `where`")
+    known = table_columns(plan)
+    return KeyForm(table=plan.table, columns=tuple(known[name] for name in plan.key))
+
+
+def rows_by_key(
+    reader: ArrowReader,
+    plan: ReadPlan,
+    given: Iterable[Any],
+    *,
+    columns: Sequence[str] | None = None,
+    check_lease: Callable[[], None],
+) -> list[dict[str, Any] | None]:
+    """For each key *given* (see `KeyForm.key`) its row as a dictionary, None where there is none.
+
+    Values are those of `Table.read`. The lake is read for those keys only that buffer and tail do not know.
+    Raises: KeyUnfit, UnknownColumn, and what `ArrowReader.read` raises.
+    """
+    form = key_form(plan)
+    keys = [form.key(one) for one in given]
+    shown = list(columns) if columns is not None else [f["name"] for f in plan.fields]
+    selection = Selection(columns=shown, coordinates=[c for c in (OPERATION,) if c not in shown])
+    found: dict[Key, dict[str, Any] | None] = {}
+    asked = list(dict.fromkeys(key for key in keys if key is not None))
+    for i in range(0, len(asked), KEYS_PER_READ):
+        some = asked[i : i + KEYS_PER_READ]
+        wanted = replace(selection, matching=form.where(some))
+        _note(found, form, reader.newest(replace(plan, lake=()), wanted), shown)
+        if left := [key for key in some if key not in found]:
+            older = replace(plan, buffer=None, tail=None)
+            names = [*shown, *(name for name in plan.key if name not in shown)]
+            wanted = Selection(columns=names, coordinates=selection.coordinates, matching=form.where(left))
+            _note(found, form, reader.read(older, wanted, check_lease=lambda: None), shown)
+    check_lease()
+    return [None if key is None else found.get(key) for key in keys]
+
+
+def _note(found: dict[Key, dict[str, Any] | None], form: KeyForm, rows: pa.Table, shown: Sequence[str]) -> None:
+    operations = rows.column(OPERATION).to_pylist()
+    for key, operation, row in zip(form.of(rows), operations, rows.select(shown).to_pylist(), strict=True):
+        found[key] = row if operation == PUT else None
+
+
+def _physical(ref: Ref, value: object) -> tuple[Value | None, ...]:
+    """The one physical value that is *value*; none where the column cannot hold it."""
+    if value is None:
+        return (None,)
+    match compared(ref, Op.EQ, _literal(ref, value)):
+        case Compare(_, Op.EQ, physical):
+            return (physical,)
+    return ()
+
+
+def _literal(ref: Ref, value: object) -> str | Decimal | bool:
+    """*value* as a literal of a `where`: what Python has for the type, or its text."""
+    match value:
+        case bool() | Decimal() | str():
+            return value
+        case int():
+            return Decimal(value)
+        case dt.datetime() | dt.date() | dt.time():
+            return value.isoformat()
+        case uuid.UUID():
+            return str(value)
+        case bytes():
+            return str(uuid.UUID(bytes=value)) if ref.type == Primitive("uuid") and len(value) == 16 else value.hex()
+    raise WhereError(f"{ref.column} is {ref.type}: {value!r} of Python's type {type(value).__name__} is none")
+
+
+def literal_of_text(column: Named, text: str) -> Any:
+    """A value of a key's *column* from a command line. Raises: KeyUnfit."""
+    if isinstance(column.type, DecimalType) or column.type in _NUMBERS:
+        try:
+            return Decimal(text)
+        except ArithmeticError as error:
+            raise KeyUnfit(f"{column.name} is {column.type}: {text!r} is no number") from error
+    if column.type == Primitive("boolean"):
+        if text.lower() not in ("true", "false"):
+            raise KeyUnfit(f"{column.name} is boolean: {text!r} is neither true nor false")
+        return text.lower() == "true"
+    return text
+
+
+def _physical_values(column: pa.ChunkedArray) -> list[Any]:
+    if pa.types.is_date32(column.type):
+        return list(column.cast(pa.int32()).to_pylist())
+    if pa.types.is_timestamp(column.type) or pa.types.is_time64(column.type):
+        return list(column.cast(pa.int64()).to_pylist())
+    return list(column.to_pylist())

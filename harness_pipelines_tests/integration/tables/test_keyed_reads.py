@@ -1,0 +1,163 @@
+"""Keyed tables through their stages: reads, rows by key and changes, against the producer's own log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import harness_pipelines as hp
+from harness_pipelines.cli.main import cli
+from harness_pipelines.read.point import KeyUnfit
+from harness_pipelines.stores import lake_scan
+from harness_pipelines_tests.keyed import Change, KeyedRig
+from harness_pipelines_tests.producer import KafkaRig
+from harness_pipelines_tests.rig import environment
+
+MakeKeyed = Callable[..., KeyedRig]
+SHOWN = ["_kafka_partition", "_kafka_offset", "id", "n"]
+
+
+@pytest.fixture
+def make_keyed(harness: hp.Harness, kafka: KafkaRig) -> MakeKeyed:
+    return partial(KeyedRig, harness, kafka)
+
+
+def changes_of(found: Any) -> list[Change]:
+    return [Change(*row) for row in zip(*(found.column(name).to_pylist() for name in SHOWN), strict=True)]
+
+
+def state(rig: KeyedRig, **options: Any) -> list[Change]:
+    return sorted(changes_of(rig.table.read(columns=SHOWN, **options)))
+
+
+def expected(rig: KeyedRig, below: dict[int, int] | None = None) -> list[Change]:
+    return sorted(rig.state(below).values())
+
+
+def vector(rig: KeyedRig, version: int) -> dict[int, int]:
+    [found] = [v for v in rig.table.versions() if v.version == version]
+    return found.buffer_hi
+
+
+def filled(rig: KeyedRig) -> None:
+    """Keys in the lake, above it in the buffer, and both; deletes that hide either."""
+    rig.put({i: i for i in range(12)})
+    rig.put({i: 20 + i for i in range(4)})
+    rig.delete(5, 99)
+    rig.rig.ingest()
+    rig.rig.tier()
+    rig.put({5: 50, 6: 60, 20: 200})
+    rig.delete(0, 7)
+    rig.rig.ingest()
+
+
+def test_reads_and_gets_are_the_newest_puts_in_arrow_and_in_spark(make_keyed: MakeKeyed):
+    rig = make_keyed()
+    filled(rig)
+    assert state(rig) == expected(rig)
+    frame = rig.table.to_spark(rig.rig.stores.spark(), columns=SHOWN)
+    assert sorted(changes_of(frame.toArrow())) == expected(rig)
+
+    now = {change.id: change.n for change in rig.state().values()}
+    ids = [*range(12), 20, 99, 1234]
+    assert rig.table.get_many(ids) == [None if i not in now else {"id": i, "n": now[i]} for i in ids]
+    assert rig.table.get({"id": 6}, columns=["n", "_op"]) == {"n": 60, "_op": "put"}
+
+
+def test_a_key_that_the_buffer_knows_is_not_looked_for_in_the_lake(make_keyed: MakeKeyed, monkeypatch: Any):
+    rig = make_keyed()
+    filled(rig)
+    opened: list[str] = []
+    pinned = lake_scan.pinned
+
+    def noted(metadata: str) -> lake_scan.PinnedView:
+        opened.append(metadata)
+        return pinned(metadata)
+
+    monkeypatch.setattr(lake_scan, "pinned", noted)
+
+    assert rig.table.get_many([5, 7, 20]) == [{"id": 5, "n": 50}, None, {"id": 20, "n": 200}]
+    assert opened == []
+    assert rig.table.get_many([5, 8]) == [{"id": 5, "n": 50}, {"id": 8, "n": 8}]
+    assert opened != []
+
+
+def test_changes_of_adjoining_versions_are_those_of_both(make_keyed: MakeKeyed):
+    rig = make_keyed()
+    filled(rig)
+    rig.rig.tier()
+    rig.put({1: 1001})
+    rig.delete(2)
+    rig.rig.ingest()
+    first, *_, last = [v.version for v in rig.table.versions()]
+
+    def log(low: dict[int, int], high: dict[int, int] | None) -> list[Change]:
+        return sorted(
+            c
+            for c in rig.changes
+            if c.offset >= low.get(c.partition, 0) and (high is None or c.offset < high[c.partition])
+        )
+
+    for since in range(first, last + 1):
+        assert changes_of(rig.table.changes(since)) == log(vector(rig, since), None)
+        for to in range(since, last + 1):
+            found = rig.table.changes(since, to)
+            assert changes_of(found) == log(vector(rig, since), vector(rig, to))
+            assert found["_op"].to_pylist() == [c.op for c in changes_of(found)]
+    for version in range(first, last):
+        assert state(rig, at=version) == expected(rig, vector(rig, version))
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ({"n": 1}, r"the key is \(id\), not \(n\)"),
+        ((1, 2), r"the key is \(id\): 1 values, not 2"),
+        ("x", "id is long: it cannot be compared with text"),
+        ([object()], "of Python's type object is none"),
+    ],
+)
+def test_what_is_no_key_is_refused_with_the_columns_of_the_key(make_keyed: MakeKeyed, key: Any, message: str):
+    with pytest.raises(KeyUnfit, match=message):
+        make_keyed().table.get(key)
+
+
+def test_the_command_line_gets_rows_and_changes(make_keyed: MakeKeyed):
+    rig = make_keyed()
+    filled(rig)
+
+    def run(*words: str) -> Any:
+        return CliRunner(env=environment(rig.rig.stores.settings)).invoke(cli, [*words])
+
+    found = run("get", rig.table.name, "6", "--json")
+    assert (found.exit_code, json.loads(found.stdout)["row"]) == (0, {"id": 6, "n": 60})
+    gone = run("get", rig.table.name, "7", "--json")
+    assert (gone.exit_code, json.loads(gone.stdout)["found"]) == (1, False)
+    wrong = run("get", rig.table.name, "6", "7")
+    assert wrong.exit_code == 2 and "the key is (id)" in wrong.stderr
+    changed = run("changes", rig.table.name, "--from", "1", "--where", "_op = 'delete'", "--json")
+    assert sorted(c["id"] for c in json.loads(changed.stdout)["changes"]) == [0, 5, 7, 99]
+
+
+def test_a_key_of_any_length_is_ingested_and_found_by_the_index_of_its_segment(make_keyed: MakeKeyed):
+    columns = {"id": {"type": "string", "required": True}, "n": "int"}
+    rig = make_keyed(columns=columns)
+    long = "k" * 5_000  # more than an entry of a B-tree takes
+    values = [f'{{"id": "{key}", "n": {n}}}'.encode() for n, key in enumerate(["a", long, "b", long])]
+    rig.rig.kafka.produce(rig.rig.topic, 0, values[:2])
+    rig.rig.ingest()  # and makes the indexes, having caught up
+    rig.rig.kafka.produce(rig.rig.topic, 0, values[2:])
+    rig.rig.ingest()
+
+    [segment] = rig.rig.stores.segments.all(rig.table.row)
+    with rig.rig.stores.database.session() as connection:
+        names = connection.execute(
+            "SELECT indexname FROM pg_indexes WHERE tablename = %s ORDER BY 1", [segment.name]
+        ).fetchall()
+    assert [row["indexname"] for row in names] == [f"{segment.name}_coordinates", f"{segment.name}_key"]
+    assert rig.table.get_many([long, "a", "c"]) == [{"id": long, "n": 3}, {"id": "a", "n": 0}, None]
