@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -39,7 +39,6 @@ class Changes:
     spec: TableSpec
     stream: DataFrame  #: all rows of the move
     newest: DataFrame  #: one row per key, held by Spark: the key, where its newest version is, and whether it is a put
-    keys: int
     puts: int
     box: tuple[Extent, ...]  #: where the keys lie, by the columns of `key_columns`
 
@@ -102,7 +101,7 @@ def newest_of(spec: TableSpec, rows: DataFrame) -> Iterator[Changes]:
             met = rows.groupBy(*map(quoted, spec.key)).agg(*ends)
             _stop(spec, met.where(f.col(_FIRST)[_PLACE[0]] < f.col(_LAST)[_PLACE[0]]))
         box = tuple(_extent(told, spec.key.index(c.name)) for c in key_columns(spec))
-        yield Changes(spec=spec, stream=rows, newest=newest, keys=told[_ROWS], puts=told[_PUT], box=box)
+        yield Changes(spec=spec, stream=rows, newest=newest, puts=told[_PUT], box=box)
     finally:
         newest.unpersist()
 
@@ -119,9 +118,9 @@ def _told(newest: DataFrame, spec: TableSpec) -> dict[str, Any]:
             f.count_if(f.col(_key(i)).isNull()).alias(_nulls(i)),
         )
     ]
-    counts = [f.count(f.lit(1)).alias(_ROWS), *(f.count_if(name).alias(name) for name in (_PUT, _SPLIT))]
+    counts = [f.count_if(name).alias(name) for name in (_PUT, _SPLIT)]
     found = newest.agg(*counts, *ends).toArrow()
-    told = {name: found.column(name)[0].as_py() for name in (_ROWS, _PUT, _SPLIT, *map(_nulls, box))}
+    told = {name: found.column(name)[0].as_py() for name in (_PUT, _SPLIT, *map(_nulls, box))}
     for i, column in box.items():
         for name in (_low(i), _high(i)):
             values = to_values(found.column(name), column)
@@ -133,7 +132,7 @@ def _extent(told: Mapping[str, Any], at: int) -> Extent:
     return Extent(lower=told[_low(at)], upper=told[_high(at)], nulls=told[_nulls(at)])
 
 
-def _stop(spec: TableSpec, met: DataFrame) -> None:
+def _stop(spec: TableSpec, met: DataFrame) -> NoReturn:
     """Name one key of *met*, which has two coordinates for each: always the same one."""
     found = met.orderBy(_FIRST, _LAST).first()
     assert found is not None
