@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.plan import (
+    PLAN_FORMAT,
     BufferPart,
     LakePart,
     ReadPlan,
@@ -38,7 +39,7 @@ plans = st.builds(
     tail=st.none() | st.builds(lambda t, r: TailPart(topic=t, **r), text, ranges),
     lease_id=st.uuids().map(str),
     lease_until=st.datetimes(timezones=st.just(UTC)),
-    format=st.just(1),
+    key=st.lists(text, max_size=2).map(tuple),
 )
 
 
@@ -47,9 +48,9 @@ def test_a_plan_survives_json(plan: ReadPlan):
     assert ReadPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
-@given(plans, st.none() | st.integers().filter(lambda n: n != 1))
+@given(plans, st.none() | st.integers().filter(lambda n: n != PLAN_FORMAT))
 def test_a_plan_of_another_format_is_not_guessed_at(plan: ReadPlan, number: int | None):
-    with pytest.raises(UnknownPlanFormat, match=f"read plan of format {number!r}; this harness reads 1"):
+    with pytest.raises(UnknownPlanFormat, match=f"read plan of format {number!r}; this harness reads {PLAN_FORMAT}"):
         ReadPlan.from_json({**plan.to_json(), "format": number})
 
 
