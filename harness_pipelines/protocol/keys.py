@@ -24,8 +24,8 @@ def key_in_two_partitions(
     """*first* and *second* are coordinates (partition, offset) of two versions of *key*, as text for people."""
     return KeyInTwoPartitions(
         f"{table}: key {key} is in partition {first[0]} (offset {first[1]}) and in partition {second[0]} (offset "
-        f"{second[1]}), so nothing tells which is newer; nothing is returned. Produce with the key as the record's key "
-        "to a topic of a fixed number of partitions, and apply the table anew over it"
+        f"{second[1]}), so nothing tells which is newer; nothing was returned or moved. Produce with the key as "
+        "the record's key to a topic of a fixed number of partitions, and apply the table anew over it"
     )
 
 

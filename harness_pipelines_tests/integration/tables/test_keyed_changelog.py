@@ -15,51 +15,51 @@ from harness_pipelines.protocol.keys import PartitionsGrown
 from harness_pipelines.stages import worker
 from harness_pipelines.stages.compact import compact_once
 from harness_pipelines.stores.ports import TableExists
-from harness_pipelines_tests.keyed import Change, KeyedRig
+from harness_pipelines_tests.keyed import Change, NumbersRig
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 
-MakeKeyed = Callable[..., KeyedRig]
+MakeKeyed = Callable[..., NumbersRig]
 
 
 @pytest.fixture
 def make_keyed(harness: hp.Harness, kafka: KafkaRig) -> MakeKeyed:
-    return partial(KeyedRig, harness, kafka)
+    return partial(NumbersRig, harness, kafka)
 
 
-def changelog(rig: KeyedRig) -> list[tuple[str, Change]]:
+def changelog(rig: NumbersRig) -> list[tuple[str, Change]]:
     """What the stream view holds."""
-    stores, table = rig.rig.stores, rig.table.row
+    stores, table = rig.stores, rig.table.row
     view = stores.lake.load(table, stores.ledger.head(table).stream.metadata)
     found = view.scan().to_arrow().to_pylist()
     rows = [(r["_op"], Change(r["_kafka_partition"], r["_kafka_offset"], r["id"], r["n"])) for r in found]
     return sorted(rows, key=lambda row: row[1][:2])
 
 
-def expected(rig: KeyedRig) -> list[tuple[str, Change]]:
+def expected(rig: NumbersRig) -> list[tuple[str, Change]]:
     return sorted(((change.op, change) for change in rig.changes), key=lambda row: row[1][:2])
 
 
 def test_every_record_is_a_row_of_the_changelog_through_buffer_lake_and_compaction(make_keyed: MakeKeyed):
     rig = make_keyed()
     for turn in range(6):
-        rig.put({i: 10 * turn + i for i in range(8)})
-        rig.delete(turn, 100 + turn)  # the second was never there
-        rig.rig.ingest()
-        rig.rig.tier()
+        rig.put_numbers({i: 10 * turn + i for i in range(8)})
+        rig.delete_numbers(turn, 100 + turn)  # the second was never there
+        rig.ingest()
+        rig.tier()
     assert changelog(rig) == expected(rig)
-    assert compact_once(rig.rig.stores, rig.table.row, rig.rig.claim(Stage.COMPACT), trigger="files") is not None
+    assert compact_once(rig.stores, rig.table.row, rig.claim(Stage.COMPACT), trigger="files") is not None
     assert changelog(rig) == expected(rig)
     assert rig.table.audit(full=True).to_json()["ok"]
 
 
 def test_the_buffer_keeps_all_versions_and_which_of_them_delete(make_keyed: MakeKeyed):
     rig = make_keyed()
-    rig.put({1: 5, 2: 6})
-    rig.delete(1)
-    rig.put({1: 7})
-    rig.rig.ingest()
-    [segment] = rig.rig.stores.segments.all(rig.table.row)
-    with psycopg.connect(rig.rig.stores.dsn) as owner:
+    rig.put_numbers({1: 5, 2: 6})
+    rig.delete_numbers(1)
+    rig.put_numbers({1: 7})
+    rig.ingest()
+    [segment] = rig.stores.segments.all(rig.table.row)
+    with psycopg.connect(rig.stores.dsn) as owner:
         rows = owner.execute(
             f"SELECT _op, _kafka_partition, _kafka_offset, id, n FROM harness_buffer.{segment.name} ORDER BY 2, 3"
         ).fetchall()
@@ -69,46 +69,46 @@ def test_the_buffer_keeps_all_versions_and_which_of_them_delete(make_keyed: Make
 
 def test_without_a_buffer_spark_decodes_the_same(make_keyed: MakeKeyed):
     rig = make_keyed(buffer="none")
-    rig.put({1: 5, 2: 6})
-    rig.delete(2, 3)
-    rig.rig.tier()
+    rig.put_numbers({1: 5, 2: 6})
+    rig.delete_numbers(2, 3)
+    rig.tier()
     assert changelog(rig) == expected(rig)
 
 
 def test_a_tombstone_without_a_key_and_a_put_without_its_columns_go_to_quarantine(make_keyed: MakeKeyed):
     rig = make_keyed()
-    rig.put({1: 5})
-    nameless = rig.rig.produce_misfit(None)
-    keyless = rig.rig.produce_misfit(b'{"n": 1}')
-    rig.put({2: 6})
-    rig.rig.ingest()
-    rig.rig.tier()
+    rig.put_numbers({1: 5})
+    nameless = rig.produce_misfit(None)
+    keyless = rig.produce_misfit(b'{"n": 1}')
+    rig.put_numbers({2: 6})
+    rig.ingest()
+    rig.tier()
     assert changelog(rig) == expected(rig)
-    reasons = {offset: reason for (_, offset), (reason, _, _) in rig.rig.quarantine().items()}
+    reasons = {offset: reason for (_, offset), (reason, _, _) in rig.quarantine().items()}
     assert reasons == {nameless: "missing_key", keyless: "missing_field"}
 
 
 def test_a_topic_that_grows_stops_the_table_by_name(make_keyed: MakeKeyed):
     rig = make_keyed()
-    rig.put({1: 5})
-    rig.rig.ingest()
-    rig.rig.kafka.add_partitions(rig.rig.topic, 3)
-    rig.put({1: 6})
+    rig.put_numbers({1: 5})
+    rig.ingest()
+    rig.kafka.add_partitions(rig.topic, 3)
+    rig.put_numbers({1: 6})
     with pytest.raises(PartitionsGrown, match="had 2 partitions and has 3 now, so a key may have moved to partition 2"):
-        rig.rig.ingest()
+        rig.ingest()
 
 
 def test_a_topic_that_grows_under_a_worker_stops_its_ingest(make_keyed: MakeKeyed, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(worker, "PARTITIONS_EVERY_S", 0.1)
     monkeypatch.setattr(worker, "INGEST_THREADS_MAX", 1)  # so that the one that tells is the one that stops
     rig = make_keyed(partitions=1)
-    with rig.rig.working() as working:
-        rig.put({1: 5})
-        wait_until(lambda: rig.rig.status()[0][1] == 1, "the record is buffered")
-        rig.rig.kafka.add_partitions(rig.rig.topic, 2)
+    with rig.working() as working:
+        rig.put_numbers({1: 5})
+        wait_until(lambda: rig.status()[0][1] == 1, "the record is buffered")
+        rig.kafka.add_partitions(rig.topic, 2)
         wait_until(lambda: "has 2 now" in str(working.progress[0].trouble), "its ingest stops")
-        rig.put({1: 6})
-    assert rig.rig.status()[0][1] == 1
+        rig.put_numbers({1: 6})
+    assert rig.status()[0][1] == 1
 
 
 @pytest.mark.parametrize("words", [{"key": ["n"]}, {"key_format": "text"}, {"delete": {"field": "n", "values": [0]}}])

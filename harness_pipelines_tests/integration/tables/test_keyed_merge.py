@@ -21,7 +21,7 @@ from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.lake_replace import FilesGone
 from harness_pipelines.stores.lake_scan import pinned
 from harness_pipelines.stores.ports import MoveDraft
-from harness_pipelines_tests.keyed_log import Key, KeyedRig
+from harness_pipelines_tests.keyed import Key, KeyedRig
 from harness_pipelines_tests.producer import KafkaRig
 
 KEYS: list[Key] = list(product([None, -1, 0, 1, 2, 3, 2**40], [None, "", "eu", "ü" * 30]))

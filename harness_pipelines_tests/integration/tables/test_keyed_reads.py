@@ -14,56 +14,56 @@ import harness_pipelines as hp
 from harness_pipelines.cli.main import cli
 from harness_pipelines.read.point import KeyUnfit
 from harness_pipelines.stores import lake_scan
-from harness_pipelines_tests.keyed import Change, KeyedRig
+from harness_pipelines_tests.keyed import Change, NumbersRig
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import environment
 
-MakeKeyed = Callable[..., KeyedRig]
+MakeKeyed = Callable[..., NumbersRig]
 SHOWN = ["_kafka_partition", "_kafka_offset", "id", "n"]
 
 
 @pytest.fixture
 def make_keyed(harness: hp.Harness, kafka: KafkaRig) -> MakeKeyed:
-    return partial(KeyedRig, harness, kafka)
+    return partial(NumbersRig, harness, kafka)
 
 
 def changes_of(found: Any) -> list[Change]:
     return [Change(*row) for row in zip(*(found.column(name).to_pylist() for name in SHOWN), strict=True)]
 
 
-def state(rig: KeyedRig, **options: Any) -> list[Change]:
+def state(rig: NumbersRig, **options: Any) -> list[Change]:
     return sorted(changes_of(rig.table.read(columns=SHOWN, **options)))
 
 
-def expected(rig: KeyedRig, below: dict[int, int] | None = None) -> list[Change]:
-    return sorted(rig.state(below).values())
+def expected(rig: NumbersRig, below: dict[int, int] | None = None) -> list[Change]:
+    return rig.newest(below)
 
 
-def vector(rig: KeyedRig, version: int) -> dict[int, int]:
+def vector(rig: NumbersRig, version: int) -> dict[int, int]:
     [found] = [v for v in rig.table.versions() if v.version == version]
     return found.buffer_hi
 
 
-def filled(rig: KeyedRig) -> None:
+def filled(rig: NumbersRig) -> None:
     """Keys in the lake, above it in the buffer, and both; deletes that hide either."""
-    rig.put({i: i for i in range(12)})
-    rig.put({i: 20 + i for i in range(4)})
-    rig.delete(5, 99)
-    rig.rig.ingest()
-    rig.rig.tier()
-    rig.put({5: 50, 6: 60, 20: 200})
-    rig.delete(0, 7)
-    rig.rig.ingest()
+    rig.put_numbers({i: i for i in range(12)})
+    rig.put_numbers({i: 20 + i for i in range(4)})
+    rig.delete_numbers(5, 99)
+    rig.ingest()
+    rig.tier()
+    rig.put_numbers({5: 50, 6: 60, 20: 200})
+    rig.delete_numbers(0, 7)
+    rig.ingest()
 
 
 def test_reads_and_gets_are_the_newest_puts_in_arrow_and_in_spark(make_keyed: MakeKeyed):
     rig = make_keyed()
     filled(rig)
     assert state(rig) == expected(rig)
-    frame = rig.table.to_spark(rig.rig.stores.spark(), columns=SHOWN)
+    frame = rig.table.to_spark(rig.stores.spark(), columns=SHOWN)
     assert sorted(changes_of(frame.toArrow())) == expected(rig)
 
-    now = {change.id: change.n for change in rig.state().values()}
+    now = {change.id: change.n for change in rig.newest()}
     ids = [*range(12), 20, 99, 1234]
     assert rig.table.get_many(ids) == [None if i not in now else {"id": i, "n": now[i]} for i in ids]
     assert rig.table.get({"id": 6}, columns=["n", "_op"]) == {"n": 60, "_op": "put"}
@@ -90,10 +90,10 @@ def test_a_key_that_the_buffer_knows_is_not_looked_for_in_the_lake(make_keyed: M
 def test_changes_of_adjoining_versions_are_those_of_both(make_keyed: MakeKeyed):
     rig = make_keyed()
     filled(rig)
-    rig.rig.tier()
-    rig.put({1: 1001})
-    rig.delete(2)
-    rig.rig.ingest()
+    rig.tier()
+    rig.put_numbers({1: 1001})
+    rig.delete_numbers(2)
+    rig.ingest()
     first, *_, last = [v.version for v in rig.table.versions()]
 
     def log(low: dict[int, int], high: dict[int, int] | None) -> list[Change]:
@@ -132,7 +132,7 @@ def test_the_command_line_gets_rows_and_changes(make_keyed: MakeKeyed):
     filled(rig)
 
     def run(*words: str) -> Any:
-        return CliRunner(env=environment(rig.rig.stores.settings)).invoke(cli, [*words])
+        return CliRunner(env=environment(rig.stores.settings)).invoke(cli, [*words])
 
     found = run("get", rig.table.name, "6", "--json")
     assert (found.exit_code, json.loads(found.stdout)["row"]) == (0, {"id": 6, "n": 60})
@@ -149,13 +149,13 @@ def test_a_key_of_any_length_is_ingested_and_found_by_the_index_of_its_segment(m
     rig = make_keyed(columns=columns)
     long = "k" * 5_000  # more than an entry of a B-tree takes
     values = [f'{{"id": "{key}", "n": {n}}}'.encode() for n, key in enumerate(["a", long, "b", long])]
-    rig.rig.kafka.produce(rig.rig.topic, 0, values[:2])
-    rig.rig.ingest()  # and makes the indexes, having caught up
-    rig.rig.kafka.produce(rig.rig.topic, 0, values[2:])
-    rig.rig.ingest()
+    rig.kafka.produce(rig.topic, 0, values[:2])
+    rig.ingest()  # and makes the indexes, having caught up
+    rig.kafka.produce(rig.topic, 0, values[2:])
+    rig.ingest()
 
-    [segment] = rig.rig.stores.segments.all(rig.table.row)
-    with rig.rig.stores.database.session() as connection:
+    [segment] = rig.stores.segments.all(rig.table.row)
+    with rig.stores.database.session() as connection:
         names = connection.execute(
             "SELECT indexname FROM pg_indexes WHERE tablename = %s ORDER BY 1", [segment.name]
         ).fetchall()
