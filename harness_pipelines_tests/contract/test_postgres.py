@@ -106,6 +106,24 @@ def test_a_ledger_of_another_harness_is_left_alone(real: RealRig, change: str, u
         real.ask(undo)
 
 
+def test_a_table_of_an_earlier_harness_keeps_a_batch_view_without_a_sample_layer(make_database: Callable[[], str]):
+    dsn = make_database()
+    with patch.object(postgres, "migrations", return_value=[m for m in postgres.migrations() if m[0] < 8]):
+        migrate(dsn)
+    specs = {"plain": "{}", "clustered": '{"layout": {"columns": ["a"]}}', "chosen": '{"layout": {"sample": 0.1}}'}
+    with psycopg.connect(dsn) as owner:
+        for name, spec in specs.items():
+            owner.execute(
+                "INSERT INTO harness.tables (namespace, name, spec, cluster_id, topic, topic_id) "
+                "VALUES ('old', %s, %s, 'c', 't', 't')",
+                [name, spec],
+            )
+    assert migrate(dsn) == [name for number, name, _ in postgres.migrations() if number >= 8]
+    with psycopg.connect(dsn) as owner:
+        found = {name: layout for name, layout in owner.execute("SELECT name, spec -> 'layout' FROM harness.tables")}
+    assert found == {"plain": {"sample": 0}, "clustered": {"columns": ["a"], "sample": 0}, "chosen": {"sample": 0.1}}
+
+
 # -- locks --------------------------------------------------------------------------------------------------
 
 
