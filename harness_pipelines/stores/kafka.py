@@ -54,7 +54,10 @@ class KafkaLog:
         return self._client.bootstrap
 
     def describe(self, topic: str) -> TopicIdentity:
-        return self._identity(topic, cluster_id=None)()
+        try:
+            return self._identity(topic, cluster_id=None)()
+        except LeaderUnsettled:  # asked anew, the client goes by what it has learnt meanwhile
+            return self._identity(topic, cluster_id=None)()
 
     def identity_async(self, topic: str) -> Callable[[], TopicIdentity]:
         # A topic's id is enough to tell two clusters apart until the next `describe`.

@@ -80,6 +80,7 @@ UNSETTLED = frozenset(
         KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError._DESTROY,  # of a broker that the client was given and lets go of once it has learnt of them all
     }
 )
 LOGIN = frozenset(

@@ -6,10 +6,11 @@ import _thread
 import random
 import threading
 import time
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from harness_pipelines.stores.errors import KafkaFailed, KafkaUnreachable
 from harness_pipelines.stores.kafka_client import KafkaClient, KafkaTimeouts, Trail
@@ -226,3 +227,17 @@ def test_time_away_from_polling_is_no_silence_of_the_cluster():
             contact.check({0})
     contact.heard(0)
     assert contact.check({0}) == set()
+
+
+def test_a_broker_that_the_client_lets_go_of_while_it_is_asked_is_asked_again(
+    rig: KafkaRig, monkeypatch: pytest.MonkeyPatch
+):
+    topic = rig.create(1)
+    log, admin = rig.log, rig.log._admin
+    gone: Future[object] = Future()
+    gone.set_exception(KafkaException(KafkaError(KafkaError._DESTROY, "Failed while waiting for response from broker")))
+    answers = iter([gone])
+    ask = admin.describe_cluster
+    monkeypatch.setattr(admin, "describe_cluster", lambda **how: next(answers, None) or ask(**how))
+    assert log.describe(topic).topic == topic
+    assert next(answers, None) is None, "the first answer was the error"
