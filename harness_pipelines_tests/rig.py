@@ -28,10 +28,13 @@ from psycopg.conninfo import make_conninfo
 import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.versions import Version
 from harness_pipelines.services import Endpoints
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stages.otree import otree_once
 from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores.open import Stores
+from harness_pipelines.stores.ports import MoveDraft
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.proxy import PostgresProxy as PostgresProxy  # noqa: PLC0414  # a part of the rig
 
@@ -194,6 +197,25 @@ class TableRig:
     def tier(self) -> None:
         """Move what is buffered to the lake and stop."""
         self.worker(TIER, until_idle=True).run()
+
+    def relayout(self) -> Version:
+        """Every file of the batch view is written anew, better or not: somebody asked for it."""
+        claim, on = self.claim(Stage.OTREE), self.stores.ledger.head(self.table.row)
+        draft = MoveDraft(
+            stage=Stage.OTREE,
+            shard=0,
+            lo={},
+            hi={},
+            base_version=on.version,
+            schema_version=on.schema_version,
+            trigger="test",
+            parts=("",),
+        )
+        self.stores.ledger.plan_move(claim, draft)
+        made = otree_once(self.stores, self.table.row, claim, trigger="test")
+        self.stores.ledger.release(claim)
+        assert made is not None
+        return made
 
     def worker(self, stages: frozenset[Stage] = ALL, *, lease_s: float = 5.0, until_idle: bool = False) -> Worker:
         options = WorkerOptions(stages=stages, until_idle=until_idle, lease=timedelta(seconds=lease_s))

@@ -44,6 +44,6 @@ def partitions_grown(table: str, *, known: Collection[int], added: Collection[in
     now = len(known) + len(added)
     return PartitionsGrown(
         f"{table}: its topic had {len(known)} partitions and has {now} now, so a key may have moved to partition "
-        f"{', '.join(map(str, sorted(added)))}, and nothing would tell which of its versions is newer; nothing was "
-        "taken since. Copy the topic to one with the new number of partitions, and apply the table over that one"
+        f"{', '.join(map(str, sorted(added)))}, and nothing would tell which of its versions is newer; no more is "
+        "taken. Copy the topic to one with the new number of partitions, and apply the table over that one"
     )

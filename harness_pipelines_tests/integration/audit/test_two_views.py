@@ -29,7 +29,6 @@ from harness_pipelines.stages.moving import make_branch
 from harness_pipelines.stages.otree import otree_once, plan
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.lake_scan import pinned
-from harness_pipelines.stores.ports import MoveDraft
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import TableRig
 
@@ -62,24 +61,6 @@ def merge(rig: TableRig) -> Version:
 
 def is_merged(rig: TableRig) -> bool:
     return all(b.batch_hi == b.stream_hi for b in head(rig).bounds.values())
-
-
-def relayout(rig: TableRig) -> None:
-    """Every file of the batch view is written anew, better or not: somebody asked for it."""
-    claim, on = rig.claim(Stage.OTREE), head(rig)
-    draft = MoveDraft(
-        stage=Stage.OTREE,
-        shard=0,
-        lo={},
-        hi={},
-        base_version=on.version,
-        schema_version=on.schema_version,
-        trigger="test",
-        parts=("",),
-    )
-    rig.stores.ledger.plan_move(claim, draft)
-    assert otree_once(rig.stores, rig.table.row, claim, trigger="test") is not None
-    rig.stores.ledger.release(claim)
 
 
 def merged(place: Scratch, *, rounds: Sequence[int] = (20, 10), **spec: Any) -> TableRig:
@@ -160,7 +141,7 @@ def test_a_table_with_both_views_is_sound_after_merges_a_revert_and_more_merges(
     assert_sound(rig)
     rig.tier()
     merge(rig)
-    relayout(rig)
+    rig.relayout()
     rig.assert_exact()
     assert_sound(rig)
     report = audit_table(rig.stores, rig.table.row, full=True).to_json()["batch"]
@@ -207,7 +188,7 @@ def test_faults_of_the_batch_view_are_named(place: Scratch):
     assert any("60 rows, the stream view has 61" in detail for detail in found["S19"]), found
     place.sql(set_bound, "30", version)
 
-    relayout(rig)
+    rig.relayout()
     version = head(rig).version
     assert "S20" not in broken(rig)
     place.sql(  # the relayout then looks as if it had found the first merge alone
@@ -261,7 +242,7 @@ def test_what_an_old_reader_holds_stays_through_relayouts_and_goes_with_its_leas
     for _ in range(3):
         take(rig, 50)
         merge(rig)
-        relayout(rig)
+        rig.relayout()
     assert not set(batch_files(head(rig))) & set(held)
 
     claim = rig.claim(Stage.EXPIRE)

@@ -20,7 +20,6 @@ from harness_pipelines.stages import otree
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.lake_replace import FilesGone
 from harness_pipelines.stores.lake_scan import pinned
-from harness_pipelines.stores.ports import MoveDraft
 from harness_pipelines_tests.keyed import Key, KeyedRig
 from harness_pipelines_tests.producer import KafkaRig
 
@@ -55,26 +54,6 @@ def read_keys(rig: KeyedRig) -> set[Key]:
     return set(keys)
 
 
-def relaid(rig: KeyedRig) -> Version:
-    """Every file of the batch view is written anew: somebody asked for it."""
-    claim, on = rig.claim(Stage.OTREE), rig.head
-    draft = MoveDraft(
-        stage=Stage.OTREE,
-        shard=0,
-        lo={},
-        hi={},
-        base_version=on.version,
-        schema_version=on.schema_version,
-        trigger="test",
-        parts=("",),
-    )
-    rig.stores.ledger.plan_move(claim, draft)
-    made = otree.otree_once(rig.stores, rig.table.row, claim, trigger="test")
-    rig.stores.ledger.release(claim)
-    assert made is not None
-    return made
-
-
 def assert_sound(rig: KeyedRig) -> None:
     audited = audit_table(rig.stores, rig.table.row, full=True)
     assert audited.ok, audited
@@ -91,7 +70,7 @@ def test_the_batch_view_is_the_replay_of_the_log_in_every_version_whatever_is_pu
         assert rig.merge() is not None
         versions.append(rig.head)
         rig.assert_merged()
-    versions.append(relaid(rig))
+    versions.append(rig.relayout())
     rig.assert_merged()
     assert_sound(rig)
     for version in versions:
