@@ -301,7 +301,7 @@ class Table:
 
     def _layer_suffices(self, fraction: float) -> bool:
         """All rows of such a sample that are clustered lie in the sample layer."""
-        return self.spec.views == "both" and fraction <= self.spec.layout.sample
+        return self.spec.views != "stream" and fraction <= self.spec.layout.sample
 
     def _sample_columns(self, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
         """What a sample shows, and what is read for it: the coordinate chooses its rows."""

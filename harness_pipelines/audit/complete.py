@@ -48,6 +48,7 @@ from harness_pipelines.audit.signing import (
     taken_over,
 )
 from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.protocol.signoff import SignOff
 from harness_pipelines.protocol.versions import ViewName
@@ -93,7 +94,7 @@ def audit_table(
         marks = stores.log.watermarks(table.spec.topic, plan.bounds)
         # A log that starts above the buffer is a finding here, not an error.
         check_source(table, stores.log, {p: max(b.buffer_hi, marks[p].low) for p, b in plan.bounds.items()})
-        metadata, foreign = _judged_head(stores, table, plan, "stream")
+        metadata, foreign = _judged_head(stores, table, plan, table.effects[Stage.TIER].view)
         moves = taken_moves(stores, table)
         standing = look(stores, table, pinned(metadata), plan.bounds, full=full)
         standing = by_moves(standing, moves, plan.bounds, {p: mark.low for p, mark in marks.items()})
@@ -111,7 +112,7 @@ def audit_table(
             findings.merge(part.findings)
         _strangers(stores, table, plan, metadata, findings)
         batch = None
-        if "batch" in table.views:
+        if table.spec.views == "both":
             judged, strange = _judged_head(stores, table, plan, "batch")
             both = BatchJob(table=table, bounds=plan.bounds, batch=judged, foreign=strange, stream=metadata)
             batch = judge_batch(both, done if full else None, findings, step=_Beat(check, lambda *_: None, 0).step)
@@ -408,7 +409,8 @@ def _strangers(stores: Stores, table: TableRow, plan: ReadPlan, metadata: str, f
     foreign = stores.tables.database.rows("reconcile/accepted", {"table_id": table.table_id})
     accepted = {FOREIGN_PARTITION: max((row["high"] for row in foreign), default=0)}
     for file in pinned(metadata).files:
-        assert file.partition is not None  # of a stream view
+        if file.partition is None:  # it mixes partitions
+            continue
         if file.partition not in plan.bounds and file.high > accepted.get(file.partition, 0):
             detail = f"{file.data.record_count} rows of a partition that the table does not have: {file.data.file_path}"
             findings.add(

@@ -40,6 +40,18 @@ def same_rows(look: Look) -> Iterator[Found]:
         )
 
 
+@rule("S31", "with `views: batch` the batch view has the rows that tier moves brought", "lake")
+def rows_of_moves(look: Look) -> Iterator[Found]:
+    """All moves together: a file of it mixes their rows."""
+    if look.books.spec.views != "batch" or "batch" not in look.views or not look.views["batch"].is_known:
+        return
+    view, brought = look.views["batch"], sum(move.rows or 0 for move in look.tier_moves)
+    found = sum(file.rows for file in view.data_files)
+    if found != brought:
+        detail = f"{view.title} has {found:,} rows, tier moves brought {brought:,}"
+        yield Found("rows of the batch view", f"{detail}; `harness audit {look.books.name}` names them")
+
+
 @rule("S16", "the batch view of a keyed table holds puts alone: a deleted key has no row", "lake")
 def puts_alone(look: Look) -> Iterator[Found]:
     """As far as the bounds of its files tell."""
@@ -88,9 +100,9 @@ def told_batch_hi(look: Look) -> Iterator[Found]:
 
 @rule("S6", "otree moves touch, up to batch_hi, without gap or overlap")
 def merges_tile(look: Look) -> Iterator[Found]:
-    """From the first version on, or from the last one that reconcile took over."""
+    """From the first version on, or from the last one that reconcile took over. With `views: batch` tier's do."""
     first = look.merged_from
-    if first is None:
+    if first is None or look.books.spec.views == "batch":
         return
     starts = {p: row.lake_start for p, row in look.books.positions.items() if row.lake_start is not None}
     starts |= {p: cut.batch_hi for p, cut in first.bounds.items()}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from harness_pipelines.audit.fsck_rules import Found, Look, ViewSeen, adopted_in, rule, spelled
-from harness_pipelines.protocol.versions import EFFECTS, ViewName, answering_version
+from harness_pipelines.protocol.versions import ViewName, answering_version, effects_of
 from harness_pipelines.stores.books import SHOWN_MAX, Books, MoveRow, VersionRow, protocol_versions
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
 from harness_pipelines.stores.lake_look import FileSeen, MetadataSeen, SnapshotSeen
@@ -107,21 +107,23 @@ def summaries_agree(look: Look) -> Iterator[Found]:
                     f"{metadata.snapshot}",
                 )
             elif (move := moves.get(version.move_id or 0)) is not None:
-                yield from _made_by(view, version, metadata.head.summary, move)
+                yield from _made_by(look, view, version, metadata.head.summary, move)
 
 
-def _made_by(view: ViewSeen, version: VersionRow, summary: Mapping[str, str], move: MoveRow) -> Iterator[Found]:
+def _made_by(
+    look: Look, view: ViewSeen, version: VersionRow, summary: Mapping[str, str], move: MoveRow
+) -> Iterator[Found]:
     where = f"version {version.version}"
     if version.revert_of is not None:
         if (found := summary.get(MOVE)) != str(move.move_id):
             yield Found(where, f"{where} is revert {move.move_id}, its snapshot was made by move {found}")
-    elif _writes(move, view.name) and (wrong := _differences(summary, move)):
+    elif _writes(look, move, view.name) and (wrong := _differences(summary, move)):
         yield Found(where, f"{where}, move {move.move_id}: {wrong}")
 
 
-def _writes(move: MoveRow, view: ViewName) -> bool:
+def _writes(look: Look, move: MoveRow, view: ViewName) -> bool:
     """Whether *move* made the snapshot of *view*. One that reconcile took over stands for all that was lost."""
-    effects = {str(stage): effect.view for stage, effect in EFFECTS.items()}
+    effects = {str(stage): effect.view for stage, effect in effects_of(look.books.spec.views).items()}
     return effects.get(move.stage) == view and adopted_in(move) is None
 
 
@@ -179,7 +181,7 @@ def rewrites_keep_rows(look: Look) -> Iterator[Found]:
     for view in look.views.values():
         for before, after in pairwise(look.books.versions):
             move = moves.get(after.move_id or 0)
-            if move is None or not _writes(move, view.name) or after.version != before.version + 1:
+            if move is None or not _writes(look, move, view.name) or after.version != before.version + 1:
                 continue
             had, has = (_rows(view, version) for version in (before, after))
             if had is not None and has is not None and had != has:

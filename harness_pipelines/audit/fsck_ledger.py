@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from harness_pipelines.audit.fsck_rules import PUBLISHING, Found, Look, adopted_in, rule, spelled
-from harness_pipelines.protocol.versions import EFFECTS
+from harness_pipelines.protocol.versions import effects_of
 from harness_pipelines.stores.books import MoveRow, VersionRow
 
 OPEN = ("PLANNED", "QUARANTINED")
-BOUNDS = {str(stage): effect.bound for stage, effect in EFFECTS.items() if effect.bound}  #: that a stage moves
 
 
 @rule("S3", "versions are numbered without gaps")
@@ -180,13 +179,15 @@ def moves_and_versions(look: Look) -> Iterator[Found]:
 def version_is_its_move(look: Look) -> Iterator[Found]:
     """A relayout and a compaction change no bound, so their ranges are none."""
     moves = {m.move_id: m for m in look.books.moves if m.stage in PUBLISHING}
+    effects = effects_of(look.books.spec.views)
+    moved = [(stage.value, bound) for stage, effect in effects.items() for bound in effect.bounds]
     for before, after in pairwise(look.books.versions):
         move = moves.get(after.move_id or 0)
         if move is None or after.version != before.version + 1 or after.revert_of is not None:
             continue
         if adopted_in(move) == after.version:  # one of several
             continue
-        for stage, bound in BOUNDS.items():
+        for stage, bound in moved:
             changed, expected = _advanced(before, after, bound), move.ranges if stage == move.stage else {}
             if changed != expected:
                 yield Found(

@@ -14,7 +14,6 @@ from uuid import uuid4
 from harness_pipelines.audit.reconcile_lake import LakePlan, Way, apply_plan, plan_lake
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move, MoveState
-from harness_pipelines.protocol.versions import EFFECTS
 from harness_pipelines.stores.catalog import MetadataMissing
 from harness_pipelines.stores.history import is_staged
 from harness_pipelines.stores.overview import Overview
@@ -111,7 +110,7 @@ def settle(stores: Stores, table: TableRow, report: Report, *, take_over: bool =
         for move in report.abandon:
             _abandon(stores, table, move)
     stores.reconciler.end_leases(table)
-    opened = {EFFECTS[Stage(row["stage"])].view for row in _publishing(stores, table)}
+    opened = {table.effects[Stage(row["stage"])].view for row in _publishing(stores, table)}
     for view in sorted(table.views.keys() - opened):
         if dead := stores.upkeep.dead_branches(table, view=view):
             stores.lake.drop_branches(table, dead, view=view)
@@ -168,17 +167,17 @@ def _open_moves(stores: Stores, table: TableRow, claims: Claims) -> list[_Found]
 
 
 def _is_staged(stores: Stores, table: TableRow, move: Move) -> bool:
-    if move.stage not in EFFECTS:
+    if move.stage not in table.effects:
         return False
     try:
-        return is_staged(stores.lake.current(table, EFFECTS[move.stage].view), move)
+        return is_staged(stores.lake.current(table, table.effects[move.stage].view), move)
     except MetadataMissing:
         return False
 
 
 def _publishing(stores: Stores, table: TableRow) -> list[Mapping[str, Any]]:
     """Open moves that may have a branch."""
-    return [row for row in Overview(stores.readers).open_moves(table) if Stage(row["stage"]) in EFFECTS]
+    return [row for row in Overview(stores.readers).open_moves(table) if Stage(row["stage"]) in table.effects]
 
 
 def _judged(table: TableRow, lake: LakePlan, found: _Found) -> Verdict:

@@ -50,9 +50,9 @@ class BatchPlan:
 def plan_batch(stores: Stores, table: TableRow, stream_hi: Vector, *, kept: Vector | None = None) -> BatchPlan | None:
     """What becomes of the batch view of *table*, whose stream view reaches to *stream_hi*.
 
-    ``None`` if nothing does: there is none, or the one that the catalog names is whole and reaches to *kept*.
+    ``None`` if nothing does: there is none beside it, or the one that the catalog names is whole and reaches to *kept*.
     """
-    if "batch" not in table.views:
+    if table.spec.views != "both":
         return None
     pointer = stores.tables.pointer(table, "batch")
     history = LakeHistory.of(stores.catalog, table, pointer, view="batch")

@@ -57,8 +57,17 @@ def find_foreign(stores: Stores, table: TableRow) -> ForeignRows:
 
     Raises: ForeignRefused, naming the way back.
     """
+    _check_stream(table)
     head = stores.tables.head(table)
     return _look(stores, table, head)[0]
+
+
+def _check_stream(table: TableRow) -> None:
+    if table.spec.views == "batch":
+        raise ForeignRefused(
+            f"{table.name}: rows of another writer are taken over into the stream view, and `views: batch` has none; "
+            f"nothing was changed. `harness revert {table.name} --to HEAD --yes` sets the view back"
+        )
 
 
 def _check_batch(stores: Stores, table: TableRow, head: Version, *, back: str) -> None:

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from harness_pipelines.audit.reconcile_batch import BatchPlan, made, plan_batch
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.history import Continued, check_not_shorter, continue_from
 from harness_pipelines.protocol.segments import may_hold
-from harness_pipelines.protocol.versions import Version
+from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.stores.catalog import MetadataMissing
 from harness_pipelines.stores.errors import LogTruncated
 from harness_pipelines.stores.history import LakeHistory, LakeState, MetadataFile, number_of, present
+from harness_pipelines.stores.lake import reached_by
 from harness_pipelines.stores.lake_scan import stored_in
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import Watermark, added_partitions
@@ -103,11 +105,12 @@ def plan_lake(stores: Stores, table: TableRow) -> LakePlan:
 
     Raises: TopicRecreated, LogTruncated, LakeHistoryMissing, HistoryBroken, NothingToAdopt; KafkaUnreachable, LakeAway.
     """
-    pointer = stores.tables.pointer(table, "stream")
+    view = table.effects[Stage.TIER].view
+    pointer = stores.tables.pointer(table, view)
     highest = stores.standing.highest_in_lake(table, stores.tables)
     if highest <= stores.reconciler.highest_move(table):
         return LakePlan(way=Way.NONE)
-    known = _read(stores, table, pointer, highest)
+    known = _read(stores, table, view, pointer, highest)
     if (against := _against_kafka(table, known)) is None:
         batch = plan_batch(stores, table, known.stream_hi, kept={p: b.batch_hi for p, b in known.head.bounds.items()})
         return LakePlan(
@@ -135,8 +138,8 @@ def apply_plan(stores: Stores, table: TableRow, plan: LakePlan) -> None:
         stores.reconciler.adopt(table, plan.adoption, highest=highest, retained_from=retained_from, batch=batch)
 
 
-def _read(stores: Stores, table: TableRow, pointer: str, highest: int) -> _Known:
-    history = LakeHistory.of(stores.catalog, table, pointer)
+def _read(stores: Stores, table: TableRow, view: ViewName, pointer: str, highest: int) -> _Known:
+    history = LakeHistory.of(stores.catalog, table, pointer, view=view)
     positions = {p.partition: p.bounds for p in stores.tables.positions(table)}
     found = stores.log.describe(table.spec.topic)
     added_partitions(table.identity, found)
@@ -173,12 +176,19 @@ def _against_kafka(table: TableRow, known: _Known) -> str | None:
         return f"the metadata file that the ledger names, {known.pointer}, is gone"
     if state.gone:
         return f"{len(state.gone)} data files of the ledger's version {known.head.version} are gone"
-    if any(e.high > known.stream_hi.get(p, -1) for p, e in state.extents.items()):
+    reached = reached_by(state.view) if table.spec.views == "batch" else {p: e.high for p, e in state.extents.items()}
+    if any(high > known.stream_hi.get(p, -1) for p, high in reached.items()):
         return "the catalog names metadata with rows above the ledger's positions"
     return None
 
 
 def _adopting(stores: Stores, table: TableRow, known: _Known, against: str) -> LakePlan:
+    if table.spec.views == "batch":
+        raise NothingToAdopt(
+            f"{table.name}: {against}. What the lake has more is not taken over for a table with `views: batch` yet: "
+            f"its files mix partitions. Nothing was changed; `harness accept-loss {table.name}` goes on behind what is "
+            "lost, or restore a newer backup"
+        )
     state = known.history.newest()
     check_not_shorter(known.stream_hi, state.moves)
     after = continue_from(known.stream_hi, state.moves, state.extents)

@@ -76,6 +76,11 @@ def plan_rebuild(stores: Stores, spec: TableSpec, *, location: str | None = None
 
     Raises: TableExists, LakeHistoryMissing, SchemaDiffers, TopicRecreated, ClusterChanged, LogTruncated, HistoryBroken.
     """
+    if spec.views == "batch":
+        raise LakeHistoryMissing(
+            f"table {spec.table} has `views: batch`, whose files mix partitions: the ledger of such a table is not "
+            "rebuilt from the lake yet. Nothing was changed; `harness table apply` makes the table from Kafka alone"
+        )
     _check_unknown(stores, spec)
     state, others = _newest(stores, spec, location)
     identity = stores.log.describe(spec.topic)

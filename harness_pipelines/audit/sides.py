@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -213,8 +214,9 @@ def _sha256(value: bytes | None) -> bytes | None:
 
 
 class LakeSide:
-    """The data files of one partition of the stream view, each read whole and once, hidden rows and doubles included.
+    """The rows of one partition in the view that tier writes, hidden ones and doubles included.
 
+    Each file is read once and whole; with `views: batch` a file mixes partitions, and those of others are left out.
     A file of which every offset lies in a range of *signed* is not opened.
     This is no bounded read on purpose: a file is opened because a manifest names it, and what counts is what it holds.
     """
@@ -228,8 +230,9 @@ class LakeSide:
         schema: pa.Schema,
         signed: Sequence[SignOff] = (),
     ) -> None:
-        self._table, self._view, self._schema = table, view, schema
-        self.files = [file for file in view.files if file.partition == partition]
+        self._table, self._view, self._schema, self._partition = table, view, schema, partition
+        files = [file for file in view.files if file.partition in (partition, None)]
+        self.files = sorted(files, key=lambda file: file.low)
         self.needed = [file for file in self.files if not covered(file.low, file.high, signed)]
         self._unread = deque(self.needed)
         self._ahead: Future[Rows] | None = None
@@ -269,7 +272,11 @@ class LakeSide:
 
     def _read(self, file: LakeFile) -> Rows:
         with judged(self._table, file):
-            return Rows.of([Rows.from_arrow(t) for t in file_tables(self._view, file, self._schema, self._ids)])
+            tables = file_tables(self._view, file, self._schema, self._ids)
+            return Rows.of([Rows.from_arrow(self._own(table) if file.partition is None else table) for table in tables])
+
+    def _own(self, table: pa.Table) -> pa.Table:
+        return table.filter(pc.equal(table.column("_kafka_partition"), self._partition))
 
 
 def field_ids(table: TableRow, view: PinnedView) -> dict[str, int]:

@@ -68,7 +68,7 @@ def _answering(stores: Stores, table: TableRow, view: PinnedView, partition: int
                 high=f.high,
             )
             for f in view.files
-            if f.partition == partition
+            if f.partition in (partition, None)
         ],
         held=[Raw(offset=offset, value=h.value, key=h.key) for offset, h in held.items()],
     )

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import product
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -194,10 +193,10 @@ def _told(summary: dict[str, Any]) -> None:
 def _retry_stuck(harness: Harness, chosen: Sequence[Table], *, lease_s: float) -> None:
     """Abandon moves that hold their stage, so that the worker plans them anew."""
     from harness_pipelines.protocol.moves import MoveState
-    from harness_pipelines.protocol.versions import EFFECTS
 
     ledger = harness.stores.ledger
-    for table, stage in product(chosen, EFFECTS):
+    stages = [(one, stage) for one in chosen for stage in one.row.effects]
+    for table, stage in stages:
         move = ledger.open_move(table.row, stage, shard=0)
         if move is None or move.state is not MoveState.QUARANTINED:
             continue

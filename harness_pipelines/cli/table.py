@@ -184,7 +184,7 @@ def _drop(harness: Harness, one: Table, *, really: bool, purge: bool) -> tuple[D
 
     stores = harness.stores
     seen = stores.ledger.drop_table(one.row, dry_run=True)
-    identifier = (one.spec.namespace, one.row.stream_view)
+    identifier = (one.spec.namespace, one.row.tiered_view)
     files = [drop.files_below(stores.catalog.at(identifier, place).location()) for place in seen.metadata]
     if not really:
         return seen, files

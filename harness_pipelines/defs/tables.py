@@ -36,7 +36,7 @@ from harness_pipelines.audit.checks import CHECKS, is_complete
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.versions import EFFECTS
+from harness_pipelines.protocol.versions import effects_of
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.claims import ClaimKeeper
 from harness_pipelines.stages.expire import expire_once
@@ -160,12 +160,12 @@ def _tier(spec: TableSpec) -> AssetsDefinition:
 
 
 def _rewriters(spec: TableSpec) -> tuple[Stage, ...]:
-    """The stages that write the rows of the stream view anew."""
-    return (Stage.COMPACT,) if spec.views == "stream" else (Stage.COMPACT, Stage.OTREE)
+    """The stages that write the rows of the lake anew."""
+    return tuple(stage for stage in (Stage.COMPACT, Stage.OTREE) if stage in effects_of(spec.views))
 
 
 def _rewriting(spec: TableSpec, stage: Stage) -> AssetsDefinition:
-    prefix, view = [spec.namespace, spec.name], EFFECTS[stage].view
+    prefix, view = [spec.namespace, spec.name], effects_of(spec.views)[stage].view
     key = AssetKey([*prefix, stage.value])
     about = {
         Stage.COMPACT: "Small files of the stream view, put together in offset order",

@@ -15,7 +15,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange, Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState
-from harness_pipelines.protocol.versions import Version, View, ViewName
+from harness_pipelines.protocol.versions import Version, View, ViewName, tiered_of
 
 Tier = Literal["lake", "buffer", "tail"]
 
@@ -144,7 +144,7 @@ def reverted(
     return replace(
         head,
         version=head.version + 1,
-        stream=views["stream"],
+        stream=tiered_of(views),
         batch=views.get("batch"),
         layout=target.layout,
         bounds=bounds,

@@ -13,6 +13,7 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move
 
 ViewName = Literal["stream", "batch"]  #: the lake in offset order, and in value order
+BoundName = Literal["stream_hi", "batch_hi"]
 
 
 class VersionGone(HarnessError):
@@ -32,15 +33,27 @@ class Effect:
     """What a move of a stage changes: the view that it writes, and the bound that it moves."""
 
     view: ViewName
-    bound: Literal["stream_hi", "batch_hi"] | None  #: None: its moves have no ranges and leave the bounds alone
+    bounds: tuple[BoundName, ...]  #: none: its moves have no ranges
 
 
-#: Of the stages that publish files.
+#: Of the stages that publish files, in a table with a stream view.
 EFFECTS: Mapping[Stage, Effect] = {
-    Stage.TIER: Effect(view="stream", bound="stream_hi"),
-    Stage.OTREE: Effect(view="batch", bound="batch_hi"),
-    Stage.COMPACT: Effect(view="stream", bound=None),
+    Stage.TIER: Effect(view="stream", bounds=("stream_hi",)),
+    Stage.OTREE: Effect(view="batch", bounds=("batch_hi",)),
+    Stage.COMPACT: Effect(view="stream", bounds=()),
 }
+#: The same with `views: batch`: tier writes what otree writes anew.
+ONE_VIEW: Mapping[Stage, Effect] = {
+    Stage.TIER: Effect(view="batch", bounds=("stream_hi", "batch_hi")),
+    Stage.OTREE: Effect(view="batch", bounds=()),
+}
+
+
+def effects_of(views: str) -> Mapping[Stage, Effect]:
+    """Those of the stages that a table has, by the word `views` of its spec."""
+    if views == "batch":
+        return ONE_VIEW
+    return {stage: effect for stage, effect in EFFECTS.items() if views in ("both", effect.view)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +62,24 @@ class Version:
 
     table_id: int
     version: int
-    stream: View
+    stream: View  #: has every row below stream_hi; with `views: batch` the batch view is this too
     schema_version: int
     bounds: Mapping[int, Bounds]
     move_id: int | None
     committed_at: datetime
-    batch: View | None = None  #: None in a table without a batch view
+    batch: View | None = None  #: has every row below batch_hi; None in a table without a batch view
     layout: int | None = None  #: the version that last changed how the batch view is clustered
     revert_of: int | None = None  #: the version that a revert restored
 
     @property
     def views(self) -> dict[ViewName, View]:
         """The views that it has, by name."""
-        return {"stream": self.stream} if self.batch is None else {"stream": self.stream, "batch": self.batch}
+        return by_name(self.stream, self.batch)
+
+    @property
+    def tiered(self) -> ViewName:
+        """The view that tier writes."""
+        return "batch" if self.stream == self.batch else "stream"
 
     @property
     def stream_hi(self) -> dict[int, int]:
@@ -70,6 +88,18 @@ class Version:
     @property
     def buffer_hi(self) -> dict[int, int]:
         return {p: b.buffer_hi for p, b in self.bounds.items()}
+
+
+def by_name(stream: View, batch: View | None) -> dict[ViewName, View]:
+    """What a version pins, each view once."""
+    if batch is None:
+        return {"stream": stream}
+    return {"batch": batch} if stream == batch else {"stream": stream, "batch": batch}
+
+
+def tiered_of(views: Mapping[ViewName, View]) -> View:
+    """Of the views of a table the one that tier writes."""
+    return views["stream"] if "stream" in views else views["batch"]
 
 
 class ForeignCommit(HarnessError):
@@ -99,17 +129,16 @@ def advance(
     *view* is what the move published; *relaid*: it changed how the batch view is clustered.
     Raises: BoundaryGap (REFRESH).
     """
-    effect = EFFECTS[move.stage]
+    effect = (ONE_VIEW if head.tiered == "batch" else EFFECTS)[move.stage]
     positions = {p: head.bounds.get(p, Bounds.at(starts[p])) for p in buffer_hi}
-    reached = {p: getattr(b, effect.bound) for p, b in positions.items()} if effect.bound else {}
+    reached = {p: getattr(b, effect.bounds[0]) for p, b in positions.items()} if effect.bounds else {}
     check_starts(move.lo, reached, what=f"the {effect.view} view")
     bounds = {p: replace(b, buffer_hi=buffer_hi[p]) for p, b in positions.items()}
-    if effect.bound:
-        bounds |= {p: replace(bounds[p], **{effect.bound: high}) for p, high in move.hi.items()}
+    bounds |= {p: replace(bounds[p], **dict.fromkeys(effect.bounds, move.hi[p])) for p in move.hi}
     return replace(
         head,
         version=head.version + 1,
-        stream=view if effect.view == "stream" else head.stream,
+        stream=view if effect.view == head.tiered else head.stream,
         batch=view if effect.view == "batch" else head.batch,
         layout=head.version + 1 if relaid else head.layout,
         bounds=bounds,

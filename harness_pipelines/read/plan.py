@@ -41,7 +41,7 @@ def make_plan(
 
 
 def _lake(state: ReadState) -> Iterator[LakePart]:
-    """The pinned views, and for an old version the stream view that has its buffered rows by now."""
+    """The pinned views, and for an old version the one that has its buffered rows by now."""
     start, batch_hi = ({p: getattr(b, word) for p, b in state.bounds.items()} for word in ("start", "batch_hi"))
     stream_hi, buffer_hi = _vectors(state.bounds)
     version = state.version
@@ -52,7 +52,8 @@ def _lake(state: ReadState) -> Iterator[LakePart]:
         yield LakePart(metadata=version.stream.metadata, low=low, high={p: stream_hi[p] for p in low})
     if state.answered_by is not None and (low := _moved(stream_hi, buffer_hi)):
         high = {p: buffer_hi[p] for p in low}
-        yield LakePart(metadata=state.answered_by.stream.metadata, low=low, high=high)
+        later = state.answered_by
+        yield LakePart(view=later.tiered, metadata=later.stream.metadata, low=low, high=high)
 
 
 def _buffer(state: ReadState) -> BufferPart | None:

@@ -57,7 +57,6 @@ LATER = {
     "evolution": "schema evolution does not work yet",
 }
 LATER_VALUES: dict[str, tuple[tuple[Any, ...], str, str]] = {
-    "views": (("batch",), "a batch view without a stream view does not work yet", "both"),
     "format": (("avro", "protobuf", "debezium", "csv"), "only JSON values are decoded yet", "json"),
 }
 _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
@@ -409,10 +408,10 @@ class TableSpec(BaseModel):
         ),
     ] = "tombstone"
     views: Annotated[
-        Literal["stream", "both"],
-        Field(description="Iceberg tables that are kept: in offset order, or in offset order and in value order."),
+        Literal["stream", "batch", "both"],
+        Field(description="Iceberg tables that are kept: in offset order, in value order, or both."),
     ] = "both"
-    layout: Annotated[Layout, Field(description="`views: both`: how the batch view is clustered.")] = Layout()
+    layout: Annotated[Layout, Field(description="How the batch view is clustered.")] = Layout()
     buffer: Annotated[
         Literal["postgres", "none"],
         Field(description="postgres: readable at once; none: rows go from Kafka to the lake."),
@@ -461,7 +460,8 @@ class TableSpec(BaseModel):
     @model_validator(mode="after")
     def _keys(self) -> TableSpec:
         for word, why in (("key", key_trouble(self.key, {c.name: c.type for c in self.columns})),
-                          ("key_format", self._key_format_trouble()), ("delete", self._delete_trouble())):  # fmt: skip
+                          ("key_format", self._key_format_trouble()), ("delete", self._delete_trouble()),
+                          ("views", self._views_trouble())):  # fmt: skip
             if why:
                 raise ValidationError.from_exception_data("table", [_detail((word,), why, getattr(self, word))])
         return self
@@ -469,6 +469,11 @@ class TableSpec(BaseModel):
     def _key_format_trouble(self) -> str | None:
         if self.key_format == "text" and len(self.key) > 1:
             return f"text holds one value, and the key has {len(self.key)} columns; write the keys as json"
+        return None
+
+    def _views_trouble(self) -> str | None:
+        if self.key and self.views == "batch":
+            return "a keyed table needs its changelog: the stream view has the versions that the batch view folds"
         return None
 
     def _delete_trouble(self) -> str | None:

@@ -48,12 +48,12 @@ def _create(stores: Stores, spec: TableSpec, identity: TopicIdentity) -> TableRo
 
 def _check_fits(known: TableRow, wanted: TableSpec) -> None:
     """Settings may change; what rows already depend on may not."""
-    if known.spec.views == "both" and known.spec.indexed != wanted.indexed:
+    if known.spec.views != "stream" and known.spec.indexed != wanted.indexed:
         raise TableExists(
             f"table {wanted.table} is clustered by {', '.join(known.spec.indexed)}, and its regions are cut in these "
             "columns; nothing was changed. Leave `layout.columns` as it is, or apply the spec under another name"
         )
-    if known.spec.views == "both" and known.spec.layout.sample != wanted.layout.sample:
+    if known.spec.views != "stream" and known.spec.layout.sample != wanted.layout.sample:
         raise TableExists(
             f"table {wanted.table} keeps a sample of {known.spec.layout.sample:g} of its rows in files of their own; "
             "nothing was changed. Leave `layout.sample` as it is, or apply the spec under another name"

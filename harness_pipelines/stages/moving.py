@@ -9,7 +9,7 @@ from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState, MoveStuck, halve
-from harness_pipelines.protocol.versions import EFFECTS, Version, check_base
+from harness_pipelines.protocol.versions import Version, check_base
 from harness_pipelines.stores.lake import BaseGone
 from harness_pipelines.stores.lake_replace import FilesGone
 from harness_pipelines.stores.ports import TableRow
@@ -109,7 +109,7 @@ def make_branch(stores: Stores, table: TableRow, move: Move) -> Version:
     Raises: BaseGone (plan the move anew), ForeignCommit.
     """
     base = base_of(stores, table, move)
-    view = EFFECTS[move.stage].view
+    view = table.effects[move.stage].view
     try:
         stores.lake.make_branch(table, move, base.views[view])
     except BaseGone:

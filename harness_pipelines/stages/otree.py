@@ -65,6 +65,7 @@ class Attempt:
     fresh: tuple[str, ...] = ()  #: the regions that it clustered
     removed: tuple[str, ...] = ()  #: the files that it stands for
     on: int | None = None  #: the one snapshot that it may be published on; None: any that still has the files
+    sequence: int | None = None  #: of the snapshot in which a relayout found its files; see `replace_files`
 
 
 def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str | None = None) -> str | None:
@@ -201,7 +202,11 @@ def _was_dropped(stores: Stores, table: TableRow, head: Version) -> bool:
 def layout_of(stores: Stores, table: TableRow, version: Version) -> Layout | None:
     """How the batch view of *version* is clustered; ``None`` before its first rows."""
     state = stores.tables.layout(table, version)
-    return None if state is None else Layout(tree=RegionTree.from_json(state.tree), clustered=dict(state.clustered))
+    if state is not None:
+        return Layout(tree=RegionTree.from_json(state.tree), clustered=dict(state.clustered))
+    if table.spec.views == "batch":  # tier has put its rows there, and all of them wait
+        return Layout(tree=RegionTree.single(indexed_columns(table.spec)), clustered={})
+    return None
 
 
 # -- stage --------------------------------------------------------------------------------------------------
@@ -352,7 +357,7 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
     before = judge.score(taken, staged_bytes=sum(part.staged_bytes for part in chosen))
     after = judge.score_of_regions(stores.lake.staged_regions(table, staged), parts)
     fewer = not anew and len(staged.files) < len(taken)  # which is why files that wait are put together
-    if not (asked or fewer or after.better_than(before)):
+    if layout.clustered and not (asked or fewer or after.better_than(before)):
         raise Pointless(f"{NOT_BETTER}: {asdict(before)} became {asdict(after)}")
     fresh = [path for path in tree.paths() if any(path.startswith(part) for part in anew)]
     kept = {path: at for path, at in layout.clustered.items() if not any(path.startswith(part) for part in anew)}
@@ -362,6 +367,7 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
         scores={"before": asdict(before), "after": asdict(after)},
         fresh=tuple(fresh),
         removed=tuple(f.path for f in taken),
+        sequence=stores.lake.sequence_of(table, base.batch.metadata),
     )
 
 
@@ -406,7 +412,9 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
 
     def write(base: str) -> Swap:
         if attempt.removed:
-            return stores.lake.build_replace(table, move, attempt.staged, removed=attempt.removed, base=base, keep=keep)
+            return stores.lake.build_replace(
+                table, move, attempt.staged, removed=attempt.removed, base=base, keep=keep, sequence=attempt.sequence
+            )
         return stores.lake.build_append(table, move, attempt.staged, base=base, keep=keep)
 
     def build_on(base: str) -> Swap:
@@ -415,7 +423,7 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
             raise FilesGone(f"{table.name}: the batch view is not the one that move {move.move_id} was merged into")
         if attempt.layout is None:
             return swap
-        at = stores.lake.sequence_of(table, swap.new.metadata)
+        at = stores.lake.sequence_of(table, swap.new.metadata) if attempt.sequence is None else attempt.sequence
         clustered = {**attempt.layout.clustered, **dict.fromkeys(attempt.fresh, at)}
         tree = attempt.layout.tree
         state = LayoutState(tree=tree.to_json(), digest=tree.digest, clustered=clustered, scores={**attempt.scores})

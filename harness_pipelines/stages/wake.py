@@ -51,7 +51,6 @@ def due_stages(stores: Stores, table: TableRow) -> dict[Stage, Due]:
 
 def _rewrites(stores: Stores, table: TableRow, busy: Collection[str]) -> Iterator[tuple[Stage, str]]:
     """The stages that write the lake's rows anew, as far as they are due, and why."""
-    if Stage.COMPACT not in busy and (why := compact.trigger(stores, table)):
-        yield Stage.COMPACT, why
-    if table.spec.views == "both" and Stage.OTREE not in busy and (why := otree.trigger(stores, table)):
-        yield Stage.OTREE, why
+    for stage, trigger in {Stage.COMPACT: compact.trigger, Stage.OTREE: otree.trigger}.items():
+        if stage in table.effects and stage not in busy and (why := trigger(stores, table)):
+            yield stage, why

@@ -39,6 +39,7 @@ TIDY_EVERY_S = 2.0  #: how often otree and compact do: nobody waits for them, an
 EXPIRE_EVERY_S = 60.0
 JOIN_S = 0.5  #: how often a worker that is in a hurry interrupts what its threads have on Spark
 PARTITIONS_EVERY_S = 5.0
+_OF_EVERY_TABLE = frozenset({Stage.INGEST, Stage.EXPIRE})
 BACKOFF_S_MAX = 5.0
 SEGMENT_BYTES_MAX = 32 * 2**20
 _ON_SPARK = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
@@ -153,14 +154,14 @@ class _TableWorker:
         self._generation = 0
         self._last_refresh = 0.0
         self._head: Version | None = None  # when last refreshed
-        self._keeps_batch_view = Stage.OTREE in worker.options.stages and table.spec.views == "both"
+        self._stages = worker.options.stages & (_OF_EVERY_TABLE | table.effects.keys())
         self._nothing_due: str | None = None  # in this metadata file of the batch view
         self._nothing_small: str | None = None  # in this metadata file of the stream view
 
     # -- life -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        stages = self.worker.options.stages
+        stages = self._stages
         if self.table.stopped:  # by an earlier worker; whatever stopped it is found again if it is still there
             with suppress(HarnessError):
                 self.stores.ledger.stop_table(self.table, None)
@@ -175,7 +176,7 @@ class _TableWorker:
         if Stage.TIER in stages:
             self._thread("tier", self._forever, Stage.TIER, self._tier, LOOK_S)
         tidy_every_s = LOOK_S if self.worker.options.until_idle else TIDY_EVERY_S
-        if self._keeps_batch_view:
+        if Stage.OTREE in stages:
             self._thread("otree", self._forever, Stage.OTREE, self._otree, tidy_every_s)
         if Stage.COMPACT in stages:
             self._thread("compact", self._forever, Stage.COMPACT, self._compact, tidy_every_s)
@@ -234,12 +235,12 @@ class _TableWorker:
         positions, ends = self.progress.positions, self.progress.ends
         if not positions or set(ends) != {p.partition for p in positions}:
             return False
-        stages = self.worker.options.stages
+        stages = self._stages
         reads_log = Stage.INGEST in stages or (Stage.TIER in stages and self.table.spec.buffer == "none")
         read = not reads_log or all(p.bounds.buffer_hi >= ends[p.partition] for p in positions)
         moved = Stage.TIER not in stages or all(p.bounds.stream_hi >= p.bounds.buffer_hi for p in positions)
         compacted = Stage.COMPACT not in stages or self._is_compacted()
-        return read and moved and compacted and (not self._keeps_batch_view or self._is_merged(positions))
+        return read and moved and compacted and (Stage.OTREE not in stages or self._is_merged(positions))
 
     def _is_merged(self, positions: Sequence[PartitionStatus]) -> bool:
         """The batch view has what the stream view has, and none of its regions is due."""

@@ -17,7 +17,7 @@ from psycopg import sql as compose
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds, Vector, vector_from_json
 from harness_pipelines.protocol.segments import may_hold
-from harness_pipelines.protocol.versions import Version, View, ViewName
+from harness_pipelines.protocol.versions import Version, View, ViewName, by_name
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.ports import TableUnknown, view_names
 from harness_pipelines.stores.postgres import Connection, Database, sql
@@ -73,7 +73,7 @@ class VersionRow:
 
     @property
     def views(self) -> dict[ViewName, View]:
-        return {"stream": self.stream} if self.batch is None else {"stream": self.stream, "batch": self.batch}
+        return by_name(self.stream, self.batch)
 
     @property
     def stream_hi(self) -> dict[int, int]:

@@ -118,8 +118,8 @@ def _drop(connection: Connection, table: TableRow, catalog: str, seen: Dropped) 
     connection.execute(sql("drop/delete_pointers"), _pointers(table, catalog))
 
 
-def _pointers(table: TableRow, catalog: str) -> dict[str, str]:
-    names = {"stream": table.stream_view, "batch": table.spec.name}
+def _pointers(table: TableRow, catalog: str) -> dict[str, str | None]:
+    names = {"stream": table.views.get("stream"), "batch": table.views.get("batch")}
     return {"catalog": catalog, "namespace": table.spec.namespace, **names}
 
 

@@ -26,14 +26,13 @@ from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.versions import EFFECTS, Version, View, ViewName
+from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import lake_fields, user_fields
 from harness_pipelines.stores import lake_regions, lake_replace, lake_revert
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import (
     BATCH_HI,
-    COORDINATE_FIELDS,
     OFFSET,
     StagingCatalog,
     vector_of,
@@ -113,10 +112,8 @@ class Lake:
         Returns the views and *fields* with the ids that Iceberg gave them, the same in both.
         """
         made = {name: self._make_view(spec, name, fields, origin or {}) for name in view_names(spec)}
-        given = made["stream"].schema().model_dump(mode="json", by_alias=True)["fields"]
-        return {name: _head(table) for name, table in made.items()}, user_fields(
-            given[: -len(COORDINATE_FIELDS)], fields
-        )
+        given = next(iter(made.values())).schema().model_dump(mode="json", by_alias=True)["fields"]
+        return {name: _head(table) for name, table in made.items()}, user_fields(given[: len(fields)], fields)
 
     def make_batch_view(
         self, spec: TableSpec, fields: Sequence[Mapping[str, Any]], *, origin: Mapping[str, str]
@@ -161,7 +158,7 @@ class Lake:
 
         Raises: BaseGone when the base's snapshot was expired from the current metadata.
         """
-        view = EFFECTS[move.stage].view
+        view = table.effects[move.stage].view
         for _ in range(BRANCH_TRIES):
             current = self.current(table, view)
             if move.branch in current.metadata.refs:
@@ -182,7 +179,7 @@ class Lake:
 
         Raises: StagedWrong.
         """
-        current = self.current(table, EFFECTS[move.stage].view)
+        current = self.current(table, table.effects[move.stage].view)
         snapshot = current.metadata.snapshot_by_name(move.branch)
         if snapshot is None:
             raise StagedWrong(f"{table.name}: branch {move.branch} is gone; the attempt is repeated")
@@ -192,7 +189,7 @@ class Lake:
             raise StagedWrong(f"{table.name}: branch {move.branch} holds no snapshot of attempt {move.attempt}")
         with reachable(table.name, f"reading what attempt {move.attempt} of move {move.move_id} staged"):
             files = _added_files(current.io, snapshot)
-        check = _check_inside if EFFECTS[move.stage].bound == "stream_hi" else _check_hull
+        check = _check_inside if table.effects[move.stage].bounds == ("stream_hi",) else _check_hull
         check(table, move, [(f, offset_bounds(f, current)) for f in files], rows=rows)
         return Staged(files=tuple(files), rows=rows, bytes=sum(f.file_size_in_bytes for f in files))
 
@@ -202,7 +199,7 @@ class Lake:
         In the same change the branch goes, and of the snapshots only the newest *keep* stay.
         Raises: ForeignFiles when a live file reaches into the move's ranges.
         """
-        name = EFFECTS[move.stage].view
+        name = table.effects[move.stage].view
         view = self.load(table, base, view=name)
         base_snapshot = _head(view).snapshot
         doing = f"publishing move {move.move_id}"
@@ -218,14 +215,22 @@ class Lake:
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
 
     def build_replace(
-        self, table: TableRow, move: Move, staged: Staged, *, removed: Sequence[str], base: str, keep: int
+        self,
+        table: TableRow,
+        move: Move,
+        staged: Staged,
+        *,
+        removed: Sequence[str],
+        base: str,
+        keep: int,
+        sequence: int | None = None,
     ) -> Swap:
         """Write the metadata in which *staged* stands for the files of *removed*, on top of the metadata file *base*.
 
-        They hold the same rows, but for a merge of a keyed table, which has ranges.
+        They hold the same rows, but for a merge of a keyed table, which has ranges. *sequence*: see `replace_files`.
         Raises: FilesGone when one of *removed* is not live there any more, or has been deleted from.
         """
-        name = EFFECTS[move.stage].view
+        name = table.effects[move.stage].view
         view = self.load(table, base, view=name)
         base_snapshot = _head(view).snapshot
         with reachable(table.name, f"publishing move {move.move_id}"), view.transaction() as transaction:
@@ -236,6 +241,7 @@ class Lake:
                 added=staged.files,
                 properties=properties,
                 same_rows=not move.ranges,
+                sequence=sequence,
             )
             transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))

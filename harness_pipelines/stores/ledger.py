@@ -22,7 +22,7 @@ from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim, may_take
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open, took_effect
 from harness_pipelines.protocol.reverts import RevertPlan
-from harness_pipelines.protocol.versions import EFFECTS, Version, View, ViewName, advance, check_base
+from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores import drop
@@ -92,7 +92,7 @@ class PostgresLedger:
             first = Version(
                 table_id=table_id,
                 version=1,
-                stream=views["stream"],
+                stream=tiered_of(views),
                 batch=views.get("batch"),
                 schema_version=1,
                 bounds={p: Bounds.at(start) for p, start in starts.items()},
@@ -319,7 +319,7 @@ class PostgresLedger:
     def _built(self, table: TableRow, move: Move, build: Callable[[str], Swap]) -> Swap:
         """Build on the head of now. Of a late attempt it is said that its move is closed, not what it stumbled over."""
         try:
-            return build(self.pointer(table, EFFECTS[move.stage].view))
+            return build(self.pointer(table, table.effects[move.stage].view))
         except HarnessError:
             found = self.database.rows("ledger/lock_move", {"move_id": move.move_id})
             check_open(move, rows.move(found[0]) if found else None)
@@ -339,7 +339,7 @@ class PostgresLedger:
     def _publish(
         self, connection: Connection, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]
     ) -> Version:
-        move, effect = boundary.move, EFFECTS[boundary.move.stage]
+        move, effect = boundary.move, table.effects[boundary.move.stage]
         _run(connection, "ledger/lock_table", table_id=table.table_id)
         pointer = self._pointer_key(table, effect.view)
         head_location = str(_one(connection, "ledger/lock_pointer", **pointer)["metadata_location"])
@@ -367,10 +367,11 @@ class PostgresLedger:
         _run(connection, "ledger/move_pointer", **pointer, old=swap.old, new=swap.new.metadata)
         for taken in move.ranges:
             where = {"table_id": table.table_id, "partition": taken.partition}
-            if not _run(connection, f"ledger/advance_{effect.bound}", **where, lo=taken.low, hi=taken.high):
-                raise BoundaryGap(
-                    what="its row in lake_positions", partition=taken.partition, expected_low=-1, got_low=taken.low
-                )
+            for bound in effect.bounds:
+                if not _run(connection, f"ledger/advance_{bound}", **where, lo=taken.low, hi=taken.high):
+                    raise BoundaryGap(
+                        what="its row in lake_positions", partition=taken.partition, expected_low=-1, got_low=taken.low
+                    )
         _run(connection, "ledger/insert_version", **rows.version_parameters(following))
         if swap.layout is not None:
             _run(connection, "ledger/insert_layout", **rows.layout_parameters(following, swap.layout))

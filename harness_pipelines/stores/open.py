@@ -191,26 +191,27 @@ class Stores:
 
     def write_from_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef]) -> None:
         """Let Spark write the move's rows from *segments* to the attempt's branch."""
-        from harness_pipelines.stores import spark_write
+        from harness_pipelines.stores import spark_otree, spark_write
         from harness_pipelines.stores.spark import jdbc_options
 
         ranges = spark_write.task_ranges(move.ranges, offsets_max=TASK_OFFSETS_MAX)
         jdbc = jdbc_options(self.dsn, role=READER)
         with self.staging(table, move) as (spark, target):
             frame = spark_write.read_segments(spark, table, segments=segments, ranges=ranges, jdbc=jdbc)
-            spark_write.append_to_branch(frame, target)
+            spark_write.append_to_branch(spark_otree.with_layer(frame, _tiered_layer(table)), target)
 
     def write_from_kafka(self, table: TableRow, move: Move) -> tuple[int, list[RefusedRecord]]:
         """Let Spark decode the move's records and write their rows to the attempt's branch.
 
         Returns how many rows it wrote and the records that do not fit.
         """
-        from harness_pipelines.stores import spark_kafka, spark_write
+        from harness_pipelines.stores import spark_kafka, spark_otree, spark_write
         from harness_pipelines.stores.lake import StagedWrong
 
         with self.staging(table, move) as (spark, target):
             records = spark_kafka.read_kafka(spark, self.settings, table.spec.topic, move.ranges)
-            rows, seen = spark_write.append_counted(spark_kafka.decoded_rows(records, table), target)
+            decoded = spark_otree.with_layer(spark_kafka.decoded_rows(records, table), _tiered_layer(table))
+            rows, seen = spark_write.append_counted(decoded, target)
             refused = spark_kafka.refused_records(records, table) if seen > rows else []
         if seen != rows + len(refused):
             raise StagedWrong(
@@ -233,6 +234,11 @@ class Stores:
         for name in ("database", "readers", "catalog", "log", "buffer_reader", "writer_sessions", "spark_sessions"):
             if name in opened:
                 getattr(self, name).close()
+
+
+def _tiered_layer(table: TableRow) -> float:
+    """The share of the sample layer, where tier writes the view that has one."""
+    return table.spec.layout.sample if table.spec.views == "batch" else 0.0
 
 
 def _needed(value: str | None, variable: str, what: str) -> str:

@@ -13,7 +13,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.reverts import RevertPlan
-from harness_pipelines.protocol.versions import Version, View, ViewName
+from harness_pipelines.protocol.versions import Effect, Version, View, ViewName, effects_of
 from harness_pipelines.spec.table import STREAM_SUFFIX, TableSpec
 from harness_pipelines.stores.ports_log import TopicIdentity
 
@@ -42,8 +42,8 @@ class LeaseEnded(HarnessError):
 
 def view_names(spec: TableSpec) -> dict[ViewName, str]:
     """Names of the Iceberg tables of *spec* inside its namespace."""
-    stream = f"{spec.name}{STREAM_SUFFIX}"
-    return {"stream": stream} if spec.views == "stream" else {"stream": stream, "batch": spec.name}
+    names: dict[ViewName, str] = {"stream": f"{spec.name}{STREAM_SUFFIX}", "batch": spec.name}
+    return names if spec.views == "both" else {spec.views: names[spec.views]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +68,14 @@ class TableRow:
         return view_names(self.spec)
 
     @property
-    def stream_view(self) -> str:
-        """Name of the Iceberg table in offset order, inside the namespace."""
-        return self.views["stream"]
+    def effects(self) -> Mapping[Stage, Effect]:
+        """What moves of its stages change."""
+        return effects_of(self.spec.views)
+
+    @property
+    def tiered_view(self) -> str:
+        """Name of the Iceberg table that tier writes, inside the namespace."""
+        return self.views[self.effects[Stage.TIER].view]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

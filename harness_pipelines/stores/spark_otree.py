@@ -42,15 +42,16 @@ _WHOLE = ("boolean", "int", "long", "date", "time", "timestamp", "timestamptz")
 
 
 def stream_rows(spark: SparkSession, metadata: str, ranges: Ranges, *, layer: float) -> DataFrame:
-    """The rows of *ranges* in the stream view that *metadata* fixes, all columns and which rows the sample layer takes.
-
-    *layer*: its share of the rows; 0 for a view without one.
-    """
+    """The rows of *ranges* in the stream view that *metadata* fixes, all columns, `with_layer`."""
     wanted = [
         (f.col("_kafka_partition") == p) & (f.col("_kafka_offset") >= low) & (f.col("_kafka_offset") < high)
         for p, (low, high) in sorted(ranges.items())
     ]
-    rows = spark.read.format("iceberg").load(metadata).where(reduce(or_, wanted))
+    return with_layer(spark.read.format("iceberg").load(metadata).where(reduce(or_, wanted)), layer)
+
+
+def with_layer(rows: DataFrame, layer: float) -> DataFrame:
+    """*rows* and which of them the sample layer takes; *layer* is its share, 0 for a view without one."""
     return rows.withColumn(LAYER.name, row_hash() < threshold(layer)) if layer else rows
 
 

@@ -21,7 +21,6 @@ from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.plan import SegmentRef
-from harness_pipelines.protocol.versions import EFFECTS
 from harness_pipelines.spec.settings import redact
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
 from harness_pipelines.stores.ports import TableRow
@@ -83,7 +82,7 @@ def append_to_branch(frame: DataFrame, target: BranchTarget, *, file_bytes: int 
     *file_bytes*: a task's file that grows above is followed by another one; else as the view's properties say.
     """
     move, table = target.move, target.table
-    name = f"{target.catalog}.{table.spec.namespace}.{table.views[EFFECTS[move.stage].view]}.branch_{move.branch}"
+    name = f"{target.catalog}.{table.spec.namespace}.{table.views[table.effects[move.stage].view]}.branch_{move.branch}"
     properties: Mapping[str, str] = {
         MOVE: str(move.move_id),
         ATTEMPT: str(move.attempt),

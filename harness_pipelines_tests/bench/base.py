@@ -133,7 +133,7 @@ class Run:
 
     def _drop(self, table: hp.Table) -> None:
         stores = self.harness.stores
-        identifier = (table.spec.namespace, table.row.stream_view)
+        identifier = (table.spec.namespace, table.row.tiered_view)
         metadata = stores.ledger.drop_table(table.row, dry_run=True).metadata
         locations = [stores.catalog.at(identifier, place).location() for place in metadata]
         deadline = time.monotonic() + DROP_WAIT_S

@@ -359,7 +359,7 @@ class RealSide(Side):
     def missing(self, metadata: str) -> list[str]:
         if not _path(metadata).exists():
             return [metadata]
-        view = self.rig.catalog.at((self._table.spec.namespace, self._table.stream_view), metadata)
+        view = self.rig.catalog.at((self._table.spec.namespace, self._table.tiered_view), metadata)
         head = view.metadata.current_snapshot()
         assert head is not None
         needed = [head.manifest_list]
@@ -373,7 +373,7 @@ class RealSide(Side):
         key = {"by": by, "table_id": self._table.table_id}
         self.rig.ask("UPDATE harness.condemned_files SET since = since - %(by)s WHERE table_id = %(table_id)s", key)
         view = self.rig.catalog.at(
-            (self._table.spec.namespace, self._table.stream_view),
+            (self._table.spec.namespace, self._table.tiered_view),
             self.rig.ledger.pointer(self._table, "stream"),
         )
         for file in _path(view.location()).rglob("*"):

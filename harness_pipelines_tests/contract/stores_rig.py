@@ -377,7 +377,7 @@ class RealRig(StoresRig):
             parts.append(rows.select(schema.names).cast(schema))
         summary = {} if move is None else {MOVE: str(move[0]), ATTEMPT: str(move[1])}
         view.append(pa.concat_tables(parts), snapshot_properties=summary, branch=branch)
-        key = {"catalog": CATALOG, "namespace": table.spec.namespace, "view": table.stream_view}
+        key = {"catalog": CATALOG, "namespace": table.spec.namespace, "view": table.tiered_view}
         assert self.database.run("ledger/move_pointer", {**key, "old": old, "new": view.metadata_location}) == 1
 
     def live(self, table: TableRow, metadata: str) -> Counter[tuple[int, int, int]]:

@@ -330,7 +330,7 @@ def test_what_another_writer_committed_is_never_built_on(stores: StoresRig, tabl
     before = stores.contents(table)
 
     def foreign(base: str) -> Swap:
-        return Swap(view=table.stream_view, old=base, base_snapshot=42, new=fresh_view())
+        return Swap(view=table.tiered_view, old=base, base_snapshot=42, new=fresh_view())
 
     with pytest.raises(ForeignCommit, match="the stream view is at snapshot 42, version 1 published"):
         stores.ledger.publish(table, Boundary(claim=claim, move=move, rows=1, bytes=1), foreign)

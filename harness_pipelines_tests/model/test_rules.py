@@ -93,7 +93,7 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
     "otree's moves change the stream view": (
         versions,
         "EFFECTS",
-        {**EFFECTS, Stage.OTREE: Effect(view="stream", bound="batch_hi")},
+        {**EFFECTS, Stage.OTREE: Effect(view="stream", bounds=("batch_hi",))},
         mutants.VIEWS_SMALL,
         "S1",
     ),

@@ -182,7 +182,7 @@ def _drop(harness: Harness, table: Table, show: Show) -> list[str]:
     """Drop the table; returns where its files are. Raises: TableInUse when a worker keeps on running."""
     from harness_pipelines.stores.drop import TableInUse
 
-    identifier = (table.spec.namespace, table.row.stream_view)
+    identifier = (table.spec.namespace, table.row.tiered_view)
     metadata = harness.stores.ledger.drop_table(table.row, dry_run=True).metadata
     locations = [harness.stores.catalog.at(identifier, place).location() for place in metadata]
     deadline, told = time.monotonic() + CLAIM_WAIT_S, False

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.versions import EFFECTS, Version, View, ViewName
+from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.lake import BaseGone, ForeignFiles, StagedWrong
 from harness_pipelines.stores.lake_replace import FilesGone
@@ -87,7 +87,7 @@ class MemoryLake:
 
     def make_branch(self, table: TableRow, move: Move, base: View) -> str:
         """Create the branch of an attempt from the move's base. Raises: BaseGone."""
-        view = EFFECTS[move.stage].view
+        view = table.effects[move.stage].view
         current = self._current(table, view)
         if move.branch in current.refs:
             return move.branch
@@ -116,7 +116,7 @@ class MemoryLake:
 
     def staged(self, table: TableRow, move: Move, *, rows: int) -> MemoryStaged:
         """What the attempt staged, checked against its move. Raises: StagedWrong."""
-        current = self._current(table, EFFECTS[move.stage].view)
+        current = self._current(table, table.effects[move.stage].view)
         if move.branch not in current.refs:
             raise StagedWrong(f"{table.name}: branch {move.branch} is gone; the attempt is repeated")
         found = current.snapshots[current.refs[move.branch]]
@@ -133,9 +133,9 @@ class MemoryLake:
         Raises: ForeignFiles.
         """
         view = self.state.views[base]
-        if EFFECTS[move.stage].view == "stream":
+        if table.effects[move.stage].view == "stream":
             _check_no_overlap(table, view, move)
-        return self._published(move, staged, base=base, files=(*view.main.files, *staged.files), keep=keep)
+        return self._published(table, move, staged, base=base, files=(*view.main.files, *staged.files), keep=keep)
 
     def build_replace(
         self, table: TableRow, move: Move, staged: MemoryStaged, *, removed: Sequence[str], base: str, keep: int
@@ -145,10 +145,10 @@ class MemoryLake:
         if missing := sorted(set(removed) - {f.path for f in live}):
             raise FilesGone(f"{table.name}: {missing[0]} is not live any more; nothing was replaced")
         left = tuple(f for f in live if f.path not in removed)
-        return self._published(move, staged, base=base, files=(*left, *staged.files), keep=keep)
+        return self._published(table, move, staged, base=base, files=(*left, *staged.files), keep=keep)
 
     def _published(
-        self, move: Move, staged: MemoryStaged, *, base: str, files: tuple[MemoryFile, ...], keep: int
+        self, table: TableRow, move: Move, staged: MemoryStaged, *, base: str, files: tuple[MemoryFile, ...], keep: int
     ) -> Swap:
         view = self.state.views[base]
         made = MemorySnapshot(
@@ -160,7 +160,7 @@ class MemoryLake:
         kept = {*[s for s in snapshots if s not in gone][-keep:], *refs.values()}
         after = self._save({s: at for s, at in snapshots.items() if s in kept}, refs)
         new = View(metadata=after.location, snapshot=made.snapshot)
-        return Swap(view=EFFECTS[move.stage].view, old=base, base_snapshot=view.main.snapshot, new=new)
+        return Swap(view=table.effects[move.stage].view, old=base, base_snapshot=view.main.snapshot, new=new)
 
     def build_revert(
         self, table: TableRow, move_id: int, name: ViewName, *, base: str, head: Version, target: Version, keep: int

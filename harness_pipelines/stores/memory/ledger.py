@@ -12,7 +12,7 @@ from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector, vecto
 from harness_pipelines.protocol.claims import Claim, Stage, may_take
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open
 from harness_pipelines.protocol.reverts import RevertPlan
-from harness_pipelines.protocol.versions import EFFECTS, Version, View, ViewName, advance, check_base
+from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.memory import revert as reverting
 from harness_pipelines.stores.memory.state import Books, MemoryState, MoveEntry, ended
@@ -71,7 +71,7 @@ class MemoryLedger:
             first = Version(
                 table_id=table.table_id,
                 version=1,
-                stream=views["stream"],
+                stream=tiered_of(views),
                 batch=views.get("batch"),
                 schema_version=1,
                 bounds={p: Bounds.at(start) for p, start in starts.items()},
@@ -262,13 +262,13 @@ class MemoryLedger:
 
     def _built(self, table: TableRow, move: Move, build: Callable[[str], Swap]) -> Swap:
         try:
-            return build(self.pointer(table, EFFECTS[move.stage].view))
+            return build(self.pointer(table, table.effects[move.stage].view))
         except HarnessError:
             _check_open(self.state.books, move)
             raise
 
     def _publish(self, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]) -> Version:
-        move, effect, now = boundary.move, EFFECTS[boundary.move.stage], self.state.now
+        move, effect, now = boundary.move, table.effects[boundary.move.stage], self.state.now
         with self.state.transaction() as books:
             pointer = (table.spec.namespace, table.views[effect.view])
             location = books.pointers[pointer]
@@ -291,8 +291,7 @@ class MemoryLedger:
             )
             books.pointers[pointer] = swap.new.metadata
             for taken in move.ranges:
-                assert effect.bound is not None, "advance refuses ranges where there is no bound"
-                moved = replace(lake[taken.partition], **{effect.bound: taken.high})
+                moved = replace(lake[taken.partition], **dict.fromkeys(effect.bounds, taken.high))
                 books.lake_positions[table.table_id, taken.partition] = moved
             books.versions[table.table_id] += (following,)
             if swap.layout is not None:

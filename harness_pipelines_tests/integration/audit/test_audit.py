@@ -117,7 +117,7 @@ def test_a_row_that_no_record_explains_is_named(whole, rewritten):
 
 def test_a_data_file_appended_twice_is_doubled_row_by_row(whole):
     """Another engine commits to the view; the doubled rows are in the catalog's head that the next move builds on."""
-    key = (whole.table.spec.namespace, whole.table.row.stream_view)
+    key = (whole.table.spec.namespace, whole.table.row.tiered_view)
     (before,) = whole.sql(
         "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = %s AND table_name = %s", *key
     )[0]

@@ -100,7 +100,7 @@ def forget_what_was_read() -> None:
 
 
 def test_a_foreign_append_is_named_with_its_snapshot_and_rows(sound: Rig):
-    key = (sound.table.spec.namespace, sound.table.row.stream_view)
+    key = (sound.table.spec.namespace, sound.table.row.tiered_view)
     where = "catalog_name = %s AND table_namespace = %s AND table_name = %s"
     catalog_name = sound.harness.settings.catalog_name
     [(before,)] = sound.sql(f"SELECT metadata_location FROM iceberg_tables WHERE {where}", catalog_name, *key)

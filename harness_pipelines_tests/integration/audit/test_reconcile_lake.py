@@ -126,7 +126,7 @@ def foreign(place: Scratch, rig: TableRig) -> Iterator[IcebergTable]:
     """The stream view as another engine's catalog gives it."""
     catalog = SqlCatalog("harness", uri=_sqlalchemy_url(place.dsn), warehouse=place.warehouse)
     try:
-        yield catalog.load_table((rig.table.spec.namespace, rig.table.row.stream_view))
+        yield catalog.load_table((rig.table.spec.namespace, rig.table.row.tiered_view))
     finally:
         catalog.close()
 

@@ -80,7 +80,7 @@ def renamed(rows: pa.Table) -> pa.Table:
 @contextmanager
 def foreign_commit(rig: Rig) -> Iterator[Callable[[Callable[[Any], None]], None]]:
     """The stream view as another engine has it; what it committed is the catalog's head while the block lasts."""
-    key = (rig.table.spec.namespace, rig.table.row.stream_view)
+    key = (rig.table.spec.namespace, rig.table.row.tiered_view)
     before = rig.harness.stores.tables.pointer(rig.table.row, "stream")
     move = "UPDATE iceberg_tables SET metadata_location = %s WHERE table_namespace = %s AND table_name = %s"
 

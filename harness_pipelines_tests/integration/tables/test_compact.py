@@ -103,7 +103,7 @@ def in_spark(rig: TableRig, view: str) -> Counter[tuple[int, ...]]:
 
 def view_name(rig: TableRig) -> str:
     row = rig.table.row
-    return f"{rig.stores.settings.catalog_name}.{row.spec.namespace}.{row.stream_view}"
+    return f"{rig.stores.settings.catalog_name}.{row.spec.namespace}.{row.tiered_view}"
 
 
 # -- what it does -------------------------------------------------------------------------------------------

@@ -360,7 +360,7 @@ def append_with_pyiceberg(rig: TableRig) -> None:
     """What somebody does who has the catalog's address: append rows above all that the table has."""
     properties = rig.stores.catalog.properties
     foreign = SqlCatalog(rig.stores.catalog.name, uri=properties["uri"], warehouse=properties["warehouse"])
-    view = foreign.load_table((rig.table.spec.namespace, rig.table.row.stream_view))
+    view = foreign.load_table((rig.table.spec.namespace, rig.table.row.tiered_view))
     rows = view.scan(row_filter="_kafka_offset < 3").to_arrow()
     offsets = pa.array([o + 1000 for o in rows["_kafka_offset"].to_pylist()], pa.int64())
     at = rows.schema.get_field_index("_kafka_offset")
@@ -371,14 +371,14 @@ def append_with_pyiceberg(rig: TableRig) -> None:
 def append_with_spark(rig: TableRig) -> None:
     """The same from Spark, with rows that the table has already."""
     spark = rig.stores.spark()
-    name = f"{rig.stores.settings.catalog_name}.{rig.table.spec.namespace}.{rig.table.row.stream_view}"
+    name = f"{rig.stores.settings.catalog_name}.{rig.table.spec.namespace}.{rig.table.row.tiered_view}"
     spark.catalog.refreshTable(name)
     spark.sql(f"INSERT INTO {name} SELECT * FROM {name} WHERE _kafka_offset < 3").collect()
 
 
 def delete_with_spark(rig: TableRig) -> None:
     spark = rig.stores.spark()
-    name = f"{rig.stores.settings.catalog_name}.{rig.table.spec.namespace}.{rig.table.row.stream_view}"
+    name = f"{rig.stores.settings.catalog_name}.{rig.table.spec.namespace}.{rig.table.row.tiered_view}"
     spark.catalog.refreshTable(name)
     spark.sql(f"DELETE FROM {name} WHERE _kafka_offset < 3").collect()
 
@@ -387,7 +387,7 @@ def alter_with_spark(rig: TableRig) -> None:
     """Not only rows: a column more, and a property that lets others remove files."""
     append_with_spark(rig)
     spark = rig.stores.spark()
-    name = f"{rig.stores.settings.catalog_name}.{rig.table.spec.namespace}.{rig.table.row.stream_view}"
+    name = f"{rig.stores.settings.catalog_name}.{rig.table.spec.namespace}.{rig.table.row.tiered_view}"
     spark.sql(f"ALTER TABLE {name} ADD COLUMN strange STRING").collect()
     spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('gc.enabled' = 'true', 'of' = 'somebody')").collect()
 
@@ -396,7 +396,7 @@ def recreate_with_pyiceberg(rig: TableRig) -> None:
     """Another table under the view's name."""
     properties = rig.stores.catalog.properties
     foreign = SqlCatalog(rig.stores.catalog.name, uri=properties["uri"], warehouse=properties["warehouse"])
-    name = (rig.table.spec.namespace, rig.table.row.stream_view)
+    name = (rig.table.spec.namespace, rig.table.row.tiered_view)
     schema = foreign.load_table(name).schema()
     foreign.drop_table(name)
     foreign.create_table(name, schema)
