@@ -93,13 +93,14 @@ def list_command(settings: Settings, json_target: str | None) -> None:
 @click.pass_obj
 def show_command(settings: Settings, name: str, json_target: str | None) -> None:
     """Show the spec of a table as the ledger has it, with every default, and what its Iceberg tables hold and cost."""
+    from harness_pipelines.protocol.claims import Stage
     from harness_pipelines.spec.load import dump_spec
 
     with opened(settings) as harness:
         one = harness.table(name)
         words = dump_spec(one.spec)
         source = {"cluster_id": one.row.identity.cluster_id, "topic_id": one.row.identity.topic_id}
-        view = harness.stores.tables.pointer(one.row, "stream")
+        view = harness.stores.tables.pointer(one.row, one.row.effects[Stage.TIER].view)
         shown = {**_summary(one), **source, "schema_version": one.row.schema_version, "metadata": view, "spec": words}
         shown |= _views(one)
     emit(shown, json_target, lambda: _show_spec(shown))
@@ -114,7 +115,7 @@ def _views(one: Table) -> dict[str, Any]:
     except HarnessError as away:
         return {"views": None, "views_trouble": str(away)}
     told: dict[str, Any] = {"views": {name: cost.to_json() for name, cost in found.items()}}
-    if "batch" in found and found["stream"].bytes:
+    if len(found) == 2 and found["stream"].bytes:
         told["batch_to_stream"] = round(found["batch"].bytes / found["stream"].bytes, 3)
     return told
 

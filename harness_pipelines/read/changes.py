@@ -34,9 +34,10 @@ def changes_plan(plan: ReadPlan, versions: Sequence[Version], *, since: int, to:
     # The newest version is read up to this instant, but its changes end where those after it begin.
     high = {p: b.buffer_hi for p, b in plan.bounds.items()} if to is None else known[to].buffer_hi
     streamed = {p: b.stream_hi for p, b in plan.bounds.items()}
-    stream = LakePart(metadata=known[plan.version].stream.metadata, low=low, high=streamed)
+    read = known[plan.version]
+    stream = LakePart(view=read.tiered, metadata=read.stream.metadata, low=low, high=streamed)
     later = {p: max(low[p], streamed[p]) for p in low}  # what an old version had buffered is in a later stream view
-    lake = [_cut(stream, low, high), *(_cut(part, later, high) for part in plan.lake if part.view == "stream")]
+    lake = [_cut(stream, low, high), *(_cut(part, later, high) for part in plan.lake)]
     return replace(
         plan,
         lake=tuple(part for part in lake if part.low),

@@ -26,7 +26,7 @@ ROWS = 800
 SPEC = """table: {name}
 topic: {topic}
 columns: {{id: {{type: long, required: true}}, amount: 'decimal(9,2)', day: date}}
-views: both
+views: {views}
 layout: {{columns: [day, amount], regions: 6}}
 """
 
@@ -95,9 +95,21 @@ def _value(number: int) -> bytes:
 
 @pytest.fixture
 def both(harness: Cli, rig: KafkaRig, tmp_path: Path) -> Iterator[Both]:
+    with _applied(harness, rig, tmp_path, views="both") as found:
+        yield found
+
+
+@pytest.fixture
+def batch_only(harness: Cli, rig: KafkaRig, tmp_path: Path) -> Iterator[Both]:
+    with _applied(harness, rig, tmp_path, views="batch") as found:
+        yield found
+
+
+@contextmanager
+def _applied(harness: Cli, rig: KafkaRig, folder: Path, *, views: str) -> Iterator[Both]:
     topic, name = rig.create(PARTITIONS), f"cli.b_{uuid.uuid4().hex[:10]}"
-    file = tmp_path / "both.yaml"
-    file.write_text(SPEC.format(name=name, topic=topic))
+    file = folder / "table.yaml"
+    file.write_text(SPEC.format(name=name, topic=topic, views=views))
     found = Both(name, topic, harness, rig)
     found.produce(ROWS)
     harness("table", "apply", str(file))
@@ -150,6 +162,21 @@ def test_table_show_says_what_each_copy_costs(both):
     assert shown["views"]["stream"]["name"] == f"{both.name}__stream"
     assert shown["batch_to_stream"] == round(shown["views"]["batch"]["bytes"] / shown["views"]["stream"]["bytes"], 3)
     assert "times the bytes of the stream view" in both.harness("table", "show", both.name).output
+
+
+def test_a_table_with_the_batch_view_alone_is_shown_clustered_and_dropped_as_one_copy(batch_only):
+    batch_only.run()
+
+    shown = batch_only.json("table", "show", batch_only.name)
+    plan = batch_only.json("explain", batch_only.name)
+
+    assert {name: view["name"] for name, view in shown["views"].items()} == {"batch": batch_only.name}
+    assert "batch_to_stream" not in shown
+    assert [part["view"] for part in plan["lake"]] == ["batch"]
+    assert len(batch_only.json("layout", batch_only.name)["regions"]) >= 4
+    assert batch_only.ids() == batch_only.truth()
+    assert batch_only.json("recluster", batch_only.name, "--rebuild")
+    assert batch_only.ids() == batch_only.truth()
 
 
 def test_layout_before_the_first_merge_and_of_a_table_without_batch_view_says_why_there_is_none(both, one_view):

@@ -233,6 +233,17 @@ def test_a_lost_ledger_of_such_a_table_is_refused_by_name(rig: TableRig):
         plan_rebuild(rig.stores, rig.table.spec)
 
 
+def test_changes_between_two_versions_are_read_from_the_only_view(rig: TableRig):
+    taken(rig, 20)
+    since = head(rig).version
+    taken(rig, 10)
+    clustered(rig)
+    found = rig.table.changes(since).select(list(COORDINATES))
+    assert sorted(zip(*(c.to_pylist() for c in found.columns), strict=True)) == [
+        (p, o) for p in (0, 1) for o in range(20, 30)
+    ]
+
+
 def test_a_branch_of_an_attempt_is_made_in_the_only_view(rig: TableRig):
     taken(rig, 50)
     claim = rig.claim(Stage.OTREE)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from harness_pipelines.protocol.versions import (
     advance,
     answering_version,
     check_base,
+    effects_of,
     trim_floor,
 )
 
@@ -185,3 +188,37 @@ def test_a_lease_on_a_version_that_does_not_know_a_partition_holds_it_from_its_s
 
     assert trim_floor([before, after], [before], retained=[after], grace=GRACE, now=NOW) == {0: 0, 1: 7}
     assert trim_floor([before, after], [], retained=[after], grace=GRACE, now=NOW) == {0: 0, 1: 9}
+
+
+# -- `views: batch` -----------------------------------------------------------------------------------------
+
+
+@given(histories())
+def test_where_the_batch_view_is_the_only_one_tier_moves_both_bounds_and_a_relayout_none(history):
+    only = View(metadata="only", snapshot=70)
+    bounds = {p: replace(b, batch_hi=b.stream_hi) for p, b in history[-1].bounds.items()}
+    head = replace(history[-1], stream=only, batch=only, bounds=bounds)
+    new, ends, some = View(metadata="new", snapshot=77), head.buffer_hi, min(bounds)
+    known: dict[str, Any] = {"view": new, "buffer_hi": ends, "starts": dict.fromkeys(ends, 0), "now": NOW}
+
+    tiered = advance(head, move({some: bounds[some].stream_hi}, {some: bounds[some].buffer_hi}), **known)
+    relaid = advance(head, move({}, {}, stage=Stage.OTREE), relaid=True, **known)
+
+    assert tiered.views == relaid.views == {"batch": new}
+    assert all(b.batch_hi == b.stream_hi for b in tiered.bounds.values())
+    assert tiered.stream_hi == {**head.stream_hi, some: head.bounds[some].buffer_hi}
+    assert (relaid.bounds, relaid.layout) == (head.bounds, head.version + 1)
+    with pytest.raises(KeyError):
+        advance(head, move({}, {}, stage=Stage.COMPACT), **known)
+
+
+@pytest.mark.parametrize(
+    ("views", "stages"),
+    [
+        ("both", {Stage.TIER: "stream", Stage.OTREE: "batch", Stage.COMPACT: "stream"}),
+        ("stream", {Stage.TIER: "stream", Stage.COMPACT: "stream"}),
+        ("batch", {Stage.TIER: "batch", Stage.OTREE: "batch"}),
+    ],
+)
+def test_a_table_has_the_stages_that_write_its_views(views, stages):
+    assert {stage: effect.view for stage, effect in effects_of(views).items()} == stages
