@@ -175,7 +175,7 @@ def test_a_table_with_the_batch_view_alone_is_shown_clustered_and_dropped_as_one
     assert [part["view"] for part in plan["lake"]] == ["batch"]
     assert len(batch_only.json("layout", batch_only.name)["regions"]) >= 4
     assert batch_only.ids() == batch_only.truth()
-    assert batch_only.json("recluster", batch_only.name, "--rebuild")
+    assert batch_only.json("recluster", batch_only.name, "--rebuild", "--yes")
     assert batch_only.ids() == batch_only.truth()
 
 

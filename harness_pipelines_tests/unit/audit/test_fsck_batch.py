@@ -114,7 +114,7 @@ def test_a_delete_in_the_batch_view_of_a_keyed_table_is_named():
 
 def test_where_the_batch_view_is_the_only_one_it_has_as_many_rows_as_tier_moves_brought():
     only = two_views(spec=TableSpec(table="shop.orders", columns={"id": "long"}, views="batch"))
-    brought = sum(m.rows for m in only.moves if m.stage == "tier" and m.state == "COMMITTED")
+    brought = sum(m.rows or 0 for m in only.moves if m.stage == "tier" and m.state == "COMMITTED")
     assert objections(fsck_batch.rows_of_moves, batch_look((merged_file(rows=brought),), only)) == []
     [detail] = objections(fsck_batch.rows_of_moves, batch_look((merged_file(rows=brought - 1),), only))
     assert f"has {brought - 1} rows, tier moves brought {brought}" in detail
