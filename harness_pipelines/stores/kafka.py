@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not in __all__
 
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stores.errors import KafkaLoginFailed, PartitionsMissing, TopicMissing
 from harness_pipelines.stores.kafka_client import KafkaClient, KafkaTimeouts, LeaderUnsettled, Trail, as_kafka_error
@@ -67,21 +68,29 @@ class KafkaLog:
         limit_s = self._client.timeouts.request_s
         doing = f"describing topic {topic!r}"
         about_topic: Future[Any] = self._admin.describe_topics(TopicCollection([topic]), request_timeout=limit_s)[topic]
-        about_cluster: Any = None if cluster_id else self._admin.describe_cluster(request_timeout=limit_s)
 
         def wait() -> TopicIdentity:
             description = self._answer(about_topic, topic=topic, doing=doing)
-            found = cluster_id
-            if found is None:
-                found = self._cluster_id = str(self._answer(about_cluster, topic=topic, doing=doing).cluster_id)
+            self._cluster_id = cluster_id or self._cluster_of(topic, doing=doing)
             return TopicIdentity(
-                cluster_id=found,
+                cluster_id=self._cluster_id,
                 topic=topic,
                 topic_id=str(description.topic_id),
                 partitions=tuple(sorted(partition.id for partition in description.partitions)),
             )
 
         return wait
+
+    def _cluster_of(self, topic: str, *, doing: str) -> str:
+        """The id of the cluster. Asked about a topic that is there, which is answered while all brokers are fenced.
+
+        `describe_cluster` then ends the process by an assertion of librdkafka (2.16), which takes an answer without
+        brokers and topics for one to be repeated, and has no result to hand out.
+        """
+        try:
+            return str(self._admin.list_topics(topic, timeout=self._client.timeouts.request_s).cluster_id)
+        except KafkaException as error:
+            raise self._named(error, topic=topic, doing=doing) from error
 
     def watermarks(self, topic: str, partitions: Iterable[int]) -> dict[int, Watermark]:
         wanted = sorted(set(partitions))
@@ -161,12 +170,14 @@ class KafkaLog:
                 if waited_s > self._client.timeouts.request_s + 1.0:
                     raise self._client.unreachable(doing=doing, detail=self._trail.last, waited_s=waited_s) from None
             except KafkaException as error:
-                self._admin.poll(0)
-                cause = as_kafka_error(error)
-                named = self._client.translate(cause, topic=topic, doing=doing)
-                if self._trail.login_failed:
-                    named = KafkaLoginFailed(self.bootstrap, detail=self._trail.login_failed)
-                raise named from error
+                raise self._named(error, topic=topic, doing=doing) from error
             else:
                 self._trail.clear()
                 return value
+
+    def _named(self, error: KafkaException, *, topic: str, doing: str) -> HarnessError:
+        """What the client said, by the harness's name."""
+        self._admin.poll(0)
+        if self._trail.login_failed:
+            return KafkaLoginFailed(self.bootstrap, detail=self._trail.login_failed)
+        return self._client.translate(as_kafka_error(error), topic=topic, doing=doing)

@@ -81,6 +81,7 @@ UNSETTLED = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError._DESTROY,  # of a broker that the client was given and lets go of once it has learnt of them all
+        KafkaError._DESTROY_BROKER,  # of one that the cluster does not name any more
     }
 )
 LOGIN = frozenset(

@@ -45,18 +45,21 @@ log.cleaner.dedupe.buffer.size=33554432
 
 
 class PrivateBroker:
-    """One node with a listener for everybody (`bootstrap`, a super user) and one with a login (`login`)."""
+    """One node with a listener for everybody (`bootstrap`, a super user) and one with a login (`login`).
 
-    def __init__(self, folder: Path) -> None:
+    *settings* are lines of its own for `server.properties`.
+    """
+
+    def __init__(self, folder: Path, *, settings: str = "") -> None:
         self._folder = folder
         self.data = folder / "data"
         self._process: subprocess.Popen[bytes] | None = None
         plain, login, controller = free_ports(3, home=folder, name="private-broker", taken=frozenset())
         self.bootstrap, self.login = f"{LOOPBACK}:{plain}", f"{LOOPBACK}:{login}"
-        settings = SETTINGS.format(
+        common = SETTINGS.format(
             plain=plain, login=login, controller=controller, password=READER_PASSWORD, data=self.data
         )
-        (folder / "server.properties").write_text(settings)
+        (folder / "server.properties").write_text(common + settings)
         self._run_format()
 
     def start(self) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
 
 from harness_pipelines.stores.errors import KafkaUnreachable, RecordUnreadable
 from harness_pipelines.stores.kafka import KafkaLog
@@ -142,3 +146,57 @@ def test_a_damaged_batch_in_the_log_is_named_with_its_partition_and_offset(priva
         assert collect(reader, 1) == {0: b"healthy"}
         with pytest.raises(RecordUnreadable, match=rf"'{topic}' partition 0: the batch at or after offset 1"):
             wait_until(lambda: bool(reader.poll(100, 0.5)), "the damage is found")
+
+
+#: Its only broker is fenced for seconds again and again: its heartbeats come later than its session lasts.
+ABSENT_MINDED = "broker.session.timeout.ms=1000\nbroker.heartbeat.interval.ms=4000\n"
+ASKING = """
+import sys, time
+from confluent_kafka.admin import AdminClient
+from harness_pipelines.errors import TryAgain
+from harness_pipelines.stores.kafka import KafkaLog
+from harness_pipelines.stores.kafka_client import KafkaTimeouts
+bootstrap, topic = sys.argv[1:]
+admin, found, fenced = AdminClient({"bootstrap.servers": bootstrap}), set(), 0
+until = time.monotonic() + 25
+while (fenced < 1 or not found) and time.monotonic() < until:
+    if not found:  # a client that has not met a broker yet asks none while there is none
+        log = KafkaLog(bootstrap, timeouts=KafkaTimeouts(request_s=1.0))
+    fenced += bool(found) and not admin.list_topics(topic, timeout=5).brokers
+    try:
+        found.add(log.describe(topic).cluster_id)
+    except TryAgain:
+        pass
+print(fenced, found)
+"""
+
+
+def made(rig: KafkaRig) -> str:
+    """A topic, as soon as there is a broker for it."""
+    topics: list[str] = []
+
+    def created() -> bool:
+        with suppress(KafkaException):
+            topics.append(rig.create(1))
+        return bool(topics)
+
+    wait_until(created, "a broker is not fenced")
+    return topics[0]
+
+
+def test_a_cluster_whose_brokers_are_all_fenced_does_not_end_the_process(tmp_path: Path):
+    """librdkafka's `describe_cluster` aborts it: so did a worker end, whose broker a busy machine had fenced."""
+    broker = PrivateBroker(tmp_path, settings=ABSENT_MINDED)
+    try:
+        broker.start()
+        rig = KafkaRig(broker.bootstrap)
+        topic = made(rig)
+        command = [sys.executable, "-c", ASKING, broker.bootstrap, topic]
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        rig.close()
+    finally:
+        broker.kill()
+    assert asked.returncode == 0, asked.stderr[-2000:]
+    fenced, _, found = asked.stdout.partition(" ")
+    assert int(fenced) >= 1, "it was asked while no broker was there"
+    assert found.strip() == "{'cHJpdmF0ZS1icm9rZXItMQ'}"

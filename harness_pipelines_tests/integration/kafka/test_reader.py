@@ -236,8 +236,8 @@ def test_a_broker_that_the_client_lets_go_of_while_it_is_asked_is_asked_again(
     log, admin = rig.log, rig.log._admin
     gone: Future[object] = Future()
     gone.set_exception(KafkaException(KafkaError(KafkaError._DESTROY, "Failed while waiting for response from broker")))
-    answers = iter([gone])
-    ask = admin.describe_cluster
-    monkeypatch.setattr(admin, "describe_cluster", lambda **how: next(answers, None) or ask(**how))
+    answers = iter([{topic: gone}])
+    ask = admin.describe_topics
+    monkeypatch.setattr(admin, "describe_topics", lambda what, **how: next(answers, None) or ask(what, **how))
     assert log.describe(topic).topic == topic
     assert next(answers, None) is None, "the first answer was the error"
