@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.plan import ReadPlan
+from harness_pipelines.protocol.reads import At
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.table import TableSpec
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from harness_pipelines.stores.open import Stores
+    from harness_pipelines.stores.snapshots import NamedSnapshot
 
 WAIT_STEP_S = 0.005
 
@@ -88,6 +90,21 @@ class Harness:
     def tables(self) -> list[Table]:
         return [Table(self, row) for row in self.stores.tables.tables()]
 
+    def snapshot(self, name: str, tables: Sequence[str]) -> NamedSnapshot:
+        """Name the state that *tables* have together at this instant: `read(at=name)` shows it until it is dropped.
+
+        What is buffered belongs to it. Raises: SnapshotExists, TableUnknown, ValueError.
+        """
+        return self.stores.snapshots.create(name, [self.table(table).row for table in tables])
+
+    def snapshots(self) -> list[NamedSnapshot]:
+        """Every named snapshot, oldest first."""
+        return self.stores.snapshots.all()
+
+    def drop_snapshot(self, name: str) -> None:
+        """Forget a snapshot; what only it needed is removed by expire. Raises: SnapshotUnknown, SnapshotInUse."""
+        self.stores.snapshots.drop(name)
+
     def close(self) -> None:
         self.stores.close()
 
@@ -119,14 +136,15 @@ class Table:
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
-        at: int | None = None,
+        at: At | None = None,
         limit: int | None = None,
         tail: bool = False,
     ) -> pa.Table:
         """All rows of one consistent cut as Arrow, without a JVM.
 
-        *columns* may name coordinate columns; *where* is a SQL-like predicate; *at* is a version; with *tail* the
-        records that only Kafka has are decoded too. Raises: VersionGone, LeaseEnded, PredicateError, ...
+        *columns* may name coordinate columns; *where* is a SQL-like predicate; *at* is a version, the name of a
+        snapshot, or a moment: the version that was the newest then; with *tail* the records that only Kafka has are
+        decoded too. Raises: VersionGone, SnapshotUnknown, LeaseEnded, PredicateError, ...
         """
         from harness_pipelines.read.arrow import read_arrow
         from harness_pipelines.read.tail import read_tail
@@ -143,7 +161,7 @@ class Table:
             ).rows
 
     def get(
-        self, key: Any, *, columns: Sequence[str] | None = None, at: int | None = None, tail: bool = False
+        self, key: Any, *, columns: Sequence[str] | None = None, at: At | None = None, tail: bool = False
     ) -> dict[str, Any] | None:
         """The newest row of *key*, None if it has none or is deleted; arguments and errors are those of `get_many`."""
         [found] = self.get_many([key], columns=columns, at=at, tail=tail)
@@ -154,7 +172,7 @@ class Table:
         keys: Sequence[Any],
         *,
         columns: Sequence[str] | None = None,
-        at: int | None = None,
+        at: At | None = None,
         tail: bool = False,
     ) -> list[dict[str, Any] | None]:
         """The newest row of each of *keys* in one consistent cut of a keyed table, in their order.
@@ -207,7 +225,7 @@ class Table:
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
-        at: int | None = None,
+        at: At | None = None,
         limit: int | None = None,
         tail: bool = False,
     ) -> Iterator[pa.RecordBatchReader]:
@@ -221,7 +239,7 @@ class Table:
         *,
         columns: Sequence[str] | None,
         where: str | None,
-        at: int | None,
+        at: At | None,
         limit: int | None = None,
         tail: bool,
         layer: bool = False,
@@ -252,7 +270,7 @@ class Table:
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
-        at: int | None = None,
+        at: At | None = None,
         limit: int | None = None,
         tail: bool = False,
     ) -> pa.Table:
@@ -279,7 +297,7 @@ class Table:
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
-        at: int | None = None,
+        at: At | None = None,
         lease_s: float | None = None,
         view: str | None = None,
     ) -> DataFrame:
@@ -316,7 +334,7 @@ class Table:
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
-        at: int | None = None,
+        at: At | None = None,
         lease_s: float | None = None,
         view: str | None = None,
         plan: ReadPlan | None = None,
@@ -336,7 +354,7 @@ class Table:
         *,
         columns: Sequence[str] | None,
         where: str | None,
-        at: int | None,
+        at: At | None,
         lease_s: float | None,
         plan: ReadPlan | None = None,
         layer: bool = False,
@@ -358,7 +376,7 @@ class Table:
         )
         return frame
 
-    def plan(self, *, at: int | None = None, tail: bool = False, lease: timedelta | None = None) -> ReadPlan:
+    def plan(self, *, at: At | None = None, tail: bool = False, lease: timedelta | None = None) -> ReadPlan:
         """Lease a read state and say what a reader of it opens; end the lease with `release`."""
         from harness_pipelines.read.plan import make_plan
 
@@ -376,7 +394,7 @@ class Table:
         self.harness.stores.leases.end(plan.lease_id)
 
     @contextmanager
-    def _leased(self, *, at: int | None, tail: bool) -> Iterator[tuple[ReadPlan, _Hold]]:
+    def _leased(self, *, at: At | None, tail: bool) -> Iterator[tuple[ReadPlan, _Hold]]:
         """A plan whose lease is renewed until the block ends."""
         lease = timedelta(seconds=self.spec.retention.lease)
         plan = self.plan(at=at, tail=tail, lease=lease)

@@ -21,6 +21,7 @@ from harness_pipelines_tests.rig import OTREE, TableRig
 Key = tuple[Any, ...]
 COLUMNS: Mapping[str, Any] = {"id": "long", "region": "string", "n": "int", "s": "string"}
 DELETE = {"field": "op", "values": ["d"]}
+KEYS = 40  #: that `KeyedRig.produce` speaks of
 BY_VALUE = {"columns": ["n", "id"], "regions": 4}
 
 
@@ -45,6 +46,15 @@ class KeyedRig(TableRig):
 
     def home_of(self, key: Key) -> int:
         return zlib.crc32(repr(key).encode()) % self.partitions
+
+    def produce(self, count: int) -> None:
+        """Some *count* records per partition, of few keys: most of them replace another one, some delete."""
+        first, self._next = self._next, self._next + count * self.partitions
+        changes: list[tuple[Key, Mapping[str, Any] | None]] = []
+        for i in range(first, self._next):
+            row = {"id": i * 7 % KEYS, "region": "a", "n": i, "s": f"record {i}"}
+            changes.append(((row["id"], row["region"]), None if i % 9 == 8 else row))
+        self.send(changes)
 
     def put(self, *rows: Mapping[str, Any]) -> None:
         self.send([(tuple(row[c] for c in self.key), row) for row in rows])
@@ -103,6 +113,17 @@ class KeyedRig(TableRig):
         self.worker(OTREE, until_idle=True).run()
 
     # -- the judge ------------------------------------------------------------------------------------------
+
+    def assert_exact(self) -> None:
+        """A read gives what the producer's records fold to; misfits are in quarantine."""
+        names = [*(c.name for c in self.table.spec.columns), "_kafka_partition", "_kafka_offset"]
+        rows = self.table.read(columns=names)
+        found = sorted(map(repr, zip(*(rows.column(name).to_pylist() for name in names), strict=True)))
+        ends = {p: max(records, default=-1) + 1 for p, records in self.kafka.acked(self.topic).items()}
+        expected = sorted(map(repr, self.state(ends).values()))
+        lost, strange = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+        assert found == expected, f"lost {lost[:3]}, too many {strange[:3]}, {len(found)} rows for {len(expected)}"
+        assert set(self.quarantine()) == self._misfits
 
     def batch_rows(self, version: Version | None = None) -> pa.Table:
         """The batch view of *version*, as any other engine reads it."""

@@ -93,7 +93,7 @@ def retired_below_floor(look: Look) -> Iterator[Found]:
             yield Found(segment.name, f"segment {segment.name} is closed without an end")
 
 
-@rule("S11", "the trim floor leaves what retained and leased versions need")
+@rule("S11", "the trim floor leaves what retained and leased versions and named snapshots need")
 def floor_leaves_reads(look: Look) -> Iterator[Found]:
     floor = {p: row.trim_floor for p, row in look.books.positions.items() if row.trim_floor is not None}
     for partition, row in look.books.positions.items():
@@ -104,8 +104,8 @@ def floor_leaves_reads(look: Look) -> Iterator[Found]:
             )
     versions = protocol_versions(look.books.versions)
     retained = {v.version for v in look.books.retained}
-    for version in versions:
-        if version.version not in retained or covers(versions[-1].stream_hi, version.buffer_hi):
+    for version in (*(v for v in versions if v.version in retained), *look.books.snapshots):
+        if covers(versions[-1].stream_hi, version.buffer_hi):
             continue  # (mostly: asking each version which one answers for it would take the square of their number)
         if answering_version(version, versions) is not None:
             continue

@@ -15,13 +15,17 @@ from harness_pipelines.stores.lake_look import FileSeen, MetadataSeen, SnapshotS
 
 
 def named_versions(books: Books) -> dict[int, VersionRow]:
-    """The versions whose files must be there: retained, leased, base of an open move, or answering for one of these."""
-    bases = {m.base_version for m in books.moves if m.state == "PLANNED"}
+    """The versions whose files must be there.
+
+    They are retained, leased, in a named snapshot, base of an open move, or answer for one of these.
+    """
+    bases = {m.base_version for m in books.moves if m.state == "PLANNED"} | {v.version for v in books.snapshots}
     named = {v.version: v for v in (*books.retained, *(v for v in books.versions if v.version in bases))}
     old = {v for v in named if v < books.retained_from}
-    if old:
+    if old or books.snapshots:
         every = protocol_versions(books.versions)
-        answers = {w.version for v in every if v.version in old and (w := answering_version(v, every)) is not None}
+        asked = [*books.snapshots, *(v for v in every if v.version in old)]
+        answers = {w.version for v in asked if (w := answering_version(v, every)) is not None}
         named |= {v.version: v for v in books.versions if v.version in answers}
     return named
 

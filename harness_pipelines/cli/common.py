@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -52,6 +53,32 @@ def split_names(_ctx: click.Context, _option: click.Parameter, value: str | None
     if not names:
         raise click.BadParameter("name at least one column, such as --columns order_id,amount")
     return names
+
+
+class AtType(click.ParamType):  # type: ignore[type-arg]  # at run time it has none
+    """A version, the name of a snapshot, or a moment, in UTC unless it names a zone."""
+
+    name = "at"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str | datetime:
+        """Tell which of the three *value* is by how it begins."""
+        said = str(value).strip()
+        if not said or said == "0":
+            self.fail("name a version (they begin with 1), a snapshot or a moment", param, ctx)
+        if not said[0].isdigit():
+            return said
+        if said.isdigit():
+            return int(said)
+        try:
+            then = datetime.fromisoformat(said)
+        except ValueError:
+            self.fail(f"{value!r} is no version, no snapshot and no moment such as 2026-11-22T10:30:00Z", param, ctx)
+        return then if then.tzinfo else then.replace(tzinfo=UTC)
+
+
+def at_option(help_: str) -> Callable[[Function], Function]:
+    """``--at``."""
+    return click.option("--at", type=AtType(), metavar="VERSION|SNAPSHOT|TIME", help=help_)
 
 
 def duration(_ctx: click.Context, _option: click.Parameter, value: str | None) -> float | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness_pipelines.cli.common import opened, split_names
+from harness_pipelines.cli.common import at_option, opened, split_names
 from harness_pipelines.cli.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("table")
 @click.option("--columns", callback=split_names, metavar="A,B", help="As in `harness read`.")
 @click.option("--where", metavar="SQL", help="As in `harness read`.")
-@click.option("--at", type=click.IntRange(min=1), metavar="VERSION", help="As in `harness read`.")
+@at_option("As in `harness read`.")
 @click.option("--tail", is_flag=True, help="As in `harness read`.")
 @click.option("--analyze", is_flag=True, help="Read it, and tell files, rows, bytes and time of each tier.")
 @json_option

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness_pipelines.cli.common import opened, split_names
+from harness_pipelines.cli.common import at_option, opened, split_names
 from harness_pipelines.cli.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
@@ -22,7 +22,7 @@ NOT_THERE = 1  #: the exit code when no row has the key
 @click.argument("table")
 @click.argument("key", nargs=-1, required=True)
 @click.option("--columns", callback=split_names, metavar="A,B", help="Only these; coordinate columns may be named too.")
-@click.option("--at", type=click.IntRange(min=1), metavar="VERSION", help="The row as it was at this version.")
+@at_option("The row as it was then.")
 @click.option("--tail", is_flag=True, help="Also the records that only Kafka has yet.")
 @json_option
 @click.pass_context

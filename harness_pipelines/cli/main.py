@@ -37,6 +37,7 @@ COMMANDS: dict[str, str] = {
     "revert": "harness_pipelines.cli.revert:revert",
     "run": "harness_pipelines.cli.run:run",
     "services": "harness_pipelines.cli.services:services",
+    "snapshot": "harness_pipelines.cli.snapshot:snapshot",
     "sql": "harness_pipelines.cli.sql:sql",
     "status": "harness_pipelines.cli.status:status",
     "table": "harness_pipelines.cli.table:table",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from harness_pipelines.cli.common import opened, split_names
+from harness_pipelines.cli.common import at_option, opened, split_names
 from harness_pipelines.cli.output import emit, json_option, note
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
@@ -31,7 +31,7 @@ TABLE_ROWS = 100  #: shown by `--format table` unless --limit says otherwise
 @click.option(
     "--where", metavar="SQL", help="Only rows for which this holds, such as \"amount > 10 and city = 'Oslo'\"."
 )
-@click.option("--at", type=click.IntRange(min=1), metavar="VERSION", help="The table as it was at this version.")
+@at_option("The table as it was then.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"At most so many rows.  [table: {TABLE_ROWS}]")
 @click.option(
     "--sample",
@@ -56,6 +56,7 @@ def read(settings: Settings, /, table: str, **options: Any) -> None:
       harness read shop.orders --limit 10
       harness read shop.orders --columns order_id,amount --where "amount > 100" --format csv | head
       harness read shop.orders --at 3 --output orders.parquet
+      harness read shop.orders --at 2026-11-22T10:30:00Z
       harness read shop.orders --sample 0.01 --format csv
       harness read shop.orders --columns _kafka_partition,_kafka_offset --tail --format json
     """

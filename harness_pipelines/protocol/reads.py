@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Generic
 
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.segments import Segment, needed
 from harness_pipelines.protocol.versions import Version, answering_version
+
+At = int | str | datetime  #: a version, the name of a snapshot, a moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

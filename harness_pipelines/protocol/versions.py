@@ -174,7 +174,7 @@ def trim_floor(
     that can be read as old versions. The floor is the lowest stream position of the versions that were the head
     within *grace* (so that a revert to one of them finds its rows; a revert also lets the head itself be lower than
     older versions), lowered to every lease's position and to every retained version that the stream view does not
-    answer for yet.
+    answer for yet, among them those that snapshots pin.
     """
     settled = [i for i, v in enumerate(versions) if v.committed_at <= now - grace]
     if not settled:
@@ -192,13 +192,20 @@ def kept_versions(versions: Sequence[Version], *, retention: timedelta, now: dat
 
 
 def reached_versions(
-    versions: Sequence[Version], *, retained_from: int, leased: Collection[int], bases: Collection[int]
+    versions: Sequence[Version],
+    *,
+    retained_from: int,
+    leased: Collection[int],
+    bases: Collection[int],
+    snapshots: Sequence[Version] = (),
 ) -> list[Version]:
     """The versions whose metadata and files must stay (S10, S11).
 
-    Those that can be read, those that a lease or (as its base) an open move names, and for each of them ``w(v)``,
-    which answers for what it had buffered. *versions* are all from the oldest of these on, oldest first.
+    Those that can be read, those that a lease or (as its base) an open move names, those that *snapshots* pin (with
+    the bounds that they are read with), and for each of them ``w(v)``, which answers for what it had buffered.
+    *versions* are all from the oldest of these on, oldest first.
     """
     named = [v for v in versions if v.version >= retained_from or v.version in leased or v.version in bases]
+    named += snapshots
     numbers = {w.version for v in named for w in (v, answering_version(v, versions)) if w is not None}
     return [v for v in versions if v.version in numbers]

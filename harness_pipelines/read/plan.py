@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.plan import BufferPart, LakePart, ReadPlan, TailPart
+from harness_pipelines.protocol.reads import At
 from harness_pipelines.stores.ports import ReadState, TableRow
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
 
 
-def make_plan(
-    stores: Stores, table: TableRow, *, at: int | None, tail: bool, holder: str, lease: timedelta
-) -> ReadPlan:
+def make_plan(stores: Stores, table: TableRow, *, at: At | None, tail: bool, holder: str, lease: timedelta) -> ReadPlan:
     """Lease a read state of *table* and name what a reader of it opens.
 
     With *tail* the plan also names what only Kafka has, up to its last stable offsets of now; an old version has no

@@ -21,6 +21,7 @@ from harness_pipelines.protocol.versions import Version, View, ViewName, by_name
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.ports import TableUnknown, view_names
 from harness_pipelines.stores.postgres import Connection, Database, sql
+from harness_pipelines.stores.snapshots import versions_named
 
 SHOWN_MAX = 20  #: rows of one kind that are named
 LEASE = timedelta(minutes=15)
@@ -170,6 +171,7 @@ class Books:
     quarantined: Mapping[int, tuple[int, int]]  #: partition -> held records below and above stream_hi
     quarantined_outside: Sequence[tuple[int, int]]  #: partition, offset
     buffered: Buffered
+    snapshots: Sequence[Version] = ()  #: what named snapshots pin, with the bounds that it is read with
 
     @property
     def retained(self) -> list[VersionRow]:
@@ -251,6 +253,7 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
                 (row["partition"], row["offset"]) for row in _all(connection, "quarantined_outside", key)
             ],
             buffered=_buffered(connection, key, segments, positions),
+            snapshots=versions_named(connection, table["table_id"]),
         )
 
 

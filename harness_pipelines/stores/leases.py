@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.reads import cut_now, cut_of_old
+from harness_pipelines.protocol.reads import At, cut_now, cut_of_old
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.ports import LeaseEnded, ReadState, TableRow
 from harness_pipelines.stores.postgres import Connection, Database, sql
+from harness_pipelines.stores.snapshots import version_named, version_then
 
 LEASE_AGE_MAX = timedelta(hours=24)
 
@@ -27,38 +29,48 @@ class Leases:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def look(self, table: TableRow, *, holder: str, lease: timedelta, at: int | None = None) -> ReadState:
+    def look(self, table: TableRow, *, holder: str, lease: timedelta, at: At | None = None) -> ReadState:
         """Lease a version and read the bounds of this instant.
 
-        The trim lock is taken shared in a statement of its own: what retire and expire decided before is visible
-        to the next statement, and what they decide later sees the lease.
+        *at* is a version, the name of a snapshot, or a moment: the version that was the head then. The trim lock is
+        taken shared in a statement of its own: what retire and expire decided before is visible to the next statement,
+        and what they decide later sees the lease.
 
-        Raises: VersionGone when *at* is not retained.
+        Raises: VersionGone when *at* is not retained, SnapshotUnknown.
         """
         with self.database.transaction() as connection:
             with connection.pipeline():
                 connection.execute(sql("reads/async_commit"))
                 connection.execute(sql("reads/share_trim_lock"), {"table_id": table.table_id})
+                wanted, named = _resolved(connection, table, at)
                 cursor = connection.execute(
                     sql("reads/look"),
                     {
                         "table_id": table.table_id,
-                        "version": at,
+                        "version": wanted,
                         "lease_id": uuid4(),
                         "lease": min(lease, LEASE_AGE_MAX),
                         "holder": holder,
                     },
                 )
             row = cursor.fetchone()
-            if row is None or row["version"] < row["retained_from"]:
+            if row is None or (named is None and row["version"] < row["retained_from"]):
                 raise VersionGone(
-                    f"{table.name}: version {at} is not retained"
+                    f"{table.name}: version {wanted} is not retained"
                     + (f" (the oldest is {row['retained_from']})" if row else "; `harness status` shows the newest")
                 )
-            return self._state(connection, table, row, old=at is not None)
+            return self._state(connection, table, row, old=at is not None, named=named)
 
-    def _state(self, connection: Connection, table: TableRow, row: Mapping[str, Any], *, old: bool) -> ReadState:
-        version = rows.version(row)
+    def _state(
+        self,
+        connection: Connection,
+        table: TableRow,
+        row: Mapping[str, Any],
+        *,
+        old: bool,
+        named: Mapping[int, Bounds] | None,
+    ) -> ReadState:
+        version = rows.version(row) if named is None else replace(rows.version(row), bounds=named)
         positions = {
             int(p): Bounds(start=start, batch_hi=start, stream_hi=start, buffer_hi=buffer_hi)
             for p, (start, buffer_hi) in (row["positions"] or {}).items()
@@ -68,7 +80,7 @@ class Leases:
         later = connection.execute(sql("reads/answering"), key).fetchall() if old else []
         cut = (
             cut_of_old(version, [rows.version(r) for r in later], segments)
-            if later
+            if later or named is not None
             else cut_now(version, positions, segments)
         )
         return ReadState(
@@ -105,6 +117,13 @@ class Leases:
                 connection.execute(sql("reads/async_commit"))
                 cursor = connection.execute(sql(name), parameters)
             return cursor.fetchone()
+
+
+def _resolved(connection: Connection, table: TableRow, at: At | None) -> tuple[int | None, Mapping[int, Bounds] | None]:
+    """The number of the version that *at* means, and its bounds where a snapshot knows others."""
+    if isinstance(at, str):
+        return version_named(connection, table, at)
+    return version_then(connection, table, at) if isinstance(at, datetime) else at, None
 
 
 def _ended(lease_id: str) -> LeaseEnded:

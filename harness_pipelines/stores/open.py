@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.owner import Ownership
     from harness_pipelines.stores.reclusters import Reclusters
     from harness_pipelines.stores.reconcile import Reconciler
+    from harness_pipelines.stores.snapshots import Snapshots
     from harness_pipelines.stores.spark_sessions import SparkSessions
     from harness_pipelines.stores.spark_write import BranchTarget
     from harness_pipelines.stores.standing import Standing
@@ -72,6 +73,12 @@ class Stores:
     @cached_property
     def leases(self) -> Leases:
         return Leases(self.readers)
+
+    @cached_property
+    def snapshots(self) -> Snapshots:
+        from harness_pipelines.stores.snapshots import Snapshots
+
+        return Snapshots(self.database)
 
     @cached_property
     def buffer_reader(self) -> BufferReader:

@@ -30,6 +30,7 @@ from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import StagingCatalog
 from harness_pipelines.stores.ports import Segment, TableRow, TableUnknown
 from harness_pipelines.stores.postgres import Connection, Database, LedgerBusy, sql
+from harness_pipelines.stores.snapshots import versions_named
 
 log = structlog.get_logger(__name__)
 FILES_PER_RUN_MAX = 10_000
@@ -93,12 +94,15 @@ class Upkeep:
         retention = table.spec.retention
         key = {"table_id": table.table_id, "first": table.retained_from}
         now: datetime = connection.execute(sql("reads/now")).fetchone()["now"]  # type: ignore[index]
+        named = versions_named(connection, table.table_id)
+        key["first"] = min([table.retained_from, *(v.version for v in named)])
         versions = [rows.version(row) for row in connection.execute(sql("upkeep/all_versions"), key)]
         leased = [rows.version(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
         kept = kept_versions(versions, retention=timedelta(seconds=retention.versions), now=now)
         # A partition that no version knows yet is read from its start, which is all it asks of the buffer.
         starts = {row["partition"]: row["start"] for row in connection.execute(sql("ledger/lock_positions"), key)}
-        floor = starts | trim_floor(versions, leased, retained=kept, grace=timedelta(seconds=retention.grace), now=now)
+        grace = timedelta(seconds=retention.grace)
+        floor = starts | trim_floor(versions, leased, retained=[*kept, *named], grace=grace, now=now)
         segments = [rows.segment(row) for row in connection.execute(sql("buffer/segments"), key)]
         return TrimDecision(
             floor=floor,
@@ -195,10 +199,12 @@ class Upkeep:
         retained_from: int = fresh[0]["retained_from"] if fresh else table.retained_from
         leased = {r["version"] for r in self.database.rows("upkeep/leased_versions", key)}
         bases = {r["base_version"] for r in self.database.rows("upkeep/open_bases", key)}
-        # Read last: a version that was the head for a lease or a move is among them.
-        first = min([retained_from, *leased, *bases])
+        with self.database.session() as connection:
+            named = versions_named(connection, table.table_id)
+        # Read last: a version that was the head for a lease, a snapshot or a move is among them.
+        first = min([retained_from, *leased, *bases, *(v.version for v in named)])
         versions = [rows.version(r) for r in self.database.rows("upkeep/all_versions", {**key, "first": first})]
-        kept = reached_versions(versions, retained_from=retained_from, leased=leased, bases=bases)
+        kept = reached_versions(versions, retained_from=retained_from, leased=leased, bases=bases, snapshots=named)
         reached: set[str] = set()
         for name, identifier in _identifiers(table).items():
             metadata = {v.views[name].metadata for v in kept if name in v.views}

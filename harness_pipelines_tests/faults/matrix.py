@@ -30,10 +30,12 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.services import Services
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.faults.drills import DRILLS, Drill, work
+from harness_pipelines_tests.keyed import KeyedRig
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import TableRig, WorkerProcess, settings_for, with_session
 
 Act = Literal["kill", "stop"]
+Kind = Literal["append", "keyed", "one view"]
 Buffer = Literal["postgres", "none"]
 ACTS: tuple[Act, ...] = ("kill", "stop")
 LEASE_S = 2.0
@@ -53,18 +55,20 @@ class Cell:
     act: Act
     at: int = 1
     buffer: Buffer = "postgres"
+    kind: Kind = "append"  #: of table; an append table has the views that the drill of the stage wants
 
     @property
     def stage(self) -> str:
         return faults.POINTS[self.point].stage
 
     @property
-    def batch(self) -> tuple[str, str, str]:
+    def batch(self) -> tuple[str, str, str, str]:
         """Cells that have this in common can be drilled together."""
-        return self.stage, self.act, self.buffer
+        return self.stage, self.act, self.buffer, self.kind
 
     def __str__(self) -> str:
-        return f"{self.point}={self.act}@{self.at}" + ("" if self.buffer == "postgres" else " without a buffer")
+        kind = "" if self.kind == "append" else f" {self.kind}"
+        return f"{self.point}={self.act}@{self.at}{kind}" + ("" if self.buffer == "postgres" else " without a buffer")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,15 +129,21 @@ class _Drilled:
 
 
 def all_cells(
-    *, acts: Iterable[Act] = ACTS, ats: Iterable[int] = (1,), buffers: Iterable[Buffer] = ("postgres",)
+    *,
+    acts: Iterable[Act] = ACTS,
+    ats: Iterable[int] = (1,),
+    buffers: Iterable[Buffer] = ("postgres",),
+    kinds: Iterable[Kind] = ("append",),
 ) -> list[Cell]:
     """Every cell of the declared points, stage by stage; points that a table never reaches are left out."""
     return [
-        Cell(point=name, act=act, at=at, buffer=buffer)
+        Cell(point=name, act=act, at=at, buffer=buffer, kind=kind)
+        for kind in kinds
         for buffer in buffers
         for at in ats
         for name, point in faults.POINTS.items()
         if point.stage in DRILLS and not (point.buffered and buffer == "none")
+        if kind == "append" or point.stage in ("tier", "otree")
         for act in acts
     ]
 
@@ -173,7 +183,14 @@ def _drill(ground: Ground, drill: Drill, batch: Sequence[Cell]) -> list[Outcome]
 
 
 def _table(ground: Ground, drill: Drill, cell: Cell) -> TableRig:
-    return TableRig(ground.harness, ground.kafka, buffer=cell.buffer, **drill.spec)
+    words = {"buffer": cell.buffer, **drill.spec}
+    match cell.kind:
+        case "append":
+            return TableRig(ground.harness, ground.kafka, **words)
+        case "keyed":
+            return KeyedRig(ground.harness, ground.kafka, **words)
+        case "one view":
+            return TableRig(ground.harness, ground.kafka, **{**words, "views": "batch"})
 
 
 def _await_deaths(drilled: Sequence[_Drilled]) -> None:
@@ -304,14 +321,18 @@ def ground_of(home: Path | None) -> Iterator[Ground]:
 
 
 @click.command()
-@click.option("--full", is_flag=True, help="First and third time, with and without a buffer; else the suite's form.")
+@click.option(
+    "--full", is_flag=True, help="First and third time, with and without a buffer, every kind; else append tables once."
+)
 @click.option("--stage", "stages", multiple=True, type=click.Choice(list(DRILLS)), help="Only these; repeatable.")
 @click.option("--times", default=3, show_default=True, help="Kills per point when recovery is timed; 0 does not time.")
 @click.option("--home", type=click.Path(path_type=Path), help="Services to use; otherwise new ones, taken down after.")
 @click.option("--json", "target", type=click.Path(path_type=Path), help="Write the result here.")
 def main(*, full: bool, stages: tuple[str, ...], times: int, home: Path | None, target: Path | None) -> None:
     """Kill and stop workers at every crash point; exit 1 if a table was not exact or was held up."""
-    wanted = all_cells(ats=(1, 3), buffers=("postgres", "none")) if full else all_cells()
+    wanted = all_cells()
+    if full:
+        wanted = all_cells(ats=(1, 3), buffers=("postgres", "none")) + all_cells(kinds=("keyed", "one view"))
     wanted = [cell for cell in wanted if not stages or cell.stage in stages]
     points = [name for name, point in faults.POINTS.items() if point.stage in (stages or DRILLS)]
     outcomes = []
@@ -343,6 +364,7 @@ def _to_json(
                 "act": o.cell.act,
                 "at": o.cell.at,
                 "buffer": o.cell.buffer,
+                "kind": o.cell.kind,
                 "trouble": o.trouble,
             }
             for o in outcomes

@@ -17,11 +17,17 @@ from harness_pipelines_tests.faults.matrix import Cell, Ground, Outcome
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import TableRig, running
 
-UNBUFFERED = [
+OTHERS = [
     Cell(point="tier.in_transaction", act="kill", buffer="none"),
     Cell(point="revert.before_lock", act="kill", buffer="none"),
+    Cell(point="otree.during_files", act="kill", kind="keyed"),
+    Cell(point="otree.in_transaction", act="kill", kind="keyed"),
+    Cell(point="otree.after_commit", act="kill", kind="keyed"),
+    Cell(point="otree.before_lock", act="kill", kind="one view"),
+    Cell(point="otree.in_transaction", act="kill", kind="one view"),
+    Cell(point="otree.after_commit", act="kill", kind="one view"),
 ]
-CELLS = {str(cell): cell for cell in (*matrix.all_cells(), *UNBUFFERED)}
+CELLS = {str(cell): cell for cell in (*matrix.all_cells(), *OTHERS)}
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -101,13 +102,17 @@ def test_who_answers_for_a_leased_version_is_reached_though_it_is_not_retained()
     """Found by the model: its metadata was removed under the lease."""
     history = [version(1, 0, 2), version(2, 2, 2), version(3, 2, 2), version(4, 2, 2)]
 
-    def reached(**held: set[int]) -> list[int]:
-        values = {"leased": set[int](), "bases": set[int]()} | held
-        return [v.version for v in reached_versions(history, retained_from=4, **values)]
+    def reached(
+        *, leased: Collection[int] = (), bases: Collection[int] = (), snapshots: Sequence[Version] = ()
+    ) -> list[int]:
+        found = reached_versions(history, retained_from=4, leased=leased, bases=bases, snapshots=snapshots)
+        return [v.version for v in found]
 
     assert reached() == [4]
     assert reached(leased={1}) == [1, 2, 4]
     assert reached(bases={3}) == [3, 4]
+    assert reached(snapshots=[history[1]]) == [2, 4]
+    assert reached(snapshots=[version(1, 0, 1)]) == [1, 2, 4], "with the bounds that the snapshot knows"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+-- name: begin
+INSERT INTO harness.snapshots (name) VALUES (%(name)s) ON CONFLICT DO NOTHING RETURNING created_at
+
+-- name: take
+-- One statement, so all tables are seen at one instant.
+INSERT INTO harness.snapshot_tables (name, table_id, version, bounds)
+SELECT %(name)s, t.table_id, v.version, p.bounds
+FROM harness.tables t
+CROSS JOIN LATERAL (
+    SELECT version, bounds FROM harness.versions WHERE table_id = t.table_id ORDER BY version DESC LIMIT 1
+) v
+CROSS JOIN LATERAL (
+    SELECT jsonb_object_agg(i.partition,
+        coalesce(v.bounds -> i.partition::text,
+                 jsonb_build_object('start', i.start, 'batch_hi', i.start, 'stream_hi', i.start))
+        || jsonb_build_object('buffer_hi', i.buffer_hi)) AS bounds
+    FROM harness.ingest_positions i WHERE i.table_id = t.table_id
+) p
+WHERE t.table_id = ANY(%(table_ids)s)
+RETURNING table_id, version, bounds
+
+-- name: all
+SELECT s.name, s.created_at, t.namespace || '.' || t.name AS table_name, p.version, p.bounds
+FROM harness.snapshots s
+LEFT JOIN harness.snapshot_tables p USING (name)
+LEFT JOIN harness.tables t USING (table_id)
+WHERE %(name)s::text IS NULL OR s.name = %(name)s
+ORDER BY s.created_at, s.name, table_name
+
+-- name: of_table
+SELECT p.name, p.bounds AS named_bounds, v.*
+FROM harness.snapshot_tables p JOIN harness.versions v USING (table_id, version)
+WHERE p.table_id = %(table_id)s ORDER BY v.version, p.name
+
+-- name: find
+SELECT version, bounds FROM harness.snapshot_tables WHERE table_id = %(table_id)s AND name = %(name)s
+
+-- name: version_then
+SELECT version FROM harness.versions WHERE table_id = %(table_id)s AND committed_at <= %(then)s
+ORDER BY version DESC LIMIT 1
+
+-- name: tables_of
+SELECT table_id FROM harness.snapshot_tables WHERE name = %(name)s ORDER BY table_id
+
+-- name: readers
+SELECT t.namespace || '.' || t.name AS table_name, l.holder, l.until
+FROM harness.snapshot_tables p JOIN harness.leases l USING (table_id, version) JOIN harness.tables t USING (table_id)
+WHERE p.name = %(name)s AND l.until > clock_timestamp() ORDER BY l.until DESC
+
+-- name: drop
+DELETE FROM harness.snapshots WHERE name = %(name)s
