@@ -51,6 +51,10 @@ VIEWS_READ = Views(
     ViewsLeft(reads=1), records=3, tiered=2, merged=1, stages=("otree",), expires=True, name="views: reads"
 )
 VIEWS_FILES = Views(ViewsLeft(), 4, 4, stages=("otree", "compact"), expires=True, name="views: files of both")
+KEYED = Views(ViewsLeft(ends=1, lost=1), records=4, tiered=3, merged=2, keys=2, name="views: keyed")
+KEYED_LONG = Views(ViewsLeft(ends=1), records=5, tiered=4, merged=2, keys=2, name="views: keyed, five records")
+KEYED_REVERT = Views(ViewsLeft(reverts=1), 4, 3, 2, stages=("otree",), keys=2, name="views: keyed, reverts")
+KEYED_READ = Views(ViewsLeft(reads=1), 4, 3, 2, stages=("otree",), expires=True, keys=2, name="views: keyed, reads")
 
 #: What the suite explores; each holds without a mutant.
 SUITE: tuple[AnyModel, ...] = (
@@ -68,6 +72,7 @@ SUITE: tuple[AnyModel, ...] = (
         VIEWS_APPENDS,
     ),
     *(VIEWS_REVERT, VIEWS_REVERT_SLOW, VIEWS_FOREIGN, VIEWS_READ, VIEWS_FILES),
+    *(KEYED, KEYED_LONG, KEYED_REVERT, KEYED_READ),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -169,6 +174,8 @@ MUTANTS: Mapping[str, Mutant] = {
     "relayouts always come first": Mutant(OTREE, ("relayouts_first",), VIEWS_TURNS, "L8"),
     "otree looks at the base of the stream view": Mutant(OTREE, ("base_of_stream_view",), VIEWS_FOREIGN, "S7"),
     "rows of another writer are clustered": Mutant(OTREE, ("foreign_taken_over",), VIEWS_FOREIGN, "S7"),
+    "a keyed merge leaves older versions where they are": Mutant(OTREE, ("merge_appends",), KEYED, "S16/S17"),
+    "a keyed merge lets deleted rows be": Mutant(OTREE, ("deletes_ignored",), KEYED, "S16/S17"),
     "otree carries the stream view of a stale copy": Mutant(OTREE, ("version_from_stale_copy",), VIEWS_BOTH, "S3"),
     # -- compact
     "compact publishes without a fence": Mutant(COMPACT, ("unfenced",), VIEWS_COMPACTORS, "S5"),

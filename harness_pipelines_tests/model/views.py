@@ -30,6 +30,7 @@ from harness_pipelines_tests.model.views_state import (
     Reader,
     State,
     Worker,
+    folded,
     forgotten,
     names_of,
     place_of,
@@ -58,6 +59,7 @@ class Views:
     merged: int = 0
     stages: tuple[str, ...] = (OTREE, OTREE)
     expires: bool = False
+    keys: int = 0  #: of a keyed table, whose offset o is of key o modulo keys; 0: an append table
     bad: frozenset[str] = frozenset()
     name: str = "views"
 
@@ -169,11 +171,13 @@ class Views:
             return f"S37: a live file of the stream view holds an offset at or above {stream_hi}: {stream}"
         if stream != tuple(range(stream_hi)):
             return f"S1: the stream view has {stream} of [0, {stream_hi})"
-        if batch != stream[:batch_hi]:
+        if self.keys and batch != (state := folded(range(batch_hi), self.keys)):
+            return f"S16/S17: the batch view has {batch}, the records below {batch_hi} fold to {state}"
+        if not self.keys and batch != stream[:batch_hi]:
             return f"S19: the batch view has {batch} of [0, {batch_hi})"
         if s.dropped > stream_hi:
             return f"S13: the buffer's rows below {s.dropped} are gone, the stream view ends at {stream_hi}"
-        if s.reader.alive and s.reader.seen != tuple(range(self.records)):
+        if s.reader.alive and folded(s.reader.seen, self.keys) != folded(range(self.records), self.keys):
             return f"S2: a reader of version {s.reader.version} gets {s.reader.seen} of [0, {self.records})"
         return None
 
@@ -250,7 +254,7 @@ class Views:
             return "S7: published what was built on an older head"
         if worker.built.snapshot == FOREIGN:
             return "S7: built on rows that another writer committed"
-        if worker.removed:
+        if worker.removed and not (self.keys and worker.mine[0] != NO_RANGE):
             views = [(v.files, v.batch_files)[place] for v in (old, new)]
             rows = [Counter(rows_in(files, step.then.contents)) for files in views]
             if rows[0] != rows[1]:
@@ -291,7 +295,7 @@ class Views:
 
     @property
     def _publishers(self) -> Publishers:
-        return Publishers(self.records, self.stages, self.bad)
+        return Publishers(self.records, self.stages, self.keys, self.bad)
 
     def steps(self, state: State) -> Iterator[Step[State]]:
         yield from self._publishers.steps(state)

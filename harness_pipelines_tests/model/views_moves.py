@@ -35,6 +35,8 @@ from harness_pipelines_tests.model.views_state import (
     Pointer,
     State,
     Worker,
+    deletes,
+    folded,
     open_move,
     place_of,
     pointed,
@@ -58,6 +60,7 @@ class Publishers:
 
     records: int
     stages: tuple[str, ...]  #: of the workers; those of one stage share its claim
+    keys: int  #: see `Views`
     bad: frozenset[str]
 
     def steps(self, s: State) -> Iterator[Step[State]]:
@@ -227,11 +230,22 @@ class Publishers:
             removed = base.batch_files[:RELAID]
             rows = rows_in(removed, s.contents)
         else:
-            removed = ()
             low = 0 if "merge_without_low" in self.bad else mine.lo
             rows = tuple(o for o in rows_in(base.files, s.contents) if low <= o < mine.hi)
+            removed, rows = self._folded(s, base, rows) if self.keys else ((), rows)
         staged = w._replace(pc=STAGED, staged=len(s.contents), removed=removed)
         return f"{w.stage}.stage file {len(s.contents)} {list(rows)}", with_worker(written(s, rows), i, staged)
+
+    def _folded(self, s: State, base: Published, new: Names) -> tuple[Names, Names]:
+        """Of a keyed merge: files that hold older versions of the keys of *new*, and what is written in their place."""
+        touched = {offset % self.keys for offset in new}
+        if "deletes_ignored" in self.bad:
+            touched -= {offset % self.keys for offset in new if deletes(offset)}
+        removed = tuple(n for n in base.batch_files if any(o % self.keys in touched for o in s.contents[n]))
+        if "merge_appends" in self.bad:
+            removed = ()
+        kept = [o for o in rows_in(removed, s.contents) if o % self.keys not in touched]
+        return removed, tuple(sorted([*kept, *folded(new, self.keys)]))
 
     # -- publish --------------------------------------------------------------------------------------------
 
@@ -239,7 +253,9 @@ class Publishers:
         """New metadata on the view as the catalog names it now: an append, or a replace of files that are live."""
         at = s.pointers[place_of(w.stage)]
         gone = [n for n in w.removed if n not in at.files]
-        if gone and "replace_unchecked" not in self.bad:
+        # A newer file may hold a key that a keyed merge did not meet in its base.
+        moved_on = self.keys and _row(w).lo != NO_RANGE and at.snapshot != s.versions[_row(w).base - 1].batch_snapshot
+        if (gone and "replace_unchecked" not in self.bad) or (moved_on and "merged_anywhere" not in self.bad):
             if build.closed(w.move, _row(w), s.moves[w.move]):
                 return f"{w.stage}.build MoveClosed", with_worker(s, i, Worker(w.stage, HELD, w.epoch))
             return f"{w.stage}.build FilesGone", with_worker(s, i, w._replace(pc=HOPELESS))

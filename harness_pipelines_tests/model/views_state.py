@@ -6,6 +6,7 @@ view's and -2n-1 the batch view's with snapshot n. A view's snapshots are number
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -97,6 +98,19 @@ class State(NamedTuple):
 def rows_in(files: Names, contents: Contents) -> Names:
     """The multiset of rows that *files* hold, in order."""
     return tuple(sorted(offset for name in files for offset in contents[name]))
+
+
+def folded(offsets: Iterable[int], keys: int) -> Names:
+    """What the records at *offsets* leave: the newest of each key, unless it deletes. Without *keys* all of them."""
+    if not keys:
+        return tuple(sorted(offsets))
+    newest = {offset % keys: offset for offset in sorted(offsets)}
+    return tuple(sorted(offset for offset in newest.values() if not deletes(offset)))
+
+
+def deletes(offset: int) -> bool:
+    """Of keyed tables: whether the record at *offset* deletes its key."""
+    return offset % 4 == 3
 
 
 def names_of(row: Published, *, batch: bool = True) -> Names:
