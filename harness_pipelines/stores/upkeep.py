@@ -67,7 +67,10 @@ class Upkeep:
         self.catalog = catalog
 
     def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision:
-        """Raise the trim floor, retire the segments below it, and move ``retained_from`` up, all or nothing."""
+        """Raise the trim floor, retire the segments below it, and move ``retained_from`` up, all or nothing.
+
+        Layouts that no version in reach names go with it.
+        """
         with self.database.transaction() as connection:
             connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
             connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id})
@@ -85,6 +88,7 @@ class Upkeep:
                 connection.execute(sql("buffer/retire_segment"), {"segment": segment.name})
             key = {"table_id": table.table_id, "retained_from": decision.retained_from}
             connection.execute(sql("upkeep/set_retained_from"), key)
+            connection.execute(sql("upkeep/forget_layouts"), {"table_id": table.table_id})
             connection.execute(sql("upkeep/abandon_orphaned"), {"table_id": table.table_id})
             self._fence(connection, claim)
             faults.point("expire.in_transaction")

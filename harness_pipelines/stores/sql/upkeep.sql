@@ -26,6 +26,17 @@ WHERE table_id = %(table_id)s AND partition = %(partition)s
 -- name: set_retained_from
 UPDATE harness.tables SET retained_from = greatest(retained_from, %(retained_from)s) WHERE table_id = %(table_id)s
 
+-- name: forget_layouts
+-- Those that only versions name which nobody can read, go back to, or build on any more.
+DELETE FROM harness.layouts l
+WHERE l.table_id = %(table_id)s AND NOT EXISTS (
+    SELECT FROM harness.versions v WHERE v.table_id = l.table_id AND v.layout = l.version AND (
+        v.version >= (SELECT retained_from FROM harness.tables t WHERE t.table_id = l.table_id)
+        OR v.version IN (SELECT version FROM harness.leases WHERE table_id = l.table_id)
+        OR v.version IN (SELECT version FROM harness.snapshot_tables WHERE table_id = l.table_id)
+        OR v.version IN (
+            SELECT base_version FROM harness.moves m WHERE m.table_id = l.table_id AND m.state = 'PLANNED')))
+
 -- name: abandon_orphaned
 UPDATE harness.moves m SET state = 'ABANDONED', error = coalesce(m.error, 'no live claim for an hour')
 WHERE m.table_id = %(table_id)s AND m.state = 'PLANNED' AND m.planned_at < clock_timestamp() - interval '1 hour'

@@ -55,6 +55,12 @@ def expire_all(rig: TableRig) -> None:
     rig.stores.ledger.release(claim)
 
 
+def known_layouts(rig: TableRig) -> set[int]:
+    with rig.stores.database.session() as connection:
+        query = "SELECT version FROM harness.layouts WHERE table_id = %s"
+        return {row["version"] for row in connection.execute(query, [rig.table.row.table_id]).fetchall()}
+
+
 def test_a_snapshot_shows_what_was_buffered_then_before_and_after_its_segments_and_versions_are_gone(
     make_rig: MakeRig, named: str
 ):
@@ -77,6 +83,8 @@ def test_a_snapshot_shows_what_was_buffered_then_before_and_after_its_segments_a
     *before, _ = rig.stores.segments.all(rig.table.row)
     assert {segment.state for segment in before} == {"retired"}, "nothing reads the segments of then"
     assert rig.read(at=named) == then
+    retained = rig.harness.table(rig.name).versions()
+    assert known_layouts(rig) == {v.layout for v in retained}, "layouts go with their versions"
     plan = rig.table.plan(at=named)
     spark = rig.table.to_spark(rig.stores.spark(), columns=["id", *COORDINATES], plan=plan)
     assert Counter((r["_kafka_partition"], r["_kafka_offset"], r["id"]) for r in spark.collect()) == then
