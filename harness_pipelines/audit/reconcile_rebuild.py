@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
 
 QUARANTINE_LOST = "records that were set aside are lost with the database; the audit names those that Kafka still has"
+SNAPSHOTS_LOST = "named snapshots are lost with the database"
 
 
 class SchemaDiffers(HarnessError):
@@ -84,7 +85,7 @@ def plan_rebuild(stores: Stores, spec: TableSpec, *, location: str | None = None
     _check_unknown(stores, spec)
     state, others = _newest(stores, spec, location)
     identity = stores.log.describe(spec.topic)
-    notes = [*_check_topic(state, identity), QUARANTINE_LOST]
+    notes = [*_check_topic(state, identity), QUARANTINE_LOST, SNAPSHOTS_LOST]
     marks = stores.log.watermarks(spec.topic, identity.partitions)
     starts = _starts(state, marks)
     after = continue_from(starts, state.moves, state.extents)
