@@ -37,8 +37,14 @@ class FileStats:
     path: str
     rows: int
     bytes: int
-    sequence: int  #: Iceberg's data sequence number
+    sequence: int  #: Iceberg's data sequence number: how old its rows are
     extents: tuple[Extent, ...]  #: per indexed column
+    written: int | None = None  #: sequence number of the snapshot that brought it, if its rows are older than that
+
+    @property
+    def added(self) -> int:
+        """Sequence number of the snapshot that brought the file."""
+        return self.sequence if self.written is None else self.written
 
 
 def place(tree: RegionTree, file: FileStats) -> str:

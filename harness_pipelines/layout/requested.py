@@ -22,7 +22,7 @@ class Request:
 
     request_id: int
     paths: tuple[str, ...]  #: of regions or inner nodes; the tree may have changed there since
-    upto: int  #: data sequence number of the newest file that is meant
+    upto: int  #: sequence number of the snapshot that brought the newest file that is meant
     rebuild: bool
 
     def covers(self, path: str) -> bool:
@@ -110,7 +110,7 @@ def _parts(
     for path, found in here.items():
         settled = clustered.get(path, 0) if path in regions else 0
         staged = [file for file in found if file.sequence > settled]
-        meant = sum(f.bytes for f in (found if request.rebuild else staged) if f.sequence <= request.upto)
+        meant = sum(f.bytes for f in (found if request.rebuild else staged) if f.added <= request.upto)
         size = sum(file.bytes for file in found)
         for upto in range(len(path) + 1):
             part = parts[path[:upto]]

@@ -367,7 +367,8 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
         scores={"before": asdict(before), "after": asdict(after)},
         fresh=tuple(fresh),
         removed=tuple(f.path for f in taken),
-        sequence=stores.lake.sequence_of(table, base.batch.metadata),
+        # What only waits goes on waiting: it must be newer than all that is clustered where it comes to lie.
+        sequence=stores.lake.sequence_of(table, base.batch.metadata) if anew else None,
     )
 
 

@@ -38,7 +38,10 @@ def key_columns(spec: TableSpec) -> tuple[IndexedColumn, ...]:
 def region_files(view: Table, columns: Sequence[IndexedColumn]) -> list[FileStats]:
     """The live files of *view*'s main branch, by path."""
     fields = [view.schema().find_field(column.name) for column in columns]
-    found = (_stats(e.data_file, fields, sequence=e.sequence_number or 0) for e in live_entries(view))
+    found = (
+        _stats(e.data_file, fields, sequence=e.sequence_number or 0, written=e.file_sequence_number)
+        for e in live_entries(view)
+    )
     return sorted(found, key=lambda file: file.path)
 
 
@@ -58,12 +61,13 @@ def live_entries(view: Table) -> Iterator[ManifestEntry]:
         )
 
 
-def _stats(data: DataFile, fields: Sequence[NestedField], *, sequence: int) -> FileStats:
+def _stats(data: DataFile, fields: Sequence[NestedField], *, sequence: int, written: int | None = None) -> FileStats:
     return FileStats(
         path=data.file_path,
         rows=data.record_count,
         bytes=data.file_size_in_bytes,
         sequence=sequence,
+        written=written,
         extents=tuple(_extent(data, field) for field in fields),
     )
 

@@ -299,7 +299,7 @@ def test_what_a_rebuild_leaves_is_removed_when_a_person_says_so(both, tmp_path, 
     both.run()
     spec = tmp_path / "brief.yaml"
     brief = "retention: {versions: 1s, snapshots: 1, grace: 1s}\n"
-    spec.write_text(SPEC.format(name=both.name, topic=both.topic) + brief)
+    spec.write_text(SPEC.format(name=both.name, topic=both.topic, views="both") + brief)
     both.harness("table", "apply", str(spec))
     both.harness("recluster", both.name, "--rebuild", "--yes")
     expire = ("run", both.name, "--stage", "expire")
