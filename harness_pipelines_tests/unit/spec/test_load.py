@@ -85,7 +85,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         (HEAD + "format: xml", "t.yaml:4: format: 'xml' is not allowed; allowed: json"),
         (
             HEAD + "views: strem",
-            "t.yaml:4: views: 'strem' is not allowed (did you mean `stream`?); allowed: stream, both",
+            "t.yaml:4: views: 'strem' is not allowed (did you mean `stream`?); allowed: stream, batch, both",
         ),
         (
             HEAD + "layout:\n  columns: [order_id, amout]",
@@ -202,11 +202,6 @@ def test_each_mistake_is_named_with_its_line(text, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (
-            "views: batch",
-            "`views: batch` is reserved: a batch view without a stream view does not work yet; write `views: both` or "
-            "remove it",
-        ),
         (
             "format: protobuf",
             "`format: protobuf` is reserved: only JSON values are decoded yet; write `format: json` or remove it",
