@@ -18,6 +18,7 @@ from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stores.snapshots import SnapshotExists, SnapshotInUse, SnapshotUnknown
 from harness_pipelines_tests.faults.conftest import MakeRig
+from harness_pipelines_tests.integration.tables.test_otree import taken
 from harness_pipelines_tests.keyed import KeyedRig
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import ALL, COORDINATES, TableRig
@@ -32,12 +33,6 @@ def named(rig: TableRig) -> Iterator[str]:
     for one in rig.harness.snapshots():
         if one.name.startswith(name):
             rig.harness.drop_snapshot(one.name)
-
-
-def taken(rig: TableRig, count: int) -> None:
-    rig.produce(count)
-    rig.ingest()
-    rig.tier()
 
 
 def expire_all(rig: TableRig) -> None:
