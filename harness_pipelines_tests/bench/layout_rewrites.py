@@ -50,6 +50,7 @@ def measure(run: Run) -> Sequence[Figure]:
             for name, rewrite in REWRITES.items():
                 run.say(f"rewrites: {rows:,} rows, {name}")
                 made[name] = rewrite(lake, source)
+                assert made[name].better, "the stage would drop what it wrote"  # (the few rows of the warm-up may be)
                 seconds[name].append(made[name].seconds)
     rates = {name: rows / statistics.median(took) for name, took in seconds.items()}
     for name, rate in rates.items():
@@ -107,6 +108,7 @@ class Rewritten:
     seconds: float
     files: Sequence[FileStats]
     steps: Mapping[str, float]  #: parts of *seconds*, where it has some
+    better: bool = True  #: False: the stage would have dropped it
 
     @property
     def bytes(self) -> int:
@@ -143,8 +145,8 @@ def ours(lake: Lake, source: Source) -> Rewritten:
         files = lake.files(name, source.columns)
         judge = sample.judge(target_bytes=source.target_bytes, of_bytes=source.bytes)
         before = judge.score(source.files, staged_bytes=source.bytes)
-        judge.score_of_regions(files, tree).better_than(before)  # the first layout is published whatever it says
-    return Rewritten(seconds=time.monotonic() - began, files=files, steps=steps)
+        better = judge.score_of_regions(files, tree).better_than(before)
+    return Rewritten(seconds=time.monotonic() - began, files=files, steps=steps, better=better)
 
 
 @contextmanager
