@@ -24,6 +24,9 @@ class Reason(StrEnum):
     UNKNOWN_FIELD = "unknown_field"
     TOO_LARGE = "too_large"
     MISSING_KEY = "missing_key"
+    MISSING_BLOCK = "missing_block"
+    UNSUPPORTED_OP = "unsupported_op"
+    UNAVAILABLE_VALUE = "unavailable_value"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

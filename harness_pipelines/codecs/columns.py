@@ -2,18 +2,18 @@
 
 msgspec has checked JSON types and integer ranges by then; what is text still (dates, times, decimals, uuids) is cast
 by Arrow. Lists, maps and structs are taken apart into columns of their parts, so that one set of rules holds at every
-depth. A conversion is a sequence of checks; one that fails raises `Misfits`, which names every row that fails it.
+depth.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from operator import attrgetter
 from types import GenericAlias
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,16 +22,25 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from harness_pipelines.codecs.base import Reason
+from harness_pipelines.codecs.forms import Form, shape_in_form
+from harness_pipelines.codecs.shapes import (
+    DAY_US,
+    DAYS,
+    NULL,
+    Cells,
+    Convert,
+    Misfits,
+    OutOfRange,
+    Shape,
+    Unfit,
+    leaf,
+    shown,
+    whole_number,
+    within,
+)
 from harness_pipelines.spec.arrow import UUID_BYTES, arrow_type
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, Primitive, StructType, Type
 
-Cells = list[Any]
-Convert = Callable[[Cells], pa.Array]
-
-NULL = msgspec.Raw(b"null")  #: what a decimal column has for no value
-DAYS = (-719_162, 2_932_896)  #: years 1 to 9999, which every reader of the table can show
-DAY_US = 86_400_000_000
-SHOWN_CHARS = 60
 _BITS = {"int": 31, "long": 63}
 _NUMBER = re.compile(r"([-+]?)(?=\.?[0-9])([0-9]*)\.?([0-9]*)(?:[eE]([-+]?)(?=[0-9])0*([0-9]*))?")
 _EXPONENT_DIGITS = 12  #: no record has as many digits as an exponent of more could make up for
@@ -43,63 +52,33 @@ for _digit in "0123456789abcdefABCDEF":
     _HEX[ord(_digit)] = int(_digit, 16)
 
 
-@dataclass(frozen=True, slots=True)
-class Unfit:
-    """Why a value does not fit its column."""
+def shape_of(type_: Type, *, form: Form | None = None, strict_fields: bool = False) -> Shape:
+    """The shape of *type_*, of which values, or the elements of lists of them, are written in *form*.
 
-    reason: Reason
-    detail: str
-    path: str = ""  #: where below the column, such as ``[...].lat``
-
-
-class Misfits(Exception):
-    """Cells that do not fit, by position: all those that fail the first check that any cell fails."""
-
-    def __init__(self, found: dict[int, Unfit]) -> None:
-        super().__init__(found)
-        self.found = found
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How values of one type are decoded and made into Arrow."""
-
-    python: Any  #: the type that msgspec decodes a value to
-    convert: Convert  #: raises `Misfits`
-    missing: Any = None  #: the value that stands for null
-
-    @property
-    def optional(self) -> Any:
-        """The type of a value or null. `msgspec.Raw` holds both."""
-        return self.python if self.missing is NULL else self.python | None
-
-
-def shape_of(
-    type_: Type, *, source: Literal["iso8601", "epoch_ms", "epoch_us"] | None = None, strict_fields: bool = False
-) -> Shape:
-    """The shape of *type_*; *strict_fields*: a struct refuses fields that it does not name."""
+    *strict_fields*: a struct refuses fields that it does not name.
+    """
     kind = arrow_type(type_)
     match type_:
-        case DecimalType():
-            return Shape(msgspec.Raw, _decimal_leaf(kind), NULL)
         case ListType(element):
-            inner = shape_of(element, strict_fields=strict_fields)
+            inner = shape_of(element, form=form, strict_fields=strict_fields)
             return Shape(GenericAlias(list, (inner.optional,)), _lists(kind, inner))
         case MapType(key, value):
             return _map_shape(kind, key, shape_of(value, strict_fields=strict_fields))
         case StructType():
             return _struct_shape(kind, type_, strict_fields=strict_fields)
-    if source in ("epoch_ms", "epoch_us"):
-        return _epoch_shape(kind, 1000 if source == "epoch_ms" else 1)
+    if form is not None and (shape := shape_in_form(kind, form)):
+        return shape
+    if isinstance(type_, DecimalType):
+        return Shape(msgspec.Raw, _decimal_leaf(kind), NULL)
     return _primitive_shape(type_.name, kind)
 
 
 def _primitive_shape(name: str, kind: pa.DataType) -> Shape:
     if name in _BITS:
-        return Shape(_whole_number(_BITS[name]), lambda cells: pa.array(cells, kind))
+        return Shape(whole_number(_BITS[name]), lambda cells: pa.array(cells, kind))
     if name == "float":
         return Shape(
-            float, _leaf(_floats, describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{cell} does not fit float"))
+            float, leaf(_floats, describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{cell} does not fit float"))
         )
     if name in _TEXT_FORMS:
         return Shape(str, _text_leaf(name, kind))
@@ -107,81 +86,15 @@ def _primitive_shape(name: str, kind: pa.DataType) -> Shape:
     return Shape(python, lambda cells: pa.array(cells, kind))
 
 
-def _whole_number(bits: int) -> Any:
-    return Annotated[int, msgspec.Meta(ge=-(2**bits), le=2**bits - 1)]
-
-
-def _leaf(
-    convert: Convert, *, describe: Callable[[Any], Unfit], plausible: Callable[[Any], Any] | None = None
-) -> Convert:
-    """*convert* that names the cells it fails on.
-
-    *plausible* says no only to cells that *convert* surely fails on; the others that it fails on are found by halving.
-    """
-
-    def run(cells: Cells) -> pa.Array:
-        try:
-            return convert(cells)
-        except (pa.ArrowInvalid, _OutOfRange):
-            wrong: list[int] = []
-            if plausible:
-                wrong = [i for i, cell in enumerate(cells) if cell is not None and not plausible(cell)]
-        raise Misfits({i: describe(cells[i]) for i in wrong or _failing(convert, cells, 0)})
-
-    return run
-
-
-def _failing(convert: Convert, cells: Cells, first: int) -> Iterator[int]:
-    """The positions, counted from *first*, of all cells that cannot be converted."""
-    try:
-        convert(cells)
-    except (pa.ArrowInvalid, _OutOfRange):
-        if len(cells) == 1:
-            yield first
-            return
-        middle = len(cells) // 2
-        yield from _failing(convert, cells[:middle], first)
-        yield from _failing(convert, cells[middle:], first + middle)
-
-
-def complete(convert: Convert) -> Convert:
-    """*convert* whose `Misfits` names every row that fails any check, each with the first one that it fails."""
-
-    def run(cells: Cells) -> pa.Array:
-        found: dict[int, Unfit] = {}
-        left = list(range(len(cells)))
-        while True:
-            try:
-                array = convert([cells[i] for i in left] if found else cells)
-                break
-            except Misfits as misfits:
-                found |= {left[position]: why for position, why in misfits.found.items()}
-                left = [i for i in left if i not in found]
-        if found:
-            raise Misfits(found)
-        return array
-
-    return run
-
-
-class _OutOfRange(Exception):
-    """Some value of a column is readable, but beyond what the column holds."""
-
-
-def shown(text: str) -> str:
-    """*text* in quotes on one line, safe to store, cut off when it is long."""
-    return repr(text) if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]!r}... ({len(text):,} characters)"
-
-
 # Text forms
 
 
 def _dates(text: pa.Array, kind: pa.DataType) -> pa.Array:
-    return _within(text.cast(kind), *DAYS)
+    return within(text.cast(kind), *DAYS)
 
 
 def _timestamps(text: pa.Array, kind: pa.DataType) -> pa.Array:
-    return _within(_cast_time(text, kind), DAYS[0] * DAY_US, (DAYS[1] + 1) * DAY_US - 1)
+    return within(_cast_time(text, kind), DAYS[0] * DAY_US, (DAYS[1] + 1) * DAY_US - 1)
 
 
 def _times(text: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -196,14 +109,6 @@ def _cast_time(text: pa.Array, kind: pa.DataType) -> pa.Array:
         if not pc.any(pc.match_substring_regex(text, r"[tz]|\.\d{7}")).as_py():
             raise
         return pc.replace_substring_regex(pc.utf8_upper(text), r"(\.\d{6})\d+", r"\1").cast(kind)
-
-
-def _within(array: pa.Array, low: int, high: int) -> pa.Array:
-    numbers = array.view(pa.int32() if array.type == pa.date32() else pa.int64())
-    found = pc.min_max(numbers).as_py()
-    if found["min"] is not None and not low <= found["min"] <= found["max"] <= high:
-        raise _OutOfRange
-    return array
 
 
 def _uuids(text: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -265,13 +170,13 @@ def _text_leaf(name: str, kind: pa.DataType) -> Convert:
         if form.letters.fullmatch(cell):
             try:
                 convert([cell])
-            except _OutOfRange:
+            except OutOfRange:
                 reason = Reason.OUT_OF_RANGE
             except pa.ArrowInvalid:
                 pass  # a 30th of February
         return Unfit(reason, f"expected {form.expected}, got {shown(cell)}")
 
-    return _leaf(convert, describe=describe, plausible=form.letters.fullmatch)
+    return leaf(convert, describe=describe, plausible=form.letters.fullmatch)
 
 
 # Numbers
@@ -280,19 +185,8 @@ def _text_leaf(name: str, kind: pa.DataType) -> Convert:
 def _floats(cells: Cells) -> pa.Array:
     array = pa.array(cells, pa.float64()).cast(pa.float32())
     if pc.any(pc.is_inf(array)).as_py():
-        raise _OutOfRange
+        raise OutOfRange
     return array
-
-
-def _epoch_shape(kind: pa.DataType, factor_us: int) -> Shape:
-    low, high = DAYS[0] * DAY_US // factor_us, (DAYS[1] + 1) * DAY_US // factor_us - 1
-    python = Annotated[int, msgspec.Meta(ge=low, le=high)]
-
-    def convert(cells: Cells) -> pa.Array:
-        numbers = pa.array(cells, pa.int64())
-        return (pc.multiply_checked(numbers, factor_us) if factor_us > 1 else numbers).view(kind)
-
-    return Shape(python, convert)
 
 
 def _decimals(cells: Sequence[msgspec.Raw], kind: pa.DataType) -> pa.Array:
@@ -321,28 +215,28 @@ def _plain_texts(numbers: Iterable[str | None], kind: pa.DataType) -> pa.Array:
 def _plain(number: str, kind: pa.DataType) -> str:
     """*number* without exponent and with exactly the digits behind the point that *kind* has.
 
-    Raises: _OutOfRange when it is no number, or does not fit exactly.
+    Raises: OutOfRange when it is no number, or does not fit exactly.
     """
     found = _NUMBER.fullmatch(number)
     if not found:
-        raise _OutOfRange
+        raise OutOfRange
     sign, whole, part, exponent_sign, exponent = found.groups(default="")
     digits = (whole + part).rstrip("0")
     significant = digits.lstrip("0")
     if not significant:
         return "0"
     if len(exponent) > _EXPONENT_DIGITS:
-        raise _OutOfRange
+        raise OutOfRange
     power = int(f"{exponent_sign}{exponent or 0}") + len(whole) - len(digits)
     if power < -kind.scale or len(significant) + power > kind.precision - kind.scale:
-        raise _OutOfRange
+        raise OutOfRange
     unscaled = (significant + "0" * (power + kind.scale)).rjust(kind.scale + 1, "0")
     point = len(unscaled) - kind.scale
     return f"{sign}{unscaled[:point]}.{unscaled[point:]}"
 
 
 def _decimal_leaf(kind: pa.DataType) -> Convert:
-    return _leaf(
+    return leaf(
         lambda cells: _decimals(cells, kind),
         describe=lambda cell: _no_decimal(bytes(cell).decode(), kind),
         plausible=lambda cell: cell is NULL or _may_be_decimal(bytes(cell).decode(), kind),
@@ -352,7 +246,7 @@ def _decimal_leaf(kind: pa.DataType) -> Convert:
 def _may_be_decimal(text: str, kind: pa.DataType) -> bool:
     try:
         return text == "null" or bool(_plain(text.strip('"'), kind))
-    except _OutOfRange:
+    except OutOfRange:
         return False
 
 
@@ -425,9 +319,9 @@ def _map_keys(key: Type) -> Shape:
     match key:
         case DecimalType():
             convert: Convert = lambda cells: _plain_texts(cells, kind).cast(kind)  # noqa: E731
-            return Shape(str, _leaf(convert, describe=lambda cell: _no_decimal(f'"{cell}"', kind)))
+            return Shape(str, leaf(convert, describe=lambda cell: _no_decimal(f'"{cell}"', kind)))
         case Primitive("int" | "long" as name):
-            return Shape(_whole_number(_BITS[name]), lambda cells: pa.array(cells, kind))
+            return Shape(whole_number(_BITS[name]), lambda cells: pa.array(cells, kind))
         case Primitive("string"):
             return Shape(str, lambda cells: pa.array(cells, kind))
     assert isinstance(key, Primitive), "the spec allows no other keys"
@@ -481,7 +375,7 @@ def struct_type(fields: Iterable[tuple[str, Any, Any]], *, strict_fields: bool) 
 
 def storable_text(convert: Convert) -> Convert:
     """Strings of a whole column are Postgres' text, which has no U+0000."""
-    return _leaf(
+    return leaf(
         lambda cells: _without_nul(convert(cells)),
         describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{shown(cell)} holds U+0000, which the buffer cannot store"),
         plausible=lambda cell: "\x00" not in cell,
@@ -491,18 +385,5 @@ def storable_text(convert: Convert) -> Convert:
 def _without_nul(text: pa.Array) -> pa.Array:
     data = text.buffers()[2]
     if data is not None and np.count_nonzero(np.frombuffer(data, np.uint8)) != data.size:
-        raise _OutOfRange
+        raise OutOfRange
     return text
-
-
-def required(convert: Convert) -> Convert:
-    """*convert* that refuses null."""
-
-    def run(cells: Cells) -> pa.Array:
-        array = convert(cells)
-        if array.null_count:
-            nulls = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist()
-            raise Misfits(dict.fromkeys(nulls, Unfit(Reason.MISSING_FIELD, "required, but null")))
-        return array
-
-    return run

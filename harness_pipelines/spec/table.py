@@ -25,19 +25,25 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, KeyFormat, key_trouble
+from harness_pipelines.spec.sources import (
+    UNAVAILABLE_VALUE,
+    Format,
+    Source,
+    UnavailableValue,
+    format_trouble,
+    source_trouble,
+)
 from harness_pipelines.spec.types import (
     FORMS,
     DecimalType,
     ListType,
     MapType,
-    Primitive,
     StructType,
     Type,
     TypeSpecError,
     parse_type,
 )
 
-TimeForm = Literal["iso8601", "epoch_ms", "epoch_us"]
 RESERVED_PREFIX = "_kafka_"
 RESERVED = frozenset({
     "_op", "_schema_version", "_partition", "_file", "_pos", "_spec_id", "_deleted", "_row_id",
@@ -57,7 +63,7 @@ LATER = {
     "evolution": "schema evolution does not work yet",
 }
 LATER_VALUES: dict[str, tuple[tuple[Any, ...], str, str]] = {
-    "format": (("avro", "protobuf", "debezium", "csv"), "only JSON values are decoded yet", "json"),
+    "format": (("avro", "protobuf", "csv"), "only JSON values are decoded yet", "json"),
 }
 _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
@@ -103,7 +109,7 @@ class Column:
     name: str
     type: Type
     required: bool = False
-    source: TimeForm | None = None  #: how a timestamp is written in the record; ``from`` in YAML
+    source: Source | None = None  #: how a value is written in the record; ``from`` in YAML
 
 
 class ColumnWords(BaseModel):
@@ -116,11 +122,12 @@ class ColumnWords(BaseModel):
         bool, Field(strict=True, description="A record without it, or with null, is refused (missing_field).")
     ] = False
     source: Annotated[
-        TimeForm | None,
+        Source | None,
         Field(
             alias="from",
-            description="How a timestamp is written: iso8601 text (default), or a whole number of milliseconds or "
-            "microseconds since 1970 UTC.",
+            description="How a value, or each of a list, is written. Dates and times: iso8601 text (default), or a "
+            "whole number since 1970 UTC (epoch_days, epoch_ms, ...) or midnight (ms_of_day, ...). Decimals: a number "
+            "or text (number, the default), or as Kafka Connect does (base64).",
         ),
     ] = None
 
@@ -190,8 +197,8 @@ def _column(name: Any, words: Any) -> Column:
             column = Column(name=name, type=parse_type(found.type), required=found.required, source=found.source)
         except TypeSpecError as error:
             raise _Misfit(("type",), str(error)) from error
-    if column.source and column.type not in (Primitive("timestamp"), Primitive("timestamptz")):
-        raise _Misfit(("from",), f"`from` is for timestamp and timestamptz, not for {column.type}")
+    if column.source and (why := source_trouble(column.source, column.type)):
+        raise _Misfit(("from",), why)
     if why := _type_trouble(column.type):
         raise _Misfit(("type",), why)
     return column
@@ -381,7 +388,13 @@ class TableSpec(BaseModel):
         Start,
         Field(description="Where a new table begins: earliest, latest or {timestamp: 2026-01-01T00:00:00Z}."),
     ] = "earliest"
-    format: Annotated[Literal["json"], Field(description="Form of the record values.")] = "json"
+    format: Annotated[
+        Format,
+        Field(
+            description="Form of the record values. json: an object with the columns; debezium: change events, with or "
+            "without their schema block."
+        ),
+    ] = "json"
     columns: Annotated[
         Columns, Field(description="Names to types; the long form is {type: ..., required: true, from: iso8601}.")
     ]
@@ -407,6 +420,7 @@ class TableSpec(BaseModel):
             "[d]}."
         ),
     ] = "tombstone"
+    unavailable_value: UnavailableValue = UNAVAILABLE_VALUE
     views: Annotated[
         Literal["stream", "batch", "both"],
         Field(description="Iceberg tables that are kept: in offset order, in value order, or both."),
@@ -459,9 +473,10 @@ class TableSpec(BaseModel):
 
     @model_validator(mode="after")
     def _keys(self) -> TableSpec:
-        for word, why in (("key", key_trouble(self.key, {c.name: c.type for c in self.columns})),
-                          ("key_format", self._key_format_trouble()), ("delete", self._delete_trouble()),
-                          ("views", self._views_trouble())):  # fmt: skip
+        troubles = (format_trouble(self), ("key", key_trouble(self.key, {c.name: c.type for c in self.columns})),
+                    ("key_format", self._key_format_trouble()), ("delete", self._delete_trouble()),
+                    ("views", self._views_trouble()))  # fmt: skip
+        for word, why in filter(None, troubles):
             if why:
                 raise ValidationError.from_exception_data("table", [_detail((word,), why, getattr(self, word))])
         return self

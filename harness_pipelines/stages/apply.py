@@ -58,7 +58,7 @@ def _check_fits(known: TableRow, wanted: TableSpec) -> None:
             f"table {wanted.table} keeps a sample of {known.spec.layout.sample:g} of its rows in files of their own; "
             "nothing was changed. Leave `layout.sample` as it is, or apply the spec under another name"
         )
-    for word in ("topic", "columns", "key", "key_format", "delete", "buffer", "start", "views"):
+    for word in ("topic", "columns", "key", "key_format", "format", "delete", "buffer", "start", "views"):
         old, new = getattr(known.spec, word), getattr(wanted, word)
         if old != new:
             raise TableExists(

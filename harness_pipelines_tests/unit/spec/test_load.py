@@ -68,8 +68,8 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         (
             HEAD + "topics: x",
             "t.yaml:4: topics: unknown word `topics` (did you mean `topic`?); allowed: table, topic, start, format, "
-            "columns, key, key_format, delete, views, layout, buffer, shards, tier, on_error, unknown_fields, "
-            "retention, freshness, mode",
+            "columns, key, key_format, delete, unavailable_value, views, layout, buffer, shards, tier, on_error, "
+            "unknown_fields, retention, freshness, mode",
         ),
         (
             HEAD + "tier:\n  max_age: 1s\n  max_row: 5",
@@ -82,7 +82,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
             "`external_worker`?); allowed: runs, external_worker, manual",
         ),
         (HEAD + "buffer: kafka", "t.yaml:4: buffer: 'kafka' is not allowed; allowed: postgres, none"),
-        (HEAD + "format: xml", "t.yaml:4: format: 'xml' is not allowed; allowed: json"),
+        (HEAD + "format: xml", "t.yaml:4: format: 'xml' is not allowed; allowed: json, debezium"),
         (
             HEAD + "views: strem",
             "t.yaml:4: views: 'strem' is not allowed (did you mean `stream`?); allowed: stream, batch, both",
@@ -163,11 +163,13 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         (
             HEAD + "  a: {type: timestamp, from: epoch}",
             "t.yaml:4: columns.a.from: 'epoch' is not allowed (did you mean "
-            "`epoch_us`?); allowed: iso8601, epoch_ms, epoch_us",
+            "`epoch_us`?); allowed: iso8601, epoch_days, epoch_ms, epoch_us, epoch_ns, ms_of_day, us_of_day, "
+            "ns_of_day, number, base64",
         ),
         (
             HEAD + "  a: {type: int, from: iso8601}",
-            "t.yaml:4: columns.a.from: `from` is for timestamp and timestamptz, not for int",
+            "t.yaml:4: columns.a.from: `from` is for date, time, timestamp, timestamptz, decimal and lists of them, "
+            "not for int",
         ),
         (HEAD + "  a: 5", "t.yaml:4: columns.a: write a type, such as `long`, or {type: long, required: true}"),
         (HEAD + "  order_id: int", "t.yaml:4: columns.order_id: `order_id` is there twice, first in line 3"),

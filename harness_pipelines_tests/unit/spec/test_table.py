@@ -171,10 +171,32 @@ def test_a_map_has_keys_that_json_can_write(key):
         spec(columns={"m": f"list<struct<x: map<{key}, int>>>"})
 
 
-def test_only_timestamps_say_how_they_are_written():
+def test_only_times_and_decimals_say_how_they_are_written():
     assert spec(columns={"at": {"type": "timestamp", "from": "epoch_us"}}).columns[0].source == "epoch_us"
-    with pytest.raises(ValidationError, match="`from` is for timestamp and timestamptz, not for date"):
+    with pytest.raises(ValidationError, match="`from: epoch_us` is not for date; allowed: iso8601, epoch_days"):
         spec(columns={"at": {"type": "date", "from": "epoch_us"}})
+    assert spec(columns={"at": {"type": "list<date>", "from": "epoch_days"}}).columns[0].source == "epoch_days"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"key": []}, "`format: debezium` needs it: without a key each update of a row would count as one more row"),
+        ({"delete": {"field": "op", "values": ["d"]}}, "say themselves what they delete; remove it"),
+        ({"key_format": "text"}, "the record keys of `format: debezium` are json; remove it"),
+        ({"unavailable_value": 'say "no" to it'}, "String should match pattern"),
+        ({"unavailable_value": "no"}, "at least 8 characters"),
+        ({"format": "json", "unavailable_value": "__elsewhere"}, "only events of `format: debezium` have it"),
+        ({"columns": {"id": "int", "a": "decimal(9,2)"}}, "column 'a' of type decimal(9, 2): say how events without"),
+        ({"columns": {"id": "int", "a": "list<decimal(9,2)>"}}, "`from: base64` (the connector's decimal.hand"),
+        ({"columns": {"id": "int", "a": "map<string, decimal(9,2)>"}}, "decimals in a map or struct cannot be told"),
+    ],
+)  # fmt: skip
+def test_what_a_table_of_change_events_cannot_be(words, message):
+    plain = {"columns": {"id": "int"}, "key": ["id"], "format": "debezium"}
+    assert spec(**plain).unavailable_value == "__debezium_unavailable_value"
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        spec(**{**plain, **words})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,202 @@
+"""Debezium's change events in JSON: what each puts or deletes.
+
+An event is ``{"before": ..., "after": ..., "op": ..., "source": ...}``, alone or as the ``payload`` beside a ``schema``
+block; of a record's key the same holds. ``r`` (snapshot), ``c`` and ``u`` put `after`; ``d`` and a record without a
+value delete. What comes with it (``source``, ``transaction``, times) is not read. The blocks are taken out of the
+events here, and `JsonCodec` decodes them. Source: Debezium's documentation of its Postgres connector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from harness_pipelines.codecs.base import Codec, Reason, Refused
+from harness_pipelines.codecs.debezium_schema import Readings
+from harness_pipelines.codecs.debezium_toast import Unavailable
+from harness_pipelines.codecs.keys import wrapper
+from harness_pipelines.codecs.parts import Part, inside
+from harness_pipelines.codecs.refusals import explained, malformed, refusal, unsound
+from harness_pipelines.codecs.shapes import NULL, Unfit, shown
+from harness_pipelines.protocol.keys import DELETE, PUT
+from harness_pipelines.spec.table import TableSpec
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_BLOCKS = {"schema", "payload"}
+_REFUSED_OPS = {
+    "t": "a truncate (op t) names no key, so the rows that it removed stay; DELETE them in the source instead (and set "
+    "skipped.operations=t), or apply the table anew over a new snapshot",
+    "m": "a logical message (op m) changes no row; leave it out by message.prefix.exclude.list",
+}
+
+
+class _Body(msgspec.Struct, gc=False):
+    op: str | None = None
+    before: msgspec.Raw = NULL
+    after: msgspec.Raw = NULL
+
+
+class _Event(_Body, gc=False):
+    schema: msgspec.Raw = NULL
+    payload: _Body | msgspec.UnsetType | None = msgspec.UNSET
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Blocks of records, in their order."""
+
+    places: list[int] = field(default_factory=list)
+    blocks: list[bytes] = field(default_factory=list)
+    befores: list[msgspec.Raw] = field(default_factory=list)  #: of puts alone
+
+
+class DebeziumEvents:
+    """`Sorter` of the events of one table."""
+
+    def __init__(self, spec: TableSpec) -> None:
+        self._key = spec.key
+        self._wrap = wrapper(spec)
+        self._events = Readings(spec.columns, spec.key_columns, block="after", unknown_fields=spec.unknown_fields)
+        self._keys = Readings(spec.key_columns, spec.key_columns, block=None)
+        self._unavailable = Unavailable(spec.unavailable_value, spec.columns)
+
+    def sort(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> tuple[list[Part], list[Refused]]:
+        refused = {i: why for i, why in unsound(values).items() if values[i] is not None}
+        puts: dict[bytes, _Blocks] = {}
+        deletes: dict[tuple[str, Codec], _Blocks] = {}
+        for i, value in enumerate(values):
+            if i in refused:
+                continue
+            schema, body = (b"null", None) if value is None else self._opened(value)
+            if isinstance(body, Unfit):
+                refused[i] = body
+            elif body is not None and body.op != "d":
+                group = puts.setdefault(schema, _Blocks())
+                group.places.append(i)
+                group.blocks.append(bytes(body.after))
+                group.befores.append(body.before)
+            else:
+                told = self._key_of(keys[i], schema, body.before if body else NULL)
+                if isinstance(told, Unfit):
+                    refused[i] = told
+                else:
+                    where, codec, block = told
+                    group = deletes.setdefault((where, codec), _Blocks())
+                    group.places.append(i)
+                    group.blocks.append(block)
+        parts = [part for schema, group in puts.items() if (part := self._puts(schema, group, refused))]
+        parts += [
+            Part(
+                operation=DELETE,
+                codec=codec,
+                values=group.blocks,
+                places=np.array(group.places, np.int64),
+                retold=inside(where),
+            )
+            for (where, codec), group in deletes.items()
+        ]
+        return parts, [refusal(i, why) for i, why in refused.items()]
+
+    def _opened(self, value: bytes) -> tuple[bytes, _Body | Unfit]:
+        """The schema block of an event (``null``: none), and its body if that puts or deletes."""
+        try:
+            event = _decode(value)
+        except msgspec.DecodeError as error:
+            return b"null", malformed(value) or explained(error)
+        body, schema = event.payload, bytes(event.schema)
+        if body is None or (body is msgspec.UNSET and event.op is None and schema != b"null"):
+            return schema, Unfit(Reason.MISSING_BLOCK, "the event has a `schema` and no `payload`")
+        if isinstance(body, msgspec.UnsetType):
+            body, schema = event, b"null"
+        return schema, _trouble(body) or body
+
+    def _puts(self, schema: bytes, group: _Blocks, refused: dict[int, Unfit]) -> Part | None:
+        """The rows of events with the same *schema* block; adds to *refused* those that have no row."""
+        reading = self._events.of(schema)
+        if isinstance(reading, Unfit):
+            refused |= dict.fromkeys(group.places, reading)
+            return None
+        for position in self._unavailable.suspects(group.blocks):
+            before = bytes(group.befores[position])
+            mended = self._unavailable.mended(group.blocks[position], before, reading.fields)
+            if isinstance(mended, Unfit):
+                refused[group.places[position]] = mended
+            else:
+                group.blocks[position] = mended
+        left = [position for position, place in enumerate(group.places) if place not in refused]
+        return Part(
+            operation=PUT,
+            codec=reading.row,
+            values=[group.blocks[position] for position in left],
+            places=np.array([group.places[position] for position in left], np.int64),
+            retold=inside("`after`"),
+        )
+
+    def _key_of(self, key: bytes | None, schema: bytes, before: msgspec.Raw) -> tuple[str, Codec, bytes] | Unfit:
+        """Where the key of a delete was found, what decodes it, and its block.
+
+        The record's key counts. `before` does only where there is none: for all columns that are not of the table's
+        replica identity it has their defaults, which nothing tells from values.
+        """
+        if key:
+            return self._of_record_key(key)
+        block = bytes(before)
+        if block[:1] != b"{":
+            return Unfit(Reason.MISSING_KEY, "the record has no key and no `before`, so nothing tells what it deletes")
+        reading = self._events.of(schema)
+        if isinstance(reading, Unfit):
+            return reading
+        named = _OBJECT.decode(block)
+        if lacking := [name for name in self._key if bytes(named.get(name, NULL)) == b"null"]:
+            return _keyless(lacking, "`before`")
+        return "`before`", reading.key, block
+
+    def _of_record_key(self, key: bytes) -> tuple[str, Codec, bytes] | Unfit:
+        where = "the record's key"
+        if why := unsound([key]).get(0):
+            return Unfit(why.reason, f"{where}: {why.detail}")
+        try:
+            found = _OBJECT.decode(key) if key.lstrip()[:1] == b"{" else {}
+            schema = bytes(found["schema"]) if found.keys() == _BLOCKS else b"null"
+            block = self._wrap(bytes(found["payload"]) if found.keys() == _BLOCKS else key) or b"null"
+            named = _OBJECT.decode(block)
+        except msgspec.DecodeError as error:
+            why = malformed(key) or explained(error)
+            return Unfit(why.reason, f"{where}: {why.detail}")
+        if lacking := [name for name in self._key if name not in named]:
+            return _keyless(lacking, where)
+        reading = self._keys.of(schema)
+        return reading if isinstance(reading, Unfit) else (where, reading.key, block)
+
+
+def _trouble(body: _Body) -> Unfit | None:
+    """Why the event neither puts nor deletes."""
+    op = body.op
+    if op is None:
+        return Unfit(
+            Reason.MISSING_BLOCK,
+            "the event has no `op`, so it changes no row. If the connector unwraps its events "
+            "(ExtractNewRecordState), write `format: json`",
+        )
+    if op in {"c", "r", "u"}:
+        if bytes(body.after) == b"null":
+            return Unfit(Reason.MISSING_BLOCK, f"the event has no `after`, which op {op} puts")
+        return None
+    if op == "d":
+        return None
+    return Unfit(Reason.UNSUPPORTED_OP, _REFUSED_OPS.get(op) or f"op {shown(op)} is unknown; known are c, r, u, d")
+
+
+def _keyless(lacking: Sequence[str], where: str) -> Unfit:
+    names = ", ".join(f"`{name}`" for name in lacking)
+    return Unfit(
+        Reason.MISSING_KEY,
+        f"{where} has no {names}, so nothing tells what the record deletes; the connector's message.key.columns says "
+        "what its keys hold",
+    )

@@ -1,0 +1,165 @@
+"""The schema block of Debezium's events: how each column is written.
+
+Kafka Connect's JSON converter writes it in front of each payload. A field has a literal type (int64) and often a
+semantic one (``io.debezium.time.MicroTimestamp``), which decides. Names and meanings are those of Debezium's
+documentation of its Postgres connector, "Data type mappings".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from harness_pipelines.codecs.base import Codec, Reason
+from harness_pipelines.codecs.forms import Form
+from harness_pipelines.codecs.json import JsonCodec
+from harness_pipelines.codecs.shapes import NULL, Unfit
+from harness_pipelines.spec.sources import SOURCES, Source
+from harness_pipelines.spec.table import Column
+from harness_pipelines.spec.types import DecimalType, ListType, MapType, StructType, Type
+
+_KNOWN_MAX = 256  #: schema blocks; a table has a few in its life
+_DECIMAL, _SCALED = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"
+_TIMES: Mapping[str, Source] = {
+    "org.apache.kafka.connect.data.Date": "epoch_days",
+    "org.apache.kafka.connect.data.Time": "ms_of_day",
+    "org.apache.kafka.connect.data.Timestamp": "epoch_ms",
+    "io.debezium.time.Date": "epoch_days",
+    "io.debezium.time.Time": "ms_of_day",
+    "io.debezium.time.MicroTime": "us_of_day",
+    "io.debezium.time.NanoTime": "ns_of_day",
+    "io.debezium.time.Timestamp": "epoch_ms",
+    "io.debezium.time.MicroTimestamp": "epoch_us",
+    "io.debezium.time.NanoTimestamp": "epoch_ns",
+}
+_INTEGERS = ("int8", "int16", "int32", "int64")
+_NUMBERS = (*_INTEGERS, "float", "double")
+_LITERALS: Mapping[str, tuple[str, ...]] = {
+    "boolean": ("boolean",),
+    "int": _INTEGERS,
+    "long": _INTEGERS,
+    "float": _NUMBERS,
+    "double": _NUMBERS,
+    "string": ("string",),
+    "uuid": ("string",),
+    "binary": ("bytes",),
+}  #: what columns can be read from
+
+
+class Field(msgspec.Struct, gc=False):
+    """A field of a schema block, or the elements of one."""
+
+    type: str
+    field: str | None = None
+    name: str | None = None  #: the semantic type
+    parameters: dict[str, str] | None = None
+    items: Field | None = None
+    fields: list[Field] | None = None
+    default: msgspec.Raw = NULL
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.type})" if self.name else self.type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How the columns of an event are read."""
+
+    row: Codec
+    key: Codec
+    fields: Mapping[str, Field] = field(default_factory=dict)  #: by column; none without a schema block
+
+
+class Readings:
+    """The readings of a table's events, or of its record keys, by the schema block that they come with."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        key: Sequence[Column],
+        *,
+        block: Literal["after"] | None,
+        unknown_fields: Literal["ignore", "quarantine"] = "ignore",
+    ) -> None:
+        """*block*: the field of the schema that has the columns; none: the columns are its own fields."""
+        self._columns, self._key, self._block, self._unknown_fields = columns, key, block, unknown_fields
+        self._plain = self._reading({})
+        self._known: dict[bytes, Reading | Unfit] = {}
+
+    def of(self, schema: bytes) -> Reading | Unfit:
+        """The reading for *schema* (JSON; ``null``: there is none), or why its columns cannot be read."""
+        if schema == b"null":
+            return self._plain
+        found = self._known.get(schema)
+        if found is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            found = self._known[schema] = self._read(schema)
+        return found
+
+    def _read(self, schema: bytes) -> Reading | Unfit:
+        try:
+            root = msgspec.json.decode(schema, type=Field)
+        except msgspec.DecodeError as error:
+            return Unfit(Reason.WRONG_TYPE, f"`schema` is no schema block of Kafka Connect: {error}")
+        parts: Mapping[str | None, Field] = {f.field: f for f in root.fields or ()}
+        if self._block:
+            if self._block not in parts:
+                return Unfit(Reason.MISSING_BLOCK, f"`schema` does not describe `{self._block}`")
+            parts = {f.field: f for f in parts[self._block].fields or ()}
+        fields = {c.name: parts[c.name] for c in self._columns if c.name in parts}
+        for column in self._columns:
+            if column.name in fields and not _gives(fields[column.name], column.type, column.source):
+                return Unfit(
+                    Reason.WRONG_TYPE,
+                    f"`{column.name}`: the event's {fields[column.name]} gives no {column.type}; give the column "
+                    "another type, or the connector another handling mode",
+                )
+        return self._reading(fields)
+
+    def _reading(self, fields: Mapping[str, Field]) -> Reading:
+        forms = {c.name: _form(fields.get(c.name), c.type, c.source) for c in self._columns}
+        return Reading(
+            row=JsonCodec(self._columns, unknown_fields=self._unknown_fields, forms=forms),
+            key=JsonCodec(self._key, forms={c.name: forms[c.name] for c in self._key}),
+            fields=fields,
+        )
+
+
+def _gives(field: Field, type_: Type, source: Source | None) -> bool:
+    """Whether a value as *field* describes it can be one of *type_*."""
+    match type_:
+        case ListType(element):
+            return field.type == "array" and field.items is not None and _gives(field.items, element, source)
+        case MapType():
+            return field.type == "map"
+        case StructType():
+            return field.type == "struct" and field.name != _SCALED
+        case DecimalType():
+            return field.name in {_DECIMAL, _SCALED} or (field.type in {*_NUMBERS, "string"} and not field.name)
+    if str(type_) not in SOURCES:
+        return field.type in _LITERALS[str(type_)] and field.name != _DECIMAL
+    told = _TIMES.get(field.name or "")
+    return told in SOURCES[str(type_)] or field.type == "string" or (not told and field.type in _INTEGERS)
+
+
+def _form(field: Field | None, type_: Type, source: Source | None) -> Form:
+    """How a value of *type_* is written: as its *field* tells, else as the spec says (*source*)."""
+    while isinstance(type_, ListType):
+        type_, field = type_.element, field.items if field else None
+    name = (field.name if field else None) or ""
+    if str(type_) in {"float", "double"}:
+        return Form("named_nan")
+    if name == _DECIMAL and field is not None:
+        scale = (field.parameters or {}).get("scale", "")
+        return Form("base64", int(scale) if scale.lstrip("-").isdecimal() else None)
+    if name == _SCALED:
+        return Form("base64")
+    if name in _TIMES and str(type_) in SOURCES:
+        return Form(_TIMES[name])
+    if field is not None and (isinstance(type_, DecimalType) or field.type == "string"):
+        return Form("number" if isinstance(type_, DecimalType) else "iso8601")
+    return Form(source or "iso8601")

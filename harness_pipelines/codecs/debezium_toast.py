@@ -1,0 +1,97 @@
+"""Values that a Debezium event does not have: columns stored out of line (TOAST) that did not change.
+
+In their place stands the connector's ``unavailable.value.placeholder``, in a form that the column's type takes: the
+text itself, its bytes in base64 or hex, a list of the text, of its bytes as numbers or of a uuid made of it, a map of
+the text to itself. These are the forms of Debezium's `UnchangedToastedPlaceholder`, found in what a real connector
+wrote too. Where a table has REPLICA IDENTITY FULL newer connectors write the value itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from harness_pipelines.codecs.base import Reason
+from harness_pipelines.codecs.debezium_schema import Field
+from harness_pipelines.codecs.shapes import NULL, Unfit
+from harness_pipelines.spec.table import Column
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+#: Debezium's stand-ins for geometry and geography, in the well-known binary form.
+_PLACES = ("0101000020E6100000000000FC83D797C1000000FC83D797C1", "0101000020E61000000C21E7FDFF7F66401842CEFBFF7F5640")
+
+
+class Unavailable:
+    """Finds placeholders in the columns of a table, and the values that they stand for."""
+
+    def __init__(self, placeholder: str, columns: Sequence[Column]) -> None:
+        data = placeholder.encode()
+        # Java's UUID.nameUUIDFromBytes
+        named = uuid.UUID(bytes=hashlib.md5(data, usedforsecurity=False).digest(), version=3)
+        self._columns = [column.name for column in columns]
+        self._texts = {
+            placeholder, _base64(data), data.hex(), str(named),
+            f'{{"{placeholder}":"{placeholder}"}}',  # an hstore as JSON text
+            *(_base64(bytes.fromhex(place)) for place in _PLACES),
+        }  # fmt: skip
+        self._numbers = [*data]
+        self._marks = [text.encode() for text in self._texts if '"' not in text]
+        self._listed = re.compile(rb",\s*".join(b"%d" % byte for byte in data))
+
+    def suspects(self, blocks: Sequence[bytes]) -> list[int]:
+        """The positions of those that may hold a placeholder."""
+        found = {i for mark in self._marks for i, block in enumerate(blocks) if mark in block}
+        return sorted(found | {i for i, block in enumerate(blocks) if self._listed.search(block)})
+
+    def mended(self, after: bytes, before: bytes, fields: Mapping[str, Field]) -> bytes | Unfit:
+        """*after* without placeholders, their values taken from *before* where that surely has them."""
+        now = _OBJECT.decode(after)
+        lacking = [name for name in self._columns if name in now and self._stands_in(_parsed(now[name]))]
+        if not lacking:
+            return after
+        old = _OBJECT.decode(before) if before[:1] == b"{" else {}
+        if untold := [name for name in lacking if not self._is_told(old.get(name, NULL), fields.get(name))]:
+            return _unavailable(untold)
+        return msgspec.json.encode(now | {name: old[name] for name in lacking})
+
+    def _stands_in(self, value: Any) -> bool:
+        match value:
+            case str():
+                return value in self._texts
+            case list():
+                return value == self._numbers or (len(value) == 1 and self._stands_in(value[0]))
+            case dict():
+                return self._stands_in(value.get("wkb")) or any(k in self._texts and k == v for k, v in value.items())
+        return False
+
+    def _is_told(self, given: msgspec.Raw, field: Field | None) -> bool:
+        """Whether *given* is a value that the row had, and not what the connector fills a hole of `before` with.
+
+        Unless the replica identity is FULL, `before` has nulls, zeros, empty texts and the defaults of the columns
+        for all that is not of the identity; only the schema block tells the defaults. A value out of line is long.
+        """
+        value = _parsed(given)
+        return field is not None and bool(value) and value != _parsed(field.default) and not self._stands_in(value)
+
+
+def _unavailable(names: Sequence[str]) -> Unfit:
+    shown = ", ".join(f"`{name}`" for name in names)
+    return Unfit(
+        Reason.UNAVAILABLE_VALUE,
+        f"{shown}: not in the event, as it did not change (TOAST). Set REPLICA IDENTITY FULL for the source's table, "
+        "or give the connector a ReselectColumnsPostProcessor; then update the row once more",
+    )
+
+
+def _parsed(value: msgspec.Raw) -> Any:
+    return msgspec.json.decode(value)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

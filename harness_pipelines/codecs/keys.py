@@ -1,0 +1,31 @@
+"""Record keys as JSON objects with the key's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from harness_pipelines.spec.table import TableSpec
+
+_ANY_JSON = msgspec.json.Decoder(msgspec.Raw)
+_BARE_JSON = frozenset({"boolean", "int", "long"})  #: whose text is their JSON form
+
+
+def wrapper(spec: TableSpec) -> Callable[[bytes | None], bytes | None]:
+    """What makes a JSON object with the key's columns of a record's key; what is no JSON stays, to be refused."""
+    if len(spec.key) != 1:
+        return lambda key: key
+    name = msgspec.json.encode(spec.key[0])
+    is_quoted = spec.key_format == "text" and str(spec.key_columns[0].type) not in _BARE_JSON
+
+    def wrap(key: bytes | None) -> bytes | None:
+        if not key or (spec.key_format == "json" and key.lstrip()[:1] == b"{"):
+            return key
+        try:
+            value = msgspec.json.encode(key.decode()) if is_quoted else bytes(_ANY_JSON.decode(key))
+        except (UnicodeDecodeError, msgspec.DecodeError):
+            return key
+        return b"{" + name + b":" + value + b"}"
+
+    return wrap
