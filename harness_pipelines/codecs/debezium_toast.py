@@ -19,6 +19,7 @@ import msgspec
 
 from harness_pipelines.codecs.base import Reason
 from harness_pipelines.codecs.debezium_schema import Field
+from harness_pipelines.codecs.json import CHUNK_RECORDS
 from harness_pipelines.codecs.shapes import NULL, Unfit
 from harness_pipelines.spec.table import Column
 
@@ -41,13 +42,19 @@ class Unavailable:
             *(_base64(bytes.fromhex(place)) for place in _PLACES),
         }  # fmt: skip
         self._numbers = [*data]
-        self._marks = [text.encode() for text in self._texts if '"' not in text]
-        self._listed = re.compile(rb",\s*".join(b"%d" % byte for byte in data))
+        self._marks = [re.compile(re.escape(text.encode())) for text in self._texts if '"' not in text]
+        self._marks.append(re.compile(rb",\s*".join(b"%d" % byte for byte in data)))
 
     def suspects(self, blocks: Sequence[bytes]) -> list[int]:
         """The positions of those that may hold a placeholder."""
-        found = {i for mark in self._marks for i, block in enumerate(blocks) if mark in block}
-        return sorted(found | {i for i, block in enumerate(blocks) if self._listed.search(block)})
+        found: set[int] = set()
+        for low in range(0, len(blocks), CHUNK_RECORDS):
+            chunk = blocks[low : low + CHUNK_RECORDS]
+            together = b"\n".join(chunk)  # mostly there is none, and one look at all of them says so
+            for mark in self._marks:
+                if mark.search(together):
+                    found |= {low + i for i, block in enumerate(chunk) if mark.search(block)}
+        return sorted(found)
 
     def mended(self, after: bytes, before: bytes, fields: Mapping[str, Field]) -> bytes | Unfit:
         """*after* without placeholders, their values taken from *before* where that surely has them."""
