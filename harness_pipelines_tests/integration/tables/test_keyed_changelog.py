@@ -111,7 +111,10 @@ def test_a_topic_that_grows_under_a_worker_stops_its_ingest(make_keyed: MakeKeye
     assert rig.status()[0][1] == 1
 
 
-@pytest.mark.parametrize("words", [{"key": ["n"]}, {"key_format": "text"}, {"delete": {"field": "n", "values": [0]}}])
+@pytest.mark.parametrize(
+    "words",
+    [{"key": ["n"]}, {"key_format": "text"}, {"delete": {"field": "n", "values": [0]}}, {"format": "debezium"}],
+)
 def test_what_a_key_is_and_what_deletes_cannot_change(
     make_keyed: MakeKeyed, harness: hp.Harness, words: dict[str, Any]
 ):
