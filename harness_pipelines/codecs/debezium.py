@@ -9,7 +9,7 @@ events here, and `JsonCodec` decodes them. Source: Debezium's documentation of i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -45,15 +45,35 @@ class _Event(_Body, gc=False):
 
 
 _decode = msgspec.json.Decoder(_Event).decode
+_NO_SCHEMA = b"null"
+_TOMBSTONE = _Body(op="d")
 
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """Blocks of records, in their order."""
+    """Blocks of records that are decoded alike, in the records' order."""
 
     places: list[int] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)
-    befores: list[msgspec.Raw] = field(default_factory=list)  #: of puts alone
+    befores: list[msgspec.Raw] = field(default_factory=list)
+
+    def add(self, place: int, block: bytes, before: msgspec.Raw = NULL) -> None:
+        self.places.append(place)
+        self.blocks.append(block)
+        self.befores.append(before)
+
+    def part(self, operation: str, codec: Codec, where: str) -> Part:
+        places = np.array(self.places, np.int64)
+        return Part(operation=operation, codec=codec, values=self.blocks, places=places, retold=inside(where))
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The key of a delete."""
+
+    where: str  #: it was found, for people
+    codec: Codec
+    block: bytes  #: what the codec takes
 
 
 class DebeziumEvents:
@@ -68,53 +88,23 @@ class DebeziumEvents:
 
     def sort(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> tuple[list[Part], list[Refused]]:
         refused = {i: why for i, why in unsound(values).items() if values[i] is not None}
-        puts: dict[bytes, _Blocks] = {}
+        puts: dict[bytes, _Blocks] = {}  # by their schema block
         deletes: dict[tuple[str, Codec], _Blocks] = {}
         for i, value in enumerate(values):
             if i in refused:
                 continue
-            schema, body = (b"null", None) if value is None else self._opened(value)
+            schema, body = (_NO_SCHEMA, _TOMBSTONE) if value is None else _opened(value)
             if isinstance(body, Unfit):
                 refused[i] = body
-            elif body is not None and body.op != "d":
-                group = puts.setdefault(schema, _Blocks())
-                group.places.append(i)
-                group.blocks.append(bytes(body.after))
-                group.befores.append(body.before)
+            elif body.op != "d":
+                puts.setdefault(schema, _Blocks()).add(i, bytes(body.after), body.before)
+            elif isinstance(told := self._key_of(keys[i], schema, body.before), Unfit):
+                refused[i] = told
             else:
-                told = self._key_of(keys[i], schema, body.before if body else NULL)
-                if isinstance(told, Unfit):
-                    refused[i] = told
-                else:
-                    where, codec, block = told
-                    group = deletes.setdefault((where, codec), _Blocks())
-                    group.places.append(i)
-                    group.blocks.append(block)
+                deletes.setdefault((told.where, told.codec), _Blocks()).add(i, told.block)
         parts = [part for schema, group in puts.items() if (part := self._puts(schema, group, refused))]
-        parts += [
-            Part(
-                operation=DELETE,
-                codec=codec,
-                values=group.blocks,
-                places=np.array(group.places, np.int64),
-                retold=inside(where),
-            )
-            for (where, codec), group in deletes.items()
-        ]
+        parts += [group.part(DELETE, codec, where) for (where, codec), group in deletes.items()]
         return parts, [refusal(i, why) for i, why in refused.items()]
-
-    def _opened(self, value: bytes) -> tuple[bytes, _Body | Unfit]:
-        """The schema block of an event (``null``: none), and its body if that puts or deletes."""
-        try:
-            event = _decode(value)
-        except msgspec.DecodeError as error:
-            return b"null", malformed(value) or explained(error)
-        body, schema = event.payload, bytes(event.schema)
-        if body is None or (body is msgspec.UNSET and event.op is None and schema != b"null"):
-            return schema, Unfit(Reason.MISSING_BLOCK, "the event has a `schema` and no `payload`")
-        if isinstance(body, msgspec.UnsetType):
-            body, schema = event, b"null"
-        return schema, _trouble(body) or body
 
     def _puts(self, schema: bytes, group: _Blocks, refused: dict[int, Unfit]) -> Part | None:
         """The rows of events with the same *schema* block; adds to *refused* those that have no row."""
@@ -129,17 +119,14 @@ class DebeziumEvents:
                 refused[group.places[position]] = mended
             else:
                 group.blocks[position] = mended
-        left = [position for position, place in enumerate(group.places) if place not in refused]
-        return Part(
-            operation=PUT,
-            codec=reading.row,
-            values=[group.blocks[position] for position in left],
-            places=np.array([group.places[position] for position in left], np.int64),
-            retold=inside("`after`"),
-        )
+        left = _Blocks()
+        for place, block in zip(group.places, group.blocks, strict=True):
+            if place not in refused:
+                left.add(place, block)
+        return left.part(PUT, reading.row, "`after`")
 
-    def _key_of(self, key: bytes | None, schema: bytes, before: msgspec.Raw) -> tuple[str, Codec, bytes] | Unfit:
-        """Where the key of a delete was found, what decodes it, and its block.
+    def _key_of(self, key: bytes | None, schema: bytes, before: msgspec.Raw) -> _Told | Unfit:
+        """What tells the key of a delete.
 
         The record's key counts. `before` does only where there is none: for all columns that are not of the table's
         replica identity it has their defaults, which nothing tells from values.
@@ -155,24 +142,38 @@ class DebeziumEvents:
         named = _OBJECT.decode(block)
         if lacking := [name for name in self._key if bytes(named.get(name, NULL)) == b"null"]:
             return _keyless(lacking, "`before`")
-        return "`before`", reading.key, block
+        return _Told("`before`", reading.key, block)
 
-    def _of_record_key(self, key: bytes) -> tuple[str, Codec, bytes] | Unfit:
+    def _of_record_key(self, key: bytes) -> _Told | Unfit:
         where = "the record's key"
-        if why := unsound([key]).get(0):
-            return Unfit(why.reason, f"{where}: {why.detail}")
+        if wrong := unsound([key]):
+            return replace(wrong[0], detail=f"{where}: {wrong[0].detail}")
         try:
             found = _OBJECT.decode(key) if key.lstrip()[:1] == b"{" else {}
-            schema = bytes(found["schema"]) if found.keys() == _BLOCKS else b"null"
+            schema = bytes(found["schema"]) if found.keys() == _BLOCKS else _NO_SCHEMA
             block = self._wrap(bytes(found["payload"]) if found.keys() == _BLOCKS else key) or b"null"
             named = _OBJECT.decode(block)
         except msgspec.DecodeError as error:
             why = malformed(key) or explained(error)
-            return Unfit(why.reason, f"{where}: {why.detail}")
+            return replace(why, detail=f"{where}: {why.detail}")
         if lacking := [name for name in self._key if name not in named]:
             return _keyless(lacking, where)
         reading = self._keys.of(schema)
-        return reading if isinstance(reading, Unfit) else (where, reading.key, block)
+        return reading if isinstance(reading, Unfit) else _Told(where, reading.key, block)
+
+
+def _opened(value: bytes) -> tuple[bytes, _Body | Unfit]:
+    """The schema block of an event, and its body if that puts or deletes."""
+    try:
+        event = _decode(value)
+    except msgspec.DecodeError as error:
+        return _NO_SCHEMA, malformed(value) or explained(error)
+    body, schema = event.payload, bytes(event.schema)
+    if body is None or (body is msgspec.UNSET and event.op is None and schema != _NO_SCHEMA):
+        return schema, Unfit(Reason.MISSING_BLOCK, "the event has a `schema` and no `payload`")
+    if isinstance(body, msgspec.UnsetType):
+        body, schema = event, _NO_SCHEMA
+    return schema, _trouble(body) or body
 
 
 def _trouble(body: _Body) -> Unfit | None:

@@ -7,6 +7,7 @@ documentation of its Postgres connector, "Data type mappings".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -21,7 +22,9 @@ from harness_pipelines.spec.sources import SOURCES, Source
 from harness_pipelines.spec.table import Column
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, StructType, Type
 
-_KNOWN_MAX = 256  #: schema blocks; a table has a few in its life
+_KNOWN_MAX = 256  #: schema blocks that are kept; a table has a few in its life
+_KEPT_BYTES_MAX = 2**20
+_SCALE = re.compile(r"-?\d{1,5}")
 _DECIMAL, _SCALED = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"
 _TIMES: Mapping[str, Source] = {
     "org.apache.kafka.connect.data.Date": "epoch_days",
@@ -95,9 +98,11 @@ class Readings:
             return self._plain
         found = self._known.get(schema)
         if found is None:
+            found = self._read(schema)
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
-            found = self._known[schema] = self._read(schema)
+            if len(schema) <= _KEPT_BYTES_MAX:
+                self._known[schema] = found
         return found
 
     def _read(self, schema: bytes) -> Reading | Unfit:
@@ -139,7 +144,9 @@ def _gives(field: Field, type_: Type, source: Source | None) -> bool:
         case StructType():
             return field.type == "struct" and field.name != _SCALED
         case DecimalType():
-            return field.name in {_DECIMAL, _SCALED} or (field.type in {*_NUMBERS, "string"} and not field.name)
+            if field.name == _DECIMAL:
+                return _scale(field) is not None
+            return field.name == _SCALED or (field.type in {*_NUMBERS, "string"} and not field.name)
     if str(type_) not in SOURCES:
         return field.type in _LITERALS[str(type_)] and field.name != _DECIMAL
     told = _TIMES.get(field.name or "")
@@ -153,13 +160,16 @@ def _form(field: Field | None, type_: Type, source: Source | None) -> Form:
     name = (field.name if field else None) or ""
     if str(type_) in {"float", "double"}:
         return Form("named_nan")
-    if name == _DECIMAL and field is not None:
-        scale = (field.parameters or {}).get("scale", "")
-        return Form("base64", int(scale) if scale.lstrip("-").isdecimal() else None)
-    if name == _SCALED:
-        return Form("base64")
+    if name in {_DECIMAL, _SCALED} and field is not None:
+        return Form("base64", _scale(field))
     if name in _TIMES and str(type_) in SOURCES:
         return Form(_TIMES[name])
     if field is not None and (isinstance(type_, DecimalType) or field.type == "string"):
         return Form("number" if isinstance(type_, DecimalType) else "iso8601")
     return Form(source or "iso8601")
+
+
+def _scale(field: Field) -> int | None:
+    """The scale that a decimal's field tells, if it does."""
+    told = (field.parameters or {}).get("scale", "")
+    return int(told) if _SCALE.fullmatch(told) else None
