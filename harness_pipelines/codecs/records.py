@@ -1,8 +1,9 @@
 """Kafka records to rows: the value by its codec, and for keyed tables what is put and what is deleted.
 
 In a keyed table a record without a value (Kafka's tombstone) deletes the key that the record's key tells; a record
-whose value says so by the spec's rule deletes the key that its value tells. The row of a delete has its key columns
-and coordinates, all else is NULL. Like the codecs below it, a record's verdict never depends on others.
+whose value says so by the spec's rule deletes the key that its value tells. Change events say themselves what they do
+(`DebeziumEvents`). The row of a delete has its key columns and coordinates, all else is NULL. Like the codecs below
+it, a record's verdict never depends on others.
 """
 
 from __future__ import annotations

@@ -52,8 +52,17 @@ def test_a_read_of_change_events_shows_the_state_of_their_source(
     assert rig.table.audit(full=True).to_json()["ok"]
 
 
+def test_without_a_buffer_spark_reads_change_events_the_same(harness: hp.Harness, kafka: KafkaRig):
+    words = {"format": "debezium", "delete": "tombstone", "layout": {}, "buffer": "none", **TABLES["papers_full"]}
+    rig = KeyedRig(harness, kafka, **words)
+    send(rig, list(load("schema", "papers_full")))
+    rig.tier()
+    assert shown(rig) == in_the_end(rig, "papers_full") != []
+
+
 def test_events_that_put_and_delete_nothing_go_to_quarantine_by_name(harness: hp.Harness, kafka: KafkaRig):
-    rig = KeyedRig(harness, kafka, format="debezium", delete="tombstone", layout={}, views="stream", **TABLES["papers"])
+    words = {"format": "debezium", "delete": "tombstone", "layout": {}, "views": "stream", **TABLES["papers"]}
+    rig = KeyedRig(harness, kafka, **words)
     send(rig, [*load("plain", "papers"), *load("plain", "wiped"), *load("plain", "__debezium-heartbeat.plain")])
     rig.ingest()
     reasons = sorted(reason for reason, _, _ in rig.quarantine().values())
