@@ -45,6 +45,7 @@ class _Event(_Body, gc=False):
 
 
 _decode = msgspec.json.Decoder(_Event).decode
+_decode_body = msgspec.json.Decoder(_Body).decode
 _NO_SCHEMA = b"null"
 _TOMBSTONE = _Body(op="d")
 
@@ -90,10 +91,11 @@ class DebeziumEvents:
         refused = {i: why for i, why in unsound(values).items() if values[i] is not None}
         puts: dict[bytes, _Blocks] = {}  # by their schema block
         deletes: dict[tuple[str, Codec], _Blocks] = {}
+        opened = _Opener()
         for i, value in enumerate(values):
             if i in refused:
                 continue
-            schema, body = (_NO_SCHEMA, _TOMBSTONE) if value is None else _opened(value)
+            schema, body = (_NO_SCHEMA, _TOMBSTONE) if value is None else opened(value)
             if isinstance(body, Unfit):
                 refused[i] = body
             elif body.op != "d":
@@ -162,18 +164,38 @@ class DebeziumEvents:
         return reading if isinstance(reading, Unfit) else _Told(where, reading.key, block)
 
 
-def _opened(value: bytes) -> tuple[bytes, _Body | Unfit]:
-    """The schema block of an event, and its body if that puts or deletes."""
-    try:
-        event = _decode(value)
-    except msgspec.DecodeError as error:
-        return _NO_SCHEMA, malformed(value) or explained(error)
-    body, schema = event.payload, bytes(event.schema)
-    if body is None or (body is msgspec.UNSET and event.op is None and schema != _NO_SCHEMA):
-        return schema, Unfit(Reason.MISSING_BLOCK, "the event has a `schema` and no `payload`")
-    if isinstance(body, msgspec.UnsetType):
-        body, schema = event, _NO_SCHEMA
-    return schema, _trouble(body) or body
+class _Opener:
+    """Takes events apart. Mostly the next begins with the schema block of the last, which is then not read again."""
+
+    def __init__(self) -> None:
+        self._schema = _NO_SCHEMA
+        self._front: bytes | None = None  #: of an event with this schema block, up to its payload
+
+    def __call__(self, value: bytes) -> tuple[bytes, _Body | Unfit]:
+        """The schema block of an event, and its body if that puts or deletes."""
+        if self._front is not None and value.startswith(self._front) and value.endswith(b"}"):
+            try:
+                body = _decode_body(memoryview(value)[len(self._front) : -1])
+            except msgspec.DecodeError:
+                pass  # why, the whole event tells
+            else:
+                return self._schema, _trouble(body) or body
+        return self._whole(value)
+
+    def _whole(self, value: bytes) -> tuple[bytes, _Body | Unfit]:
+        try:
+            event = _decode(value)
+        except msgspec.DecodeError as error:
+            return _NO_SCHEMA, malformed(value) or explained(error)
+        body, schema = event.payload, bytes(event.schema)
+        if body is None or (body is msgspec.UNSET and event.op is None and schema != _NO_SCHEMA):
+            return schema, Unfit(Reason.MISSING_BLOCK, "the event has a `schema` and no `payload`")
+        if isinstance(body, msgspec.UnsetType):
+            return _NO_SCHEMA, _trouble(event) or event
+        front = b'{"schema":%b,"payload":' % schema
+        if value.startswith(front):
+            self._schema, self._front = schema, front
+        return schema, _trouble(body) or body
 
 
 def _trouble(body: _Body) -> Unfit | None:

@@ -177,6 +177,15 @@ def test_by_its_schema_block_an_event_is_refused_whose_form_gives_no_value_of_th
         assert one.detail.startswith(f"`{column}`: the event's {given} gives no {table.columns[1].type}; ")
 
 
+@pytest.mark.parametrize("told", [{}, {"scale": "two"}, {"scale": "9" * 5000}])
+def test_a_decimal_whose_schema_block_does_not_tell_its_scale_is_refused(told: dict[str, str]):
+    price = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "field": "price", "parameters": told}
+    after = {"type": "struct", "field": "after", "fields": [{"type": "int64", "field": "id"}, price]}
+    table = spec("kinds", columns={"id": "long", "price": {"type": "decimal(12,2)", "from": "base64"}})
+    value = _wrapped(event("c", after={"id": 1, "price": "AQ=="}), {"type": "struct", "fields": [after]})
+    assert [one.reason for one in decode(table, [(None, value)]).refused] == [Reason.WRONG_TYPE]
+
+
 @pytest.mark.parametrize(
     ("column", "type_", "value"),
     [
@@ -345,8 +354,9 @@ def test_another_placeholder_is_one_by_the_spec_and_one_inside_of_a_value_is_non
 # A record's verdict never depends on others
 
 
-def _wrapped(value: bytes) -> bytes:
-    return json.dumps({"schema": SCHEMA, "payload": json.loads(value)}).encode()
+def _wrapped(value: bytes, schema: Any = SCHEMA) -> bytes:
+    """As the connector writes it, without spaces; *value* need not be JSON."""
+    return b'{"schema":%b,"payload":%b}' % (json.dumps(schema, separators=(",", ":")).encode(), value)
 
 
 _PLAIN = [
@@ -355,9 +365,15 @@ _PLAIN = [
     event("u", before={"id": 2, "s": "long ago"}, after={"id": 2, "s": PLACEHOLDER}),
     event("d"), event("t"), event("c", after={"id": "x"}), event("c", after={"id": 2**40}),
 ]  # fmt: skip
+_BEHIND_A_SCHEMA = [
+    *map(_wrapped, _PLAIN), _wrapped(b"null"), _wrapped(b"{"), _wrapped(b"[]"), _wrapped(_PLAIN[0] + b"}"),
+    _wrapped(b"{}"),
+    _wrapped(_PLAIN[0] + b',"schema":null'), _wrapped(_PLAIN[0] + b',"x":{}'), _wrapped(_PLAIN[0]) + b" ",
+    _wrapped(_PLAIN[0])[:-1], _wrapped(_PLAIN[0])[:-1] + b"]", _wrapped(_PLAIN[0], FILLED), _wrapped(_PLAIN[0], None),
+]  # fmt: skip
 RECORDS = st.tuples(
     st.sampled_from([None, b"", b"x", b'{"id": 1}', b'{"id": "x"}', b'{"schema": null, "payload": {"id": 2}}']),
-    st.sampled_from([None, b"", b"{", b"[]", *_PLAIN, *map(_wrapped, _PLAIN)]),
+    st.sampled_from([None, b"", b"{", b"[]", *_PLAIN, *_BEHIND_A_SCHEMA]),
 )
 
 
