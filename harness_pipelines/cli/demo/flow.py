@@ -312,7 +312,7 @@ def _judge(
         m for m in stores.ledger.moves(table.row, stage=Stage.TIER, limit=10_000) if m["state"] == MoveState.COMMITTED
     ]
     produced = producer.truth.acked
-    faults = [*verdict.unequal, *(verdict.state or ()), *cuts.faults, *[views.verdict] * (not views.ok)]
+    faults = [*(verdict.state or ()), *verdict.unequal, *cuts.faults, *[views.verdict] * (not views.ok)]
     faults += [f"the audit found {len(audit['missing'])} missing, {len(audit['duplicated'])} doubled"] * (
         not audit["ok"]
     )

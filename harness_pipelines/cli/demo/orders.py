@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +44,10 @@ HASH = np.uint64(0x9E3779B97F4A7C15)  #: Knuth's: 2^64 divided by the golden rat
 
 
 class Orders(Scenario):
-    """Orders that are inserted, change, and are deleted by a value that says so or by a tombstone."""
+    """Orders that are inserted, change, and are deleted by a value that says so or by a tombstone.
+
+    *words* of the table's spec stand in for those of the demo.
+    """
 
     source = "changes of TPC-H orders"
     judge = "the replayed log"
@@ -54,8 +57,8 @@ class Orders(Scenario):
     checked = (KEY, PRICE)
     numeric = tuple(name for name, kind in COLUMNS.items() if kind in {"long", "int"} or kind.startswith("decimal"))
 
-    def __init__(self, *, table: str = TABLE) -> None:
-        self.spec = _spec(table)
+    def __init__(self, **words: Any) -> None:
+        self.spec = _spec(words)
 
     def make(self, folder: Path, rows: int) -> Log:
         lives = changelog(rows)
@@ -162,12 +165,11 @@ def _hottest(log: Log) -> int:
     return int(keys[np.argmax(versions)])
 
 
-def _spec(table: str) -> TableSpec:
+def _spec(words: Mapping[str, Any]) -> TableSpec:
     """The table moves often, so that there is something to see."""
     return TableSpec.model_validate(
         {
-            "table": table,
-            "topic": table,
+            "table": TABLE,
             "columns": {name: {"type": kind, "required": True} for name, kind in COLUMNS.items()},
             "key": [KEY],
             "delete": {"field": OP, "values": ["d"]},
@@ -176,5 +178,6 @@ def _spec(table: str) -> TableSpec:
             "tier": {"max_rows": MOVE_ROWS_MAX, "max_age": "10s"},
             "freshness": {"lake": "10s"},
             "mode": "external_worker",
+            **words,
         }
     )

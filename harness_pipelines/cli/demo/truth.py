@@ -117,10 +117,10 @@ class Truth:
 
 
 def whole_numbers(column: pa.ChunkedArray) -> Ints:
-    """An integer column, or a decimal(_,2) column in cents, as int64."""
+    """An integer column, or a decimal(_,2) column in cents, as int64; NULL, which a wrong read may have, is 0."""
     if pa.types.is_decimal(column.type):
         column = pc.multiply(column, pa.scalar(CENTS, pa.decimal128(3, 0))).cast(pa.int64())
-    found: Ints = column.cast(pa.int64()).to_numpy()
+    found: Ints = column.cast(pa.int64()).fill_null(0).to_numpy()
     return found
 
 
