@@ -4,42 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from harness_pipelines.cli.demo.background import Background
-from harness_pipelines.cli.demo.scenario import Log, Record, Scenario
+from harness_pipelines.cli.demo.scenario import Log, Scenario
 from harness_pipelines.cli.demo.truth import Truth
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores.kafka_producer import Acked, RecordProducer
-
-if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message
+from harness_pipelines.stores.kafka_producer import RecordProducer
 
 CHUNK_ROWS = 5_000
 TICK_S = 0.01
-
-
-class KeyedProducer(RecordProducer):
-    """Sends records that have keys too, and tombstones, which have no value."""
-
-    def send_record(self, partition: int, record: Record, acked: Acked) -> None:
-        """Queue one record; *acked* is called from a later `serve` or `flush`."""
-        sent_at = time.monotonic()
-
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                self._failed = error.str()
-                return
-            offset, latency_s = message.offset(), message.latency()
-            acked(offset if offset is not None else -1, sent_at + (latency_s or 0.0))
-
-        key, value = record
-        while True:
-            try:
-                self._producer.produce(self._topic, value, key, partition=partition, on_delivery=delivered)
-                return
-            except BufferError:
-                self.serve(0.05)
 
 
 class SteadyProducer(Background):
@@ -68,20 +41,20 @@ class SteadyProducer(Background):
     def run(self) -> None:
         self._began = time.monotonic()
         log = self.log
-        with KeyedProducer(self._settings, self.scenario.spec.topic) as producer:
+        with RecordProducer(self._settings, self.scenario.spec.topic) as producer:
             while self.sent < len(log):
-                for record in self.scenario.records(log.rows.slice(self.sent, CHUNK_ROWS)):
+                for key, value in self.scenario.records(log.rows.slice(self.sent, CHUNK_ROWS)):
                     if self.sent == log.late_from:
                         self._wait_for_the_rest(producer)
                     self._keep_pace(producer)
                     if self.stopping.is_set():
                         return
                     partition = int(log.partitions[self.sent])
-                    producer.send_record(partition, record, self.truth.partitions[partition].take)
+                    producer.send(partition, value, self.truth.partitions[partition].take, key=key)
                     self.sent += 1
             producer.flush()
 
-    def _wait_for_the_rest(self, producer: KeyedProducer) -> None:
+    def _wait_for_the_rest(self, producer: RecordProducer) -> None:
         producer.flush()
         waits_from = time.monotonic()
         self._at_late.set()
@@ -89,7 +62,7 @@ class SteadyProducer(Background):
             pass
         self._began += time.monotonic() - waits_from  # the pace is that of before
 
-    def _keep_pace(self, producer: KeyedProducer) -> None:
+    def _keep_pace(self, producer: RecordProducer) -> None:
         """Wait, now and then, until the next record is due."""
         if self.sent % max(int(self._rate * TICK_S), 1):
             return
