@@ -22,7 +22,7 @@ import structlog
 from harness_pipelines.layout.files import FileStats, might_hold
 from harness_pipelines.layout.parts import Due, due, not_grown, taken_along
 from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
-from harness_pipelines.layout.sampling import Sample, share_to_draw
+from harness_pipelines.layout.sampling import Sample, is_one_piece, share_to_draw
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -238,7 +238,7 @@ class _Incoming:
 
 def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
     """New rows go to the smallest parts of the tree that give them files of some size; the first rows make the tree."""
-    from harness_pipelines.stores import spark_otree
+    from harness_pipelines.stores import spark_otree, spark_write
 
     ranges = {r.partition: (r.low, r.high) for r in move.ranges}
     there = stored_in(base.stream.metadata, ranges)
@@ -253,12 +253,15 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
             if coming.rows:
                 of_rows = sum(f.live for f in held) - sum(f.live for f in coming.replaced) + coming.rows
                 target_rows = _target_rows(table, rows=coming.rows, size=coming.bytes, of_rows=of_rows)
-                sample = _sampled(table, coming.frame, rows=coming.rows, target_rows=target_rows)
-                if layout is None:
-                    tree = parts = sample.tree(target_rows=target_rows)
+                if layout is not None and not coming.replaced and is_one_piece(coming.rows, target_rows=target_rows):
+                    spark_write.append_to_branch(spark_otree.in_one_piece(coming.frame), target)
                 else:
-                    tree, parts = layout.tree, sample.pieces(layout.tree, target_rows=target_rows)
-                _write(coming.frame, target, parts, sample, target_rows=target_rows)
+                    sample = _sampled(table, coming.frame, rows=coming.rows, target_rows=target_rows)
+                    if layout is None:
+                        tree = parts = sample.tree(target_rows=target_rows)
+                    else:
+                        tree, parts = layout.tree, sample.pieces(layout.tree, target_rows=target_rows)
+                    _write(coming.frame, target, parts, sample, target_rows=target_rows)
     staged = stores.lake.staged(table, move, rows=coming.rows)
     on = base.batch.snapshot if table.spec.key and base.batch is not None else None
     attempt = Attempt(staged=staged, change=_change(stores, table, staged, coming, base=base), on=on)
