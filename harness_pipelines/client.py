@@ -198,26 +198,38 @@ class Table:
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
+        pre_images: bool = False,
     ) -> pa.Table:
         """Every record that *to_version* (default: this instant) has and *from_version* had not, in offset order.
 
         The columns are *columns* (default: the user's) and the five coordinates; `_op` tells puts from deletes. Changes
-        from 1 to 2 and from 2 to 3 are those from 1 to 3. Raises: VersionGone, UsageError, and as `read`.
+        from 1 to 2 and from 2 to 3 are those from 1 to 3. With *pre_images*, of a keyed table, each record is what it
+        did: `_change_type` is ``+I``, ``-U`` (the row that it replaced) and ``+U``, or ``-D`` (the row that it
+        deleted), each with the coordinates of the record; a delete of what was not there is left out.
+        Raises: VersionGone, UsageError, and as `read`.
         """
         from harness_pipelines.read.arrow import ArrowReader
-        from harness_pipelines.read.changes import changes_plan
+        from harness_pipelines.read.changes import changes_plan, state_plan
+        from harness_pipelines.read.preimages import read_pre_images
         from harness_pipelines.read.selection import Selection
         from harness_pipelines.read.tail import read_tail
 
+        reader = ArrowReader(
+            buffer=self.harness.stores.buffer_reader,
+            tail_rows=lambda tail: read_tail(self.harness.stores, self.row, tail),
+        )
+        wanted = Selection(columns=columns, where=where, coordinates=True, changelog=True)
         with self._leased(at=to_version, tail=False) as (plan, hold):
-            part = changes_plan(plan, self.versions(), since=from_version, to=to_version)
-            reader = ArrowReader(
-                buffer=self.harness.stores.buffer_reader,
-                tail_rows=lambda tail: read_tail(self.harness.stores, self.row, tail),
-            )
-            wanted = Selection(columns=columns, where=where, coordinates=True, changelog=True)
-            found = reader.read(part, wanted, check_lease=hold.finish)
-        return found.sort_by([("_kafka_partition", "ascending"), ("_kafka_offset", "ascending")])
+            versions = self.versions()
+            part = changes_plan(plan, versions, since=from_version, to=to_version)
+            if not pre_images:
+                found = reader.read(part, wanted, check_lease=hold.finish)
+                return found.sort_by([("_kafka_partition", "ascending"), ("_kafka_offset", "ascending")])
+            with self._leased(at=from_version, tail=False) as (old, older):
+                before = state_plan(old, versions, at=from_version)
+                found = read_pre_images(reader, part, before, wanted, check_lease=older.check)
+            hold.finish()
+        return found
 
     @contextmanager
     def reader(

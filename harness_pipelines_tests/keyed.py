@@ -12,6 +12,8 @@ import pyarrow as pa
 from pyiceberg.table import StaticTable
 
 import harness_pipelines as hp
+from harness_pipelines.audit.complete import audit_table
+from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.otree import otree_once
@@ -22,6 +24,7 @@ Key = tuple[Any, ...]
 COLUMNS: Mapping[str, Any] = {"id": "long", "region": "string", "n": "int", "s": "string"}
 DELETE = {"field": "op", "values": ["d"]}
 KEYS = 40  #: that `KeyedRig.produce` speaks of
+EVERYTHING = dict.fromkeys(range(2), 10**9)  #: bounds above all records of a rig
 BY_VALUE = {"columns": ["n", "id"], "regions": 4}
 
 
@@ -142,6 +145,19 @@ class KeyedRig(TableRig):
         lost, strange = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
         assert found == expected, f"lost {lost[:3]}, too many {strange[:3]}, {len(found)} rows for {len(expected)}"
         assert set(rows.column("_op").to_pylist()) <= {"put"}
+
+
+def row(id_: int | None, region: str | None = "eu", *, n: int = 0) -> dict[str, Any]:
+    """A row of a `KeyedRig`."""
+    return {"id": id_, "region": region, "n": n, "s": f"row {id_} {region} {n}"}
+
+
+def assert_sound(rig: KeyedRig) -> None:
+    """What the table says of itself: the full audit and fsck."""
+    audited = audit_table(rig.stores, rig.table.row, full=True)
+    assert audited.ok, audited
+    report = fsck(rig.stores, [rig.name])
+    assert report.ok, report
 
 
 class Change(NamedTuple):

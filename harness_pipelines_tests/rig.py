@@ -28,6 +28,7 @@ from psycopg.conninfo import make_conninfo
 import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.services import Endpoints
 from harness_pipelines.spec.settings import Settings
@@ -200,7 +201,16 @@ class TableRig:
 
     def relayout(self) -> Version:
         """Every file of the batch view is written anew, better or not: somebody asked for it."""
-        claim, on = self.claim(Stage.OTREE), self.stores.ledger.head(self.table.row)
+        claim = self.claim(Stage.OTREE)
+        self.plan_relayout(claim)
+        made = otree_once(self.stores, self.table.row, claim, trigger="test")
+        self.stores.ledger.release(claim)
+        assert made is not None
+        return made
+
+    def plan_relayout(self, claim: Claim) -> Move:
+        """Record a move that writes every file of the batch view anew."""
+        on = self.stores.ledger.head(self.table.row)
         draft = MoveDraft(
             stage=Stage.OTREE,
             shard=0,
@@ -211,11 +221,7 @@ class TableRig:
             trigger="test",
             parts=("",),
         )
-        self.stores.ledger.plan_move(claim, draft)
-        made = otree_once(self.stores, self.table.row, claim, trigger="test")
-        self.stores.ledger.release(claim)
-        assert made is not None
-        return made
+        return self.stores.ledger.plan_move(claim, draft)
 
     def worker(self, stages: frozenset[Stage] = ALL, *, lease_s: float = 5.0, until_idle: bool = False) -> Worker:
         options = WorkerOptions(stages=stages, until_idle=until_idle, lease=timedelta(seconds=lease_s))

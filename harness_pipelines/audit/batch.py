@@ -59,7 +59,7 @@ def judge_batch(
     if keyed and parts is not None:
         least = most = sum(part.stream_rows for part in parts)
     return BatchAudit(
-        rows=sum(file.data.record_count for file in batch.files),
+        rows=sum(file.rows for file in batch.files),
         least=least,
         most=most,
         keyed=keyed,

@@ -162,12 +162,24 @@ def nobody_else_removes(look: Look) -> Iterator[Found]:
                 )
 
 
-@rule("S26", "no view has delete files", "lake")
-def no_deletes(look: Look) -> Iterator[Found]:
+@rule(
+    "S26", "deletes are of positions, one file for a live data file, in the batch view of a keyed table alone", "lake"
+)
+def deletes_of_live_files(look: Look) -> Iterator[Found]:
     for view in look.views.values():
+        may_have = bool(look.books.spec.key) and view.name == "batch"
+        live, seen = {file.path for file in view.data_files}, set[str]()
         for file in view.files:
-            if file.deletes is not None:
-                yield Found(file.path, f"{file.deletes} delete file {file.path} with {file.rows:,} rows")
+            if file.deletes is None:
+                continue
+            told = f"{file.deletes} delete file {file.path} with {file.rows:,} rows"
+            if not may_have or file.deletes_of is None:
+                yield Found(file.path, told)
+            elif file.deletes_of not in live:
+                yield Found(file.path, f"{told}: {file.deletes_of} is not live")
+            elif file.deletes_of in seen:
+                yield Found(file.path, f"{told}: {file.deletes_of} has another one")
+            seen.add(file.deletes_of or "")
 
 
 @rule("S1", "no file is in the head twice", "lake")

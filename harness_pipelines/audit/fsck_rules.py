@@ -58,6 +58,11 @@ class ViewSeen:
     def data_files(self) -> list[FileSeen]:
         return [file for file in self.files if file.deletes is None]
 
+    @property
+    def rows(self) -> int:
+        """Of the data files, less those that delete files hide."""
+        return sum(file.rows if file.deletes is None else -file.rows for file in self.files)
+
 
 @dataclass(kw_only=True)
 class Look:

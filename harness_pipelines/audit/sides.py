@@ -31,6 +31,7 @@ from harness_pipelines.stages.ingest import decode_batch
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
 from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.errors import RecordsLost
+from harness_pipelines.stores.lake_deletes import positions_of
 from harness_pipelines.stores.lake_scan import LakeFile, LakeFileMissing, LakeUnreadable, PinnedView
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import Log, PartitionBatch
@@ -298,16 +299,22 @@ def judged(table: TableRow, file: LakeFile) -> Iterator[None]:
 
 
 def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mapping[str, int]) -> Iterator[pa.Table]:
-    """The rows of a data file in *schema*, a bounded batch at a time; columns that it does not have are NULL."""
+    """The rows of a data file in *schema* that are not hidden, a bounded batch at a time; missing columns are NULL."""
     size = BATCH_BYTES * max(file.data.record_count, 1) // max(file.data.file_size_in_bytes, 1) // 4
     with view.io.new_input(file.data.file_path).open() as stream:
         parquet = pq.ParquetFile(stream)
         places = _places(parquet.schema_arrow, ids)
+        is_live = np.ones(parquet.metadata.num_rows, np.bool_)
+        if file.deletes is not None:
+            is_live[positions_of(view.io, file.deletes)] = False
+        first = 0
         for batch in parquet.iter_batches(batch_size=min(max(size, BATCH_ROWS_MIN), BATCH_ROWS_MAX)):
             columns = [
                 batch.column(places[f.name]) if f.name in places else pa.nulls(len(batch), f.type) for f in schema
             ]
-            yield conformed(pa.table(columns, names=schema.names), schema)
+            rows = conformed(pa.table(columns, names=schema.names), schema)
+            yield rows if file.deletes is None else rows.filter(pa.array(is_live[first : first + len(batch)]))
+            first += len(batch)
 
 
 def _places(schema: pa.Schema, ids: Mapping[str, int]) -> dict[str, int]:

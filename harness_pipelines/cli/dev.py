@@ -64,15 +64,17 @@ def dev(settings: Settings, port: int | None, for_s: float | None) -> None:
 
 def _make_tables_known(settings: Settings) -> None:
     """The ledger must be there, and with it at least the demo's table, so that there is something to see."""
-    from harness_pipelines.cli.demo.source import PARTITIONS, TOPIC, demo_spec
+    from harness_pipelines.cli.demo.lineitem import Lineitem
+    from harness_pipelines.cli.demo.scenario import PARTITIONS
     from harness_pipelines.client import connect
     from harness_pipelines.stores.kafka_producer import recreate_topic
 
     with connect(settings) as harness:
         harness.init()
         if not harness.tables():
-            recreate_topic(settings, TOPIC, partitions=PARTITIONS)
-            harness.apply(demo_spec())
+            spec = Lineitem().spec
+            recreate_topic(settings, spec.topic, partitions=PARTITIONS)
+            harness.apply(spec)
 
 
 def _environment(settings: Settings) -> dict[str, str]:

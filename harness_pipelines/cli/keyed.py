@@ -62,6 +62,7 @@ def get(ctx: click.Context, /, table: str, key: tuple[str, ...], **options: Any)
 @click.option("--to", type=click.IntRange(min=1), metavar="VERSION", help="What it had is in.  [default: up to now]")
 @click.option("--columns", callback=split_names, metavar="A,B", help="Only these, and the coordinates.")
 @click.option("--where", metavar="SQL", help="Only records for which this holds, such as \"_op = 'delete'\".")
+@click.option("--pre-images", is_flag=True, help="Of a keyed table: what each record did (+I, -U and +U, -D).")
 @json_option
 @click.pass_obj
 def changes(settings: Settings, /, table: str, **options: Any) -> None:
@@ -71,12 +72,19 @@ def changes(settings: Settings, /, table: str, **options: Any) -> None:
     Examples:
       harness changes shop.orders --from 3 --to 5
       harness changes shop.orders --from 3 --where "_op = 'delete'" --json
+      harness changes shop.orders --from 3 --pre-images    # with the rows that were replaced or deleted
     """
     from harness_pipelines.cli.rows import json_rows
 
     with opened(settings) as harness:
         found = harness.table(table)
-        rows = found.changes(options["since"], options["to"], columns=options["columns"], where=options["where"])
+        rows = found.changes(
+            options["since"],
+            options["to"],
+            columns=options["columns"],
+            where=options["where"],
+            pre_images=options["pre_images"],
+        )
     if options["json_target"] is not None:
         emit({"table": found.name, "changes": list(json_rows(rows))}, options["json_target"])
     else:

@@ -40,6 +40,13 @@ class FileStats:
     sequence: int  #: Iceberg's data sequence number: how old its rows are
     extents: tuple[Extent, ...]  #: per indexed column
     written: int | None = None  #: sequence number of the snapshot that brought it, if its rows are older than that
+    hidden: int = 0  #: of its rows, by position deletes; its bounds and NULLs are those of all of them
+    deletes: str | None = None  #: the file that tells which
+
+    @property
+    def live(self) -> int:
+        """Rows that a reader sees."""
+        return self.rows - self.hidden
 
     @property
     def added(self) -> int:

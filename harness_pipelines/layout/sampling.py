@@ -21,12 +21,18 @@ EDGES_MAX = 1_024  #: quantiles per column
 ROWS = range(50_000, 500_000)  #: how many are drawn, at least and at most
 ROWS_PER_FILE = 1_000  #: sizes of files are then even to some 5 %
 PIECE_SHARE = 1 / 8  #: of a target file: smaller pieces that wait share a file with their neighbours
+PIECE_ROWS = 20_000  #: so few rows are one row group or two, whose order does not matter
 
 
 def share_to_draw(rows: int, *, target_rows: float) -> float:
     """Which share of *rows* is drawn for files of *target_rows*."""
     wanted = min(max(rows / target_rows * ROWS_PER_FILE, ROWS.start), ROWS.stop)
     return min(1.0, wanted / max(rows, 1))
+
+
+def is_one_piece(rows: int, *, target_rows: float) -> bool:
+    """Whether *rows* that wait are one file for certain, wherever they lie, and nothing is gained by ordering them."""
+    return rows <= min(PIECE_ROWS, 2 * PIECE_SHARE * target_rows)
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,9 @@ def _state(path: str, files: Sequence[FileStats], sequence: int, unsplittable: b
     staged = [file for file in files if file.sequence > sequence]
     return RegionState(
         path=path,
-        clustered_rows=sum(file.rows for file in settled),
+        clustered_rows=sum(file.live for file in settled),
         clustered_bytes=sum(file.bytes for file in settled),
-        staged_rows=sum(file.rows for file in staged),
+        staged_rows=sum(file.live for file in staged),
         staged_bytes=sum(file.bytes for file in staged),
         files=len(files),
         clustered_sequence=sequence,

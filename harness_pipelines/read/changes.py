@@ -46,8 +46,16 @@ def changes_plan(plan: ReadPlan, versions: Sequence[Version], *, since: int, to:
     )
 
 
+def state_plan(plan: ReadPlan, versions: Sequence[Version], *, at: int) -> ReadPlan:
+    """The plan of version *at* with no more than that version had: the newest one is read up to this instant."""
+    [high] = [version.buffer_hi for version in versions if version.version == at]
+    return replace(
+        plan, buffer=plan.buffer and _cut(plan.buffer, {}, high), tail=plan.tail and _cut(plan.tail, {}, high)
+    )
+
+
 def _cut(part: Part, low: Mapping[int, int], high: Mapping[int, int]) -> Part:
     """*part* without what is below *low* or not below *high*."""
-    runs = {p: (max(low[p], o), min(high.get(p, 0), part.high[p])) for p, o in part.low.items()}
+    runs = {p: (max(low.get(p, o), o), min(high.get(p, 0), part.high[p])) for p, o in part.low.items()}
     runs = {p: run for p, run in runs.items() if run[0] < run[1]}
     return replace(part, low={p: run[0] for p, run in runs.items()}, high={p: run[1] for p, run in runs.items()})

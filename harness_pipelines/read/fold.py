@@ -99,7 +99,7 @@ class Folded:
         if not len(covered):
             return rows
         there = numbers[covered]
-        moved = np.flatnonzero(_ints(rows, PARTITION)[covered] != self.partitions[there])
+        moved = np.flatnonzero(int_column(rows, PARTITION)[covered] != self.partitions[there])
         if len(moved):
             row, number = int(covered[moved[0]]), int(there[moved[0]])
             raise key_in_two_partitions(
@@ -120,7 +120,7 @@ def fold(table: str, rows: pa.Table, key: tuple[str, ...]) -> Folded:
         none = np.empty(0, np.int64)
         return Folded(table=table, key=key, rows=rows, numbers=None, partitions=none, offsets=none)
     keys = KeyNumbers([rows.column(name) for name in key])
-    partitions, offsets = _ints(rows, PARTITION), _ints(rows, OFFSET)
+    partitions, offsets = int_column(rows, PARTITION), int_column(rows, OFFSET)
     newest = np.empty(len(keys), np.int64)
     in_order = np.argsort(offsets, kind="stable")
     newest[keys.first[in_order]] = in_order  # of several that are assigned to a place the last one stays
@@ -161,7 +161,8 @@ def _gathered(tables: Iterable[pa.Table], rows_min: int) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def _ints(rows: pa.Table, name: str) -> Numbers:
+def int_column(rows: pa.Table, name: str) -> Numbers:
+    """A column of whole numbers without NULL."""
     return np.asarray(rows.column(name).to_numpy(), dtype=np.int64)
 
 

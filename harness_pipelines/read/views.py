@@ -46,15 +46,15 @@ def costs(table: TableRow, version: Version) -> list[ViewCost]:
     found = []
     for name, view in version.views.items():
         with reachable(table.name, f"reading the {name} view's manifests"):
-            files = [file.data for file in pinned(view.metadata).files]
+            files = pinned(view.metadata).files
         found.append(
             ViewCost(
                 view=name,
                 name=f"{table.spec.namespace}.{table.views[name]}",
                 metadata=view.metadata,
                 files=len(files),
-                rows=sum(file.record_count for file in files),
-                bytes=sum(file.file_size_in_bytes for file in files),
+                rows=sum(file.rows for file in files),
+                bytes=sum(file.data.file_size_in_bytes for file in files),
                 reached=reached[name],
             )
         )

@@ -2,7 +2,8 @@
 
 Two kinds of moves alternate. A *merge* takes ``[batch_hi, stream_hi)`` and stages its rows by region; a *relayout*
 rewrites the regions to which much was added, cuts those that grew large, and moves no bound. In a keyed table a merge
-stages the newest put of each key, and writes anew the files in which older ones of these keys are.
+stages the newest put of each key; older ones of these keys it hides where they are, by position deletes, and writes
+files anew in which many are hidden.
 
 plan: choose ranges, or that regions are due. stage: Spark writes one file per region to the attempt's branch.
 publish: the boundary commit, with the tree as it is from then on.
@@ -21,7 +22,7 @@ import structlog
 from harness_pipelines.layout.files import FileStats, might_hold
 from harness_pipelines.layout.parts import Due, due, not_grown, taken_along
 from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
-from harness_pipelines.layout.sampling import Sample, share_to_draw
+from harness_pipelines.layout.sampling import Sample, is_one_piece, share_to_draw
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -30,21 +31,23 @@ from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.stages.moving import Moving, Pointless, make_branch
 from harness_pipelines.stores.lake import Staged
 from harness_pipelines.stores.lake_regions import indexed_columns
-from harness_pipelines.stores.lake_replace import FilesGone
+from harness_pipelines.stores.lake_replace import FilesGone, Replacement
 from harness_pipelines.stores.lake_scan import stored_in
 from harness_pipelines.stores.ports import Boundary, LayoutState, MoveDraft, Swap, TableRow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from harness_pipelines.stores.lake_deletes import Positions
     from harness_pipelines.stores.open import Stores
-    from harness_pipelines.stores.spark_merge import Changes
+    from harness_pipelines.stores.spark_merge import Changes, Met
     from harness_pipelines.stores.spark_write import BranchTarget
 
 log = structlog.get_logger(__name__)
 MOVE_OFFSETS_MAX = 50_000_000
 NOT_BETTER = "the layout would not be better"  #: how the ledger says that a relayout was dropped
 BUDGET_BYTES = 2 * 2**30  #: of files that one relayout reads
+HIDDEN_SHARE_MAX = 0.2  #: of a file's rows, above which the file is written anew: readers still read what is hidden
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +66,8 @@ class Attempt:
     layout: Layout | None = None  #: where it changes; its new regions are clustered by this move
     scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     fresh: tuple[str, ...] = ()  #: the regions that it clustered
-    removed: tuple[str, ...] = ()  #: the files that it stands for
+    change: Replacement | None = None  #: what goes for it; None: it is appended
     on: int | None = None  #: the one snapshot that it may be published on; None: any that still has the files
-    sequence: int | None = None  #: of the snapshot in which a relayout found its files; see `replace_files`
 
 
 def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str | None = None) -> str | None:
@@ -230,12 +232,13 @@ class _Incoming:
     rows: int
     bytes: int  #: of them in files, about
     replaced: tuple[FileStats, ...] = ()
+    hidden: Mapping[str, Positions] = field(default_factory=dict)  #: rows of files that stay, by path
     regions: tuple[str, ...] = ()  #: that have all their rows among those written
 
 
 def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
     """New rows go to the smallest parts of the tree that give them files of some size; the first rows make the tree."""
-    from harness_pipelines.stores import spark_otree
+    from harness_pipelines.stores import spark_otree, spark_write
 
     ranges = {r.partition: (r.low, r.high) for r in move.ranges}
     there = stored_in(base.stream.metadata, ranges)
@@ -248,17 +251,20 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
         new = _Incoming(frame=frame, rows=there.rows, bytes=there.bytes)
         with _folded(stores, table, new, on=_View(base.batch, held, layout)) as coming:
             if coming.rows:
-                of_rows = sum(f.rows for f in held) - sum(f.rows for f in coming.replaced) + coming.rows
+                of_rows = sum(f.live for f in held) - sum(f.live for f in coming.replaced) + coming.rows
                 target_rows = _target_rows(table, rows=coming.rows, size=coming.bytes, of_rows=of_rows)
-                sample = _sampled(table, coming.frame, rows=coming.rows, target_rows=target_rows)
-                if layout is None:
-                    tree = parts = sample.tree(target_rows=target_rows)
+                if layout is not None and not coming.replaced and is_one_piece(coming.rows, target_rows=target_rows):
+                    spark_write.append_to_branch(spark_otree.in_one_piece(coming.frame), target)
                 else:
-                    tree, parts = layout.tree, sample.pieces(layout.tree, target_rows=target_rows)
-                _write(coming.frame, target, parts, sample, target_rows=target_rows)
+                    sample = _sampled(table, coming.frame, rows=coming.rows, target_rows=target_rows)
+                    if layout is None:
+                        tree = parts = sample.tree(target_rows=target_rows)
+                    else:
+                        tree, parts = layout.tree, sample.pieces(layout.tree, target_rows=target_rows)
+                    _write(coming.frame, target, parts, sample, target_rows=target_rows)
     staged = stores.lake.staged(table, move, rows=coming.rows)
     on = base.batch.snapshot if table.spec.key and base.batch is not None else None
-    attempt = Attempt(staged=staged, removed=tuple(f.path for f in coming.replaced), on=on)
+    attempt = Attempt(staged=staged, change=_change(stores, table, staged, coming, base=base), on=on)
     if sample is None:
         return attempt
     files = stores.lake.staged_regions(table, staged)
@@ -271,6 +277,19 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
         layout=Layout(tree=tree, clustered={}),
         scores={"after": asdict(judge.score_of_regions(files, tree))},
         fresh=tuple(tree.paths()),
+    )
+
+
+def _change(stores: Stores, table: TableRow, staged: Staged, coming: _Incoming, *, base: Version) -> Replacement | None:
+    """What a merge does to files that are there; None where it only adds."""
+    if not (coming.replaced or coming.hidden):
+        return None
+    assert base.batch is not None
+    return Replacement(
+        removed={f.path: f.deletes for f in coming.replaced},
+        added=staged.files,
+        hidden=stores.lake.hide(table, base.batch.metadata, coming.hidden),
+        same_rows=False,
     )
 
 
@@ -301,9 +320,9 @@ def _folded(stores: Stores, table: TableRow, new: _Incoming, *, on: _View) -> It
 
 
 def _rewriting(stores: Stores, table: TableRow, puts: _Incoming, changes: Changes, *, on: _View) -> _Incoming:
-    """*puts*, and of the files in which older versions of the keys are the rows of all others.
+    """*puts*, and what becomes of the files in which older versions of the keys are: hidden there, or written anew.
 
-    How many rows that is follows from counts of what was met, not from what is written.
+    How many rows are written follows from counts of what was met, not from what is written.
     """
     from harness_pipelines.stores import spark_otree
 
@@ -313,18 +332,29 @@ def _rewriting(stores: Stores, table: TableRow, puts: _Incoming, changes: Change
     met = changes.met_in(spark, metadata, nearby)
     if not met:
         return puts
-    taken, regions = [f for f in on.files if f.path in met], list[str]()
+    anew = {f.path for f in on.files if f.path in met and is_worn(f, met[f.path])}
+    taken, regions = [f for f in on.files if f.path in anew], list[str]()
     if on.layout is not None:
-        taken, regions = taken_along(on.layout.tree, on.files, on.layout.clustered, met.keys())
-    rows, hidden = sum(f.rows for f in taken), sum(met.values())
+        taken, regions = taken_along(on.layout.tree, on.files, on.layout.clustered, anew)
+    gone = {f.path for f in taken}
+    hidden = {path: one.positions for path, one in met.items() if path not in gone and one.positions is not None}
+    if not taken:
+        return replace(puts, hidden=hidden)
+    rows, lost = sum(f.live for f in taken), sum(one.rows for path, one in met.items() if path in gone)
     cold = spark_otree.file_rows(spark, metadata, taken, indexed_columns(table.spec))
     return _Incoming(
         frame=changes.kept_of(cold).unionByName(puts.frame),
-        rows=rows - hidden + puts.rows,
-        bytes=sum(f.bytes for f in taken) * (rows - hidden) // rows + puts.bytes,
+        rows=rows - lost + puts.rows,
+        bytes=sum(f.bytes for f in taken) * (rows - lost) // rows + puts.bytes,
         replaced=tuple(taken),
+        hidden=hidden,
         regions=tuple(regions),
     )
+
+
+def is_worn(file: FileStats, met: Met) -> bool:
+    """Whether a file is written anew rather than more of its rows hidden."""
+    return met.positions is None or file.hidden + met.rows > HIDDEN_SHARE_MAX * file.rows
 
 
 def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout) -> Attempt:
@@ -341,8 +371,8 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
     taken = [file for part in chosen for file in part.files]
     if not taken:
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))
-    rows, size = sum(f.rows for f in taken), sum(part.bytes for part in chosen)
-    target_rows = _target_rows(table, rows=rows, size=size, of_rows=sum(f.rows for f in files))
+    rows, size = sum(f.live for f in taken), sum(part.bytes for part in chosen)
+    target_rows = _target_rows(table, rows=rows, size=size, of_rows=sum(f.live for f in files))
     anew = [part.path for part in chosen if not part.waiting]
     tree = layout.tree
     with stores.staging(table, move) as (spark, target):
@@ -366,9 +396,13 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
         layout=Layout(tree=tree, clustered=kept),
         scores={"before": asdict(before), "after": asdict(after)},
         fresh=tuple(fresh),
-        removed=tuple(f.path for f in taken),
-        # What only waits goes on waiting: it must be newer than all that is clustered where it comes to lie.
-        sequence=stores.lake.sequence_of(table, base.batch.metadata) if anew else None,
+        change=Replacement(
+            removed={f.path: f.deletes for f in taken},
+            added=staged.files,
+            same_rows=True,
+            # What only waits goes on waiting: it must be newer than all that is clustered where it comes to lie.
+            sequence=stores.lake.sequence_of(table, base.batch.metadata) if anew else None,
+        ),
     )
 
 
@@ -412,10 +446,8 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
     keep = table.spec.retention.snapshots
 
     def write(base: str) -> Swap:
-        if attempt.removed:
-            return stores.lake.build_replace(
-                table, move, attempt.staged, removed=attempt.removed, base=base, keep=keep, sequence=attempt.sequence
-            )
+        if attempt.change is not None:
+            return stores.lake.build_change(table, move, attempt.change, base=base, keep=keep)
         return stores.lake.build_append(table, move, attempt.staged, base=base, keep=keep)
 
     def build_on(base: str) -> Swap:
@@ -424,7 +456,8 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
             raise FilesGone(f"{table.name}: the batch view is not the one that move {move.move_id} was merged into")
         if attempt.layout is None:
             return swap
-        at = stores.lake.sequence_of(table, swap.new.metadata) if attempt.sequence is None else attempt.sequence
+        of_files = attempt.change.sequence if attempt.change else None
+        at = stores.lake.sequence_of(table, swap.new.metadata) if of_files is None else of_files
         clustered = {**attempt.layout.clustered, **dict.fromkeys(attempt.fresh, at)}
         tree = attempt.layout.tree
         state = LayoutState(tree=tree.to_json(), digest=tree.digest, clustered=clustered, scores={**attempt.scores})
@@ -438,7 +471,8 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
         version=published.version,
         rows=boundary.rows,
         files=len(attempt.staged.files),
-        removed=len(attempt.removed),
+        removed=len(attempt.change.removed) if attempt.change else 0,
+        deleted_from=len(attempt.change.hidden.of) if attempt.change else 0,
         move=move.move_id,
     )
     return published

@@ -79,8 +79,8 @@ class RecordProducer:
         }
         self._producer = Producer({**_client(settings).admin_config(Trail()), **own})
 
-    def send(self, partition: int, value: bytes, acked: Acked) -> None:
-        """Queue one record; *acked* is called from a later `serve` or `flush`."""
+    def send(self, partition: int, value: bytes | None, acked: Acked, *, key: bytes | None = None) -> None:
+        """Queue one record, without a value a tombstone; *acked* is called from a later `serve` or `flush`."""
         sent_at = time.monotonic()
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -92,7 +92,7 @@ class RecordProducer:
 
         while True:
             try:
-                self._producer.produce(self._topic, value, partition=partition, on_delivery=delivered)
+                self._producer.produce(self._topic, value, key, partition=partition, on_delivery=delivered)
                 return
             except BufferError:
                 self.serve(0.05)

@@ -29,7 +29,7 @@ from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import lake_fields, user_fields
-from harness_pipelines.stores import lake_regions, lake_replace, lake_revert
+from harness_pipelines.stores import lake_deletes, lake_regions, lake_revert
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import (
     BATCH_HI,
@@ -39,6 +39,8 @@ from harness_pipelines.stores.catalog import (
     vector_text,
     view_schema,
 )
+from harness_pipelines.stores.lake_deletes import Hidden, Positions
+from harness_pipelines.stores.lake_replace import Replacement, replace_files
 from harness_pipelines.stores.ports import Swap, TableRow, view_names
 from harness_pipelines.stores.postgres import Database
 
@@ -215,36 +217,35 @@ class Lake:
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
 
     def build_replace(
-        self,
-        table: TableRow,
-        move: Move,
-        staged: Staged,
-        *,
-        removed: Sequence[str],
-        base: str,
-        keep: int,
-        sequence: int | None = None,
+        self, table: TableRow, move: Move, staged: Staged, *, removed: Sequence[str], base: str, keep: int
     ) -> Swap:
-        """Write the metadata in which *staged* stands for the files of *removed*, on top of the metadata file *base*.
+        """Write the metadata in which *staged* stands for the files of *removed*, with the same rows.
 
-        They hold the same rows, but for a merge of a keyed table, which has ranges. *sequence*: see `replace_files`.
-        Raises: FilesGone when one of *removed* is not live there any more, or has been deleted from.
+        As `build_change`; none of the files may have been deleted from. Raises: FilesGone.
+        """
+        change = Replacement(removed=dict.fromkeys(removed), added=staged.files, same_rows=True)
+        return self.build_change(table, move, change, base=base, keep=keep)
+
+    def build_change(self, table: TableRow, move: Move, change: Replacement, *, base: str, keep: int) -> Swap:
+        """Write the metadata with *change* on top of the metadata file *base*, without the branch of *move*.
+
+        Raises: FilesGone when a file that it touches is not live there any more, or was deleted from since.
         """
         name = table.effects[move.stage].view
         view = self.load(table, base, view=name)
         base_snapshot = _head(view).snapshot
         with reachable(table.name, f"publishing move {move.move_id}"), view.transaction() as transaction:
             properties = summary_of(move, reached=None if name == "stream" else reached_by(view))
-            lake_replace.replace_files(
-                transaction,
-                removed=removed,
-                added=staged.files,
-                properties=properties,
-                same_rows=not move.ranges,
-                sequence=sequence,
-            )
+            replace_files(transaction, change, properties=properties)
             transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
+
+    def hide(self, table: TableRow, metadata: str, positions: Mapping[str, Positions]) -> Hidden:
+        """Write delete files for rows, by data file, of the batch view that *metadata* fixes; nobody sees them yet."""
+        with reachable(table.name, "writing position deletes"):
+            view = self.load(table, metadata, view="batch")
+            _, deletes = lake_deletes.split(entry.data_file for entry in lake_regions.live_entries(view))
+            return lake_deletes.hide(view, deletes, positions)
 
     def build_revert(
         self, table: TableRow, move_id: int, name: ViewName, *, base: str, head: Version, target: Version, keep: int

@@ -25,7 +25,7 @@ class ForeignFilesFound:
 
     view: Table  #: as the catalog names it
     added: tuple[DataFile, ...]
-    removed: tuple[str, ...]  #: files of the table that are not live any more, and files that hold deletes
+    removed: tuple[str, ...]  #: files of the table that are not live any more, and deletes that came or went
 
 
 def foreign_files(view: Table, published: Table) -> ForeignFilesFound | None:
@@ -35,11 +35,11 @@ def foreign_files(view: Table, published: Table) -> ForeignFilesFound | None:
         return None
     with reachable(view.metadata_location, "comparing it with the ledger's version"):
         there, deletes = _live(view, now)
-        ours, _ = _live(published, before)
+        ours, known = _live(published, before)
     return ForeignFilesFound(
         view=view,
         added=tuple(file for path, file in sorted(there.items()) if path not in ours),
-        removed=(*sorted(set(ours) - set(there)), *deletes),
+        removed=(*sorted(set(ours) - set(there)), *sorted(set(deletes) ^ set(known))),
     )
 
 

@@ -30,6 +30,7 @@ from pyiceberg.types import LongType, PrimitiveType, StringType
 
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import OFFSET
+from harness_pipelines.stores.lake_deletes import deleted_from
 from harness_pipelines.stores.segment_types import OPERATION
 from harness_pipelines.stores.upkeep import plain_path
 
@@ -84,6 +85,7 @@ class FileSeen:
     high: int | None
     operations: tuple[str, str] | None = None  #: least and greatest `_op`; None: the writer kept no bounds
     deletes: str | None = None  #: what kind of delete file it is: position, equality; None: data
+    deletes_of: str | None = None  #: the one data file that a position delete file speaks of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,7 @@ class ManifestSeen:
     path: str
     bytes: int
     live: int  #: files that it adds or keeps
-    rows: int  #: of the data files among them
+    rows: int  #: of these; negative where they are delete files, as so many are hidden
     plain: bool  #: of data files, and it removes none
     manifest: ManifestFile = field(repr=False, compare=False)
 
@@ -211,7 +213,7 @@ def _parse_list(io: FileIO, path: str) -> tuple[ManifestSeen, ...]:
             path=m.manifest_path,
             bytes=m.manifest_length,
             live=(m.added_files_count or 0) + (m.existing_files_count or 0),
-            rows=(m.added_rows_count or 0) + (m.existing_rows_count or 0) if m.content is ManifestContent.DATA else 0,
+            rows=((m.added_rows_count or 0) + (m.existing_rows_count or 0)) * _SIGN[m.content],
             plain=m.content is ManifestContent.DATA and m.deleted_files_count == 0,
             manifest=m,
         )
@@ -224,6 +226,7 @@ def _parse_manifest(io: FileIO, manifest: ManifestFile, of: MetadataSeen | None)
     return tuple(_seen(entry, of) for entry in entries)
 
 
+_SIGN = {ManifestContent.DATA: 1, ManifestContent.DELETES: -1}
 _DELETES = {DataFileContent.POSITION_DELETES: "position", DataFileContent.EQUALITY_DELETES: "equality"}
 
 
@@ -242,6 +245,7 @@ def _seen(entry: ManifestEntry, of: MetadataSeen | None) -> FileSeen:
         high=high,
         operations=None if first is None or last is None else (first, last),
         deletes=_DELETES.get(file.content),
+        deletes_of=deleted_from(file),
     )
 
 

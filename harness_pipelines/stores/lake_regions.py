@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
-from pyiceberg.manifest import DataFile, ManifestEntry
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.types import BooleanType, DecimalType, NestedField, PrimitiveType, UUIDType
 
@@ -16,6 +16,7 @@ from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import Type
 from harness_pipelines.stores.by_path import ByPath
+from harness_pipelines.stores.lake_deletes import split
 
 _COORDINATE_TYPES = {"_kafka_timestamp": "timestamptz"}
 _entries_of: ByPath[tuple[ManifestEntry, ...]] = ByPath(20_000)
@@ -36,11 +37,20 @@ def key_columns(spec: TableSpec) -> tuple[IndexedColumn, ...]:
 
 
 def region_files(view: Table, columns: Sequence[IndexedColumn]) -> list[FileStats]:
-    """The live files of *view*'s main branch, by path."""
+    """The live files of *view*'s main branch, by path. Raises: ForeignDeletes."""
     fields = [view.schema().find_field(column.name) for column in columns]
+    entries = list(live_entries(view))
+    _, deletes = split(e.data_file for e in entries)
     found = (
-        _stats(e.data_file, fields, sequence=e.sequence_number or 0, written=e.file_sequence_number)
-        for e in live_entries(view)
+        _stats(
+            e.data_file,
+            fields,
+            sequence=e.sequence_number or 0,
+            written=e.file_sequence_number,
+            deletes=deletes.get(e.data_file.file_path),
+        )
+        for e in entries
+        if e.data_file.content is DataFileContent.DATA
     )
     return sorted(found, key=lambda file: file.path)
 
@@ -61,7 +71,14 @@ def live_entries(view: Table) -> Iterator[ManifestEntry]:
         )
 
 
-def _stats(data: DataFile, fields: Sequence[NestedField], *, sequence: int, written: int | None = None) -> FileStats:
+def _stats(
+    data: DataFile,
+    fields: Sequence[NestedField],
+    *,
+    sequence: int,
+    written: int | None = None,
+    deletes: DataFile | None = None,
+) -> FileStats:
     return FileStats(
         path=data.file_path,
         rows=data.record_count,
@@ -69,6 +86,8 @@ def _stats(data: DataFile, fields: Sequence[NestedField], *, sequence: int, writ
         sequence=sequence,
         written=written,
         extents=tuple(_extent(data, field) for field in fields),
+        hidden=deletes.record_count if deletes else 0,
+        deletes=deletes.file_path if deletes else None,
     )
 
 

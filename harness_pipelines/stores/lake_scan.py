@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadata
@@ -51,6 +51,7 @@ from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stores.catalog import BATCH_HI, STARTS, vector_of
 from harness_pipelines.stores.conform import FIELD_ID, by_field_ids
+from harness_pipelines.stores.lake_deletes import Positions, positions_of, split
 from harness_pipelines.stores.predicates import to_arrow, to_iceberg
 from harness_pipelines.stores.segment_types import COORDINATES
 
@@ -100,6 +101,12 @@ class LakeFile:
     partition: int | None  #: None: of several partitions
     low: int
     high: int
+    deletes: DataFile | None = None  #: tells which of its rows are hidden
+
+    @property
+    def rows(self) -> int:
+        """Rows that are not hidden."""
+        return self.data.record_count - (self.deletes.record_count if self.deletes else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +182,7 @@ def paths_matching(metadata: str, where: Predicate) -> frozenset[str]:
 def _count_opened(stats: LakeStats, view: PinnedView, file: LakeFile, ids: Sequence[int], query: LakeQuery) -> None:
     stats.files_opened += 1
     stats.files_straddling += _straddles(view, file, query.ranges)
-    stats.rows_in_opened += file.data.record_count
+    stats.rows_in_opened += file.rows
     stats.bytes_read += sum((file.data.column_sizes or {}).get(i, 0) for i in ids)
 
 
@@ -227,9 +234,9 @@ def _pinned(location: str) -> PinnedView:
     table = _opened(location)
     snapshot = table.metadata.current_snapshot()
     offset_id = table.schema().find_field(OFFSET).field_id
-    files: list[LakeFile] = []
-    for manifest in snapshot.manifests(table.io) if snapshot else ():
-        files += [_lake_file(data, offset_id) for data in _live_files(_Manifest(manifest, table.io))]
+    manifests = snapshot.manifests(table.io) if snapshot else ()
+    data, deletes = split(file for manifest in manifests for file in _live_files(_Manifest(manifest, table.io)))
+    files = [_lake_file(file, deletes.get(file.file_path), offset_id) for file in data]
     files.sort(key=lambda file: (file.partition or 0, file.low))
     return PinnedView(
         location=location, metadata=table.metadata, io=table.io, files=tuple(files), extent=_extent(table.metadata)
@@ -261,19 +268,16 @@ class _Manifest:
 
 @lru_cache(maxsize=MANIFESTS_KEPT)
 def _live_files(held: _Manifest) -> tuple[DataFile, ...]:
-    found = tuple(entry.data_file for entry in held.manifest.fetch_manifest_entry(held.io, discard_deleted=True))
-    if any(data.content is not DataFileContent.DATA for data in found):
-        raise LakeUnreadable(f"{held.manifest.manifest_path} names delete files: a stream view has none")
-    return found
+    return tuple(entry.data_file for entry in held.manifest.fetch_manifest_entry(held.io, discard_deleted=True))
 
 
-def _lake_file(data: DataFile, offset_id: int) -> LakeFile:
+def _lake_file(data: DataFile, deletes: DataFile | None, offset_id: int) -> LakeFile:
     low, high = (data.lower_bounds or {}).get(offset_id), (data.upper_bounds or {}).get(offset_id)
     partition = data.partition[0] if len(data.partition) else None
     if low is None or high is None:
-        return LakeFile(data=data, partition=partition, low=0, high=2**63 - 1)
+        return LakeFile(data=data, partition=partition, low=0, high=2**63 - 1, deletes=deletes)
     first, last = int(from_bytes(LongType(), low)), int(from_bytes(LongType(), high))
-    return LakeFile(data=data, partition=partition, low=first, high=last + 1)
+    return LakeFile(data=data, partition=partition, low=first, high=last + 1, deletes=deletes)
 
 
 def choose_files(view: PinnedView, query: LakeQuery, stats: LakeStats) -> list[LakeFile]:
@@ -351,13 +355,14 @@ def _read_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> pa.Table:
         fields = [_field(view, column) for column in query.columns]
         found = [places.get(f.field_id, f.name if f.name in physical.names else None) for f in fields]
         names = dict(zip((c.name for c in query.columns), found, strict=True))
-        scanner = ds.Scanner.from_fragment(
-            fragment,
-            schema=physical,
-            columns=[name for name in found if name is not None],
-            filter=_row_filter(view, file, query, names, physical),
-        )
-        table = scanner.to_table()
+        wanted = [name for name in found if name is not None]
+        pushed = _row_filter(view, file, query, names, physical)
+        if file.deletes is None:
+            row_filter = None if pushed == TRUE else to_arrow(pushed)
+            scanner = ds.Scanner.from_fragment(fragment, schema=physical, columns=wanted, filter=row_filter)
+            table = scanner.to_table()
+        else:
+            table = _not_hidden(fragment, wanted, pushed, positions_of(view.io, file.deletes))
     columns = [
         pa.nulls(table.num_rows, type=schema_to_pyarrow(f.field_type, include_field_ids=False))
         if name is None
@@ -365,6 +370,28 @@ def _read_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> pa.Table:
         for f, name in zip(fields, found, strict=True)
     ]
     return pa.table(columns, names=[column.name for column in query.columns])
+
+
+def _not_hidden(
+    fragment: ds.ParquetFileFragment, columns: Sequence[str], where: Predicate, hidden: Positions
+) -> pa.Table:
+    """The rows at other positions than *hidden* for which *where* holds.
+
+    Row group by row group without a filter, as a row's position is told by the rows before it.
+    """
+    row_filter = None if where == TRUE else to_arrow(where)
+    needed = list(dict.fromkeys([*columns, *(ref.column for ref in refs(where))])) or fragment.physical_schema.names[:1]
+    firsts = np.cumsum([0, *(group.num_rows for group in fragment.row_groups)])
+    chosen = fragment if row_filter is None else fragment.subset(row_filter, schema=fragment.physical_schema)
+    found = [pa.schema([fragment.physical_schema.field(name) for name in needed]).empty_table()]
+    for group in chosen.row_groups:
+        rows = fragment.subset(row_group_ids=[group.id]).to_table(columns=needed)
+        is_live = np.ones(rows.num_rows, np.bool_)
+        first, last = np.searchsorted(hidden, firsts[[group.id, group.id + 1]])
+        is_live[hidden[first:last] - firsts[group.id]] = False
+        rows = rows.filter(pa.array(is_live))
+        found.append(rows if row_filter is None else rows.filter(row_filter))
+    return pa.concat_tables(found).select(columns)
 
 
 def _shaped(column: pa.ChunkedArray, field_: NestedField) -> pa.ChunkedArray:
@@ -382,7 +409,7 @@ def _places(physical: pa.Schema) -> dict[int, str]:
 
 def _row_filter(
     view: PinnedView, file: LakeFile, query: LakeQuery, names: Mapping[str, str | None], physical: pa.Schema
-) -> pc.Expression | None:
+) -> Predicate:
     """What a file's reader can filter by: columns that have the same name and type there."""
 
     def can(leaf: Leaf) -> bool:
@@ -397,7 +424,7 @@ def _row_filter(
     pushed = relaxed(query.where, can)
     if _straddles(view, file, query.ranges):
         pushed = all_of(any_of(*_inside(file, query.ranges)), pushed)
-    return None if pushed == TRUE else to_arrow(pushed)
+    return pushed
 
 
 def _inside(file: LakeFile, ranges: Ranges) -> Iterator[Predicate]:

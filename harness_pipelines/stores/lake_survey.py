@@ -61,7 +61,7 @@ class Survey:
         return () if isinstance(manifests, Unreadable) else manifests
 
     def rows(self, location: str) -> int | None:
-        """Rows in the data files of main at *location*, by its manifest list; ``None`` when that was not read."""
+        """Rows of main at *location* that are not hidden, by its manifest list; ``None`` when that was not read."""
         found = self.metadata.get(location)
         if not isinstance(found, MetadataSeen):
             return None

@@ -1,7 +1,7 @@
 """What Spark does for the merge of a keyed table: the newest version of each key, and the files with older ones.
 
-Copy-on-write: a file of the batch view in which a key changed is written anew without that key's row, so readers of
-the view know of no deletes. Keys are compared null-safe. Within a move the newest is found by one aggregation, which
+A row of the batch view whose key changed is hidden where it is, or its file is written anew without it: which of the
+two, the stage says. Keys are compared null-safe. Within a move the newest is found by one aggregation, which
 takes a key with a hundred thousand versions together before they are sent anywhere.
 """
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -25,11 +25,20 @@ from harness_pipelines.stores.spark_otree import file_rows, quoted, to_values
 if TYPE_CHECKING:
     from harness_pipelines.layout.files import FileStats
     from harness_pipelines.spec.table import TableSpec
+    from harness_pipelines.stores.lake_deletes import Positions
 
 _PLACE = ("_kafka_partition", "_kafka_offset")
 _CHANGED_AT = ("_harness_partition", "_harness_offset")
 _WINNER, _PUT, _SPLIT = "_harness_winner", "_harness_put", "_harness_split"
-_ROWS, _FIRST, _LAST = "_harness_rows", "_harness_first", "_harness_last"
+_ROWS, _AT, _FIRST, _LAST = "_harness_rows", "_harness_at", "_harness_first", "_harness_last"
+POSITIONS_MAX = 1_000_000  #: changed keys, above which whole files are written anew: positions go through this process
+
+
+class Met(NamedTuple):
+    """Rows of one file that have a changed key."""
+
+    rows: int
+    positions: Positions | None  #: in the file, in no order; None: more keys changed than positions are told of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +48,7 @@ class Changes:
     spec: TableSpec
     stream: DataFrame  #: all rows of the move
     newest: DataFrame  #: one row per key, held by Spark: the key, where its newest version is, and whether it is a put
+    keys: int
     puts: int
     box: tuple[Extent, ...]  #: where the keys lie, by the columns of `key_columns`
 
@@ -48,22 +58,26 @@ class Changes:
         at = reduce(and_, (f.col(c) == f.col(to) for c, to in zip(_PLACE, _CHANGED_AT, strict=True)))
         return self.stream.join(self.newest.where(_PUT).select(*_CHANGED_AT), at, "left_semi")
 
-    def met_in(self, spark: SparkSession, metadata: str, files: Sequence[FileStats]) -> Mapping[str, int]:
-        """Per path how many rows of *files* have a changed key; files without any are left out.
+    def met_in(self, spark: SparkSession, metadata: str, files: Sequence[FileStats]) -> Mapping[str, Met]:
+        """Per path which rows of *files* have a changed key; files without any are left out.
 
         *files* as `Lake.key_files` gives them. Raises: KeyInTwoPartitions.
         """
         if not files:
             return {}
         view = file_rows(spark, metadata, files, key_columns(self.spec))
-        cold = view.select(*(quoted(c) for c in (*self.spec.key, *_PLACE)), "_file")
+        cold = view.select(*(quoted(c) for c in (*self.spec.key, *_PLACE)), "_file", "_pos")
         met = cold.join(self.newest, self._same_key)
         moved = f.col(_PLACE[0]) != f.col(_CHANGED_AT[0])
-        told = met.groupBy("_file").agg(f.count(f.lit(1)).alias(_ROWS), f.count_if(moved).alias(_SPLIT)).collect()
-        if any(row[_SPLIT] for row in told):
-            places = [f.struct(*_PLACE).alias(_FIRST), f.struct(*_CHANGED_AT).alias(_LAST)]
-            _stop(self.spec, met.where(moved).select(*map(quoted, self.spec.key), *places))
-        return {row["_file"]: int(row[_ROWS]) for row in told}
+        places = f.collect_list("_pos") if self.keys <= POSITIONS_MAX else f.lit(None).cast("array<bigint>")
+        told = met.groupBy("_file").agg(
+            f.count(f.lit(1)).alias(_ROWS), f.count_if(moved).alias(_SPLIT), places.alias(_AT)
+        ).toArrow()  # fmt: skip
+        if any(told.column(_SPLIT).to_pylist()):
+            ends = [f.struct(*_PLACE).alias(_FIRST), f.struct(*_CHANGED_AT).alias(_LAST)]
+            _stop(self.spec, met.where(moved).select(*map(quoted, self.spec.key), *ends))
+        columns = (told.column("_file").to_pylist(), told.column(_ROWS).to_pylist(), told.column(_AT))
+        return {path: Met(rows, at.values and at.values.to_numpy()) for path, rows, at in zip(*columns, strict=True)}
 
     def kept_of(self, cold: DataFrame) -> DataFrame:
         """The rows of *cold* whose key did not change."""
@@ -101,7 +115,7 @@ def newest_of(spec: TableSpec, rows: DataFrame) -> Iterator[Changes]:
             met = rows.groupBy(*map(quoted, spec.key)).agg(*ends)
             _stop(spec, met.where(f.col(_FIRST)[_PLACE[0]] < f.col(_LAST)[_PLACE[0]]))
         box = tuple(_extent(told, spec.key.index(c.name)) for c in key_columns(spec))
-        yield Changes(spec=spec, stream=rows, newest=newest, puts=told[_PUT], box=box)
+        yield Changes(spec=spec, stream=rows, newest=newest, keys=told[_ROWS], puts=told[_PUT], box=box)
     finally:
         newest.unpersist()
 
@@ -118,9 +132,9 @@ def _told(newest: DataFrame, spec: TableSpec) -> dict[str, Any]:
             f.count_if(f.col(_key(i)).isNull()).alias(_nulls(i)),
         )
     ]
-    counts = [f.count_if(name).alias(name) for name in (_PUT, _SPLIT)]
+    counts = [f.count(f.lit(1)).alias(_ROWS), *(f.count_if(name).alias(name) for name in (_PUT, _SPLIT))]
     found = newest.agg(*counts, *ends).toArrow()
-    told = {name: found.column(name)[0].as_py() for name in (_PUT, _SPLIT, *map(_nulls, box))}
+    told = {name: found.column(name)[0].as_py() for name in (_ROWS, _PUT, _SPLIT, *map(_nulls, box))}
     for i, column in box.items():
         for name in (_low(i), _high(i)):
             values = to_values(found.column(name), column)

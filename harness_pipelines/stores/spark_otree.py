@@ -165,6 +165,14 @@ def in_pieces(
     return ordered.drop(_PIECE, _REGION, _CURVE, *cells)
 
 
+def in_one_piece(frame: DataFrame) -> DataFrame:
+    """*frame* with one task, so one file, its rows by their coordinates.
+
+    Not by `coalesce`, which would have one task read all that few rows are made of.
+    """
+    return frame.repartition(1).sortWithinPartitions("_kafka_partition", "_kafka_offset")
+
+
 def _cells(tree: RegionTree, values: Sequence[ColumnValues]) -> dict[str, Column]:
     """Per indexed column, by the name that it is given, which part of its region a row lies in.
 

@@ -155,10 +155,11 @@ Group = Callable[[Run], Sequence[Figure]]  #: measures some figures that belong 
 def median_s(action: Callable[[], object], *, times: int) -> float:
     """Median seconds of *action*, called once more before to warm up."""
     action()
-    return statistics.median(_timed(action) for _ in range(times))
+    return statistics.median(timed(action) for _ in range(times))
 
 
-def _timed(action: Callable[[], object]) -> float:
+def timed(action: Callable[[], object]) -> float:
+    """Seconds of *action*."""
     began = time.monotonic()
     action()
     return time.monotonic() - began

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from harness_pipelines.cli.demo.background import Background
 from harness_pipelines.cli.demo.producer import SteadyProducer
 from harness_pipelines.cli.demo.readers import CutReader, NewestReader
+from harness_pipelines.cli.demo.scenario import PARTITIONS, Log, Scenario
 from harness_pipelines.cli.demo.show import Moment, Show
-from harness_pipelines.cli.demo.source import PARTITIONS, TABLE, TOPIC, demo_spec, generate
-from harness_pipelines.cli.demo.verify import Verdict, verify
+from harness_pipelines.cli.demo.verify import Verdict
 from harness_pipelines.cli.demo.worker import WorkerProcess
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
@@ -27,15 +26,12 @@ from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from harness_pipelines.audit.report import BatchAudit
     from harness_pipelines.client import Harness, Table
 
 STEP_S = 0.05
 SETTLE_S = 300.0  #: for the rest to reach both views of the lake after the last record
 LOOK_S = 1.0  #: how often the layout is looked at, once all is there
-PICTURE = "layout.png"
 WORKER_START_S = 60.0
 CLAIM_WAIT_S = 40.0  #: longer than the lease of a worker that was killed
 
@@ -69,6 +65,7 @@ class Views:
 class DemoResult:
     """All that the demo found out."""
 
+    log: Log
     produced: int
     verdict: Verdict
     quarantined: int
@@ -89,6 +86,7 @@ class DemoResult:
     def to_json(self) -> dict[str, Any]:
         """The fixed form of ``harness demo --json``."""
         p50, p99 = self.freshness_ms or (None, None)
+        state = self.verdict.state
         return {
             "produced": self.produced,
             "read_arrow": self.verdict.read_arrow,
@@ -97,6 +95,7 @@ class DemoResult:
             "duplicated": self.verdict.duplicated,
             "quarantined": self.quarantined,
             "sums_equal": not self.verdict.unequal,
+            **({} if state is None else {"state_equal": not state}),
             "consistent_reads": {"tried": self.tried, "wrong": self.wrong},
             "freshness_ms": {"p50": p50, "p99": p99},
             "moves": self.moves,
@@ -111,34 +110,32 @@ class DemoResult:
         }
 
 
-def run_demo(settings: Settings, options: DemoOptions, show: Show) -> DemoResult:
+def run_demo(settings: Settings, scenario: Scenario, options: DemoOptions, show: Show) -> DemoResult:
     """Run the demo; whatever happens, its worker and readers are ended before this returns."""
     from harness_pipelines.client import connect
 
     began = time.monotonic()
     _services_up(settings, show)
-    with connect(settings) as harness, _folder(harness.settings, keep=options.keep) as folder:
+    with connect(settings) as harness, _folder(harness.settings, scenario, keep=options.keep) as folder:
         harness.init()
-        show.step(f"making {options.rows:,} rows of TPC-H lineitem")
-        path = generate(folder, options.rows)
-        rows = pq.read_table(path)
-        show.step(f"creating topic {TOPIC} with {PARTITIONS} partitions and table {TABLE}")
-        table = _fresh_table(harness, show)
-        producer = SteadyProducer(harness.settings, rows, rate=options.rate)
-        cuts, newest = CutReader(table, producer.truth), NewestReader(table, producer.truth)
-        at_most_s = options.rows / options.rate + SETTLE_S + 60
+        show.step(f"making {options.rows:,} {scenario.source}")
+        log = scenario.make(folder, options.rows)
+        show.step(f"creating topic {scenario.spec.topic} with {PARTITIONS} partitions and table {scenario.table}")
+        table = _fresh_table(harness, scenario, show)
+        producer = SteadyProducer(harness.settings, scenario, log, rate=options.rate)
+        cuts, newest = CutReader(table, scenario, producer.truth), NewestReader(table, scenario, producer.truth)
+        at_most_s = options.rows / options.rate + 2 * SETTLE_S + 60
         show.step("starting the worker")
-        with WorkerProcess(
-            harness.settings, log=harness.settings.home / "demo" / "worker.log", at_most_s=at_most_s
-        ) as worker:
+        worker_log = harness.settings.home / "demo" / "worker.log"
+        with WorkerProcess(harness.settings, scenario.table, log=worker_log, at_most_s=at_most_s) as worker:
             _wait_for_claims(table, worker)
             show.step(f"producing {options.rate:,.0f} records/s while the worker moves them and two readers read")
             with show:
                 _move_and_read(table, producer, (cuts, newest), worker, show)
             worker.end()
         cuts.finish()
-        show.step("all records are in both views; auditing them, then comparing with the Parquet file")
-        return _judge(table, rows, (producer, cuts, newest), began=began, kept=path if options.keep else None)
+        show.step(f"all records are in both views; auditing them, then comparing with {scenario.judge}")
+        return _judge(table, (producer, cuts, newest), began=began, kept=log.file if options.keep else None)
 
 
 def _services_up(settings: Settings, show: Show) -> None:
@@ -152,11 +149,11 @@ def _services_up(settings: Settings, show: Show) -> None:
 
 
 @contextmanager
-def _folder(settings: Settings, *, keep: bool) -> Iterator[Path]:
+def _folder(settings: Settings, scenario: Scenario, *, keep: bool) -> Iterator[Path]:
     """A folder of this run in the home, removed at the end unless it is kept."""
     parent = settings.home / "demo"
     parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="lineitem-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix=f"{scenario.spec.name}-", dir=parent))
     try:
         yield folder
     finally:
@@ -164,18 +161,18 @@ def _folder(settings: Settings, *, keep: bool) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fresh_table(harness: Harness, show: Show) -> Table:
+def _fresh_table(harness: Harness, scenario: Scenario, show: Show) -> Table:
     """Drop what an earlier demo left, wait for a killed worker's lease if need be, and create topic and table anew."""
     from harness_pipelines.stores.drop import files_below, purge
     from harness_pipelines.stores.kafka_producer import recreate_topic
 
-    old = [table for table in harness.tables() if table.name == TABLE]
+    old = [table for table in harness.tables() if table.name == scenario.table]
     for table in old:
         gone = _drop(harness, table, show)
         for location in gone:
             purge(files_below(location))
-    recreate_topic(harness.settings, TOPIC, partitions=PARTITIONS)
-    return harness.apply(demo_spec())
+    recreate_topic(harness.settings, scenario.spec.topic, partitions=PARTITIONS)
+    return harness.apply(scenario.spec)
 
 
 def _drop(harness: Harness, table: Table, show: Show) -> list[str]:
@@ -238,13 +235,18 @@ def _move_and_read(
                 part.check()
             if show.due():
                 show.update(moment())
-            if producer.done:
-                deadline = min(deadline, time.monotonic() + SETTLE_S)
+            if producer.at_late and _merged(table, producer):
+                show.step(
+                    f"so far all is in the batch view; sending {len(producer.log) - producer.sent:,} late records"
+                )
+                producer.go_on()
+            moves = not (producer.done or producer.at_late)
+            deadline = float("inf") if moves else min(deadline, time.monotonic() + SETTLE_S)
             if producer.done and newest.seen == producer.truth.acked:
                 newest.stop()
             if time.monotonic() > deadline and not _settled(table, producer):
                 raise DemoStuck(
-                    f"not all is in both views {SETTLE_S:g} s after the last record: `harness status {TABLE}`"
+                    f"not all is in both views {SETTLE_S:g} s after the last record: `harness status {table.name}`"
                 )
             time.sleep(STEP_S)
         show.update(moment())
@@ -258,6 +260,11 @@ def _move_and_read(
 def _settled(table: Table, producer: SteadyProducer) -> bool:
     if not producer.done or producer.failed is not None:
         return False
+    return _merged(table, producer)
+
+
+def _merged(table: Table, producer: SteadyProducer) -> bool:
+    """All that is acknowledged is in both views."""
     bounds = {p.partition: p.bounds.batch_hi for p in table.positions()}
     return all(bounds[p] > t.offsets[t.acked - 1] for p, t in producer.truth.partitions.items() if t.acked)
 
@@ -274,7 +281,8 @@ def _moment(table: Table, producer: SteadyProducer, cuts: CutReader, *, seconds:
     return Moment(
         seconds=seconds,
         sent=producer.truth.acked,
-        rows=sum(len(t.offsets) for t in truth.values()),
+        records=len(producer.log),
+        live=producer.truth.live if table.spec.key else None,
         version=table.harness.stores.tables.head(table.row).version,
         positions=table.positions(),
         ends={p: int(t.offsets[t.acked - 1]) + 1 if t.acked else 0 for p, t in truth.items()},
@@ -285,7 +293,6 @@ def _moment(table: Table, producer: SteadyProducer, cuts: CutReader, *, seconds:
 
 def _judge(
     table: Table,
-    rows: pa.Table,
     parts: tuple[SteadyProducer, CutReader, NewestReader],
     *,
     began: float,
@@ -294,26 +301,30 @@ def _judge(
     from harness_pipelines.stores.overview import Overview
 
     producer, cuts, newest = parts
+    scenario, log = producer.scenario, producer.log
     stores = table.harness.stores
     report = table.audit(full=True)
-    audit, views = report.to_json(), _views(table, report.batch)
-    verdict = verify(table, rows, producer.truth)
+    audit, views = report.to_json(), _views(table, report.batch, scenario.picture)
+    verdict = scenario.verify(table, log, producer.truth)
     ages = newest.ages_ms()
     quarantined = Overview(stores.readers).counts(table.row).quarantined
     moves = [
         m for m in stores.ledger.moves(table.row, stage=Stage.TIER, limit=10_000) if m["state"] == MoveState.COMMITTED
     ]
     produced = producer.truth.acked
-    faults = [*verdict.unequal, *cuts.faults, *[views.verdict] * (not views.ok)]
+    faults = [*(verdict.state or ()), *verdict.unequal, *cuts.faults, *[views.verdict] * (not views.ok)]
     faults += [f"the audit found {len(audit['missing'])} missing, {len(audit['duplicated'])} doubled"] * (
         not audit["ok"]
     )
     for what, count in (("missing", verdict.missing), ("doubled", verdict.duplicated), ("quarantined", quarantined)):
-        faults += [f"{count:,} records are {what}"] * bool(count)
+        unit = "records" if what == "quarantined" else scenario.unit
+        faults += [f"{count:,} {unit} are {what}"] * bool(count)
+    wanted = "were produced" if verdict.state is None else "must be there"
     for reader, count in (("Arrow", verdict.read_arrow), ("Spark", verdict.read_spark)):
-        faults += [f"{reader} read {count:,} rows, {produced:,} were produced"] * (count != produced)
+        faults += [f"{reader} read {count:,} rows, {verdict.expected:,} {wanted}"] * (count != verdict.expected)
     faults += [f"only {len(ages):,} records were seen by the reader of the newest rows"] * (len(ages) != produced)
     return DemoResult(
+        log=log,
         produced=produced,
         verdict=verdict,
         quarantined=quarantined,
@@ -331,14 +342,14 @@ def _judge(
     )
 
 
-def _views(table: Table, judged: BatchAudit | None) -> Views:
+def _views(table: Table, judged: BatchAudit | None, name: str) -> Views:
     from harness_pipelines.cli.layout_plot import PlotFailed, draw
     from harness_pipelines.read.layout import look
     from harness_pipelines.stores.lake_runs import stream_files
 
     assert judged is not None, "the demo's table has two views"
     seen = look(table.harness.stores, table.row)
-    picture: Path | None = table.harness.settings.home / "demo" / PICTURE
+    picture: Path | None = table.harness.settings.home / "demo" / name
     try:
         draw(seen, str(picture))
     except PlotFailed:  # a demo without matplotlib is one without a picture

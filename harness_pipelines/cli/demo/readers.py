@@ -10,12 +10,13 @@ from datetime import timedelta
 import numpy as np
 
 from harness_pipelines.cli.demo.background import Background
-from harness_pipelines.cli.demo.truth import CHECKED, SeenPartition, Truth, split
+from harness_pipelines.cli.demo.scenario import Scenario
+from harness_pipelines.cli.demo.truth import SeenPartition, Truth, split
+from harness_pipelines.cli.demo.verify import COORDINATES
 from harness_pipelines.client import Table
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.read.arrow import read_arrow
 
-COORDINATES = ("_kafka_partition", "_kafka_offset")
 REST_MIN_S = 0.05
 REST_SHARE = 2.0  #: a reader rests so many times longer than its read took: the machine has other work
 NEWEST_EVERY_S = 0.01
@@ -26,9 +27,9 @@ AWAY_S = 1.0  #: until the next try when a store is away
 class Reader(Background):
     """Repeats `once` until it is stopped."""
 
-    def __init__(self, table: Table, truth: Truth) -> None:
+    def __init__(self, table: Table, scenario: Scenario, truth: Truth) -> None:
         super().__init__()
-        self.table, self.truth = table, truth
+        self.table, self.scenario, self.truth = table, scenario, truth
 
     def run(self) -> None:
         while not self.stopping.is_set():
@@ -52,8 +53,8 @@ class _Read:
 class CutReader(Reader):
     """Reads the whole table again and again; every read must be exactly the cut that its plan names."""
 
-    def __init__(self, table: Table, truth: Truth) -> None:
-        super().__init__(table, truth)
+    def __init__(self, table: Table, scenario: Scenario, truth: Truth) -> None:
+        super().__init__(table, scenario, truth)
         self.tried = 0
         self.wrong = 0
         self.faults: list[str] = []
@@ -61,14 +62,14 @@ class CutReader(Reader):
 
     def once(self) -> float:
         began = time.monotonic()
-        stores, plan = self.table.harness.stores, self.table.plan()
+        stores, plan, checked = self.table.harness.stores, self.table.plan(), self.scenario.checked
         try:
             rows = read_arrow(
-                plan, stores, columns=[*COORDINATES, *CHECKED], check_lease=lambda: _renew(self.table, plan.lease_id)
+                plan, stores, columns=[*COORDINATES, *checked], check_lease=lambda: _renew(self.table, plan.lease_id)
             ).rows
         finally:
             self.table.release(plan)
-        self._waiting.append(_Read({p: b.buffer_hi for p, b in plan.bounds.items()}, split(rows)))
+        self._waiting.append(_Read({p: b.buffer_hi for p, b in plan.bounds.items()}, split(rows, checked)))
         self.judge()
         return max(REST_MIN_S, REST_SHARE * (time.monotonic() - began))
 
@@ -96,16 +97,16 @@ class CutReader(Reader):
 
 
 class NewestReader(Reader):
-    """Polls the newest rows by their offsets and notes when each was first returned."""
+    """Polls the newest records by their offsets and notes when each was first returned."""
 
-    def __init__(self, table: Table, truth: Truth) -> None:
-        super().__init__(table, truth)
+    def __init__(self, table: Table, scenario: Scenario, truth: Truth) -> None:
+        super().__init__(table, scenario, truth)
         self._next = {p: 0 for p in truth.partitions}
         self._found: list[tuple[int, int, int, float]] = []  # partition, first and last new offset, when
 
     def once(self) -> float:
         where = " OR ".join(f"(_kafka_partition = {p} AND _kafka_offset >= {o})" for p, o in self._next.items())
-        rows = self.table.read(columns=COORDINATES, where=where)
+        rows = self.scenario.arrived(self.table, where)
         now = time.monotonic()
         partition, offsets = (rows.column(name).to_numpy() for name in COORDINATES)
         for p, low in self._next.items():

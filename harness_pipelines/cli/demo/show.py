@@ -26,7 +26,8 @@ class Moment:
 
     seconds: float
     sent: int
-    rows: int
+    records: int
+    live: int | None  #: rows that those leave; None where each leaves one
     version: int
     positions: Sequence[PartitionStatus]
     ends: Mapping[int, int]
@@ -43,7 +44,8 @@ class Moment:
         by_value = sum(s.batch or 0 for s in spans)
         where = f"lake {lake:,}, {by_value:,} by value  buffer {buffer:,}  tail {tail:,}  version {self.version}"
         checked = f"reads checked {self.tried}, wrong {self.wrong}"
-        return f"{self.seconds:5.1f} s  sent {self.sent:,} of {self.rows:,}  {where}  {checked}"
+        live = "" if self.live is None else f", {self.live:,} live"
+        return f"{self.seconds:5.1f} s  sent {self.sent:,} of {self.records:,}{live}  {where}  {checked}"
 
 
 class Show:

@@ -1,4 +1,4 @@
-"""Input of the demo: TPC-H lineitem as Parquet, and its rows as JSON records."""
+"""Input of the demo: a table of TPC-H as Parquet, and rows as JSON."""
 
 from __future__ import annotations
 
@@ -12,63 +12,25 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness_pipelines.errors import HarnessError, UsageError
-from harness_pipelines.spec.table import TableSpec
 
-TABLE = TOPIC = "demo.lineitem"
-PARTITIONS = 4
-ROWS_PER_SCALE = 6_001_215  #: lineitems at scale factor 1
+ROWS_PER_SCALE = {"lineitem": 6_001_215, "orders": 1_500_000}  #: at scale factor 1
 SCALE_MIN = 0.001
-MOVE_ROWS_MAX = 100_000
-REGIONS = 24  #: of the batch view; of megabytes each, so that a small table has a picture
 GENERATE_TIMEOUT_S = 600
-
-COLUMNS = {
-    "l_orderkey": "long",
-    "l_partkey": "long",
-    "l_suppkey": "long",
-    "l_linenumber": "int",
-    "l_quantity": "decimal(15,2)",
-    "l_extendedprice": "decimal(15,2)",
-    "l_discount": "decimal(15,2)",
-    "l_tax": "decimal(15,2)",
-    "l_returnflag": "string",
-    "l_linestatus": "string",
-    "l_shipdate": "date",
-    "l_commitdate": "date",
-    "l_receiptdate": "date",
-    "l_shipinstruct": "string",
-    "l_shipmode": "string",
-    "l_comment": "string",
-}
-NUMERIC = tuple(name for name, kind in COLUMNS.items() if kind in {"long", "int"} or kind.startswith("decimal"))
 
 
 class GeneratorFailed(HarnessError):
     """tpchgen-cli did not make its file."""
 
 
-def demo_spec() -> TableSpec:
-    """The demo's table; it moves often, so that there is something to see."""
-    return TableSpec.model_validate(
-        {
-            "table": TABLE,
-            "topic": TOPIC,
-            "columns": {name: {"type": kind, "required": True} for name, kind in COLUMNS.items()},
-            "views": "both",
-            "layout": {"columns": ["l_shipdate", "l_partkey", "l_extendedprice"], "regions": REGIONS},
-            "tier": {"max_rows": MOVE_ROWS_MAX, "max_age": "10s"},
-            "freshness": {"lake": "20s"},
-            "mode": "external_worker",
-        }
-    )
+def generate(folder: Path, rows: int, *, table: str, schema: pa.Schema) -> Path:
+    """Make a Parquet file of exactly *rows* rows of a *table* of TPC-H in *folder*.
 
-
-def generate(folder: Path, rows: int) -> Path:
-    """Make a Parquet file of exactly *rows* lineitems in *folder*. Raises: UsageError, GeneratorFailed."""
+    Raises: UsageError, GeneratorFailed.
+    """
     program = _program()
-    scale, path = max(rows / ROWS_PER_SCALE * 1.01, SCALE_MIN), folder / "lineitem.parquet"
+    scale, path = max(rows / ROWS_PER_SCALE[table] * 1.01, SCALE_MIN), folder / f"{table}.parquet"
     while True:
-        command = [program, "parquet", "-s", f"{scale:.6f}", "--tables=lineitem", f"--output-dir={folder}"]
+        command = [program, "parquet", "-s", f"{scale:.6f}", f"--tables={table}", f"--output-dir={folder}"]
         done = subprocess.run(
             [*command, "--overwrite", "--quiet"],
             capture_output=True,
@@ -82,7 +44,7 @@ def generate(folder: Path, rows: int) -> Path:
         if found.num_rows >= rows:
             break
         scale *= 1.1
-    plain = found.slice(0, rows).cast(_schema())
+    plain = found.slice(0, rows).cast(schema)
     pq.write_table(plain, path)
     return path
 
@@ -93,12 +55,6 @@ def _program() -> str:
     if not found:
         raise UsageError("the demo makes its input with tpchgen-cli: pip install 'harness-pipelines[demo]'")
     return found
-
-
-def _schema() -> pa.Schema:
-    from harness_pipelines.spec.arrow import arrow_schema
-
-    return arrow_schema(demo_spec().columns)
 
 
 def encode(rows: pa.Table) -> list[bytes]:

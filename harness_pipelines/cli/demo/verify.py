@@ -1,8 +1,8 @@
-"""The demo's last check: the union read, in Arrow and in Spark, against the generated Parquet file."""
+"""The demo's last check: the union read, in Arrow and in Spark, against the rows that were sent."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness_pipelines.cli.demo.source import NUMERIC
+from harness_pipelines.cli.demo.scenario import Log
 from harness_pipelines.cli.demo.truth import Truth
 
 if TYPE_CHECKING:
     from harness_pipelines.client import Table
 
+COORDINATES = ("_kafka_partition", "_kafka_offset")
 Sums = dict[str, int | Decimal]
 
 
@@ -24,38 +25,48 @@ Sums = dict[str, int | Decimal]
 class Verdict:
     """What the final reads found."""
 
+    expected: int  #: rows that must be there
     read_arrow: int
     read_spark: int
     missing: int
     duplicated: int
     unequal: tuple[str, ...]  #: numeric columns whose sums differ, with the sums
+    state: tuple[str, ...] | None = (
+        None  #: rows that differ in any column, with their keys; None: only sums were compared
+    )
 
 
-def verify(table: Table, source: pa.Table, truth: Truth) -> Verdict:
-    """Compare row counts, offsets and the exact sum of each numeric column."""
-    rows = table.read(columns=[*NUMERIC, "_kafka_partition", "_kafka_offset"])
+def verify_rows(table: Table, log: Log, truth: Truth, *, numeric: Sequence[str], judge: str) -> Verdict:
+    """Compare row counts, offsets and the exact sum of each numeric column; every record is a row."""
+    rows = table.read(columns=[*numeric, *COORDINATES])
     missing, duplicated = compare_offsets(rows, truth)
-    expected = sums_of(source)
-    spark_rows, spark_sums = _spark(table)
-    unequal = [
-        f"{reader}: sum of {name} is {found[name]}, in the file {expected[name]}"
-        for reader, found in (("Arrow", sums_of(rows)), ("Spark", spark_sums))
-        for name in NUMERIC
-        if found[name] != expected[name]
-    ]
+    spark_rows, spark_sums = _spark(table, numeric)
     return Verdict(
+        expected=truth.acked,
         read_arrow=rows.num_rows,
         read_spark=spark_rows,
         missing=missing,
         duplicated=duplicated,
-        unequal=tuple(unequal),
+        unequal=unequal_sums(
+            {"Arrow": sums_of(rows, numeric), "Spark": spark_sums}, sums_of(log.rows, numeric), judge=judge
+        ),
+    )
+
+
+def unequal_sums(found: Mapping[str, Sums], expected: Sums, *, judge: str) -> tuple[str, ...]:
+    """Sentences about the sums that a reader *found* and that *judge* has not."""
+    return tuple(
+        f"{reader}: sum of {name} is {sums[name]}, in {judge} {sum_}"
+        for reader, sums in found.items()
+        for name, sum_ in expected.items()
+        if sums[name] != sum_
     )
 
 
 def compare_offsets(rows: pa.Table, truth: Truth) -> tuple[int, int]:
     """Acknowledged offsets that no row has, and rows too many."""
     missing = duplicated = 0
-    partition, offsets = (rows.column(name).to_numpy() for name in ("_kafka_partition", "_kafka_offset"))
+    partition, offsets = (rows.column(name).to_numpy() for name in COORDINATES)
     for p, sent in truth.partitions.items():
         mine = offsets[partition == p]
         found = np.unique(mine)
@@ -64,10 +75,10 @@ def compare_offsets(rows: pa.Table, truth: Truth) -> tuple[int, int]:
     return missing, duplicated
 
 
-def sums_of(rows: pa.Table) -> Sums:
+def sums_of(rows: pa.Table, numeric: Sequence[str]) -> Sums:
     """The exact sum of each numeric column; decimals are summed with 38 digits."""
     found: Sums = {}
-    for name in NUMERIC:
+    for name in numeric:
         column = rows.column(name)
         if pa.types.is_decimal(column.type):
             column = column.cast(pa.decimal128(38, column.type.scale))
@@ -75,12 +86,12 @@ def sums_of(rows: pa.Table) -> Sums:
     return found
 
 
-def _spark(table: Table) -> tuple[int, Sums]:
+def _spark(table: Table, numeric: Sequence[str]) -> tuple[int, Sums]:
     plan = table.plan()
     try:
         frame = table.to_spark(table.harness.stores.spark(), plan=plan)
-        row = frame.selectExpr("count(*) AS rows", *(f"sum({name}) AS {name}" for name in NUMERIC)).collect()[0]
+        row = frame.selectExpr("count(*) AS rows", *(f"sum({name}) AS {name}" for name in numeric)).collect()[0]
     finally:
         table.release(plan)
     found: Mapping[str, int | Decimal | None] = row.asDict()
-    return int(found["rows"] or 0), {name: found[name] or 0 for name in NUMERIC}
+    return int(found["rows"] or 0), {name: found[name] or 0 for name in numeric}

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from harness_pipelines.cli.demo.source import TABLE
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.spec.settings import Settings
 
@@ -24,14 +23,14 @@ class WorkerFailed(HarnessError):
 class WorkerProcess:
     """Runs while the block lasts; ended with SIGTERM, so that its claims are given back."""
 
-    def __init__(self, settings: Settings, *, log: Path, at_most_s: float) -> None:
+    def __init__(self, settings: Settings, table: str, *, log: Path, at_most_s: float) -> None:
         self._command = [
             sys.executable,
             "-m",
             "harness_pipelines.cli.main",
             f"--home={settings.home}",
             "run",
-            TABLE,
+            table,
             f"--for={at_most_s:.0f}s",  # should this process be killed, the worker does not stay for ever
         ]
         self._log = log

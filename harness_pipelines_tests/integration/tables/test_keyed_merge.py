@@ -11,8 +11,6 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines import faults
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
 from harness_pipelines.protocol.versions import Version
@@ -20,21 +18,16 @@ from harness_pipelines.stages import otree
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.lake_replace import FilesGone
 from harness_pipelines.stores.lake_scan import pinned
-from harness_pipelines_tests.keyed import Key, KeyedRig
+from harness_pipelines_tests.keyed import EVERYTHING, Key, KeyedRig, assert_sound, row
 from harness_pipelines_tests.producer import KafkaRig
 
 KEYS: list[Key] = list(product([None, -1, 0, 1, 2, 3, 2**40], [None, "", "eu", "ü" * 30]))
-EVERYTHING = dict.fromkeys(range(2), 10**9)
 POINTS = ("after_plan", "during_files", "after_files", "before_lock", "in_transaction", "after_commit")
 
 
 @pytest.fixture
 def rig(harness: hp.Harness, kafka: KafkaRig) -> KeyedRig:
     return KeyedRig(harness, kafka)
-
-
-def row(id_: int | None, region: str | None = "eu", *, n: int = 0) -> dict[str, Any]:
-    return {"id": id_, "region": region, "n": n, "s": f"row {id_} {region} {n}"}
 
 
 def random_changes(rig: KeyedRig, rng: random.Random, count: int) -> None:
@@ -52,13 +45,6 @@ def read_keys(rig: KeyedRig) -> set[Key]:
     keys = list(zip(found.column("id").to_pylist(), found.column("region").to_pylist(), strict=True))
     assert len(set(keys)) == len(keys)
     return set(keys)
-
-
-def assert_sound(rig: KeyedRig) -> None:
-    audited = audit_table(rig.stores, rig.table.row, full=True)
-    assert audited.ok, audited
-    report = fsck(rig.stores, [rig.name])
-    assert report.ok, report
 
 
 def test_the_batch_view_is_the_replay_of_the_log_in_every_version_whatever_is_put_and_deleted(rig: KeyedRig):
@@ -124,8 +110,8 @@ def test_files_without_a_changed_key_stay_and_the_snapshot_is_an_overwrite(harne
     rig.to_stream()
     rig.merge()
     before = {f.data.file_path for f in pinned(rig.head.views["batch"].metadata).files}
-    rig.put({"id": ids[3], "n": 2})
-    rig.delete((ids[5],))
+    rig.put(*({"id": id_, "n": 2} for id_ in ids[:20]))
+    rig.delete(*((id_,) for id_ in ids[20:30]))
     rig.to_stream()
     rig.merge()
     view = pinned(rig.head.views["batch"].metadata)

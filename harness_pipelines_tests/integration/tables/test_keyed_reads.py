@@ -12,11 +12,12 @@ from click.testing import CliRunner
 
 import harness_pipelines as hp
 from harness_pipelines.cli.main import cli
+from harness_pipelines.errors import UsageError
 from harness_pipelines.read.point import KeyUnfit
 from harness_pipelines.stores import lake_scan
 from harness_pipelines_tests.keyed import Change, NumbersRig
 from harness_pipelines_tests.producer import KafkaRig
-from harness_pipelines_tests.rig import environment
+from harness_pipelines_tests.rig import TableRig, environment
 
 MakeKeyed = Callable[..., NumbersRig]
 SHOWN = ["_kafka_partition", "_kafka_offset", "id", "n"]
@@ -113,6 +114,76 @@ def test_changes_of_adjoining_versions_are_those_of_both(make_keyed: MakeKeyed):
         assert state(rig, at=version) == expected(rig, vector(rig, version))
 
 
+def what_changed(rig: NumbersRig, low: dict[int, int], high: dict[int, int] | None) -> list[tuple[Any, ...]]:
+    """Kind, coordinate of the record, id and n: the producer's log played over the state below *low*."""
+    found: list[tuple[Any, ...]] = []
+    state: dict[int, int] = {}
+    for c in sorted(rig.changes):
+        if high is not None and c.offset >= high[c.partition]:
+            continue
+        was = state.pop(c.id, None)
+        if c.n is not None:
+            state[c.id] = c.n
+        if c.offset < low.get(c.partition, 0):
+            continue
+        told = [("-D" if c.n is None else "-U", was)] if was is not None else []
+        told += [("+I" if was is None else "+U", c.n)] if c.n is not None else []
+        found += [(kind, c.partition, c.offset, c.id, n) for kind, n in told]
+    return found
+
+
+def test_pre_images_are_the_rows_that_each_record_replaced_or_deleted(make_keyed: MakeKeyed):
+    rig = make_keyed()
+    filled(rig)
+    rig.tier()
+    rig.put_numbers({1: 1001, 30: 1})
+    rig.put_numbers({1: 1002, 30: 2})
+    rig.delete_numbers(2, 30, 98)
+    rig.put_numbers({30: 3, 2: 4})
+    rig.ingest()
+    first, *_, last = [v.version for v in rig.table.versions()]
+
+    def told(since: int, to: int | None = None, **options: Any) -> list[tuple[Any, ...]]:
+        rows = rig.table.changes(since, to, pre_images=True, columns=["id", "n"], **options)
+        return list(zip(*(rows.column(name).to_pylist() for name in ["_change_type", *SHOWN]), strict=True))
+
+    for since in range(first, last + 1):
+        assert told(since) == what_changed(rig, vector(rig, since), None)
+        for to in range(since, last + 1):
+            assert told(since, to) == what_changed(rig, vector(rig, since), vector(rig, to))
+    played = what_changed(rig, vector(rig, last - 1), None)
+    assert {kind for kind, *_ in played} == {"+I", "-U", "+U", "-D"}  # or nothing was tested
+    assert told(last - 1, where="n >= 1000") == [one for one in played if one[-1] >= 1000]
+    assert told(last - 1, where="id IN (1, 2) AND n < 1001") == [
+        one for one in played if one[3] in (1, 2) and one[-1] < 1001
+    ]
+    rows = rig.table.changes(last - 1, columns=["n"], where="_op = 'delete'", pre_images=True)
+    assert set(rows["_change_type"].to_pylist()) == {"-D"} and None not in rows["n"].to_pylist()
+
+
+def test_more_changed_keys_than_are_looked_up_one_by_one_have_pre_images(make_keyed: MakeKeyed):
+    rig = make_keyed(views="both")
+    rig.put_numbers({i: i for i in range(700)})
+    rig.ingest()
+    rig.tier()
+    since = rig.table.versions()[-1].version
+    rig.put_numbers({i: -i for i in range(600, 1000)})
+    rig.ingest()
+
+    found = rig.table.changes(since, pre_images=True)
+
+    kinds = found["_change_type"].to_pylist()
+    assert [kinds.count(kind) for kind in ("-U", "+U", "+I")] == [100, 100, 300]
+    was = found.filter([kind == "-U" for kind in kinds])
+    assert was["n"].to_pylist() == was["id"].to_pylist()
+
+
+def test_an_append_table_has_no_pre_images(harness: hp.Harness, kafka: KafkaRig):
+    rig = TableRig(harness, kafka)
+    with pytest.raises(UsageError, match="has no key: its records replace nothing"):
+        rig.table.changes(rig.table.versions()[0].version, pre_images=True)
+
+
 @pytest.mark.parametrize(
     ("key", "message"),
     [
@@ -138,6 +209,8 @@ def test_the_command_line_gets_rows_and_changes(make_keyed: MakeKeyed):
     assert (found.exit_code, json.loads(found.stdout)["row"]) == (0, {"id": 6, "n": 60})
     gone = run("get", rig.table.name, "7", "--json")
     assert (gone.exit_code, json.loads(gone.stdout)["found"]) == (1, False)
+    was = run("changes", rig.table.name, "--from", "1", "--pre-images", "--where", "id = 6", "--json")
+    assert [(c["_change_type"], c["n"]) for c in json.loads(was.stdout)["changes"]][-2:] == [("-U", 6), ("+U", 60)]
     wrong = run("get", rig.table.name, "6", "7")
     assert wrong.exit_code == 2 and "the key is (id)" in wrong.stderr
     changed = run("changes", rig.table.name, "--from", "1", "--where", "_op = 'delete'", "--json")

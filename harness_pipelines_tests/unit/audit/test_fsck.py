@@ -190,7 +190,9 @@ def test_a_file_that_reaches_above_stream_hi_breaks_s37():
 def test_a_delete_file_breaks_s26_and_is_no_data():
     survey = surveyed((file(), file("file:///t/data/d.parquet", deletes="equality", rows=3)))
 
-    assert details(fsck_lake.no_deletes, survey=survey) == ["equality delete file file:///t/data/d.parquet with 3 rows"]
+    assert details(fsck_lake.deletes_of_live_files, survey=survey) == [
+        "equality delete file file:///t/data/d.parquet with 3 rows"
+    ]
     assert details(fsck_lake.lake_rows_fit_offsets, survey=survey) == []
 
 

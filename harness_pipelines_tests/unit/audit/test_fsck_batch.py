@@ -103,6 +103,34 @@ def test_the_batch_view_of_a_keyed_table_may_have_fewer_rows_than_the_stream_vie
     assert "has 20 rows, the stream view has 0 to 19 below batch_hi" in detail
 
 
+@pytest.mark.parametrize(
+    ("deletes", "told"),
+    [
+        ([("file:///b/data/a.parquet", "position")], []),
+        ([("file:///b/data/gone.parquet", "position")], ["file:///b/data/gone.parquet is not live"]),
+        ([("file:///b/data/a.parquet", "position")] * 2, ["file:///b/data/a.parquet has another one"]),
+        ([(None, "position")], ["position delete file file:///b/data/0.parquet with 2 rows"]),
+        ([(None, "equality")], ["equality delete file file:///b/data/0.parquet with 2 rows"]),
+    ],
+)
+def test_deletes_are_of_positions_in_one_live_file_each_and_only_of_a_keyed_table(deletes, told):
+    found = [file(f"file:///b/data/{i}.parquet", rows=2, deletes=kind, deletes_of=of)
+             for i, (of, kind) in enumerate(deletes)]  # fmt: skip
+    look = batch_look((merged_file(), *found), two_views(spec=KEYED))
+
+    details = objections(fsck_lake.deletes_of_live_files, look)
+    assert len(details) == len(told)
+    assert all(detail.endswith(end) for detail, end in zip(details, told, strict=True))
+    of_an_append_table = batch_look((merged_file(), *found))
+    assert len(objections(fsck_lake.deletes_of_live_files, of_an_append_table)) == len(deletes)
+
+
+def test_hidden_rows_do_not_count():
+    hidden = file("file:///b/data/d.parquet", rows=2, deletes="position", deletes_of="file:///b/data/a.parquet")
+    for files, found in (((merged_file(rows=21), hidden), 0), ((merged_file(rows=21),), 1)):
+        assert len(objections(fsck_batch.same_rows, batch_look(files, two_views(spec=KEYED)))) == found
+
+
 def test_a_delete_in_the_batch_view_of_a_keyed_table_is_named():
     strange = merged_file(operations=("delete", "put"))
     sound = (merged_file(operations=("put", "put")), merged_file(operations=None))

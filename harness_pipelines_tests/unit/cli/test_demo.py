@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.cli.demo.source import COLUMNS, PARTITIONS, demo_spec, encode
-from harness_pipelines.cli.demo.truth import Truth, split
+from harness_pipelines.cli.demo.lineitem import COLUMNS, Lineitem, appended
+from harness_pipelines.cli.demo.scenario import PARTITIONS
+from harness_pipelines.cli.demo.source import encode
+from harness_pipelines.cli.demo.truth import SeenPartition, Truth, split
 from harness_pipelines.cli.demo.verify import compare_offsets, sums_of
 from harness_pipelines.codecs.json import JsonCodec
 from harness_pipelines.spec.arrow import arrow_schema
 
 ROWS = 40
+LINEITEM = Lineitem()
 
 
 def lineitems(count: int = ROWS) -> pa.Table:
@@ -26,13 +31,13 @@ def lineitems(count: int = ROWS) -> pa.Table:
         }
         for i in range(count)
     ]
-    return pa.Table.from_pylist(made, schema=arrow_schema(demo_spec().columns))
+    return pa.Table.from_pylist(made, schema=arrow_schema(LINEITEM.spec.columns))
 
 
 @pytest.fixture
 def truth():
     """All acknowledged, with a gap: offsets 0..4, then 6.."""
-    found = Truth.of(lineitems(), partitions=PARTITIONS)
+    found = Truth.of(appended(lineitems(), file=Path()), LINEITEM.checked)
     for partition in found.partitions.values():
         for k in range(ROWS // PARTITIONS):
             partition.take(k if k < 5 else k + 1, at=float(k))
@@ -49,11 +54,15 @@ def read_below(bounds: dict[int, int]) -> pa.Table:
     return rows.filter(pa.array([offsets[i] < bounds[partition[i]] for i in range(ROWS)]))
 
 
+def cut(rows: pa.Table) -> Mapping[int, SeenPartition]:
+    return split(rows, LINEITEM.checked)
+
+
 CUT = {0: 3, 1: 0, 2: 11, 3: 6}
 
 
 def test_a_read_that_is_exactly_the_cut_has_no_faults(truth):
-    assert truth.faults(CUT, split(read_below(CUT))) == []
+    assert truth.faults(CUT, cut(read_below(CUT))) == []
 
 
 def test_a_row_too_few_a_row_twice_and_a_row_too_many_are_found(truth):
@@ -61,20 +70,20 @@ def test_a_row_too_few_a_row_twice_and_a_row_too_many_are_found(truth):
     short, twice = rows.slice(1), pa.concat_tables([rows, rows.slice(0, 1)])
     over = read_below({**CUT, 1: 1})
 
-    assert truth.faults(CUT, split(short)) == ["partition 0 below 3: 3 records were sent, 2 rows were read"]
-    assert truth.faults(CUT, split(twice)) == ["partition 0 below 3: 3 records were sent, 4 rows were read"]
-    assert truth.faults(CUT, split(over)) == ["partition 1 below 0: 0 records were sent, 1 rows were read"]
+    assert truth.faults(CUT, cut(short)) == ["partition 0 below 3: 3 records were sent, 2 rows were read"]
+    assert truth.faults(CUT, cut(twice)) == ["partition 0 below 3: 3 records were sent, 4 rows were read"]
+    assert truth.faults(CUT, cut(over)) == ["partition 1 below 0: 0 records were sent, 1 rows were read"]
 
 
 def test_a_changed_value_is_found(truth):
     rows = read_below(CUT)
     changed = rows.set_column(0, rows.schema.field(0), pa.array([1, *rows.column(0).to_pylist()[1:]], pa.int64()))
 
-    assert truth.faults(CUT, split(changed)) == ["partition 0 below 3: sum of l_orderkey is 13, sent were 12"]
+    assert truth.faults(CUT, cut(changed)) == ["partition 0 below 3: sum of l_orderkey is 13, sent were 12"]
 
 
 def test_a_cut_above_what_is_acknowledged_waits():
-    truth = Truth.of(lineitems(), partitions=PARTITIONS)
+    truth = Truth.of(appended(lineitems(), file=Path()), LINEITEM.checked)
     truth.partitions[0].take(0, at=1.0)
 
     assert truth.covers({0: 1, 1: 0})
@@ -93,7 +102,7 @@ def test_the_codec_reads_what_the_producer_writes():
     rows = lineitems()
 
     values = encode(rows)
-    decoded = JsonCodec(demo_spec().columns, unknown_fields="quarantine").decode(values)
+    decoded = JsonCodec(LINEITEM.spec.columns, unknown_fields="quarantine").decode(values)
 
     assert all(list(json.loads(value)) == list(COLUMNS) for value in values)
     assert decoded.refused == []
@@ -101,4 +110,4 @@ def test_the_codec_reads_what_the_producer_writes():
 
 
 def test_sums_are_exact():
-    assert sums_of(lineitems())["l_quantity"] == Decimal(sum(range(ROWS))) / 4
+    assert sums_of(lineitems(), LINEITEM.numeric)["l_quantity"] == Decimal(sum(range(ROWS))) / 4

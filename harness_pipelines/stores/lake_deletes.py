@@ -1,0 +1,110 @@
+"""Position deletes: rows of a keyed table's batch view that newer ones hide, told in files beside those that hold them.
+
+A data file has at most one delete file, as with the deletion vectors of Iceberg's format 3: a newer one tells the rows
+of the older one too, which goes in the same snapshot. Any engine that reads format 2 applies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import Table
+from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, StringType
+
+from harness_pipelines.errors import HarnessError
+
+PATH_ID, POSITION_ID = 2147483546, 2147483545  #: field ids that Iceberg's specification reserves
+_SCHEMA = pa.schema([
+    pa.field("file_path", pa.string(), nullable=False, metadata={b"PARQUET:field_id": str(PATH_ID).encode()}),
+    pa.field("pos", pa.int64(), nullable=False, metadata={b"PARQUET:field_id": str(POSITION_ID).encode()}),
+])  # fmt: skip
+
+Positions = NDArray[np.int64]  #: of rows in a data file, from 0, ascending
+
+
+class ForeignDeletes(HarnessError):
+    """A view has deletes that the harness did not write: of equality, or of several data files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Hidden:
+    """What an attempt hides in data files that stay."""
+
+    files: tuple[DataFile, ...] = ()  #: one delete file for each
+    of: Mapping[str, str | None] = field(default_factory=dict)  #: data file -> its delete file until now
+
+
+def split(files: Iterable[DataFile]) -> tuple[list[DataFile], dict[str, DataFile]]:
+    """Data files, and by the path of a data file its delete file. Raises: ForeignDeletes."""
+    data: list[DataFile] = []
+    deletes: dict[str, DataFile] = {}
+    for file in files:
+        if file.content is DataFileContent.DATA:
+            data.append(file)
+        elif (path := deleted_from(file)) is not None and path not in deletes:
+            deletes[path] = file
+        else:
+            raise ForeignDeletes(
+                f"{file.file_path} holds deletes that the harness did not write; `harness fsck` names them, `harness "
+                "revert TABLE --to HEAD --yes` sets the view back to what the ledger published"
+            )
+    return data, deletes
+
+
+def deleted_from(file: DataFile) -> str | None:
+    """The one data file whose rows a position delete file names; None of any other file."""
+    low, high = ((bounds or {}).get(PATH_ID) for bounds in (file.lower_bounds, file.upper_bounds))
+    if file.content is not DataFileContent.POSITION_DELETES or low is None or low != high:
+        return None
+    return low.decode()
+
+
+def positions_of(io: FileIO, deletes: DataFile) -> Positions:
+    """The rows that a delete file hides."""
+    with io.new_input(deletes.file_path).open() as stream:
+        column = pq.read_table(stream, columns=["pos"]).column("pos")
+    return np.sort(column.to_numpy())
+
+
+def hide(view: Table, deletes: Mapping[str, DataFile], positions: Mapping[str, Positions]) -> Hidden:
+    """Write which rows of some data files of *view* are hidden from now on; *deletes* are those files' so far."""
+    files = []
+    for path, more in sorted(positions.items()):
+        known = [positions_of(view.io, deletes[path])] if path in deletes else []
+        files.append(_write(view, path, np.unique(np.concatenate([*known, more]))))
+    of = {path: deletes[path].file_path if path in deletes else None for path in positions}
+    return Hidden(files=tuple(files), of=of)
+
+
+def _write(view: Table, path: str, positions: Positions) -> DataFile:
+    count = len(positions)
+    place = view.location_provider().new_data_location(f"{uuid4()}-deletes.parquet")
+    target = view.io.new_output(place)
+    table = pa.table([pa.repeat(pa.scalar(path), count), pa.array(positions)], schema=_SCHEMA)
+    with target.create() as stream:
+        pq.write_table(table, stream, compression="zstd", use_dictionary=["file_path"])
+    ends = [to_bytes(LongType(), int(positions[at])) for at in (0, -1)]
+    told = to_bytes(StringType(), path)  # whole, not cut off: readers find the data file by it
+    return DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=place,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=count,
+        file_size_in_bytes=len(target),
+        value_counts={PATH_ID: count, POSITION_ID: count},
+        null_value_counts={PATH_ID: 0, POSITION_ID: 0},
+        lower_bounds={PATH_ID: told, POSITION_ID: ends[0]},
+        upper_bounds={PATH_ID: told, POSITION_ID: ends[1]},
+        spec_id=view.metadata.default_spec_id,
+    )

@@ -1,0 +1,82 @@
+"""Rows that position deletes hide, read out of files of many row groups; and the delete files themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+
+from harness_pipelines.protocol.predicate import TRUE, Compare, Op, Ref
+from harness_pipelines.spec.types import Primitive
+from harness_pipelines.stores.lake_deletes import PATH_ID, ForeignDeletes, deleted_from, split
+from harness_pipelines.stores.lake_scan import _not_hidden
+
+ROWS = 60
+
+
+@given(
+    hidden=st.sets(st.integers(0, ROWS - 1)),
+    group=st.integers(1, ROWS),
+    least=st.none() | st.integers(-1, ROWS + 1),
+    columns=st.sampled_from([["a"], ["b"], ["b", "a"], []]),
+)
+def test_what_is_left_is_what_is_not_hidden_and_fits(
+    tmp_path_factory: pytest.TempPathFactory, hidden: set[int], group: int, least: int | None, columns: list[str]
+):
+    path = tmp_path_factory.mktemp("hidden") / "f.parquet"
+    rows = pa.table({"a": range(ROWS), "b": [str(i) for i in range(ROWS)]})
+    pq.write_table(rows, path, row_group_size=group)
+    where = TRUE if least is None else Compare(Ref(("a",), Primitive("long")), Op.GE, least)
+
+    with pa.OSFile(str(path)) as stream:
+        fragment = ds.ParquetFileFormat().make_fragment(stream)
+        found = _not_hidden(fragment, columns, where, np.array(sorted(hidden), np.int64))
+
+    left = [i for i in range(ROWS) if i not in hidden and (least is None or i >= least)]
+    assert found.num_rows == len(left)
+    assert found.column_names == columns
+    for name in columns:
+        assert found.column(name).to_pylist() == rows.column(name).take(left).to_pylist()
+
+
+def file(path: str, content: DataFileContent, *, low: bytes | None = None, high: bytes | None = None) -> DataFile:
+    return DataFile.from_args(
+        content=content,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=1,
+        lower_bounds=None if low is None else {PATH_ID: low},
+        upper_bounds=None if high is None else {PATH_ID: high},
+    )
+
+
+DATA = file("a", DataFileContent.DATA)
+DELETES = file("d", DataFileContent.POSITION_DELETES, low=b"a", high=b"a")
+
+
+def test_a_delete_file_is_found_by_the_one_data_file_that_it_names():
+    assert split([DELETES, DATA]) == ([DATA], {"a": DELETES})
+    assert deleted_from(DATA) is None
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        file("e", DataFileContent.EQUALITY_DELETES, low=b"a", high=b"a"),
+        file("e", DataFileContent.POSITION_DELETES, low=b"a", high=b"b"),
+        file("e", DataFileContent.POSITION_DELETES),
+        file("e", DataFileContent.POSITION_DELETES, low=b"a", high=b"a"),
+    ],
+    ids=["of equality", "of several files", "of any file", "a second one of a file"],
+)
+def test_deletes_that_the_harness_did_not_write_are_refused(foreign: DataFile):
+    with pytest.raises(ForeignDeletes, match=r"^e holds deletes"):
+        split([DATA, DELETES, foreign])
