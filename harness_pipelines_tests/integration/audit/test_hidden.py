@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pyarrow.parquet as pq
 import pytest
 
+from harness_pipelines.audit.complete import audit_table
+from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.audit.reconcile import look, settle
 from harness_pipelines.audit.reconcile_rebuild import plan_rebuild, rebuild
-from harness_pipelines.stores.lake_scan import pinned
+from harness_pipelines.stores.lake_deletes import DeletesBroken
+from harness_pipelines.stores.lake_scan import LakeFileMissing, pinned
 from harness_pipelines_tests.keyed import BY_VALUE, KeyedRig, row
 
 from .scratch import Scratch, assert_sound
@@ -66,4 +71,30 @@ def test_a_lost_database_takes_a_batch_view_over_with_what_is_hidden_in_it(place
     rebuild(place.harness.stores, plan_rebuild(place.harness.stores, rig.table.spec))
     place.resume(rig)
     assert {p: b.batch_hi for p, b in rig.head.bounds.items()} == reached
+    goes_on(rig)
+
+
+def test_a_delete_file_that_is_gone_or_damaged_is_named_and_no_hidden_row_comes_back(rig: KeyedRig):
+    file = delete_files(rig)[0]
+    content = file.read_bytes()
+    merged = rig.head.version
+
+    file.unlink()
+    with pytest.raises(LakeFileMissing, match=f"{file.name} is gone"):
+        rig.table.read()
+    with pytest.raises(LakeFileMissing, match=file.name):
+        audit_table(rig.stores, rig.table.row, full=True)
+    [found] = [b for b in fsck(rig.stores, [rig.name]).broken if b.invariant == "S10"]
+    assert found.detail.startswith("delete file ")
+    assert f"{file.name}: there is no such file; version {merged} needs it" in found.detail
+
+    hidden = pq.read_table(io.BytesIO(content), columns=["file_path", "pos"])
+    pq.write_table(hidden.slice(1), file)
+    with pytest.raises(DeletesBroken, match=rf"{file.name} does not tell .* expected {hidden.num_rows} rows"):
+        rig.table.read()
+    with pytest.raises(DeletesBroken, match=file.name):
+        audit_table(rig.stores, rig.table.row, full=True)
+    assert "S10" in {b.invariant for b in fsck(rig.stores, [rig.name]).broken}
+
+    file.write_bytes(content)
     goes_on(rig)
