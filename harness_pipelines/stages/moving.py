@@ -54,7 +54,7 @@ class Moving(Generic[Attempt]):
     def once(self, claim: Claim, *, trigger: str, run_id: str | None) -> Version | None:
         """Finish the open move, or make a new one; ``None`` when there is nothing to move.
 
-        Raises: MoveStuck, FencedOut (NEVER); TryAgain when Spark or a store is away.
+        Raises: MoveStuck, FencedOut, ForeignCommit (NEVER); TryAgain when Spark or a store is away.
         """
         ledger = self._stores.ledger
         move = self._open_or_plan(claim, trigger=trigger, run_id=run_id)
@@ -70,6 +70,7 @@ class Moving(Generic[Attempt]):
             return None
         except (BaseGone, FilesGone) as gone:
             ledger.close_move(claim, move, state=MoveState.ABANDONED, error=str(gone))
+            check_ours(self._stores, self._table, move)
             return self.once(claim, trigger=trigger, run_id=run_id)
         except HarnessError as error:
             counts = error.recovery is not Recovery.NEVER and not isinstance(error, TryAgain)
@@ -113,13 +114,18 @@ def make_branch(stores: Stores, table: TableRow, move: Move) -> Version:
     try:
         stores.lake.make_branch(table, move, base.views[view])
     except BaseGone:
-        # A new plan helps only where the head's own snapshot is there to build on.
-        head, main = stores.ledger.head(table), stores.lake.main_snapshot(table, view=view)
-        if stores.ledger.head(table).version == head.version:  # so both are of one instant
-            check_base(head, main, view=view)
+        check_ours(stores, table, move)
         raise
     faults.point(f"{move.stage}.during_files")
     return base
+
+
+def check_ours(stores: Stores, table: TableRow, move: Move) -> None:
+    """A new plan helps only where the head's own snapshot is there to build on. Raises: ForeignCommit."""
+    view = table.effects[move.stage].view
+    head, main = stores.ledger.head(table), stores.lake.main_snapshot(table, view=view)
+    if stores.ledger.head(table).version == head.version:  # so both are of one instant
+        check_base(head, main, view=view)
 
 
 def base_of(stores: Stores, table: TableRow, move: Move) -> Version:

@@ -13,11 +13,14 @@ from harness_pipelines.audit.complete import audit_table
 from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.audit.reconcile import look, settle
 from harness_pipelines.audit.reconcile_rebuild import plan_rebuild, rebuild
+from harness_pipelines.protocol.versions import ForeignCommit
+from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.lake_deletes import DeletesBroken
 from harness_pipelines.stores.lake_scan import LakeFileMissing, pinned
 from harness_pipelines_tests.keyed import BY_VALUE, KeyedRig, row
 
 from .scratch import Scratch, assert_sound
+from .test_two_views import append_foreign
 
 
 @pytest.fixture
@@ -97,4 +100,15 @@ def test_a_delete_file_that_is_gone_or_damaged_is_named_and_no_hidden_row_comes_
     assert "S10" in {b.invariant for b in fsck(rig.stores, [rig.name]).broken}
 
     file.write_bytes(content)
+    goes_on(rig)
+
+
+@pytest.mark.filterwarnings("ignore:Parquet writer option")
+def test_a_foreign_commit_stops_merges_of_a_keyed_table_by_name(place: Scratch, rig: KeyedRig):
+    append_foreign(place, rig)
+    rig.put(row(7, n=8))
+    rig.to_stream()
+    with pytest.raises(ForeignCommit, match="the batch view is at snapshot"):
+        rig.merge()
+    revert_table(rig.stores, rig.table.row, to=None)
     goes_on(rig)
