@@ -47,7 +47,8 @@ def read_pre_images(
     keys = KeyNumbers([records.column(name) for name in before.key])
     if len(keys) <= KEYS_PER_READ:  # so few of them that most files are ruled out
         form = key_form(before)
-        wanted = replace(wanted, matching=all_of(work.asked, form.where(list(dict.fromkeys(form.of(records))))))
+        one_of_each = records.take(np.unique(keys.first, return_index=True)[1])
+        wanted = replace(wanted, matching=all_of(work.asked, form.where(list(form.of(one_of_each)))))
     rows = [records]
     if len(keys):
         for batch in reader.batches(before, wanted, check_lease=check_lease):
@@ -74,7 +75,7 @@ def _changes(table: str, key: Sequence[str], rows: pa.Table, records: int) -> pa
     shown, told = rows.take(values), rows.take(causes)
     for name in COORDINATES.names:
         shown = shown.set_column(shown.column_names.index(name), told.schema.field(name), told.column(name))
-    return shown.append_column(CHANGE, pa.array(kinds.tolist(), pa.string()))
+    return shown.append_column(CHANGE, pa.array(kinds, pa.string()))
 
 
 def _replaced(table: str, key: Sequence[str], rows: pa.Table, records: int) -> Numbers:

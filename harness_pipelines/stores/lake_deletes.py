@@ -7,6 +7,7 @@ of the older one too, which goes in the same snapshot. Any engine that reads for
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -24,6 +25,7 @@ from pyiceberg.types import LongType, StringType
 from harness_pipelines.errors import HarnessError
 
 PATH_ID, POSITION_ID = 2147483546, 2147483545  #: field ids that Iceberg's specification reserves
+AT_ONCE = 8  #: small files that are read and written at once: a store far away answers slowly, but many at a time
 _SCHEMA = pa.schema([
     pa.field("file_path", pa.string(), nullable=False, metadata={b"PARQUET:field_id": str(PATH_ID).encode()}),
     pa.field("pos", pa.int64(), nullable=False, metadata={b"PARQUET:field_id": str(POSITION_ID).encode()}),
@@ -103,12 +105,14 @@ def hide(view: Table, live: Iterable[DataFile], positions: Mapping[str, Position
     """
     data, deletes = split(live)
     rows = {file.file_path: file.record_count for file in data}
-    files = []
-    for path, more in sorted(positions.items()):
+
+    def more_of(path: str) -> DataFile:
         known = [positions_of(view.io, deletes[path], rows=rows[path])] if path in deletes else []
-        files.append(_write(view, path, np.unique(np.concatenate([*known, more]))))
-    of = {path: deletes[path].file_path if path in deletes else None for path in positions}
-    return Hidden(files=tuple(files), of=of)
+        return _write(view, path, np.unique(np.concatenate([*known, positions[path]])))
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hide") as pool:
+        files = tuple(pool.map(more_of, sorted(positions)))
+    return Hidden(files=files, of={path: deletes[path].file_path if path in deletes else None for path in positions})
 
 
 def _write(view: Table, path: str, positions: Positions) -> DataFile:
