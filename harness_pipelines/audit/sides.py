@@ -214,7 +214,7 @@ def _sha256(value: bytes | None) -> bytes | None:
 
 
 class LakeSide:
-    """The rows of one partition in the view that tier writes, hidden ones and doubles included.
+    """The rows of one partition in the view that tier writes, those outside of its bounds and doubles included.
 
     Each file is read once and whole; with `views: batch` a file mixes partitions, and those of others are left out.
     A file of which every offset lies in a range of *signed* is not opened.
@@ -298,7 +298,10 @@ def judged(table: TableRow, file: LakeFile) -> Iterator[None]:
 
 
 def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mapping[str, int]) -> Iterator[pa.Table]:
-    """The rows of a data file in *schema* that are not hidden, a bounded batch at a time; missing columns are NULL."""
+    """The rows of a data file in *schema* that are not hidden, a bounded batch at a time; missing columns are NULL.
+
+    Raises: DeletesBroken.
+    """
     size = BATCH_BYTES * max(file.data.record_count, 1) // max(file.data.file_size_in_bytes, 1) // 4
     with view.io.new_input(file.data.file_path).open() as stream:
         parquet = pq.ParquetFile(stream)

@@ -82,7 +82,7 @@ class LakeColumn:
 
 @dataclass(slots=True, kw_only=True)
 class LakeStats:
-    """What a scan opened. Bytes are the compressed sizes of the column chunks read, from the manifests."""
+    """What a scan opened. Bytes are those of delete files and of the column chunks read, compressed, from manifests."""
 
     files: int = 0
     files_opened: int = 0
@@ -145,7 +145,7 @@ def scan(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table
     """Tables in offset order per partition, with the columns of *query* in order under their names.
 
     `where` prunes files and row groups and may let more rows through: filter again. The types are those of the files.
-    Raises: LakeFileMissing, LakeUnreadable.
+    Raises: LakeFileMissing, LakeUnreadable, DeletesBroken.
     """
     with named_errors(query, metadata):
         view = pinned(metadata)
@@ -188,6 +188,7 @@ def _count_opened(stats: LakeStats, view: PinnedView, file: LakeFile, ids: Seque
     stats.files_straddling += _straddles(view, file, query.ranges)
     stats.rows_in_opened += file.rows
     stats.bytes_read += sum((file.data.column_sizes or {}).get(i, 0) for i in ids)
+    stats.bytes_read += file.deletes.file_size_in_bytes if file.deletes else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from harness_pipelines.protocol.versions import Version
 from harness_pipelines.read.views import costs
 from harness_pipelines.services import Endpoints
 from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stores import spark_merge
 from harness_pipelines.stores.lake_replace import FilesGone, Replacement
 from harness_pipelines.stores.lake_scan import pinned
 from harness_pipelines_tests.keyed import BY_VALUE, EVERYTHING, KeyedRig, assert_sound, row
@@ -109,6 +110,24 @@ def test_hidden_rows_stay_hidden_through_filters_samples_reverts_and_relayouts(r
     assert not deleted_from(rig), "a relayout leaves out what is hidden"
     rig.assert_merged()
     rig.assert_exact()
+    assert_sound(rig)
+
+
+def test_where_more_keys_change_than_positions_are_told_of_every_file_met_is_written_anew(
+    rig: KeyedRig, monkeypatch: pytest.MonkeyPatch
+):
+    rig.put(*(row(i, n=i) for i in range(1000)))
+    merge(rig)
+    rig.put(*(row(i, n=-1) for i in range(0, 1000, 40)))
+    merge(rig)
+    files, hidden = batch_files(rig), deleted_from(rig)
+    monkeypatch.setattr(spark_merge, "POSITIONS_MAX", 1)
+    rig.put(row(1, n=7), row(2, n=7))  # both in the file of the least n
+    merge(rig)
+    gone = files - batch_files(rig)
+    assert gone
+    assert deleted_from(rig) == {path: count for path, count in hidden.items() if path not in gone}
+    rig.assert_merged()
     assert_sound(rig)
 
 
