@@ -63,6 +63,16 @@ class _SwapFiles(_OverwriteFiles):
             writer.add = partial(_add_as_of, writer.add, self.sequence)  # type: ignore[method-assign]
         return writer
 
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        return super()._deleted_entries() if self._deleted_data_files else []
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        """Where no data file goes none is opened: most merges only hide rows."""
+        if self._deleted_data_files:
+            return super()._existing_manifests()
+        head = self._transaction.table_metadata.snapshot_by_name(self._target_branch)
+        return head.manifests(self._io) if head else []
+
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Few manifests: small ones are put together as in appends, and those of which no file is live are left out."""
         data = [m for m in manifests if m.content is ManifestContent.DATA and self._is_needed(m)]
