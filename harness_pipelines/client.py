@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from harness_pipelines.read.arrow import ArrowReader
     from harness_pipelines.stores.open import Stores
     from harness_pipelines.stores.snapshots import NamedSnapshot
 
@@ -180,16 +181,30 @@ class Table:
         A key is ``{column: value}``, a tuple in the key's order or, of one column, its value. The lake is read only
         for keys that the buffer does not know. Raises: KeyUnfit, and as `read`.
         """
-        from harness_pipelines.read.arrow import ArrowReader
         from harness_pipelines.read.point import rows_by_key
-        from harness_pipelines.read.tail import read_tail
 
         with self._leased(at=at, tail=tail) as (plan, hold):
-            reader = ArrowReader(
-                buffer=self.harness.stores.buffer_reader,
-                tail_rows=lambda part: read_tail(self.harness.stores, self.row, part),
-            )
-            return rows_by_key(reader, plan, keys, columns=columns, check_lease=hold.finish)
+            return rows_by_key(self._arrow(), plan, keys, columns=columns, check_lease=hold.finish)
+
+    def scan(
+        self,
+        prefix: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        at: At | None = None,
+        tail: bool = False,
+    ) -> pa.Table:
+        """The newest rows of all keys that begin with *prefix*, in no order: of a keyed table with several key columns.
+
+        *prefix* are values of the first of them, ``{column: value}`` or a tuple. Files and segments are asked for
+        these keys alone. Raises: KeyUnfit, and as `read`.
+        """
+        from harness_pipelines.read.point import key_form
+        from harness_pipelines.read.selection import Selection
+
+        with self._leased(at=at, tail=tail) as (plan, hold):
+            wanted = Selection(columns=columns, matching=key_form(plan).below(prefix))
+            return self._arrow().read(plan, wanted, check_lease=hold.finish)
 
     def changes(
         self,
@@ -208,16 +223,11 @@ class Table:
         deleted), each with the coordinates of the record; a delete of what was not there is left out.
         Raises: VersionGone, UsageError, and as `read`.
         """
-        from harness_pipelines.read.arrow import ArrowReader
         from harness_pipelines.read.changes import changes_plan, state_plan
         from harness_pipelines.read.preimages import read_pre_images
         from harness_pipelines.read.selection import Selection
-        from harness_pipelines.read.tail import read_tail
 
-        reader = ArrowReader(
-            buffer=self.harness.stores.buffer_reader,
-            tail_rows=lambda tail: read_tail(self.harness.stores, self.row, tail),
-        )
+        reader = self._arrow()
         wanted = Selection(columns=columns, where=where, coordinates=True, changelog=True)
         with self._leased(at=to_version, tail=False) as (plan, hold):
             versions = self.versions()
@@ -387,6 +397,13 @@ class Table:
             tail_frame=lambda session, part: tail_frame(session, stores.settings, self.row, part),
         )
         return frame
+
+    def _arrow(self) -> ArrowReader:
+        from harness_pipelines.read.arrow import ArrowReader
+        from harness_pipelines.read.tail import read_tail
+
+        stores = self.harness.stores
+        return ArrowReader(buffer=stores.buffer_reader, tail_rows=lambda part: read_tail(stores, self.row, part))
 
     def plan(self, *, at: At | None = None, tail: bool = False, lease: timedelta | None = None) -> ReadPlan:
         """Lease a read state and say what a reader of it opens; end the lease with `release`."""
