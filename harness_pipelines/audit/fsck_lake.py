@@ -168,7 +168,7 @@ def nobody_else_removes(look: Look) -> Iterator[Found]:
 def deletes_of_live_files(look: Look) -> Iterator[Found]:
     for view in look.views.values():
         may_have = bool(look.books.spec.key) and view.name == "batch"
-        live, seen = {file.path for file in view.data_files}, set[str]()
+        live, seen = {file.path: file.rows for file in view.data_files}, set[str]()
         for file in view.files:
             if file.deletes is None:
                 continue
@@ -179,6 +179,8 @@ def deletes_of_live_files(look: Look) -> Iterator[Found]:
                 yield Found(file.path, f"{told}: {file.deletes_of} is not live")
             elif file.deletes_of in seen:
                 yield Found(file.path, f"{told}: {file.deletes_of} has another one")
+            elif file.rows > live[file.deletes_of]:
+                yield Found(file.path, f"{told}: {file.deletes_of} has {live[file.deletes_of]:,} rows")
             seen.add(file.deletes_of or "")
 
 

@@ -31,7 +31,6 @@ from harness_pipelines.stages.ingest import decode_batch
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
 from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.errors import RecordsLost
-from harness_pipelines.stores.lake_deletes import positions_of
 from harness_pipelines.stores.lake_scan import LakeFile, LakeFileMissing, LakeUnreadable, PinnedView
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import Log, PartitionBatch
@@ -305,15 +304,15 @@ def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mappin
         parquet = pq.ParquetFile(stream)
         places = _places(parquet.schema_arrow, ids)
         is_live = np.ones(parquet.metadata.num_rows, np.bool_)
-        if file.deletes is not None:
-            is_live[positions_of(view.io, file.deletes)] = False
+        if (hidden := file.hidden(view.io)) is not None:
+            is_live[hidden] = False
         first = 0
         for batch in parquet.iter_batches(batch_size=min(max(size, BATCH_ROWS_MIN), BATCH_ROWS_MAX)):
             columns = [
                 batch.column(places[f.name]) if f.name in places else pa.nulls(len(batch), f.type) for f in schema
             ]
             rows = conformed(pa.table(columns, names=schema.names), schema)
-            yield rows if file.deletes is None else rows.filter(pa.array(is_live[first : first + len(batch)]))
+            yield rows if hidden is None else rows.filter(pa.array(is_live[first : first + len(batch)]))
             first += len(batch)
 
 

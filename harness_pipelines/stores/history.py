@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyarrow.fs import FileSelector, FileSystem, FileType
-from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -17,6 +16,7 @@ from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.stores.catalog import MetadataMissing, StagingCatalog
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, offset_bounds, reachable
+from harness_pipelines.stores.lake_deletes import ForeignDeletes, split
 from harness_pipelines.stores.lake_revert import STREAM_HI
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.upkeep import plain_path
@@ -48,7 +48,7 @@ class LakeState:
     moves: tuple[PastMove, ...]  #: of main's kept snapshots, oldest first
     extents: Mapping[int, Extent]  #: live rows by partition; of a batch view none, its files mix them
     strangers: tuple[int, ...]  #: snapshots of main that brought rows without naming a move
-    gone: tuple[str, ...]  #: live data files that are not there
+    gone: tuple[str, ...]  #: live files, of data and of deletes, that are not there
 
 
 def metadata_files(view_location: str, *, at_least: int = 0) -> list[MetadataFile]:
@@ -129,7 +129,7 @@ class LakeHistory:
         if head is None:
             raise MetadataMissing(f"{file.path} has no snapshot")
         line = list(_ancestry(view, head))
-        live = list(_live(view, head))
+        live, deletes = _live(view, head)
         known = self._stored() if stored is None else stored
         return LakeState(
             file=file,
@@ -138,7 +138,7 @@ class LakeHistory:
             moves=tuple(_past_moves(reversed(line))),
             extents=_extents(live),
             strangers=tuple(s.snapshot_id for s in line if is_foreign(s)),
-            gone=tuple(path for _, path, *_ in live if plain_path(path) not in known),
+            gone=tuple(p for p in (*(path for _, path, *_ in live), *deletes) if plain_path(p) not in known),
         )
 
     def exists(self, paths: Sequence[str]) -> bool:
@@ -228,15 +228,22 @@ def _past_move(snapshot: Snapshot) -> PastMove:
 LiveFile = tuple[int | None, str, int, int, int]  #: partition (None: several), path, rows, first and last offset
 
 
-def _live(view: Table, head: Snapshot) -> Iterator[LiveFile]:
-    for manifest in head.manifests(view.io):
-        if manifest.content is ManifestContent.DELETES:
-            raise MetadataMissing(f"{manifest.manifest_path} holds deletes, which the harness never writes")
-        for entry in manifest.fetch_manifest_entry(view.io, discard_deleted=True):
-            low, high = offset_bounds(entry.data_file, view)
-            data = entry.data_file
-            partition = int(data.partition[0]) if len(data.partition) else None
-            yield partition, data.file_path, data.record_count, low, high
+def _live(view: Table, head: Snapshot) -> tuple[list[LiveFile], list[str]]:
+    """The data files, and the paths of the files that hide rows of theirs. Raises: MetadataMissing."""
+    manifests = head.manifests(view.io)
+    entries = (entry for m in manifests for entry in m.fetch_manifest_entry(view.io, discard_deleted=True))
+    try:
+        files, deletes = split(entry.data_file for entry in entries)
+    except ForeignDeletes as foreign:
+        raise MetadataMissing(str(foreign)) from foreign
+    if deletes and view.spec().fields:  # of a stream view, whose rows are never hidden
+        raise MetadataMissing(f"{min(deletes)} has been deleted from, which the harness never does to a stream view")
+    found = []
+    for data in files:
+        low, high = offset_bounds(data, view)
+        partition = int(data.partition[0]) if len(data.partition) else None
+        found.append((partition, data.file_path, data.record_count, low, high))
+    return found, [file.file_path for file in deletes.values()]
 
 
 def _extents(live: Sequence[LiveFile]) -> dict[int, Extent]:

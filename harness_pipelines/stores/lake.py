@@ -244,8 +244,8 @@ class Lake:
         """Write delete files for rows, by data file, of the batch view that *metadata* fixes; nobody sees them yet."""
         with reachable(table.name, "writing position deletes"):
             view = self.load(table, metadata, view="batch")
-            _, deletes = lake_deletes.split(entry.data_file for entry in lake_regions.live_entries(view))
-            return lake_deletes.hide(view, deletes, positions)
+            live = (entry.data_file for entry in lake_regions.live_entries(view))
+            return lake_deletes.hide(view, live, positions)
 
     def build_revert(
         self, table: TableRow, move_id: int, name: ViewName, *, base: str, head: Version, target: Version, keep: int

@@ -36,6 +36,10 @@ class ForeignDeletes(HarnessError):
     """A view has deletes that the harness did not write: of equality, or of several data files."""
 
 
+class DeletesBroken(HarnessError):
+    """A delete file does not hold what its view says of it: it was damaged, or written over."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Hidden:
     """What an attempt hides in data files that stay."""
@@ -69,18 +73,39 @@ def deleted_from(file: DataFile) -> str | None:
     return low.decode()
 
 
-def positions_of(io: FileIO, deletes: DataFile) -> Positions:
-    """The rows that a delete file hides."""
-    with io.new_input(deletes.file_path).open() as stream:
-        column = pq.read_table(stream, columns=["pos"]).column("pos")
-    return np.sort(column.to_numpy())
+def positions_of(io: FileIO, deletes: DataFile, *, rows: int) -> Positions:
+    """Which of the *rows* rows of its data file a delete file hides. Raises: DeletesBroken; OSError if it is away."""
+    path = deletes.file_path
+    with io.new_input(path).open() as stream:
+        try:
+            column = pq.read_table(stream, columns=["pos"]).column("pos")
+        except (pa.ArrowInvalid, KeyError) as error:
+            raise _broken(path, str(error)) from error
+    found = np.sort(column.to_numpy())
+    if len(found) != deletes.record_count or np.any(found[1:] == found[:-1]):
+        raise _broken(path, f"expected {deletes.record_count:,} rows, each once, found {len(np.unique(found)):,}")
+    if len(found) and not 0 <= found[0] <= found[-1] < rows:
+        raise _broken(path, f"it names row {found[-1] if found[0] >= 0 else found[0]} of a file of {rows:,} rows")
+    return found
 
 
-def hide(view: Table, deletes: Mapping[str, DataFile], positions: Mapping[str, Positions]) -> Hidden:
-    """Write which rows of some data files of *view* are hidden from now on; *deletes* are those files' so far."""
+def _broken(path: str, why: str) -> DeletesBroken:
+    return DeletesBroken(
+        f"{path} does not tell which rows are hidden: {why}; nothing is returned and nothing was written. Bring the "
+        "file back from a copy of the warehouse, or `harness revert TABLE --to VERSION --yes` to a version before it"
+    )
+
+
+def hide(view: Table, live: Iterable[DataFile], positions: Mapping[str, Positions]) -> Hidden:
+    """Write which rows of some of the *live* data files of *view* are hidden from now on, with those that are already.
+
+    Raises: ForeignDeletes, DeletesBroken.
+    """
+    data, deletes = split(live)
+    rows = {file.file_path: file.record_count for file in data}
     files = []
     for path, more in sorted(positions.items()):
-        known = [positions_of(view.io, deletes[path])] if path in deletes else []
+        known = [positions_of(view.io, deletes[path], rows=rows[path])] if path in deletes else []
         files.append(_write(view, path, np.unique(np.concatenate([*known, more]))))
     of = {path: deletes[path].file_path if path in deletes else None for path in positions}
     return Hidden(files=tuple(files), of=of)

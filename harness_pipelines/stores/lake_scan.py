@@ -109,6 +109,10 @@ class LakeFile:
         """Rows that are not hidden."""
         return self.data.record_count - (self.deletes.record_count if self.deletes else 0)
 
+    def hidden(self, io: FileIO) -> Positions | None:
+        """Which of its rows are hidden; None: none is. Raises: DeletesBroken."""
+        return None if self.deletes is None else positions_of(io, self.deletes, rows=self.data.record_count)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedView:
@@ -349,6 +353,8 @@ def _read_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> pa.Table:
 
     Not by PyIceberg's ArrowScan: it turns a NULL list or map of structs into an empty one.
     """
+    with named_errors(query, (file.deletes or file.data).file_path):
+        hidden = file.hidden(view.io)
     with view.io.new_input(file.data.file_path).open() as stream:
         fragment = _PARQUET.make_fragment(stream)
         physical = fragment.physical_schema
@@ -358,12 +364,12 @@ def _read_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> pa.Table:
         names = dict(zip((c.name for c in query.columns), found, strict=True))
         wanted = [name for name in found if name is not None]
         pushed = _row_filter(view, file, query, names, physical)
-        if file.deletes is None:
+        if hidden is None:
             row_filter = None if pushed == TRUE else to_arrow(pushed)
             scanner = ds.Scanner.from_fragment(fragment, schema=physical, columns=wanted, filter=row_filter)
             table = scanner.to_table()
         else:
-            table = _not_hidden(fragment, wanted, pushed, positions_of(view.io, file.deletes))
+            table = _not_hidden(fragment, wanted, pushed, hidden)
     columns = [
         pa.nulls(table.num_rows, type=schema_to_pyarrow(f.field_type, include_field_ids=False))
         if name is None

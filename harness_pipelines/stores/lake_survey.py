@@ -50,7 +50,7 @@ class Survey:
         for manifest in manifests:
             for file, damage in self.damaged.get(manifest.path, ()):
                 if oldest is None or (file.added is not None and file.added <= oldest):
-                    yield "data file", damage
+                    yield "delete file" if file.deletes else "data file", damage
 
     def newest_manifests(self) -> tuple[ManifestSeen, ...]:
         """Manifests of the newest version; none when its list cannot be read."""

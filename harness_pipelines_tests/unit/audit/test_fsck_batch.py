@@ -109,6 +109,7 @@ def test_the_batch_view_of_a_keyed_table_may_have_fewer_rows_than_the_stream_vie
         ([("file:///b/data/a.parquet", "position")], []),
         ([("file:///b/data/gone.parquet", "position")], ["file:///b/data/gone.parquet is not live"]),
         ([("file:///b/data/a.parquet", "position")] * 2, ["file:///b/data/a.parquet has another one"]),
+        ([("file:///b/data/one.parquet", "position")], ["file:///b/data/one.parquet has 1 rows"]),
         ([(None, "position")], ["position delete file file:///b/data/0.parquet with 2 rows"]),
         ([(None, "equality")], ["equality delete file file:///b/data/0.parquet with 2 rows"]),
     ],
@@ -116,7 +117,7 @@ def test_the_batch_view_of_a_keyed_table_may_have_fewer_rows_than_the_stream_vie
 def test_deletes_are_of_positions_in_one_live_file_each_and_only_of_a_keyed_table(deletes, told):
     found = [file(f"file:///b/data/{i}.parquet", rows=2, deletes=kind, deletes_of=of)
              for i, (of, kind) in enumerate(deletes)]  # fmt: skip
-    look = batch_look((merged_file(), *found), two_views(spec=KEYED))
+    look = batch_look((merged_file(), file("file:///b/data/one.parquet", rows=1), *found), two_views(spec=KEYED))
 
     details = objections(fsck_lake.deletes_of_live_files, look)
     assert len(details) == len(told)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -9,12 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from harness_pipelines.protocol.predicate import TRUE, Compare, Op, Ref
 from harness_pipelines.spec.types import Primitive
-from harness_pipelines.stores.lake_deletes import PATH_ID, ForeignDeletes, deleted_from, split
+from harness_pipelines.stores.lake_deletes import (
+    PATH_ID,
+    DeletesBroken,
+    ForeignDeletes,
+    deleted_from,
+    positions_of,
+    split,
+)
 from harness_pipelines.stores.lake_scan import _not_hidden
 
 ROWS = 60
@@ -42,16 +52,18 @@ def test_what_is_left_is_what_is_not_hidden_and_fits(
     assert found.num_rows == len(left)
     assert found.column_names == columns
     for name in columns:
-        assert found.column(name).to_pylist() == [rows.column(name)[i].as_py() for i in left]
+        assert found.column(name).to_pylist() == rows.column(name).take(pa.array(left, pa.int64())).to_pylist()
 
 
-def file(path: str, content: DataFileContent, *, low: bytes | None = None, high: bytes | None = None) -> DataFile:
+def file(
+    path: str, content: DataFileContent, *, low: bytes | None = None, high: bytes | None = None, rows: int = 1
+) -> DataFile:
     return DataFile.from_args(
         content=content,
         file_path=path,
         file_format=FileFormat.PARQUET,
         partition=Record(),
-        record_count=1,
+        record_count=rows,
         file_size_in_bytes=1,
         lower_bounds=None if low is None else {PATH_ID: low},
         upper_bounds=None if high is None else {PATH_ID: high},
@@ -80,3 +92,29 @@ def test_a_delete_file_is_found_by_the_one_data_file_that_it_names():
 def test_deletes_that_the_harness_did_not_write_are_refused(foreign: DataFile):
     with pytest.raises(ForeignDeletes, match=r"^e holds deletes"):
         split([DATA, DELETES, foreign])
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        ([1, 5, 5], "expected 3 rows, each once, found 2"),
+        ([1, 5], "expected 3 rows, each once, found 2"),
+        ([1, 5, ROWS], "it names row 60 of a file of 60 rows"),
+        ([-1, 1, 5], "it names row -1 of a file of 60 rows"),
+        (None, "Parquet"),
+    ],
+    ids=["one twice", "one too few", "beyond the file", "before it", "cut off"],
+)
+def test_a_delete_file_that_was_damaged_is_named(tmp_path: Path, positions: list[int] | None, message: str):
+    path = tmp_path / "d.parquet"
+    sound = pa.table({"file_path": ["a"] * 3, "pos": [59, 0, 7]})
+    pq.write_table(sound, path)
+    deletes = file(str(path), DataFileContent.POSITION_DELETES, low=b"a", high=b"a", rows=3)
+    assert positions_of(PyArrowFileIO(), deletes, rows=ROWS).tolist() == [0, 7, 59]
+
+    if positions is None:
+        path.write_bytes(path.read_bytes()[:-20])
+    else:
+        pq.write_table(pa.table({"file_path": ["a"] * len(positions), "pos": positions}), path)
+    with pytest.raises(DeletesBroken, match=f"d.parquet does not tell which rows are hidden: .*{message}"):
+        positions_of(PyArrowFileIO(), deletes, rows=ROWS)

@@ -1,0 +1,100 @@
+"""Rows that position deletes hide, as reconcile, fsck, the audit and expire see them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow.parquet as pq
+import pytest
+
+from harness_pipelines.audit.complete import audit_table
+from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.reconcile import look, settle
+from harness_pipelines.audit.reconcile_rebuild import plan_rebuild, rebuild
+from harness_pipelines.stores.lake_deletes import DeletesBroken
+from harness_pipelines.stores.lake_scan import LakeFileMissing, pinned
+from harness_pipelines_tests.keyed import BY_VALUE, KeyedRig, row
+
+from .scratch import Scratch, assert_sound
+
+
+@pytest.fixture
+def rig(place: Scratch) -> KeyedRig:
+    """A keyed table of whose batch view some rows are hidden."""
+    rig = KeyedRig(place.harness, place.kafka, layout={**BY_VALUE, "staged_ratio": 10})  # nothing is due by itself
+    rig.put(*(row(i, n=i) for i in range(400)))
+    rig.merge_all()
+    change(rig, first=0)
+    assert delete_files(rig)
+    return rig
+
+
+def change(rig: KeyedRig, *, first: int) -> None:
+    """A few rows come anew and a few go, and all of it comes to the batch view."""
+    rig.put(*(row(i, n=1000 + first) for i in range(first, 400, 40)))
+    rig.delete(*((i, "eu") for i in range(first + 1, 400, 80)))
+    rig.merge_all()
+
+
+def delete_files(rig: KeyedRig) -> list[Path]:
+    assert rig.head.batch is not None
+    files = pinned(rig.head.batch.metadata).files
+    return [Path(urlsplit(file.deletes.file_path).path) for file in files if file.deletes is not None]
+
+
+def goes_on(rig: KeyedRig) -> None:
+    """What the log has more is taken again, more records come, and nothing is amiss."""
+    change(rig, first=2)
+    rig.assert_exact()
+    rig.assert_merged()
+    assert_sound(rig)
+
+
+def test_a_restored_backup_goes_on_with_a_batch_view_of_which_rows_are_hidden(place: Scratch, rig: KeyedRig):
+    backup = place.dump()
+    change(rig, first=5)
+    place.restore(backup, rig)
+    report = look(rig.stores, rig.table.row)
+    assert report.lake.batch is None, "all of it is there"
+    assert settle(rig.stores, rig.table.row, report).settled
+    goes_on(rig)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["its files are there", "a delete file is gone"])
+def test_a_lost_database_takes_a_batch_view_over_with_what_is_hidden_in_it(place: Scratch, rig: KeyedRig, whole: bool):
+    reached = {p: b.batch_hi if whole else 0 for p, b in rig.head.bounds.items()}
+    if not whole:
+        delete_files(rig)[0].unlink()
+    place.lose()
+    rebuild(place.harness.stores, plan_rebuild(place.harness.stores, rig.table.spec))
+    place.resume(rig)
+    assert {p: b.batch_hi for p, b in rig.head.bounds.items()} == reached
+    goes_on(rig)
+
+
+def test_a_delete_file_that_is_gone_or_damaged_is_named_and_no_hidden_row_comes_back(rig: KeyedRig):
+    file = delete_files(rig)[0]
+    content = file.read_bytes()
+    merged = rig.head.version
+
+    file.unlink()
+    with pytest.raises(LakeFileMissing, match=f"{file.name} is gone"):
+        rig.table.read()
+    with pytest.raises(LakeFileMissing, match=file.name):
+        audit_table(rig.stores, rig.table.row, full=True)
+    [found] = [b for b in fsck(rig.stores, [rig.name]).broken if b.invariant == "S10"]
+    assert found.detail.startswith("delete file ")
+    assert f"{file.name}: there is no such file; version {merged} needs it" in found.detail
+
+    hidden = pq.read_table(io.BytesIO(content), columns=["file_path", "pos"])
+    pq.write_table(hidden.slice(1), file)
+    with pytest.raises(DeletesBroken, match=rf"{file.name} does not tell .* expected {hidden.num_rows} rows"):
+        rig.table.read()
+    with pytest.raises(DeletesBroken, match=file.name):
+        audit_table(rig.stores, rig.table.row, full=True)
+    assert "S10" in {b.invariant for b in fsck(rig.stores, [rig.name]).broken}
+
+    file.write_bytes(content)
+    goes_on(rig)
