@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from harness_pipelines import faults
-from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.protocol.reads import At
 from harness_pipelines.protocol.versions import Version
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from harness_pipelines.read.arrow import ArrowReader
+    from harness_pipelines.read.hold import Hold
     from harness_pipelines.stores.open import Stores
     from harness_pipelines.stores.snapshots import NamedSnapshot
 
@@ -423,11 +423,13 @@ class Table:
         self.harness.stores.leases.end(plan.lease_id)
 
     @contextmanager
-    def _leased(self, *, at: At | None, tail: bool) -> Iterator[tuple[ReadPlan, _Hold]]:
+    def _leased(self, *, at: At | None, tail: bool) -> Iterator[tuple[ReadPlan, Hold]]:
         """A plan whose lease is renewed until the block ends."""
+        from harness_pipelines.read.hold import Hold
+
         lease = timedelta(seconds=self.spec.retention.lease)
         plan = self.plan(at=at, tail=tail, lease=lease)
-        hold = _Hold(self.harness.stores, plan, lease)
+        hold = Hold(self.harness.stores, plan, lease)
         try:
             yield plan, hold
         finally:
@@ -463,49 +465,3 @@ class Table:
         from harness_pipelines.audit.complete import audit_table
 
         return audit_table(self.harness.stores, self.row, full=full)
-
-
-class _Hold:
-    """Keeps a read's lease alive; its thread only starts when the read takes that long."""
-
-    def __init__(self, stores: Stores, plan: ReadPlan, lease: timedelta) -> None:
-        self._stores, self._plan, self._lease = stores, plan, lease
-        self._failed: HarnessError | None = None
-        self._finished = False
-        self._timer = self._arm()
-
-    def _arm(self) -> threading.Timer:
-        timer = threading.Timer(self._lease.total_seconds() / 3, self._renew)
-        timer.daemon = True
-        timer.start()
-        return timer
-
-    def _renew(self) -> None:
-        try:
-            self._stores.leases.renew(self._plan.lease_id, lease=self._lease)
-        except TryAgain:
-            pass  # the next renewal, or the check at the end, decides
-        except HarnessError as ended:
-            self._failed = ended
-            return
-        self._timer = self._arm()
-
-    def check(self) -> None:
-        """Raises: LeaseEnded when what was read may be incomplete."""
-        if self._failed is not None:
-            raise self._failed
-        self._stores.leases.renew(self._plan.lease_id, lease=self._lease)
-
-    def finish(self) -> None:
-        """The check after all rows were read, which also gives the lease back. Raises: LeaseEnded."""
-        self._timer.cancel()
-        self._finished = True
-        if self._failed is not None:
-            raise self._failed
-        self._stores.leases.finish(self._plan.lease_id)
-
-    def end(self) -> None:
-        """Give the lease back, if it was not yet."""
-        self._timer.cancel()
-        if not self._finished:
-            self._stores.leases.end(self._plan.lease_id)
