@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from harness_pipelines import faults
-from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.protocol.reads import At
 from harness_pipelines.protocol.versions import Version
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from harness_pipelines.read.arrow import ArrowReader
+    from harness_pipelines.read.hold import Hold
     from harness_pipelines.stores.open import Stores
     from harness_pipelines.stores.snapshots import NamedSnapshot
 
@@ -180,16 +181,30 @@ class Table:
         A key is ``{column: value}``, a tuple in the key's order or, of one column, its value. The lake is read only
         for keys that the buffer does not know. Raises: KeyUnfit, and as `read`.
         """
-        from harness_pipelines.read.arrow import ArrowReader
         from harness_pipelines.read.point import rows_by_key
-        from harness_pipelines.read.tail import read_tail
 
         with self._leased(at=at, tail=tail) as (plan, hold):
-            reader = ArrowReader(
-                buffer=self.harness.stores.buffer_reader,
-                tail_rows=lambda part: read_tail(self.harness.stores, self.row, part),
-            )
-            return rows_by_key(reader, plan, keys, columns=columns, check_lease=hold.finish)
+            return rows_by_key(self._arrow(), plan, keys, columns=columns, check_lease=hold.finish)
+
+    def scan(
+        self,
+        prefix: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        at: At | None = None,
+        tail: bool = False,
+    ) -> pa.Table:
+        """The newest rows of all keys that begin with *prefix*, in no order: of a keyed table with several key columns.
+
+        *prefix* are values of the first of them, ``{column: value}`` or a tuple. Files and segments are asked for
+        these keys alone. Raises: KeyUnfit, and as `read`.
+        """
+        from harness_pipelines.read.point import key_form
+        from harness_pipelines.read.selection import Selection
+
+        with self._leased(at=at, tail=tail) as (plan, hold):
+            wanted = Selection(columns=columns, matching=key_form(plan).below(prefix))
+            return self._arrow().read(plan, wanted, check_lease=hold.finish)
 
     def changes(
         self,
@@ -208,16 +223,11 @@ class Table:
         deleted), each with the coordinates of the record; a delete of what was not there is left out.
         Raises: VersionGone, UsageError, and as `read`.
         """
-        from harness_pipelines.read.arrow import ArrowReader
         from harness_pipelines.read.changes import changes_plan, state_plan
         from harness_pipelines.read.preimages import read_pre_images
         from harness_pipelines.read.selection import Selection
-        from harness_pipelines.read.tail import read_tail
 
-        reader = ArrowReader(
-            buffer=self.harness.stores.buffer_reader,
-            tail_rows=lambda tail: read_tail(self.harness.stores, self.row, tail),
-        )
+        reader = self._arrow()
         wanted = Selection(columns=columns, where=where, coordinates=True, changelog=True)
         with self._leased(at=to_version, tail=False) as (plan, hold):
             versions = self.versions()
@@ -388,6 +398,13 @@ class Table:
         )
         return frame
 
+    def _arrow(self) -> ArrowReader:
+        from harness_pipelines.read.arrow import ArrowReader
+        from harness_pipelines.read.tail import read_tail
+
+        stores = self.harness.stores
+        return ArrowReader(buffer=stores.buffer_reader, tail_rows=lambda part: read_tail(stores, self.row, part))
+
     def plan(self, *, at: At | None = None, tail: bool = False, lease: timedelta | None = None) -> ReadPlan:
         """Lease a read state and say what a reader of it opens; end the lease with `release`."""
         from harness_pipelines.read.plan import make_plan
@@ -406,11 +423,13 @@ class Table:
         self.harness.stores.leases.end(plan.lease_id)
 
     @contextmanager
-    def _leased(self, *, at: At | None, tail: bool) -> Iterator[tuple[ReadPlan, _Hold]]:
+    def _leased(self, *, at: At | None, tail: bool) -> Iterator[tuple[ReadPlan, Hold]]:
         """A plan whose lease is renewed until the block ends."""
+        from harness_pipelines.read.hold import Hold
+
         lease = timedelta(seconds=self.spec.retention.lease)
         plan = self.plan(at=at, tail=tail, lease=lease)
-        hold = _Hold(self.harness.stores, plan, lease)
+        hold = Hold(self.harness.stores, plan, lease)
         try:
             yield plan, hold
         finally:
@@ -446,49 +465,3 @@ class Table:
         from harness_pipelines.audit.complete import audit_table
 
         return audit_table(self.harness.stores, self.row, full=full)
-
-
-class _Hold:
-    """Keeps a read's lease alive; its thread only starts when the read takes that long."""
-
-    def __init__(self, stores: Stores, plan: ReadPlan, lease: timedelta) -> None:
-        self._stores, self._plan, self._lease = stores, plan, lease
-        self._failed: HarnessError | None = None
-        self._finished = False
-        self._timer = self._arm()
-
-    def _arm(self) -> threading.Timer:
-        timer = threading.Timer(self._lease.total_seconds() / 3, self._renew)
-        timer.daemon = True
-        timer.start()
-        return timer
-
-    def _renew(self) -> None:
-        try:
-            self._stores.leases.renew(self._plan.lease_id, lease=self._lease)
-        except TryAgain:
-            pass  # the next renewal, or the check at the end, decides
-        except HarnessError as ended:
-            self._failed = ended
-            return
-        self._timer = self._arm()
-
-    def check(self) -> None:
-        """Raises: LeaseEnded when what was read may be incomplete."""
-        if self._failed is not None:
-            raise self._failed
-        self._stores.leases.renew(self._plan.lease_id, lease=self._lease)
-
-    def finish(self) -> None:
-        """The check after all rows were read, which also gives the lease back. Raises: LeaseEnded."""
-        self._timer.cancel()
-        self._finished = True
-        if self._failed is not None:
-            raise self._failed
-        self._stores.leases.finish(self._plan.lease_id)
-
-    def end(self) -> None:
-        """Give the lease back, if it was not yet."""
-        self._timer.cancel()
-        if not self._finished:
-            self._stores.leases.end(self._plan.lease_id)

@@ -14,7 +14,18 @@ import pyarrow as pa
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.protocol.plan import ReadPlan
-from harness_pipelines.protocol.predicate import Compare, IsNull, OneOf, Op, Predicate, Ref, Value, all_of, any_of
+from harness_pipelines.protocol.predicate import (
+    FALSE,
+    Compare,
+    IsNull,
+    OneOf,
+    Op,
+    Predicate,
+    Ref,
+    Value,
+    all_of,
+    any_of,
+)
 from harness_pipelines.read.arrow import ArrowReader
 from harness_pipelines.read.selection import ReadColumn, Selection, table_columns
 from harness_pipelines.read.where import WhereError, compared
@@ -58,6 +69,20 @@ class KeyForm:
             null = [IsNull(ref)] if len(values) < len(keys) else []
             return any_of(*([OneOf(ref, values)] if values else []), *null)
         return any_of(*(all_of(*self._parts(key)) for key in keys))
+
+    def below(self, given: Any) -> Predicate:
+        """What holds for the rows whose key begins with *given*: values of its first columns. Raises: KeyUnfit."""
+        names = [column.name for column in self.columns]
+        values = tuple(given.values()) if isinstance(given, Mapping) else tuple(given)
+        first = self.columns[: len(values)]
+        if not 0 < len(values) < len(names) or (isinstance(given, Mapping) and list(given) != names[: len(values)]):
+            raise KeyUnfit(
+                f"{self.table}: the key is ({', '.join(names)}); what it begins with are values of its first columns, "
+                f"up to {len(names) - 1} of them"
+            )
+        part = replace(self, columns=first)
+        key = part.key(values)
+        return FALSE if key is None else all_of(*part._parts(key))
 
     def of(self, rows: pa.Table) -> Iterator[Key]:
         """The keys of *rows*."""

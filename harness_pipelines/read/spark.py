@@ -66,7 +66,8 @@ def to_spark(
     if not (work.hot or work.segments or work.tail):  # no more than the guard
         return _union([_finished(frame, work) for frame in (rest, *cold)])
     is_small = _hot_offsets(work) <= BROADCAST_OFFSETS_MAX
-    shown = [uncovered(frame, rest, work.table, work.key, is_small=is_small) for frame in cold]
+    key = {c.name: c.required for c in work.needed if c.name in work.key}
+    shown = [uncovered(frame, rest, work.table, key, is_small=is_small) for frame in cold]
     newest = filtered(newest_puts(rest, work.table, work.key), work.where, [c.name for c in work.needed])
     return _union([_finished(frame, work) for frame in (newest, *shown)])
 

@@ -41,6 +41,7 @@ JOIN_S = 0.5  #: how often a worker that is in a hurry interrupts what its threa
 PARTITIONS_EVERY_S = 5.0
 _OF_EVERY_TABLE = frozenset({Stage.INGEST, Stage.EXPIRE})
 BACKOFF_S_MAX = 5.0
+COUNTED_S = 1.0  #: at least, after a failure that counts against a move: what heals in seconds shall not halve it
 SEGMENT_BYTES_MAX = 32 * 2**20
 _ON_SPARK = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
 SEGMENT_AGE_S_MAX = 600.0
@@ -449,5 +450,7 @@ class _Backoff:
             self._owner.fatal = error
             with suppress(HarnessError):
                 self._owner.stores.ledger.stop_table(self._owner.table, str(error))
+        if self._stage is not Stage.INGEST and not isinstance(error, TryAgain):
+            self._wait_s = max(self._wait_s, COUNTED_S)
         self._owner.worker.stop.wait(self._wait_s)
         self._wait_s = min(self._wait_s * 2, BACKOFF_S_MAX)

@@ -18,6 +18,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
+from numpy.typing import NDArray
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
@@ -384,21 +385,27 @@ def _not_hidden(
 ) -> pa.Table:
     """The rows at other positions than *hidden* for which *where* holds.
 
-    Row group by row group without a filter, as a row's position is told by the rows before it.
+    A row's position is told by the rows before it, so what is read is filtered afterwards, row group by row group.
     """
-    row_filter = None if where == TRUE else to_arrow(where)
-    needed = list(dict.fromkeys([*columns, *(ref.column for ref in refs(where))])) or fragment.physical_schema.names[:1]
+    if where == TRUE:
+        rows = fragment.to_table(columns=columns or fragment.physical_schema.names[:1])
+        return rows.filter(pa.array(_is_live(rows.num_rows, hidden))).select(columns)
+    row_filter = to_arrow(where)
+    needed = list(dict.fromkeys([*columns, *(ref.column for ref in refs(where))]))
     firsts = np.cumsum([0, *(group.num_rows for group in fragment.row_groups)])
-    chosen = fragment if row_filter is None else fragment.subset(row_filter, schema=fragment.physical_schema)
     found = [pa.schema([fragment.physical_schema.field(name) for name in needed]).empty_table()]
-    for group in chosen.row_groups:
+    for group in fragment.subset(row_filter, schema=fragment.physical_schema).row_groups:
         rows = fragment.subset(row_group_ids=[group.id]).to_table(columns=needed)
-        is_live = np.ones(rows.num_rows, np.bool_)
         first, last = np.searchsorted(hidden, firsts[[group.id, group.id + 1]])
-        is_live[hidden[first:last] - firsts[group.id]] = False
-        rows = rows.filter(pa.array(is_live))
-        found.append(rows if row_filter is None else rows.filter(row_filter))
+        is_live = _is_live(rows.num_rows, hidden[first:last] - firsts[group.id])
+        found.append(rows.filter(pa.array(is_live)).filter(row_filter))
     return pa.concat_tables(found).select(columns)
+
+
+def _is_live(rows: int, hidden: Positions) -> NDArray[np.bool_]:
+    found = np.ones(rows, np.bool_)
+    found[hidden] = False
+    return found
 
 
 def _shaped(column: pa.ChunkedArray, field_: NestedField) -> pa.ChunkedArray:

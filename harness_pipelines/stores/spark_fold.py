@@ -6,7 +6,7 @@ whoever uses the frame, is pushed below the fold by Spark only where it speaks o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
@@ -45,10 +45,11 @@ def newest_puts(hot: DataFrame, table: str, key: Sequence[str]) -> DataFrame:
     )
 
 
-def uncovered(cold: DataFrame, hot: DataFrame, table: str, key: Sequence[str], *, is_small: bool) -> DataFrame:
-    """The rows of *cold* whose *key* no row of *hot* has, deletes among them.
+def uncovered(cold: DataFrame, hot: DataFrame, table: str, key: Mapping[str, bool], *, is_small: bool) -> DataFrame:
+    """The rows of *cold* whose key no row of *hot* has, deletes among them.
 
-    *is_small*: so few rows are hot that each task gets all their keys. Its use fails as that of `newest_puts`.
+    *key*: per column whether it is never NULL. *is_small*: so few rows are hot that each task gets all their keys. Its
+    use fails as that of `newest_puts`.
     """
     from pyspark.sql import functions as f
 
@@ -59,9 +60,12 @@ def uncovered(cold: DataFrame, hot: DataFrame, table: str, key: Sequence[str], *
         f.struct(PARTITION, OFFSET).alias(_HIGH),
     )
     values = [f.col(quoted(name)) for name in key]
-    same = reduce(and_, (value.eqNullSafe(f.col(f"{_LOW}_{i}")) for i, value in enumerate(values)))
+    others = [f.col(f"{_LOW}_{i}") for i in range(len(key))]
+    # A null-safe comparison of one whole number is hashed as two columns, a plain one as the number that it is.
+    pairs = zip(values, others, key.values(), strict=True)
+    same = reduce(and_, (one == other if is_required else one.eqNullSafe(other) for one, other, is_required in pairs))
     place = f.struct(f.col(PARTITION), f.col(OFFSET))
-    held = _one_partition(table, values, key, place, f.col(_HIGH))
+    held = _one_partition(table, values, list(key), place, f.col(_HIGH))
     return cold.join(f.broadcast(keys) if is_small else keys, same & held, "left_anti")
 
 

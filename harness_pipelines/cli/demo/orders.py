@@ -116,7 +116,7 @@ class Orders(Scenario):
         return (
             f"status {table}",
             f"get {table} {hot}              # the newest row of a key",
-            f'changes {table} --from 2 --columns {STATUS},{PRICE} --where "{KEY} = {hot}"  # how it became so',
+            f'changes {table} --from 2 --pre-images --columns {STATUS},{PRICE} --where "{KEY} = {hot}"  # its history',
             f"read {table} --at 2 --where \"{STATUS} = 'P'\" --limit 5  # the table as it was",
             f'sql "SELECT {STATUS}, count(*), sum({PRICE}) FROM {table} GROUP BY {STATUS}"',
             f"audit {table}",

@@ -33,9 +33,7 @@ class Log:
 
     rows: pa.Table  #: one per record: the user's columns, and what else its scenario needs to write it
     partitions: Ints
-    ends: (
-        Ints  #: the record that replaces or deletes the row of this one; of a delete itself; if none does, their number
-    )
+    ends: Ints  #: the record that ends the row of this one: of a delete itself, of what stays the number of records
     late_from: int  #: this record and those after it are sent when all before them is in the batch view
     file: Path  #: where `rows` are as Parquet
 

@@ -15,7 +15,7 @@ from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import UsageError
 from harness_pipelines.read.point import KeyUnfit
 from harness_pipelines.stores import lake_scan
-from harness_pipelines_tests.keyed import Change, NumbersRig
+from harness_pipelines_tests.keyed import EVERYTHING, Change, KeyedRig, NumbersRig, row
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import TableRig, environment
 
@@ -112,6 +112,26 @@ def test_changes_of_adjoining_versions_are_those_of_both(make_keyed: MakeKeyed):
             assert found["_op"].to_pylist() == [c.op for c in changes_of(found)]
     for version in range(first, last):
         assert state(rig, at=version) == expected(rig, vector(rig, version))
+
+
+def test_rows_whose_key_begins_so_are_read_from_all_tiers(harness: hp.Harness, kafka: KafkaRig):
+    rig = KeyedRig(harness, kafka)
+    for n, ids in enumerate(([1, 2, 3], [2, 3, 4], [3, 5])):
+        rig.put(*(row(id_, region, n=n) for id_ in ids for region in ("eu", "us", None)))
+        rig.delete((ids[0], "us"))
+        rig.to_stream() if n < 2 else rig.ingest()
+        if n == 0:
+            rig.merge()
+    state = rig.state(EVERYTHING)
+    for id_ in range(7):
+        expected = sorted((key[1] or "", found[2]) for key, found in state.items() if key[0] == id_)
+        for prefix in ((id_,), {"id": id_}):
+            rows = rig.table.scan(prefix, columns=["region", "n"])
+            regions = [region or "" for region in rows["region"].to_pylist()]
+            assert sorted(zip(regions, rows["n"].to_pylist(), strict=True)) == expected
+    for wrong in ((), (1, "eu"), {"region": "eu"}, ("x",)):
+        with pytest.raises(KeyUnfit):
+            rig.table.scan(wrong)
 
 
 def what_changed(rig: NumbersRig, low: dict[int, int], high: dict[int, int] | None) -> list[tuple[Any, ...]]:
