@@ -44,7 +44,7 @@ from harness_pipelines.spec.types import (
     parse_type,
 )
 
-RESERVED_PREFIX = "_kafka_"
+RESERVED_PREFIXES = ("_kafka_", "_harness_")  #: coordinates, and what frames in Spark have for a while
 RESERVED = frozenset({
     "_op", "_schema_version", "_partition", "_file", "_pos", "_spec_id", "_deleted", "_row_id",
     "_last_updated_sequence_number", "_change_type", "_change_ordinal", "_commit_snapshot_id", "_sample",
@@ -209,8 +209,8 @@ def _name_trouble(name: str) -> str | None:
         return f"a column name has 1 to {NAME_BYTES_MAX} bytes, not {len(name.encode(errors='replace'))}"
     if why := _letter_trouble(name):
         return f"the column name {name!r} {why}"
-    if name.lower().startswith(RESERVED_PREFIX) or name.lower() in RESERVED:
-        taken = ", ".join([RESERVED_PREFIX + "*", *sorted(RESERVED)])
+    if name.lower().startswith(RESERVED_PREFIXES) or name.lower() in RESERVED:
+        taken = ", ".join([*(f"{prefix}*" for prefix in RESERVED_PREFIXES), *sorted(RESERVED)])
         return f"the column name {name!r} is reserved, as are {taken}; give the field another name in the topic"
     return None
 

@@ -113,6 +113,7 @@ def test_column_names_may_be_any_printable_text(name):
         "_kafka_offset",
         "_kafka_x",
         "_KAFKA_x",
+        "_harness_key_0",
         "_op",
         "_Op",
         "_schema_version",
