@@ -69,6 +69,10 @@ class LakeFileMissing(HarnessError):
     """A metadata file, manifest or data file that a read plan reaches is not there."""
 
 
+class LakeFileBroken(HarnessError):
+    """A file that a read plan reaches is there, but is not what was written: cut off, or written over."""
+
+
 class LakeUnreadable(TryAgain):
     """The storage of the lake did not answer as it should."""
 
@@ -478,6 +482,11 @@ def named_errors(query: LakeQuery, path: str) -> Iterator[None]:
         raise LakeFileMissing(
             f"{place}: {path} is gone ({error}); nothing is returned. `harness fsck` names all that is missing; "
             "a read of the newest version may still work"
+        ) from error
+    except pa.ArrowInvalid as error:
+        raise LakeFileBroken(
+            f"{place}: {path} is damaged: {error}; nothing is returned. `harness fsck` names all that is; bring the "
+            "file back from a copy of the warehouse"
         ) from error
     except OSError as error:
         raise LakeUnreadable(f"{place}: {path} cannot be read: {error}; nothing is returned") from error

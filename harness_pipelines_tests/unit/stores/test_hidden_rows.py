@@ -25,7 +25,7 @@ from harness_pipelines.stores.lake_deletes import (
     positions_of,
     split,
 )
-from harness_pipelines.stores.lake_scan import _not_hidden
+from harness_pipelines.stores.lake_scan import LakeFileBroken, LakeQuery, _not_hidden, named_errors
 
 ROWS = 60
 
@@ -118,3 +118,13 @@ def test_a_delete_file_that_was_damaged_is_named(tmp_path: Path, positions: list
         pq.write_table(pa.table({"file_path": ["a"] * len(positions), "pos": positions}), path)
     with pytest.raises(DeletesBroken, match=f"d.parquet does not tell which rows are hidden: .*{message}"):
         positions_of(PyArrowFileIO(), deletes, rows=ROWS)
+
+
+def test_a_data_file_that_was_cut_off_is_named(tmp_path: Path):
+    path = tmp_path / "cut.parquet"
+    pq.write_table(pa.table({"a": range(ROWS)}), path)
+    path.write_bytes(path.read_bytes()[:-20])
+    query = LakeQuery(table="shop.orders", version=3, ranges={}, columns=[])
+    with pytest.raises(LakeFileBroken, match=rf"^shop\.orders, version 3: {path} is damaged: .*harness fsck"):
+        with named_errors(query, str(path)):
+            pq.read_table(path)
