@@ -125,6 +125,6 @@ def test_a_data_file_that_was_cut_off_is_named(tmp_path: Path):
     pq.write_table(pa.table({"a": range(ROWS)}), path)
     path.write_bytes(path.read_bytes()[:-20])
     query = LakeQuery(table="shop.orders", version=3, ranges={}, columns=[])
-    with pytest.raises(LakeFileBroken, match=rf"^shop\.orders, version 3: {path} is damaged: .*harness fsck"):
-        with named_errors(query, str(path)):
-            pq.read_table(path)
+    told = rf"^shop\.orders, version 3: {path} is damaged: .*harness fsck"
+    with pytest.raises(LakeFileBroken, match=told), named_errors(query, str(path)):
+        pq.read_table(path)
