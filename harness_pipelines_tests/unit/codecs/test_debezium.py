@@ -20,10 +20,10 @@ from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines_tests.fixtures.debezium import KINDS, Event, load, state
 from harness_pipelines_tests.fixtures.debezium.tables import TABLES
+from harness_pipelines_tests.unit.codecs.batching import Record, assert_alone_as_together
 
 BOTH = pytest.mark.parametrize("kind", KINDS)
 PLACEHOLDER = "__debezium_unavailable_value"
-Record = tuple[bytes | None, bytes | None]  #: key, value
 
 
 def spec(table: str, **words: Any) -> TableSpec:
@@ -379,18 +379,7 @@ RECORDS = st.tuples(
 
 @given(records=st.lists(RECORDS, max_size=12))
 def test_a_verdict_never_depends_on_the_records_beside_it(records: list[Record]):
-    codec = RecordCodec(numbers())
-    together = codec.decode([value for _, value in records], [key for key, _ in records])
-    rows = dict(zip(together.accepted.tolist(), together.rows.to_pylist(), strict=True))
-    refused = {one.index: (one.reason, one.detail) for one in together.refused}
-    assert sorted([*rows, *refused]) == list(range(len(records)))
-    assert together.accepted.tolist() == sorted(together.accepted.tolist())
-    for i, (key, value) in enumerate(records):
-        alone = codec.decode([value], [key])
-        if alone.refused:
-            assert refused[i] == (alone.refused[0].reason, alone.refused[0].detail)
-        else:
-            assert rows[i] == alone.rows.to_pylist()[0]
+    assert_alone_as_together(RecordCodec(numbers()), records)
 
 
 @BOTH

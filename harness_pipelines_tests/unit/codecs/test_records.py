@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from harness_pipelines.codecs.base import Decoded, Reason
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines_tests.unit.codecs.batching import Record, assert_alone_as_together
 
 COLUMNS = {"id": {"type": "long", "required": True}, "total": {"type": "int", "required": True}, "note": "string"}
 
@@ -101,16 +102,5 @@ RECORDS = st.tuples(
 
 
 @given(records=st.lists(RECORDS, max_size=12))
-def test_a_verdict_never_depends_on_the_records_beside_it(records: list[tuple[bytes | None, bytes | None]]):
-    codec = RecordCodec(spec(delete={"field": "op", "values": ["d"]}))
-    together = codec.decode([value for _, value in records], [key for key, _ in records])
-    rows = dict(zip(together.accepted.tolist(), together.rows.to_pylist(), strict=True))
-    refused = {one.index: (one.reason, one.detail) for one in together.refused}
-    assert sorted([*rows, *refused]) == list(range(len(records)))
-    assert together.accepted.tolist() == sorted(together.accepted.tolist())
-    for i, (key, value) in enumerate(records):
-        alone = codec.decode([value], [key])
-        if alone.refused:
-            assert refused[i] == (alone.refused[0].reason, alone.refused[0].detail)
-        else:
-            assert rows[i] == alone.rows.to_pylist()[0]
+def test_a_verdict_never_depends_on_the_records_beside_it(records: list[Record]):
+    assert_alone_as_together(RecordCodec(spec(delete={"field": "op", "values": ["d"]})), records)
