@@ -39,7 +39,7 @@ from harness_pipelines.stores.catalog import (
     vector_text,
     view_schema,
 )
-from harness_pipelines.stores.lake_deletes import Hidden, Positions
+from harness_pipelines.stores.lake_deletes import DeletesBroken, ForeignDeletes, Hidden, Positions
 from harness_pipelines.stores.lake_replace import Replacement, replace_files
 from harness_pipelines.stores.ports import Swap, TableRow, view_names
 from harness_pipelines.stores.postgres import Database
@@ -352,6 +352,8 @@ def reachable(table: str, doing: str) -> Iterator[None]:
     """Trouble of the warehouse by the harness's name; nothing is published while it lasts."""
     try:
         yield
+    except (ForeignDeletes, DeletesBroken) as error:
+        raise type(error)(f"{table}: {doing}: {error}") from error
     except OSError as error:
         raise LakeAway(f"{table}: {doing}: {error}; nothing was published, it is tried again") from error
 

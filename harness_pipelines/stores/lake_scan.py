@@ -52,7 +52,7 @@ from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stores.catalog import BATCH_HI, STARTS, vector_of
 from harness_pipelines.stores.conform import FIELD_ID, by_field_ids
-from harness_pipelines.stores.lake_deletes import Positions, positions_of, split
+from harness_pipelines.stores.lake_deletes import DeletesBroken, ForeignDeletes, Positions, positions_of, split
 from harness_pipelines.stores.predicates import to_arrow, to_iceberg
 from harness_pipelines.stores.segment_types import COORDINATES
 
@@ -159,8 +159,7 @@ def scan(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table
         return
 
     def read(file: LakeFile) -> pa.Table:
-        with named_errors(query, file.data.file_path):
-            return _read_file(view, file, query)
+        return _read_file(view, file, query)
 
     ids = _leaf_ids(view, query)
     for file, table in zip(chosen, _ahead(chosen, read, ahead=FILES_AHEAD if query.limit is None else 0), strict=True):
@@ -360,7 +359,7 @@ def _read_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> pa.Table:
     """
     with named_errors(query, (file.deletes or file.data).file_path):
         hidden = file.hidden(view.io)
-    with view.io.new_input(file.data.file_path).open() as stream:
+    with named_errors(query, file.data.file_path), view.io.new_input(file.data.file_path).open() as stream:
         fragment = _PARQUET.make_fragment(stream)
         physical = fragment.physical_schema
         places = _places(physical)
@@ -483,6 +482,8 @@ def named_errors(query: LakeQuery, path: str) -> Iterator[None]:
             f"{place}: {path} is gone ({error}); nothing is returned. `harness fsck` names all that is missing; "
             "a read of the newest version may still work"
         ) from error
+    except (ForeignDeletes, DeletesBroken) as error:
+        raise type(error)(f"{place}: {error}") from error
     except pa.ArrowInvalid as error:
         raise LakeFileBroken(
             f"{place}: {path} is damaged: {error}; nothing is returned. `harness fsck` names all that is; bring the "

@@ -15,8 +15,10 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.predicate import TRUE, Compare, Op, Ref
 from harness_pipelines.spec.types import Primitive
+from harness_pipelines.stores.lake import reachable
 from harness_pipelines.stores.lake_deletes import (
     PATH_ID,
     DeletesBroken,
@@ -128,3 +130,12 @@ def test_a_data_file_that_was_cut_off_is_named(tmp_path: Path):
     told = rf"^shop\.orders, version 3: {path} is damaged: .*harness fsck"
     with pytest.raises(LakeFileBroken, match=told), named_errors(query, str(path)):
         pq.read_table(path)
+
+
+@pytest.mark.parametrize("kind", [ForeignDeletes, DeletesBroken])
+def test_what_is_wrong_with_deletes_is_told_with_the_table_and_what_was_done(kind: type[HarnessError]):
+    query = LakeQuery(table="shop.orders", version=3, ranges={}, columns=[])
+    with pytest.raises(kind, match=r"^shop\.orders, version 3: e holds"), named_errors(query, "e"):
+        raise kind("e holds what it should not")
+    with pytest.raises(kind, match=r"^shop\.orders: merging: e holds"), reachable("shop.orders", "merging"):
+        raise kind("e holds what it should not")
