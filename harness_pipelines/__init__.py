@@ -1,8 +1,16 @@
-"""One exactly-once table over Kafka, Postgres and Iceberg."""
+"""One exactly-once table over Kafka, Postgres and Iceberg.
+
+    with harness_pipelines.connect() as harness:       # HARNESS_DSN, HARNESS_KAFKA, ... or the embedded services
+        orders = harness.apply("orders.yaml")          # or `harness.table("shop.orders")`
+        orders.read(columns=["order_id"], where="amount > 10")  # pyarrow.Table
+        orders.to_spark(spark, view="orders")          # the same rows as a DataFrame
+
+Every error is a `HarnessError`; a `TryAgain` may be repeated as it is, after an `OutcomeUnknown` the ledger knows.
+"""
 
 from typing import TYPE_CHECKING, Any
 
-from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain, UsageError
 
 if TYPE_CHECKING:
     from harness_pipelines.client import Harness, Table, connect
@@ -27,4 +35,15 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["Harness", "HarnessError", "Recovery", "Settings", "Table", "TableSpec", "connect"]
+__all__ = [
+    "Harness",
+    "HarnessError",
+    "OutcomeUnknown",
+    "Recovery",
+    "Settings",
+    "Table",
+    "TableSpec",
+    "TryAgain",
+    "UsageError",
+    "connect",
+]

@@ -78,7 +78,7 @@ class Harness:
     def apply(self, spec: str | Path | TableSpec) -> Table:
         """Create the table that *spec* (a file's path, or a `TableSpec`) describes, or take over changed settings.
 
-        Raises: SpecError, TopicMissing, TableExists when columns or topic differ from what the table has.
+        Raises: SpecError, TopicMissing, TableExists when a word differs that cannot change.
         """
         from harness_pipelines.stages.apply import apply_spec
 
@@ -145,7 +145,7 @@ class Table:
 
         *columns* may name coordinate columns; *where* is a SQL-like predicate; *at* is a version, the name of a
         snapshot, or a moment: the version that was the newest then; with *tail* the records that only Kafka has are
-        decoded too. Raises: VersionGone, SnapshotUnknown, LeaseEnded, PredicateError, ...
+        decoded too. Raises: VersionGone, SnapshotUnknown, LeaseEnded, WhereError, ...
         """
         from harness_pipelines.read.arrow import read_arrow
         from harness_pipelines.read.tail import read_tail

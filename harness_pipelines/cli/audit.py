@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness_pipelines.cli.common import check_wish, not_asked, wish_options
 from harness_pipelines.cli.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
 
@@ -55,24 +56,34 @@ def audit(ctx: click.Context, table: str, *, full: bool, processes: int | None, 
 @click.command("accept-loss")
 @click.argument("table")
 @click.option("--partition", required=True, type=click.IntRange(min=0), help="Partition that lost records.")
-@click.option("--to", required=True, type=click.IntRange(min=0), help="Go on here; at most Kafka's log start.")
-@click.option("--yes", is_flag=True, help="Record the loss.")
-@click.option("--dry-run", is_flag=True, help="Show what would be recorded; change nothing.")
+@click.option(
+    "--to", required=True, type=click.IntRange(min=0), metavar="OFFSET", help="Go on here; at most Kafka's log start."
+)
+@wish_options("Only show what would be recorded.")
 @json_option
 @click.pass_obj
 def accept_loss(
     settings: Settings, table: str, *, partition: int, to: int, yes: bool, dry_run: bool, json_target: str | None
 ) -> None:
-    """Go on behind records that Kafka dropped before they were read; the loss is recorded as a move."""
+    """Go on behind records that Kafka dropped before they were read; the loss is recorded as a move.
+
+    Stop the worker first. The error that stopped the table names partition and offset.
+
+    \b
+    Examples:
+      harness accept-loss shop.orders --partition 0 --to 1200 --dry-run
+      harness accept-loss shop.orders --partition 0 --to 1200 --yes
+    """
     from harness_pipelines.audit import accept_loss as losing
     from harness_pipelines.client import connect
 
-    if yes == dry_run:
-        raise click.UsageError("this gives records up for good: say --yes to record the loss, or --dry-run to look")
+    check_wish(dry_run=dry_run, yes=yes)
     with connect(settings) as harness:
         record = losing.accept_loss if yes else losing.find_loss
         loss = record(harness.stores, harness.table(table).row, partition=partition, to=to)
     emit(loss.to_json(), json_target, lambda: _show_loss(loss))
+    if not yes and not dry_run:
+        raise not_asked("give these records up for good")
 
 
 def _show_loss(loss: Loss) -> None:

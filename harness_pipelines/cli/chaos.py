@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from harness_pipelines.cli.common import duration
+from harness_pipelines.cli.common import check_wish, duration, not_asked, wish_options
 from harness_pipelines.cli.output import emit, json_option, note
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.spec.settings import Settings, redact
@@ -34,8 +34,7 @@ class ChaosFailed(HarnessError):
     "--rate", type=click.FloatRange(min=1), default=200.0, show_default=True, help="Records produced per second."
 )
 @click.option("--keep", is_flag=True, help="Keep the home with all logs; kept anyway when something was found.")
-@click.option("--dry-run", is_flag=True, help="Only print the schedule.")
-@click.option("--yes", is_flag=True, help="Do it.")
+@wish_options("Only print the schedule.")
 @json_option
 @click.pass_obj
 def chaos(settings: Settings, /, table: str, **options: Any) -> None:
@@ -64,9 +63,11 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
         raise UsageError("chaos needs a checkout of the repository: the package does not contain its engine") from None
     seed = options["seed"] if options["seed"] is not None else secrets.randbelow(1_000_000)
     planned = schedule(seed, options["for_s"])
-    if options["dry_run"]:
+    if not options["yes"]:
         found = {"seed": seed, "seconds": options["for_s"], "schedule": [fault.to_json() for fault in planned]}
         emit(found, target, lambda: _show_schedule(planned))
+        if not options["dry_run"]:
+            raise not_asked("break services that it starts for this, for minutes")
         return
     wanted = Options(
         seed=seed,
@@ -87,8 +88,7 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
 
 
 def _check(settings: Settings, *, for_s: float, dry_run: bool, yes: bool) -> None:
-    if dry_run == yes:
-        raise UsageError("chaos kills processes of its own for minutes: say --yes to run it, or --dry-run to look")
+    check_wish(dry_run=dry_run, yes=yes)
     if for_s < SECONDS_MIN:
         raise UsageError(f"--for {for_s:g}s is too short for anything to break and recover; at least {SECONDS_MIN:g}s")
     named = {"HARNESS_DSN": settings.dsn, "HARNESS_KAFKA": settings.kafka, "HARNESS_SPARK": settings.spark}

@@ -45,6 +45,29 @@ def limit_option(default: int | None, text: str) -> Callable[[Function], Functio
     return click.option("--limit", type=click.IntRange(min=0), default=default, show_default=True, help=text)
 
 
+def wish_options(looks: str) -> Callable[[Function], Function]:
+    """``--dry-run``, which only *looks*, and ``--yes``; see `check_wish`."""
+
+    def decorate(function: Function) -> Function:
+        yes = click.option(
+            "--yes", is_flag=True, help="Do it; without it the plan is shown, nothing is done, and the exit code is 2."
+        )
+        return click.option("--dry-run", is_flag=True, help=looks)(yes(function))
+
+    return decorate
+
+
+def check_wish(*, dry_run: bool, yes: bool) -> None:
+    """A command that destroys is given one of the two. Raises: UsageError for both; for none, `not_asked` does."""
+    if dry_run and yes:
+        raise UsageError("--dry-run and --yes exclude each other")
+
+
+def not_asked(to: str) -> UsageError:
+    """What ends a command that has shown its plan and was not told ``--yes`` *to* carry it out."""
+    return UsageError(f"nothing was changed: add --yes to {to}, or --dry-run to only look")
+
+
 def split_names(_ctx: click.Context, _option: click.Parameter, value: str | None) -> list[str] | None:
     """Turn ``a, b`` into names (a click callback)."""
     if value is None:
@@ -82,7 +105,7 @@ def at_option(help_: str) -> Callable[[Function], Function]:
 
 
 def duration(_ctx: click.Context, _option: click.Parameter, value: str | None) -> float | None:
-    """Turn ``60s``, ``15m``, ``1.5h`` or plain seconds into seconds (a click callback)."""
+    """Turn ``60s``, ``15m``, ``1.5h``, ``7d`` or plain seconds into seconds (a click callback)."""
     if value is None:
         return None
     text = value.strip()
@@ -92,8 +115,8 @@ def duration(_ctx: click.Context, _option: click.Parameter, value: str | None) -
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 10**9:
-        raise click.BadParameter(f"{value!r} is no duration; write a number above 0 and ms, s, m or h (60s, 15m)")
+        raise click.BadParameter(f"{value!r} is no duration; write a number above 0 and ms, s, m, h or d (60s, 15m)")
     return seconds
 
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}

@@ -11,7 +11,11 @@ import click
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the completion script of a shell.
 
-    bash and zsh: eval "$(harness completion bash)"; fish: harness completion fish | source
+    \b
+    Examples:
+      echo 'eval "$(harness completion bash)"' >> ~/.bashrc
+      echo 'eval "$(harness completion zsh)"' >> ~/.zshrc
+      harness completion fish > ~/.config/fish/completions/harness.fish
     """
     from click.shell_completion import get_completion_class
 

@@ -88,7 +88,7 @@ def _show(seen: LayoutSeen) -> None:
         return
     click.echo(
         f"  due      {len(seen.due):,} parts, {size(sum(part.bytes for part in seen.due))}: "
-        f"`harness run {seen.table} --stage otree --until-idle` writes them anew"
+        f"a worker (`harness run {seen.table}`) writes them anew"
     )
     for part in seen.due[:DUE_SHOWN_MAX]:
         click.echo(f"             {part.path or 'root'}  {size(part.bytes)}, {size(part.staged_bytes)} of it staged")

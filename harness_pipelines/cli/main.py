@@ -121,7 +121,8 @@ def _show_version(ctx: click.Context, _option: click.Parameter, wanted: bool) ->
 def cli(ctx: click.Context, home: Path | None) -> None:
     """One exactly-once table over Kafka, Postgres and Iceberg.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 75 try again, 76 outcome unknown.
+    Exit codes: 0 done, 1 failed (audit, fsck, get: what was looked for is not so), 2 wrong usage, 75 try again,
+    76 outcome unknown, 130 interrupted.
     """
     ctx.obj = Settings.from_env(home=home)
 

@@ -9,6 +9,7 @@ import click
 
 from harness_pipelines.cli.common import opened
 from harness_pipelines.cli.output import emit, json_option
+from harness_pipelines.codecs.base import Reason
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.spec.settings import Settings
 
@@ -27,7 +28,7 @@ def quarantine() -> None:
 
 @quarantine.command("list")
 @click.argument("table")
-@click.option("--reason", metavar="REASON", help="Only these: malformed, null_value, wrong_type, ...")
+@click.option("--reason", type=click.Choice([str(reason) for reason in Reason]), help="Only these.")
 @click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=LIST_MAX, show_default=True, help="At most so many records."

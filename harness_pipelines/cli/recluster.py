@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness_pipelines.cli.common import opened
+from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_options
 from harness_pipelines.cli.output import emit, json_option, note
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
@@ -26,8 +26,7 @@ PARTS_SHOWN_MAX = 10
 )
 @click.option("--where", metavar="SQL", help="Only regions with files that may hold such rows.")
 @click.option("--rebuild", is_flag=True, help="Write what is clustered anew too, after a change of `layout`.")
-@click.option("--dry-run", is_flag=True, help="Only show parts, files, bytes and an estimate.")
-@click.option("--yes", is_flag=True, help="Do it.")
+@wish_options("Only show parts, files, bytes and an estimate.")
 @click.option("--cancel", is_flag=True, help="Give up the open requests; what is done stays.")
 @json_option
 @click.pass_obj
@@ -65,12 +64,11 @@ def recluster(
     shown = {**_told(plan), "done": yes}
     emit(shown, json_target, lambda: _show(plan, done=yes) if yes or dry_run else None)
     if not yes and not dry_run and plan.parts:
-        raise UsageError("nothing was written: add --yes to do it")
+        raise not_asked("write them anew")
 
 
 def _check(*, dry_run: bool, yes: bool, cancel: bool, chooses: bool) -> None:
-    if dry_run and yes:
-        raise UsageError("--dry-run and --yes exclude each other")
+    check_wish(dry_run=dry_run, yes=yes)
     if cancel and (dry_run or yes or chooses):
         raise UsageError("--cancel gives up all open requests of the table; it goes with no other option")
 

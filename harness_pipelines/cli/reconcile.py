@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness_pipelines.cli.common import opened
+from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_options
 from harness_pipelines.cli.output import emit, json_option
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("table")
-@click.option("--dry-run", is_flag=True, help="Only say how it stands and what would be done.")
-@click.option("--yes", is_flag=True, help="Do it.")
+@wish_options("Only say how it stands and what would be done.")
 @click.option("--rebuild", is_flag=True, help="The database is lost: make the table again. TABLE is its YAML file.")
 @click.option("--location", metavar="URI", help="With --rebuild: the view's folder, where there are several.")
 @click.option("--take-over", is_flag=True, help="Make the warehouse this database's; the other one is gone for good.")
@@ -45,8 +44,7 @@ def reconcile(settings: Settings, /, table: str, *, json_target: str | None, **o
       harness reconcile orders.yaml --rebuild --yes
       harness reconcile shop.orders --accept-foreign --yes
     """
-    if options["dry_run"] == options["yes"]:
-        raise UsageError("say --dry-run to see how the table stands, or --yes to settle it")
+    check_wish(dry_run=options["dry_run"], yes=options["yes"])
     if options["rebuild"] and options["accept_foreign"]:
         raise UsageError("--rebuild and --accept-foreign exclude each other")
     if options["location"] and not options["rebuild"]:
@@ -58,6 +56,8 @@ def reconcile(settings: Settings, /, table: str, *, json_target: str | None, **o
             _accept(harness, table, options, json_target)
         else:
             _settle(harness, table, options, json_target)
+    if not options["yes"] and not options["dry_run"]:
+        raise not_asked("settle it")
 
 
 def _settle(harness: Harness, name: str, options: dict[str, Any], json_target: str | None) -> None:
@@ -69,7 +69,7 @@ def _settle(harness: Harness, name: str, options: dict[str, Any], json_target: s
         _show(report)
     if options["yes"]:
         report = settle(harness.stores, row, report, take_over=take_over)
-    emit(report.to_json(), json_target, lambda: _show_end(report, dry_run=options["dry_run"]))
+    emit(report.to_json(), json_target, lambda: _show_end(report, done=options["yes"]))
 
 
 def _show(report: Report) -> None:
@@ -80,13 +80,13 @@ def _show(report: Report) -> None:
     _show_ranges("LOST: neither lake, buffer nor Kafka have it", report.lake.to_json()["lost"])
 
 
-def _show_end(report: Report, *, dry_run: bool) -> None:
+def _show_end(report: Report, *, done: bool) -> None:
     if not report.acts:
         click.echo(f"{report.table}: nothing to settle")
-    elif dry_run:
-        click.echo(f"{report.table}: {len(report.acts)} to settle; nothing was changed")
-    else:
+    elif done:
         click.echo(f"{report.table}: settled {len(report.acts)}")
+    else:
+        click.echo(f"{report.table}: {len(report.acts)} to settle; nothing was changed")
     if report.lake.lost:
         click.echo(
             f"next: `harness accept-loss {report.table} --partition P --to OFFSET --yes` goes on behind the loss"

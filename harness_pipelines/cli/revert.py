@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness_pipelines.cli.common import opened
+from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_options
 from harness_pipelines.cli.output import emit, json_option
-from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,8 +29,7 @@ def _version(_ctx: click.Context, _option: click.Parameter, value: str) -> int |
 @click.command()
 @click.argument("table")
 @click.option("--to", required=True, callback=_version, metavar="VERSION", help="Version to restore, or HEAD.")
-@click.option("--dry-run", is_flag=True, help="Only show what would happen, and how far back a revert can go.")
-@click.option("--yes", is_flag=True, help="Do it.")
+@wish_options("Only show what would happen, and how far back a revert can go.")
 @json_option
 @click.pass_obj
 def revert(
@@ -52,15 +50,14 @@ def revert(
     """
     from harness_pipelines.stages.revert import plan_revert, revert_table
 
-    if dry_run and yes:
-        raise UsageError("--dry-run and --yes exclude each other")
+    check_wish(dry_run=dry_run, yes=yes)
     with opened(settings) as harness:
         one = harness.table(table)
         plan = plan_revert(harness.stores, one.row, to=to)
         made = revert_table(harness.stores, one.row, to=to) if yes else None
     emit(_told(table, plan, made), json_target, lambda: _show(table, plan, made))
     if not yes and not dry_run:
-        raise UsageError("nothing was changed: add --yes to revert the table")
+        raise not_asked("revert the table")
 
 
 def _told(table: str, plan: RevertPlan, made: Version | None) -> dict[str, Any]:

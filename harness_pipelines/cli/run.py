@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 import click
@@ -38,6 +38,7 @@ class RunOptions:
     until_idle: bool
     for_s: float | None
     lease_s: float
+    ingest_on: Literal["threads", "spark"] = "threads"
     remove_large: bool = False
 
 
@@ -50,7 +51,10 @@ class RunOptions:
     type=click.Choice([str(s) for s in Stage if s in CONTINUOUS_STAGES]),
     help="Only this one; may be repeated.",
 )
-@click.option("--until-idle", is_flag=True, help="End when everything that Kafka has now is in the lake.")
+@click.option(
+    "--until-idle", is_flag=True,
+    help="End when nothing is left to move, from Kafka to all views; no producer and no other worker may be at work.",
+)  # fmt: skip
 @click.option("--for", "for_s", callback=duration, metavar="TIME", help="End after 60s, 15m, ...")
 @click.option(
     "--lease", "lease_s", callback=duration, default="30s", show_default=True, metavar="TIME",
@@ -59,6 +63,10 @@ class RunOptions:
 @click.option(
     "--retry-stuck", is_flag=True, help="First give up moves that failed in every attempt; they are planned anew."
 )
+@click.option(
+    "--ingest-on", type=click.Choice(["threads", "spark"]), default="threads", show_default=True,
+    help="Threads of this process, or tasks of Spark on the machines that it has.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="With --stage expire: list what would go.")
 @click.option(
     "--remove-large", is_flag=True,
@@ -70,7 +78,8 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
     """Keep tables up to date: all their stages, until it is stopped. All tables if none is named.
 
     Ctrl-C or SIGTERM ends it after the current transaction, with its claims given back. Several workers may run: each
-    stage of a table belongs to one of them at a time, and another one takes over when its lease ends.
+    stage of a table belongs to one of them at a time, and another one takes over when its lease ends. What goes wrong
+    with a table is shown and tried again, and holds up no other one; --json has it as `trouble`.
 
     \b
     Examples:
@@ -86,6 +95,7 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
         until_idle=options["until_idle"],
         for_s=options["for_s"],
         lease_s=options["lease_s"],
+        ingest_on=options["ingest_on"],
         remove_large=options["remove_large"],
     )
     _check(wanted, dry_run=options["dry_run"])
@@ -133,6 +143,7 @@ def _work(harness: Harness, chosen: Sequence[Table], wanted: RunOptions, *, live
             until_idle=wanted.until_idle,
             for_s=wanted.for_s,
             lease=timedelta(seconds=wanted.lease_s),
+            ingest_on=wanted.ingest_on,
             remove_large=wanted.remove_large,
         ),
     )
@@ -188,6 +199,8 @@ def _told(summary: dict[str, Any]) -> None:
             f"{one['table']}: {one['rows']:,} rows in {one['commits']:,} commits{refused}, {one['moves']} moves, "
             f"version {one['version']}, {summary['seconds']:.1f} s"
         )
+        for stage, text in one["trouble"].items():
+            click.echo(f"  {stage}: {text}")
 
 
 def _retry_stuck(harness: Harness, chosen: Sequence[Table], *, lease_s: float) -> None:

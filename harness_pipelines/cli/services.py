@@ -25,7 +25,13 @@ def services() -> None:
 @json_option
 @click.pass_obj
 def up(settings: Settings, only: tuple[str, ...], json_target: str | None) -> None:
-    """Start what does not run yet; return when all of it answers."""
+    """Start what does not run yet; return when all of it answers.
+
+    \b
+    Examples:
+      harness services up
+      harness services up --only postgres --only kafka
+    """
     found = Services.from_settings(settings)
     endpoints = found.up(only=_names(only), progress=note)
     emit(endpoints.to_json(), json_target, lambda: _show(found, endpoints))
@@ -35,7 +41,13 @@ def up(settings: Settings, only: tuple[str, ...], json_target: str | None) -> No
 @only_option
 @click.pass_obj
 def down(settings: Settings, only: tuple[str, ...]) -> None:
-    """Stop the services; their data stays in the home."""
+    """Stop the services; their data stays in the home.
+
+    \b
+    Examples:
+      harness services down
+      harness services down --only spark
+    """
     Services.from_settings(settings).down(only=_names(only), progress=note)
 
 
@@ -43,7 +55,12 @@ def down(settings: Settings, only: tuple[str, ...]) -> None:
 @json_option
 @click.pass_obj
 def status(settings: Settings, json_target: str | None) -> None:
-    """Show what runs and where. Only --json shows the password of PostgreSQL."""
+    """Show what runs and where. Only --json shows the password of PostgreSQL.
+
+    \b
+    Example:
+      harness services status --json | jq -r .kafka
+    """
     found = Services.from_settings(settings)
     endpoints = found.current()
     emit(endpoints.to_json(), json_target, lambda: _show(found, endpoints))

@@ -17,11 +17,11 @@ def snapshot() -> None:
 
 @snapshot.command()
 @click.argument("name")
-@click.argument("tables", nargs=-1, required=True)
+@click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
 @json_option
 @click.pass_obj
 def create(settings: Settings, /, name: str, tables: tuple[str, ...], json_target: str | None) -> None:
-    """Name the state that TABLES have together at this instant, with what is buffered.
+    """Name the state that all of TABLE have together at this instant, with what is buffered.
 
     Expire keeps the files that it needs until it is dropped.
 
@@ -48,7 +48,12 @@ def create(settings: Settings, /, name: str, tables: tuple[str, ...], json_targe
 @json_option
 @click.pass_obj
 def list_command(settings: Settings, /, json_target: str | None) -> None:
-    """List all snapshots, oldest first."""
+    """List all snapshots, oldest first.
+
+    \b
+    Example:
+      harness snapshot list
+    """
     with opened(settings) as harness:
         found = harness.snapshots()
 
@@ -67,7 +72,12 @@ def list_command(settings: Settings, /, json_target: str | None) -> None:
 @json_option
 @click.pass_obj
 def drop(settings: Settings, /, name: str, json_target: str | None) -> None:
-    """Forget a snapshot; the next runs of expire remove what only it needed."""
+    """Forget a snapshot; the next runs of expire remove what only it needed.
+
+    \b
+    Example:
+      harness snapshot drop month-end
+    """
     with opened(settings) as harness:
         harness.drop_snapshot(name)
     emit({"name": name, "dropped": True}, json_target, lambda: click.echo(f"dropped {name}"))

@@ -215,5 +215,6 @@ def _show_trouble(one: TableSeen) -> None:
         out.print(f"  {move['stage']} move {move['move_id']} {state}, attempt {move['attempt']}{error}")
     if one.stopped:
         out.print(f"  [red]stopped[/]: {escape(one.stopped)}")
+        out.print(f"  a worker (`harness run {one.table}`) goes on once the cause is gone; reads go on all the time")
     if one.trouble:
         out.print(f"  [yellow]the log's end is not known[/]: {escape(one.trouble)}")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness_pipelines.cli.common import opened
+from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_options
 from harness_pipelines.cli.output import emit, json_option, note
-from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -73,7 +73,12 @@ def _summary(one: Table) -> dict[str, Any]:
 @json_option
 @click.pass_obj
 def list_command(settings: Settings, json_target: str | None) -> None:
-    """List the tables."""
+    """List the tables.
+
+    \b
+    Example:
+      harness table list --json | jq -r '.tables[].table'
+    """
     with opened(settings) as harness:
         found = [_summary(one) for one in harness.tables()]
 
@@ -88,11 +93,16 @@ def list_command(settings: Settings, json_target: str | None) -> None:
 
 
 @table.command("show")
-@click.argument("name")
+@click.argument("name", metavar="TABLE")
 @json_option
 @click.pass_obj
 def show_command(settings: Settings, name: str, json_target: str | None) -> None:
-    """Show the spec of a table as the ledger has it, with every default, and what its Iceberg tables hold and cost."""
+    """Show the spec of a table as the ledger has it, with every default, and what its Iceberg tables hold and cost.
+
+    \b
+    Example:
+      harness table show shop.orders > orders.yaml    # a spec that `table apply` takes
+    """
     from harness_pipelines.protocol.claims import Stage
     from harness_pipelines.spec.load import dump_spec
 
@@ -146,9 +156,8 @@ def _show_spec(shown: dict[str, Any]) -> None:
 
 
 @table.command("drop")
-@click.argument("name")
-@click.option("--dry-run", is_flag=True, help="Only list what would go.")
-@click.option("--yes", is_flag=True, help="Do it.")
+@click.argument("name", metavar="TABLE")
+@wish_options("Only list what would go.")
 @click.option("--purge", is_flag=True, help="Also delete the Iceberg files; without it they stay.")
 @json_option
 @click.pass_obj
@@ -164,8 +173,7 @@ def drop_command(
       harness table drop shop.orders --dry-run
       harness table drop shop.orders --yes --purge
     """
-    if dry_run and yes:
-        raise UsageError("--dry-run and --yes exclude each other")
+    check_wish(dry_run=dry_run, yes=yes)
     with opened(settings) as harness:
         one = harness.table(name)
         gone, files = _drop(harness, one, really=yes, purge=purge)
@@ -177,7 +185,7 @@ def drop_command(
     }
     emit(shown, json_target, lambda: _show_drop(gone, files, done=yes, purge=purge))
     if not yes and not dry_run:
-        raise UsageError("nothing was dropped: add --yes to drop the table for good")
+        raise not_asked("drop the table for good")
 
 
 def _drop(harness: Harness, one: Table, *, really: bool, purge: bool) -> tuple[Dropped, list[LakeFiles]]:

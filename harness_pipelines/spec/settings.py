@@ -1,4 +1,8 @@
-"""The one `Settings` object; nothing else in the package reads the environment."""
+"""The one `Settings` object: where the services are.
+
+What else is read from the environment is read where it is used: ``HARNESS_FAULT`` (`harness_pipelines.faults`),
+``HARNESS_TABLES`` (`harness_pipelines.defs.definitions`) and ``JAVA_HOME`` (`harness_pipelines.services.java`).
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,10 @@ KAFKA_PROPERTY_PREFIX = "HARNESS_KAFKA_"
 class Settings:
     """Where the services are. A value of ``None`` means: the embedded service under `home`.
 
-    Every setting comes from an environment variable of the same name: ``HARNESS_DSN``, ``HARNESS_BUFFER_DSN``,
-    ``HARNESS_KAFKA``, ``HARNESS_SPARK``, ``HARNESS_WAREHOUSE``, ``HARNESS_HOME``, ``HARNESS_JARS``,
-    ``HARNESS_CATALOG_NAME``. ``HARNESS_KAFKA_SASL_PASSWORD`` and its like become the librdkafka property
-    ``sasl.password``; libpq reads its own settings from the DSN and from ``PG*``.
+    Every setting comes from an environment variable of the same name: ``HARNESS_DSN``, ``HARNESS_KAFKA``,
+    ``HARNESS_SPARK``, ``HARNESS_WAREHOUSE``, ``HARNESS_HOME``, ``HARNESS_JARS``, ``HARNESS_CATALOG_NAME``.
+    ``HARNESS_KAFKA_SASL_PASSWORD`` and its like become the librdkafka property ``sasl.password``; libpq reads its own
+    settings from the DSN and from ``PG*``.
     """
 
     home: Path

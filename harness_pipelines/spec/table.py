@@ -63,7 +63,7 @@ LATER = {
     "evolution": "schema evolution does not work yet",
 }
 LATER_VALUES: dict[str, tuple[tuple[Any, ...], str, str]] = {
-    "format": (("avro", "protobuf", "csv"), "only JSON values are decoded yet", "json"),
+    "format": (("avro", "protobuf", "csv"), "only JSON is decoded yet", "json"),
 }
 _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
@@ -275,7 +275,7 @@ class TierRules(_Part):
 
     max_rows: Annotated[Count, Field(description="So many rows wait in the buffer.")] = 500_000
     max_bytes: Annotated[Bytes, Field(description="They take so many bytes (KB = 1024 bytes).")] = 256 * 2**20
-    max_age: Annotated[Seconds, Field(description="The oldest waits so long.")] = 60.0
+    max_age: Annotated[Seconds, Field(description="So long after the last version, if anything is buffered.")] = 60.0
 
 
 class Layout(_Part):
@@ -441,7 +441,9 @@ class TableSpec(BaseModel):
         Field(description="A field that no column names: ignore it, or refuse the record."),
     ] = "ignore"
     retention: Annotated[Retention, Field(description="How long what is superseded stays readable.")] = Retention()
-    freshness: Annotated[Freshness, Field(description="Objectives that alarms are judged by.")] = Freshness()
+    freshness: Annotated[
+        Freshness, Field(description="Objectives of checks; `lake` also says how often otree merges.")
+    ] = Freshness()
     mode: Annotated[
         Literal["runs", "external_worker", "manual"],
         Field(description="Who runs the stages: Dagster runs, a worker of your own (`harness run`), or nobody."),

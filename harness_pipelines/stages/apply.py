@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
     """Create the table, or take over the settings of one that exists; a second call changes nothing.
 
-    Raises: SpecError, TopicMissing, KafkaUnreachable, TableExists (columns, topic or buffer differ), TopicRecreated.
+    Raises: SpecError, TopicMissing, KafkaUnreachable, TableExists (a word differs that cannot change), TopicRecreated.
     """
     wanted = spec if isinstance(spec, TableSpec) else load_spec(spec)
     identity = stores.log.describe(wanted.topic)

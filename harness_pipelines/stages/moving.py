@@ -85,12 +85,20 @@ class Moving(Generic[Attempt]):
         if found.state is MoveState.QUARANTINED:
             raise MoveStuck(
                 f"{self._table.name}: {name} move {found.move_id} of {shown(found)} failed in every attempt and holds "
-                "the stage; see its error in `harness status`, repair the cause, then `harness run --retry-stuck`"
+                f"the stage; {self._way_on}"
             )
         failures = ledger.note_failure(found, error="the attempt ended without a result", counts=False)
         if failures >= FAILURES_MAX:
             return self._smaller(claim, found, run_id=run_id)
         return ledger.take_attempt(claim, found, run_id=run_id)
+
+    @property
+    def _way_on(self) -> str:
+        name = self._table.name
+        return (
+            f"see its error in `harness status {name}`, repair the cause, stop the worker, then "
+            f"`harness run {name} --retry-stuck`"
+        )
 
     def _smaller(self, claim: Claim, failed: Move, *, run_id: str | None) -> Move | None:
         """After too many failures take half the range; what cannot be halved holds the stage by name."""
@@ -98,7 +106,8 @@ class Moving(Generic[Attempt]):
         if all(r.span <= 1 for r in failed.ranges):
             ledger.close_move(claim, failed, state=MoveState.QUARANTINED, error="every attempt failed")
             raise MoveStuck(
-                f"{self._table.name}: {failed.stage} move {failed.move_id} of {shown(failed)} failed in every attempt"
+                f"{self._table.name}: {failed.stage} move {failed.move_id} of {shown(failed)} failed in every attempt; "
+                f"{self._way_on}"
             )
         ledger.close_move(claim, failed, state=MoveState.ABANDONED, error="halved after failed attempts")
         return self._mover.plan(claim, trigger="halved", run_id=run_id, below=halve(failed.lo, failed.hi))

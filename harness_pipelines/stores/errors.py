@@ -108,7 +108,8 @@ class LogTruncated(HarnessError):
         super().__init__(
             f"topic {topic!r} partition {partition} ends at offset {end}, below the position {expected}: Kafka lost "
             f"[{end}, {expected}) after it was read; nothing was written. New records would reuse these offsets, so "
-            "the table stops here and stays readable; apply a new table to go on"
+            "the table stops here and stays readable. Restore the broker from a replica that has them before anything "
+            "new is produced; else apply the spec under another name to go on"
         )
 
 
@@ -120,7 +121,8 @@ class RecordsLost(HarnessError):
         super().__init__(
             f"topic {topic!r} partition {partition} starts at offset {log_start}, above the position {expected}: "
             f"retention removed [{expected}, {log_start}) before it was read; nothing was written. Restore these "
-            f"records, or go on behind them: `harness accept-loss TABLE --partition {partition} --to {log_start} --yes`"
+            "records, or stop the worker and go on behind them: "
+            f"`harness accept-loss TABLE --partition {partition} --to {log_start} --yes`"
         )
 
 

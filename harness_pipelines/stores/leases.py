@@ -129,7 +129,7 @@ def _resolved(connection: Connection, table: TableRow, at: At | None) -> tuple[i
 def _ended(lease_id: str) -> LeaseEnded:
     return LeaseEnded(
         f"lease {lease_id} of this read has ended: its rows may be gone, nothing is returned; "
-        "read again (or ask for a longer lease)"
+        "read again (`retention.lease` of the spec, or `to_spark(lease_s=...)`, says how long one lasts unrenewed)"
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState
@@ -38,6 +38,9 @@ class PointerMoved(HarnessError):
 
 class LeaseEnded(HarnessError):
     """The lease of a read ended before the read did; its rows may be incomplete and are not returned."""
+
+    recovery = Recovery.REFRESH
+    exit_code = TryAgain.exit_code
 
 
 def view_names(spec: TableSpec) -> dict[ViewName, str]:

@@ -104,7 +104,10 @@ def explained(dsn: str) -> Iterator[None]:
     except psycopg.errors.UndefinedTable as error:
         raise NotInitialised("the database has no ledger (or another version of it): run `harness init`") from error
     except psycopg.errors.InsufficientPrivilege as error:
-        raise MissingRole(f"the database login lacks a right ({error}): GRANT {WORKER} or {READER} to it") from error
+        raise MissingRole(
+            f"the database login lacks a right ({error}): GRANT {WORKER} or {READER} to it (`harness init` and "
+            "`harness table drop` are for the owner of the database)"
+        ) from error
     except (*_SESSION_LOST, PoolTimeout) as error:
         if any(f'role "{role}" does not exist' in str(error) for role in (WORKER, READER)):
             raise NotInitialised("the database has no role of the harness yet: run `harness init`") from error

@@ -90,7 +90,7 @@ def test_the_command_says_what_it_would_rebuild_and_then_does(place: Scratch, tm
     place.lose()
     file = tmp_path / "table.yaml"
     file.write_text(yaml.safe_dump(dump_spec(rig.table.spec)))
-    assert "say --dry-run" in command(place, str(file), "--rebuild", code=2)
+    assert "add --yes to settle it" in command(place, str(file), "--rebuild", code=2)
     before = place.rows()
     said = command(place, str(file), "--rebuild", "--dry-run")
     assert "partition 0: the lake has [0, 5), 5 rows" in said

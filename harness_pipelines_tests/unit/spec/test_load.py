@@ -206,7 +206,7 @@ def test_each_mistake_is_named_with_its_line(text, message):
     [
         (
             "format: protobuf",
-            "`format: protobuf` is reserved: only JSON values are decoded yet; write `format: json` or remove it",
+            "`format: protobuf` is reserved: only JSON is decoded yet; write `format: json` or remove it",
         ),
         ("contract: x", "`contract` is reserved: contracts do not work yet; remove it"),
         ("evolution: auto", "`evolution` is reserved: schema evolution does not work yet; remove it"),
