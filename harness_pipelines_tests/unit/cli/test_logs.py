@@ -45,7 +45,9 @@ def test_the_rate_is_that_of_the_last_seconds():
     assert found[-1] == pytest.approx(1000.0)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("1.5h", 5400), ("250ms", 0.25), ("10", 10), ("2m", 120), ("7d", 604_800)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("60s", 60), ("1.5h", 5400), ("250ms", 0.25), ("10", 10), ("2m", 120), ("7d", 604_800)]
+)
 def test_durations_are_read_with_their_unit(text, seconds):
     assert duration(None, None, text) == seconds  # type: ignore[arg-type]
 
