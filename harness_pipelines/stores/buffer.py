@@ -94,8 +94,7 @@ class SegmentWriter:
 
     def close(self) -> None:
         if self._connection is not None:
-            with suppress(adbc_driver_manager.Error):
-                self._connection.close()
+            self._sessions.end(self._connection)
             self._connection = None
 
     def _write(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,11 +139,9 @@ class BufferReader:
                 return
         self._discard(connection)
 
-    @staticmethod
-    def _discard(connection: Any) -> None:
+    def _discard(self, connection: Any) -> None:
         if connection is not None:
-            with suppress(adbc_driver_manager.Error, RuntimeError):
-                connection.close()
+            self._sessions.end(connection)
 
     def _explained(self, error: Exception, query: BufferQuery) -> HarnessError:
         state, detail = getattr(error, "sqlstate", None) or "", redact(str(error)).strip()

@@ -9,6 +9,7 @@ from unittest import mock
 import adbc_driver_postgresql.dbapi as adbc
 import psycopg
 import pytest
+import structlog.testing
 
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.postgres import READER, WORKER
@@ -49,7 +50,7 @@ def test_the_driver_is_opened_once_and_survives_the_loss_of_all_its_sessions(
     connect = mock.Mock(wraps=adbc.connect)
     monkeypatch.setattr(adbc, "connect", connect)
     sessions = AdbcSessions(fresh_dsn, role=READER)
-    threads = [threading.Thread(target=lambda: sessions.open(autocommit=True).close()) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: sessions.end(sessions.open(autocommit=True))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -75,4 +76,15 @@ def test_a_database_that_is_away_is_the_driver_s_error_and_the_next_try_is_a_new
     session = sessions.open(autocommit=True)
     assert _one(session, "SELECT 1") == 1
     session.close()
+    sessions.close()
+
+
+def test_a_session_that_cannot_be_closed_is_told_of_and_harms_nobody(fresh_dsn: str):
+    sessions = AdbcSessions(fresh_dsn, role=READER)
+    session = sessions.open(autocommit=True)
+    wrong = mock.patch.object(session, "close", side_effect=adbc.InternalError("count underflowed", status_code=9))
+    with wrong, structlog.testing.capture_logs() as said:
+        sessions.end(session)
+    assert [(one["event"], one["log_level"]) for one in said] == [("adbc.close_failed", "warning")]
+    sessions.end(session)
     sessions.close()
