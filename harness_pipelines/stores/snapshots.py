@@ -88,16 +88,20 @@ class Snapshots:
     def drop(self, name: str) -> None:
         """Forget a snapshot; expire removes what only it needed. Raises: SnapshotUnknown, SnapshotInUse."""
         with self.database.transaction() as connection:
-            for row in connection.execute(sql("snapshots/tables_of"), {"name": name}).fetchall():
-                connection.execute(sql("reads/take_trim_lock"), {"table_id": row["table_id"]})
+            ids = [row["table_id"] for row in connection.execute(sql("snapshots/tables_of"), {"name": name}).fetchall()]
+            for table_id in ids:
+                connection.execute(sql("reads/take_trim_lock"), {"table_id": table_id})
+                # Waits for renewals under way; whatever lease is there after this counts as alive.
+                connection.execute(sql("upkeep/delete_expired_leases"), {"table_id": table_id})
             if reader := connection.execute(sql("snapshots/readers"), {"name": name}).fetchone():
                 raise SnapshotInUse(
                     f"{reader['holder']} reads {reader['table_name']} as of snapshot {name} or its version until "
                     f"{reader['until']:%H:%M:%S} UTC; nothing was dropped, run the same command again"
                 )
-            if connection.execute(sql("snapshots/drop"), {"name": name}).rowcount == 0:
+            if connection.execute(sql("snapshots/drop"), {"name": name, "table_ids": ids}).rowcount == 0:
                 raise SnapshotUnknown(
-                    f"there is no snapshot {name}; `harness snapshot list` shows those that there are"
+                    f"there is no snapshot {name}, or it was made anew over other tables just now; nothing was "
+                    "dropped. `harness snapshot list` shows those that there are"
                 )
 
 
