@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +22,7 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stores import postgres
 from harness_pipelines.stores.leases import Leases
 from harness_pipelines.stores.ledger import PostgresLedger
+from harness_pipelines.stores.ports import TableUnknown
 from harness_pipelines.stores.postgres import READER, WORKER, Database, NotInitialised, migrate, session_dsn
 from harness_pipelines.stores.snapshots import SnapshotInUse, Snapshots, SnapshotUnknown
 from harness_pipelines.stores.upkeep import Upkeep
@@ -308,6 +310,15 @@ def test_a_drop_leaves_a_snapshot_that_was_made_anew_over_another_table(real: Re
             dropping.result(30)
     assert [p.table for one in snapshots.all() if one.name == name for p in one.tables] == [second.name]
     snapshots.drop(name)
+
+
+def test_a_snapshot_is_of_all_its_tables_or_not_made(real: RealRig):
+    kept, snapshots, name = real.table(), Snapshots(real.database), f"s{uuid.uuid4().hex[:12]}"
+    gone = replace(kept, table_id=2**30)  # as one that was dropped after its row was read
+
+    with pytest.raises(TableUnknown, match=f"{gone.name} was dropped just now; no snapshot {name} was made"):
+        snapshots.create(name, [kept, gone])
+    assert name not in {one.name for one in snapshots.all()}
 
 
 def test_a_thief_waits_for_the_commit_that_was_fenced_in_time(real: RealRig):
