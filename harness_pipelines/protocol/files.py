@@ -2,8 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+
+from harness_pipelines.errors import HarnessError, Recovery
+
+
+class FilesGone(HarnessError):
+    """A file that was to be replaced is not live any more, or was deleted from: replaced by somebody else, reverted."""
+
+    recovery = Recovery.REFRESH
+
+
+def check_untouched(seen: Mapping[str, str | None], live: Mapping[str, str | None]) -> None:
+    """What a change replaces, or hides rows of, must be as it was seen: live, and with the same delete file.
+
+    Both map the paths of data files to those of their delete files, `None` where no row is hidden.
+    Raises: FilesGone (REFRESH).
+    """
+    if missing := sorted(set(seen) - set(live)):
+        raise FilesGone(f"{missing[0]} and {len(missing) - 1} more are not live any more; nothing was replaced")
+    for path, known in seen.items():
+        if (now := live[path]) != known:
+            raise FilesGone(f"{path} has been deleted from ({now}, not {known}); nothing was replaced")
+
+
+def check_merged_into(snapshot: int | None, base_snapshot: int, *, table: str, move_id: int) -> None:
+    """A keyed merge fits only the *snapshot* that it was merged into: a newer file may hold a key that it did not meet.
+
+    ``None`` fits any. Raises: FilesGone (REFRESH).
+    """
+    if snapshot not in (None, base_snapshot):
+        raise FilesGone(f"{table}: the batch view is not the one that move {move_id} was merged into")
 
 
 def condemned_before(*, oldest_open: datetime | None, grace: timedelta, now: datetime) -> datetime:

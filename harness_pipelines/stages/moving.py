@@ -8,10 +8,10 @@ from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.files import FilesGone
 from harness_pipelines.protocol.moves import Move, MoveState, MoveStuck, halve
 from harness_pipelines.protocol.versions import Version, check_base
 from harness_pipelines.stores.lake import BaseGone
-from harness_pipelines.stores.lake_replace import FilesGone
 from harness_pipelines.stores.ports import TableRow
 
 if TYPE_CHECKING:

@@ -26,12 +26,13 @@ from harness_pipelines.layout.sampling import Sample, is_one_piece, share_to_dra
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.files import check_merged_into
 from harness_pipelines.protocol.moves import Move, may_relayout, plan_ranges
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.stages.moving import Moving, Pointless, make_branch
 from harness_pipelines.stores.lake import Staged
 from harness_pipelines.stores.lake_regions import indexed_columns
-from harness_pipelines.stores.lake_replace import FilesGone, Replacement
+from harness_pipelines.stores.lake_replace import Replacement
 from harness_pipelines.stores.lake_scan import stored_in
 from harness_pipelines.stores.ports import Boundary, LayoutState, MoveDraft, Swap, TableRow
 
@@ -452,8 +453,7 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
 
     def build_on(base: str) -> Swap:
         swap = write(base)
-        if attempt.on not in (None, swap.base_snapshot):  # a newer file may hold a key that this attempt did not meet
-            raise FilesGone(f"{table.name}: the batch view is not the one that move {move.move_id} was merged into")
+        check_merged_into(attempt.on, swap.base_snapshot, table=table.name, move_id=move.move_id)
         if attempt.layout is None:
             return swap
         of_files = attempt.change.sequence if attempt.change else None

@@ -28,14 +28,8 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 from pyiceberg.utils.properties import property_as_int
 
-from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.protocol.files import check_untouched
 from harness_pipelines.stores.lake_deletes import Hidden, split
-
-
-class FilesGone(HarnessError):
-    """A file that was to be replaced is not live any more, or was deleted from: replaced by somebody else, reverted."""
-
-    recovery = Recovery.REFRESH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -156,11 +150,7 @@ def replace_files(transaction: Transaction, change: Replacement, *, properties: 
     """
     touched = {**change.removed, **change.hidden.of}
     live, deletes = live_files(transaction, touched)
-    if missing := sorted(set(touched) - set(live)):
-        raise FilesGone(f"{missing[0]} and {len(missing) - 1} more are not live any more; nothing was replaced")
-    for path, known in touched.items():
-        if (now := deletes[path].file_path if path in deletes else None) != known:
-            raise FilesGone(f"{path} has been deleted from ({now}, not {known}); nothing was replaced")
+    check_untouched(touched, {path: deletes[path].file_path if path in deletes else None for path in live})
     view = transaction._table
     producer = _SwapFiles(
         operation=Operation.OVERWRITE, transaction=transaction, io=view.io, snapshot_properties=dict(properties)

@@ -16,7 +16,7 @@ from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.versions import Version, VersionGone
 from harness_pipelines.stores import ledger_rows as rows
-from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.ports import TableRow, TableUnknown
 from harness_pipelines.stores.postgres import Connection, Database, sql
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
@@ -67,18 +67,24 @@ class Snapshots:
         self.database = database
 
     def create(self, name: str, tables: Sequence[TableRow]) -> NamedSnapshot:
-        """Give the state that *tables* have at this instant a *name*. Raises: SnapshotExists, ValueError."""
+        """Give the state that *tables* have at this instant a *name*.
+
+        Raises: SnapshotExists, ValueError; TableUnknown when one of them was dropped meanwhile.
+        """
         if not _NAME.fullmatch(name):
             raise ValueError(
                 f"{name!r} names no snapshot; write a-z, 0-9, `_`, `-` and `.`, beginning with a letter, 63 at most"
             )
-        ids = sorted({table.table_id for table in tables})
+        names = {table.table_id: table.name for table in tables}
+        ids = sorted(names)
         with self.database.transaction() as connection:
             for table_id in ids:  # what expire decides later sees the snapshot
                 connection.execute(sql("reads/share_trim_lock"), {"table_id": table_id})
             if connection.execute(sql("snapshots/begin"), {"name": name}).fetchone() is None:
                 raise SnapshotExists(f"there is a snapshot {name} already; drop it first, or choose another name")
-            connection.execute(sql("snapshots/take"), {"name": name, "table_ids": ids})
+            taken = connection.execute(sql("snapshots/take"), {"name": name, "table_ids": ids}).fetchall()
+            if gone := sorted(names[table_id] for table_id in set(ids) - {row["table_id"] for row in taken}):
+                raise TableUnknown(f"{gone[0]} was dropped just now; no snapshot {name} was made")
             return _named(connection.execute(sql("snapshots/all"), {"name": name}).fetchall())[0]
 
     def all(self) -> list[NamedSnapshot]:
@@ -88,16 +94,20 @@ class Snapshots:
     def drop(self, name: str) -> None:
         """Forget a snapshot; expire removes what only it needed. Raises: SnapshotUnknown, SnapshotInUse."""
         with self.database.transaction() as connection:
-            for row in connection.execute(sql("snapshots/tables_of"), {"name": name}).fetchall():
-                connection.execute(sql("reads/take_trim_lock"), {"table_id": row["table_id"]})
+            ids = [row["table_id"] for row in connection.execute(sql("snapshots/tables_of"), {"name": name}).fetchall()]
+            for table_id in ids:
+                connection.execute(sql("reads/take_trim_lock"), {"table_id": table_id})
+                # Waits for renewals under way; whatever lease is there after this counts as alive.
+                connection.execute(sql("upkeep/delete_expired_leases"), {"table_id": table_id})
             if reader := connection.execute(sql("snapshots/readers"), {"name": name}).fetchone():
                 raise SnapshotInUse(
                     f"{reader['holder']} reads {reader['table_name']} as of snapshot {name} or its version until "
                     f"{reader['until']:%H:%M:%S} UTC; nothing was dropped, run the same command again"
                 )
-            if connection.execute(sql("snapshots/drop"), {"name": name}).rowcount == 0:
+            if connection.execute(sql("snapshots/drop"), {"name": name, "table_ids": ids}).rowcount == 0:
                 raise SnapshotUnknown(
-                    f"there is no snapshot {name}; `harness snapshot list` shows those that there are"
+                    f"there is no snapshot {name}, or it was made anew over other tables just now; nothing was "
+                    "dropped. `harness snapshot list` shows those that there are"
                 )
 
 

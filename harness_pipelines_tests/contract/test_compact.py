@@ -8,10 +8,10 @@ from collections.abc import Collection
 import pytest
 
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
+from harness_pipelines.protocol.files import FilesGone
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState
 from harness_pipelines.protocol.versions import ForeignCommit, Version
 from harness_pipelines.stores.lake import StagedWrong
-from harness_pipelines.stores.lake_replace import FilesGone
 from harness_pipelines.stores.ports import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines_tests.contract.stores_rig import Files, StoresRig
 

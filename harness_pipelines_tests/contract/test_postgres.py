@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import threading
+import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -17,8 +20,11 @@ from psycopg.rows import dict_row
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stores import postgres
+from harness_pipelines.stores.leases import Leases
 from harness_pipelines.stores.ledger import PostgresLedger
+from harness_pipelines.stores.ports import TableUnknown
 from harness_pipelines.stores.postgres import READER, WORKER, Database, NotInitialised, migrate, session_dsn
+from harness_pipelines.stores.snapshots import SnapshotInUse, Snapshots, SnapshotUnknown
 from harness_pipelines.stores.upkeep import Upkeep
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, decoded
 from harness_pipelines_tests.producer import wait_until
@@ -224,6 +230,14 @@ def test_a_retire_locks_in_the_order_of_the_design(real: RealRig, recording: Rec
     assert "harness.claims" in retiring[-1]
 
 
+def waits_for_a_lock(real: RealRig) -> bool:
+    """Does any session of the database?"""
+    found = real.ask(
+        "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    return bool(found[0]["n"])
+
+
 @pytest.mark.parametrize("refused_offsets", [range(0), range(5)], ids=["rows", "no rows"])
 def test_a_segment_is_closed_after_the_writer_that_is_in_it(real: RealRig, refused_offsets: range):
     """Else a row could lie above the `max_hi` by which the segment is retired."""
@@ -233,15 +247,9 @@ def test_a_segment_is_closed_after_the_writer_that_is_in_it(real: RealRig, refus
     writer = real.writer(table, claim)
     closing = threading.Thread(target=lambda: real.segments.rotate(table))
 
-    def waits() -> bool:
-        found = real.ask(
-            "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-        return bool(found[0]["n"])
-
     def meanwhile() -> None:
         closing.start()
-        wait_until(waits, "closing waits for the writer", deadline_s=8)
+        wait_until(lambda: waits_for_a_lock(real), "closing waits for the writer", deadline_s=8)
 
     writer.commit(segment, [decoded(table, 0, 0, 5, refused=refused_offsets)], confirm=meanwhile)
     closing.join(30)
@@ -265,6 +273,52 @@ def test_a_decision_to_retire_waits_for_the_reader_that_is_looking(real: RealRig
         wait_until(waits, "the decision waits for the reader", deadline_s=8)
     trimming.join(30)
     assert not trimming.is_alive()
+
+
+def test_a_drop_of_a_snapshot_waits_for_a_renewal_that_began_before_the_lease_ended(real: RealRig):
+    """Others see the lease as ended until the renewal is committed; its reader would go on without the snapshot."""
+    table, name, snapshots = real.table(), f"s{uuid.uuid4().hex[:12]}", Snapshots(real.database)
+    snapshots.create(name, [table])
+    state = Leases(real.readers).look(table, holder="a reader", lease=timedelta(seconds=2), at=name)
+    with ThreadPoolExecutor(1) as pool:
+        with real.database.transaction() as renewing:
+            key = {"lease_id": state.lease_id, "lease": timedelta(hours=1)}
+            assert renewing.execute(postgres.sql("reads/renew_lease"), key).fetchone() is not None
+            ended = "SELECT clock_timestamp() > %s AS ended"
+            wait_until(lambda: bool(real.ask(ended, [state.lease_until])[0]["ended"]), "the lease has ended")
+            dropping = pool.submit(snapshots.drop, name)
+            wait_until(lambda: dropping.done() or waits_for_a_lock(real), "the drop waits", deadline_s=8)
+        with pytest.raises(SnapshotInUse, match=f"a reader reads {table.name} as of snapshot {name}"):
+            dropping.result(30)
+    real.leases.end(state.lease_id)
+    snapshots.drop(name)
+
+
+def test_a_drop_leaves_a_snapshot_that_was_made_anew_over_another_table(real: RealRig):
+    """It has not waited for the readers who look at that one."""
+    first, second, snapshots = real.table(), real.table(), Snapshots(real.database)
+    name = f"s{uuid.uuid4().hex[:12]}"
+    snapshots.create(name, [first])
+    with ThreadPoolExecutor(1) as pool:
+        with psycopg.connect(session_dsn(real.dsn, role=READER)) as looking:
+            looking.execute(postgres.sql("reads/share_trim_lock"), {"table_id": first.table_id})
+            dropping = pool.submit(snapshots.drop, name)
+            wait_until(lambda: dropping.done() or waits_for_a_lock(real), "the drop waits", deadline_s=8)
+            real.ask("DELETE FROM harness.snapshots WHERE name = %s", [name])
+            snapshots.create(name, [second])
+        with pytest.raises(SnapshotUnknown, match=f"{name}, or it was made anew over other tables"):
+            dropping.result(30)
+    assert [p.table for one in snapshots.all() if one.name == name for p in one.tables] == [second.name]
+    snapshots.drop(name)
+
+
+def test_a_snapshot_is_of_all_its_tables_or_not_made(real: RealRig):
+    kept, snapshots, name = real.table(), Snapshots(real.database), f"s{uuid.uuid4().hex[:12]}"
+    gone = replace(kept, table_id=2**30)  # as one that was dropped after its row was read
+
+    with pytest.raises(TableUnknown, match=f"{gone.name} was dropped just now; no snapshot {name} was made"):
+        snapshots.create(name, [kept, gone])
+    assert name not in {one.name for one in snapshots.all()}
 
 
 def test_a_thief_waits_for_the_commit_that_was_fenced_in_time(real: RealRig):

@@ -6,6 +6,7 @@ Everything here calls the real functions; results are cached, because a model as
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import Claim, Stage, check_claim, may_take
-from harness_pipelines.protocol.files import condemned_before
+from harness_pipelines.protocol.files import check_merged_into, check_untouched, condemned_before
 from harness_pipelines.protocol.moves import Move, MoveState, check_open, took_effect
 from harness_pipelines.protocol.reverts import Held, check_revert, fenced, plan_revert, reverted
 from harness_pipelines.protocol.versions import (
@@ -214,11 +215,30 @@ def kept_from(rows: tuple[Published, ...], aged: int) -> int:
 
 
 @cache
-def floor(rows: tuple[Published, ...], settled: int, leased: Vec = (), aged: int = 0, first: int = 1) -> Vec:
-    """The trim floor with the versions *leased*; the first *aged* versions are not retained any more."""
+def pinned(rows: tuple[Published, ...], named: tuple[tuple[int, Vec], ...]) -> tuple[Version, ...]:
+    """The versions of *named*, each with the `buffer_hi` that its snapshot was made with."""
+    known = versions(rows)
+    found = []
+    for number, buffer_hi in named:
+        at = known[number - 1]
+        bounds = {p: replace(b, buffer_hi=buffer_hi[p]) for p, b in at.bounds.items()}
+        found.append(replace(at, bounds=bounds))
+    return tuple(found)
+
+
+@cache
+def floor(
+    rows: tuple[Published, ...],
+    settled: int,
+    leased: Vec = (),
+    aged: int = 0,
+    first: int = 1,
+    named: tuple[tuple[int, Vec], ...] = (),
+) -> Vec:
+    """The trim floor with the versions *leased* and *named*; the first *aged* versions are not retained any more."""
     known = versions(rows, settled, aged, first)
     every = versions(rows, settled, aged)
-    kept = kept_versions(known, retention=RETENTION, now=NOW)
+    kept = [*kept_versions(known, retention=RETENTION, now=NOW), *pinned(rows, named)]
     found = trim_floor(known, [every[v - 1] for v in leased], retained=kept, grace=GRACE, now=NOW)
     return tuple(found[p] for p in range(len(rows[0].stream_hi)))
 
@@ -233,6 +253,19 @@ def may_condemn(is_old: bool, planned_before: bool, is_open: bool) -> bool:
     planned = written - timedelta(minutes=1) if planned_before else NOW
     horizon = condemned_before(oldest_open=planned if is_open else None, grace=GRACE, now=NOW)
     return written < horizon
+
+
+@cache
+def touched(seen: tuple[tuple[int, int], ...], live: tuple[tuple[int, int], ...]) -> str | None:
+    """Are data files, each with its delete file, not any more as they were seen? A name below zero stands for none."""
+    then, now = ({str(n): str(d) if d >= 0 else None for n, d in files} for files in (seen, live))
+    return verdict(lambda: check_untouched(then, now))
+
+
+@cache
+def merged_elsewhere(snapshot: int, base_snapshot: int) -> str | None:
+    """Is the snapshot that a keyed merge was made of not the one that it is built on?"""
+    return verdict(lambda: check_merged_into(snapshot, base_snapshot, table="", move_id=1))
 
 
 # -- reverts ------------------------------------------------------------------------------------------------

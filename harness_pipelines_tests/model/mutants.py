@@ -15,10 +15,11 @@ from harness_pipelines_tests.model.ingest import Ingest
 from harness_pipelines_tests.model.ingest import Left as IngestLeft
 from harness_pipelines_tests.model.moves import Left, Moves
 from harness_pipelines_tests.model.reading import Reading
+from harness_pipelines_tests.model.snapshots import Snapshots
 from harness_pipelines_tests.model.views import Left as ViewsLeft
 from harness_pipelines_tests.model.views import Views
 
-AnyModel = Any  #: one of these five; each has states of its own
+AnyModel = Any  #: one of these six; each has states of its own
 FAULTS = Moves(Left(crashes=1, ends=1, lost=1), records=1, name="moves: faults")
 HALVES = Moves(Left(ends=1, failures=1), name="moves: abandoned")
 REVERTS = Moves(Left(reverts=1), name="moves: reverts")
@@ -55,6 +56,25 @@ KEYED = Views(ViewsLeft(ends=1, lost=1), records=4, tiered=3, merged=2, keys=2, 
 KEYED_LONG = Views(ViewsLeft(ends=1), records=5, tiered=4, merged=2, keys=2, name="views: keyed, five records")
 KEYED_REVERT = Views(ViewsLeft(reverts=1), 4, 3, 2, stages=("otree",), keys=2, name="views: keyed, reverts")
 KEYED_READ = Views(ViewsLeft(reads=1), 4, 3, 2, stages=("otree",), expires=True, keys=2, name="views: keyed, reads")
+DELETES = Views(ViewsLeft(ends=1, pointless=1), 4, 4, 2, keys=2, hides=True, name="views: deletes")
+DELETES_NEW = Views(ViewsLeft(ends=1), 3, 3, 2, keys=3, hides=True, name="views: deletes, a new key")
+DELETES_FAULTS = Views(ViewsLeft(crashes=1, lost=1), 4, 4, 2, keys=2, hides=True, name="views: deletes, faults")
+DELETES_REVERT = Views(
+    ViewsLeft(reverts=1), 5, 5, 2, stages=("otree",), keys=2, hides=True, name="views: deletes, reverts"
+)
+DELETES_READ = Views(
+    *(ViewsLeft(reads=1, names=1), 4, 4, 2),
+    stages=("otree",),
+    expires=True,
+    keys=2,
+    hides=True,
+    name="views: deletes, snapshots and reads",
+)
+SNAPSHOTS = Snapshots(compactions=1, renewals=1, ends=1, name="snapshots: one table")
+SNAPSHOTS_TRIM = Snapshots(records=2, name="snapshots: two records")
+SNAPSHOTS_REVERT = Snapshots(reverts=1, name="snapshots: reverts")
+SNAPSHOTS_CUT = Snapshots(tables=2, expires=False, name="snapshots: a cut of two tables")
+SNAPSHOTS_DROPS = Snapshots(*(0, 2, 2, 2), renewals=1, ends=1, expires=False, name="snapshots: dropped under readers")
 
 #: What the suite explores; each holds without a mutant.
 SUITE: tuple[AnyModel, ...] = (
@@ -73,6 +93,8 @@ SUITE: tuple[AnyModel, ...] = (
     ),
     *(VIEWS_REVERT, VIEWS_REVERT_SLOW, VIEWS_FOREIGN, VIEWS_READ, VIEWS_FILES),
     *(KEYED, KEYED_LONG, KEYED_REVERT, KEYED_READ),
+    *(SNAPSHOTS, SNAPSHOTS_TRIM, SNAPSHOTS_REVERT, SNAPSHOTS_CUT, SNAPSHOTS_DROPS),
+    *(DELETES, DELETES_NEW, DELETES_FAULTS, DELETES_REVERT, DELETES_READ),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -89,6 +111,8 @@ LARGE: tuple[AnyModel, ...] = (
     Views(ViewsLeft(crashes=1), records=5, tiered=4, stages=("otree", "compact"), name="views: beside compact, large"),
     Views(ViewsLeft(reverts=1), records=3, tiered=1, stages=("otree",), name="views: reverts, large"),
     Views(ViewsLeft(reads=1), 4, 4, stages=("otree", "compact"), expires=True, name="views: reads, large"),
+    Views(ViewsLeft(ends=1, pointless=1), 4, 3, 2, keys=2, hides=True, name="views: deletes, large"),
+    Snapshots(2, compactions=1, name="snapshots: large"),
 )
 
 
@@ -96,7 +120,7 @@ LARGE: tuple[AnyModel, ...] = (
 class Mutant:
     """One fault: the models' switches that it sets, the model that must find it, and the invariant that it breaks."""
 
-    stage: Stage | None  #: whose step it is in; ``None`` is a reader's
+    stage: Stage | None  #: whose step it is in; ``None`` is a reader's, or a person's who names snapshots
     switches: tuple[str, ...]
     model: AnyModel
     breaks: str  #: how the violated invariant begins
@@ -176,6 +200,21 @@ MUTANTS: Mapping[str, Mutant] = {
     "rows of another writer are clustered": Mutant(OTREE, ("foreign_taken_over",), VIEWS_FOREIGN, "S7"),
     "a keyed merge leaves older versions where they are": Mutant(OTREE, ("merge_appends",), KEYED, "S16/S17"),
     "a keyed merge lets deleted rows be": Mutant(OTREE, ("deletes_ignored",), KEYED, "S16/S17"),
+    "a newer delete file forgets the rows of the older one": Mutant(
+        OTREE, ("older_rows_forgotten",), DELETES, "S16/S17"
+    ),
+    "a newer delete file is put beside the older one": Mutant(OTREE, ("deletes_added",), DELETES, "S26"),
+    "the delete file of a replaced file stays": Mutant(OTREE, ("dangling_deletes",), DELETES, "S26"),
+    "a relayout writes hidden rows too": Mutant(OTREE, ("hidden_rows_written",), DELETES, "S16/S17"),
+    "a relayout that did not see the newest delete file is published": Mutant(
+        OTREE, ("deletes_unchecked", "closed_move_published", "publish_unfenced"), DELETES, "S20"
+    ),
+    "a keyed merge is published on what its later attempt published": Mutant(
+        OTREE,
+        ("merged_anywhere", "range_unchecked", "closed_move_published", "publish_unfenced"),
+        DELETES_NEW,
+        "S16/S17",
+    ),
     "otree carries the stream view of a stale copy": Mutant(OTREE, ("version_from_stale_copy",), VIEWS_BOTH, "S3"),
     # -- compact
     "compact publishes without a fence": Mutant(COMPACT, ("unfenced",), VIEWS_COMPACTORS, "S5"),
@@ -207,6 +246,14 @@ MUTANTS: Mapping[str, Mutant] = {
     "expire looks at the stream view only": Mutant(EXPIRE, ("stream_view_only",), VIEWS_READ, "S10"),
     "the files that an open merge reads are not reached": Mutant(EXPIRE, ("bases_not_reached",), VIEWS_READ, "S10"),
     "files of an open relayout are removed": Mutant(EXPIRE, ("open_moves_ignored",), VIEWS_READ, "S27"),
+    "delete files are not reached": Mutant(EXPIRE, ("delete_files_not_reached",), DELETES_READ, "S10"),
+    "a delete file that only a snapshot needs is removed": Mutant(
+        EXPIRE, ("deletes_of_names_not_reached",), DELETES_READ, "S10"
+    ),
+    "expire looks at no snapshots": Mutant(EXPIRE, ("names_not_reached",), SNAPSHOTS, "S10"),
+    "trim looks at no snapshots": Mutant(EXPIRE, ("floor_ignores_names",), SNAPSHOTS_TRIM, "S10"),
+    "a snapshot counts with the bounds of its version": Mutant(EXPIRE, ("pinned_with_own_bounds",), SNAPSHOTS, "S10"),
+    "what is retained is read after the snapshots": Mutant(EXPIRE, ("retained_read_last",), SNAPSHOTS, "S10"),
     # -- revert
     "a revert leaves moves open": Mutant(REVERT, ("revert_leaves_moves",), REVERTS, "S6"),
     "a revert leaves claims": Mutant(REVERT, ("revert_keeps_claims",), REVERTS, "S6"),
@@ -218,6 +265,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "a relayout is published over a revert": Mutant(
         REVERT, ("revert_leaves_moves", "replace_unchecked"), VIEWS_REVERT, "S20"
     ),
+    "a revert forgets which rows were hidden": Mutant(REVERT, ("revert_without_deletes",), DELETES_REVERT, "S16/S17"),
     # -- readers
     "a reader looks before it leases": Mutant(None, ("look_before_lease",), READS, "S10"),
     "a reader takes no trim lock": Mutant(None, ("reader_without_lock",), READS, "S10"),
@@ -229,5 +277,16 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "batch_hi comes from another version than the batch pointer": Mutant(
         None, ("bounds_read_apart",), VIEWS_READ, "S2"
+    ),
+    "a snapshot is read with the bounds of its version": Mutant(None, ("bounds_of_version",), SNAPSHOTS, "S2"),
+    # -- named snapshots
+    "a snapshot is created without the trim lock": Mutant(None, ("create_without_lock",), SNAPSHOTS, "S10"),
+    "version and bounds of a snapshot are read in two statements": Mutant(None, ("two_statements",), SNAPSHOTS, "S36"),
+    "the tables of a snapshot are read one by one": Mutant(None, ("table_by_table",), SNAPSHOTS_CUT, "S36"),
+    "a snapshot is dropped without the trim lock": Mutant(None, ("drop_without_lock",), SNAPSHOTS_DROPS, "S10"),
+    "a snapshot is dropped under a lease": Mutant(None, ("readers_ignored",), SNAPSHOTS_DROPS, "S10"),
+    "a drop judges leases by the clock": Mutant(None, ("leases_by_the_clock",), SNAPSHOTS_DROPS, "S10"),
+    "a drop takes a snapshot of tables that it has not locked": Mutant(
+        None, ("dropped_by_name",), SNAPSHOTS_DROPS, "S10"
     ),
 }

@@ -14,7 +14,17 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.reverts import reverted
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import EFFECTS, Effect
-from harness_pipelines_tests.model import build, files, ingest, moves, mutants, reading, views_moves, views_state
+from harness_pipelines_tests.model import (
+    build,
+    files,
+    ingest,
+    moves,
+    mutants,
+    reading,
+    snapshots,
+    views_moves,
+    views_state,
+)
 from harness_pipelines_tests.model.explorer import explore
 from harness_pipelines_tests.model.mutants import STATES_MAX, AnyModel
 
@@ -102,9 +112,37 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
     "reached_versions forgets leases": (
         views_state,
         "reached_versions",
-        lambda known, *, retained_from, leased, bases: [v for v in known if v.version >= retained_from],
+        lambda known, *, retained_from, **_: [v for v in known if v.version >= retained_from],
         mutants.VIEWS_READ,
         "S10",
+    ),
+    "reached_versions forgets snapshots": (
+        snapshots,
+        "reached_versions",
+        lambda known, *, snapshots, **more: versions.reached_versions(known, **more),
+        mutants.SNAPSHOTS,
+        "S10",
+    ),
+    "trim_floor forgets versions that nothing answers for": (
+        build,
+        "trim_floor",
+        lambda known, leased, *, retained, **more: versions.trim_floor(known, leased, retained=known[-1:], **more),
+        mutants.SNAPSHOTS_TRIM,
+        "S10",
+    ),
+    "check_untouched refuses nothing, nor do the layers behind it": (
+        build,
+        "check_untouched",
+        passes,
+        replace(mutants.DELETES, bad=frozenset({"closed_move_published", "publish_unfenced"})),
+        "S20",
+    ),
+    "check_merged_into refuses nothing, nor do the layers behind it": (
+        build,
+        "check_merged_into",
+        passes,
+        replace(mutants.DELETES_NEW, bad=frozenset({"range_unchecked", "closed_move_published", "publish_unfenced"})),
+        "S16/S17",
     ),
     "cut_of_old takes its bounds from the newest": (
         views_state,
@@ -118,7 +156,7 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
 
 def _forget() -> None:
     """Empty the caches of what the rules answered."""
-    for module in (build, ingest, reading, files, views_state):
+    for module in (build, ingest, reading, files, views_state, snapshots):
         for value in vars(module).values():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()

@@ -21,15 +21,19 @@ from harness_pipelines_tests.model.views_state import (
     FOREIGN,
     IDLE,
     NOBODY,
+    NONE,
     OTREE,
     READING,
     STREAM,
     TIER,
+    Contents,
     Left,
+    Names,
     Pointer,
     Reader,
     State,
     Worker,
+    delete_files,
     folded,
     forgotten,
     names_of,
@@ -60,6 +64,7 @@ class Views:
     stages: tuple[str, ...] = (OTREE, OTREE)
     expires: bool = False
     keys: int = 0  #: of a keyed table, whose offset o is of key o modulo keys; 0: an append table
+    hides: bool = False  #: its merges may hide rows where they are; files that are merged from the start have two
     bad: frozenset[str] = frozenset()
     name: str = "views"
 
@@ -109,6 +114,21 @@ class Views:
             "a relayout has replaced files under a reader": lambda s: (
                 s.reader.alive and not {*s.versions[s.reader.version - 1].batch_files} <= {*s.head.batch_files}
             ),
+            "a file is live of which rows are hidden": lambda s: bool(delete_files(s.head.batch_files, s.contents)),
+            "a newer delete file takes an older one over": lambda s: any(
+                w.pc == BUILT and any(d != NONE and n not in w.removed for n, d in w.saw) for w in s.workers
+            ),
+            "a relayout leaves hidden rows out": lambda s: any(
+                w.pc == BUILT and w.mine[0] == NO_RANGE and any(d != NONE for _, d in w.saw) for w in s.workers
+            ),
+            "a late relayout did not see the newest delete file": lambda s: any(
+                w.mine and w.mine[0] == NO_RANGE and _hidden_since(s, w) for w in s.workers
+            ),
+            "a snapshot alone keeps a delete file": lambda s: any(
+                number < s.retained_from and d not in s.head.batch_files
+                for number in s.named
+                for _, d in delete_files(s.versions[number - 1].batch_files, s.contents)
+            ),
             "a file of the batch view is deleted under an open move": lambda s: (
                 any(m.state == PLANNED for m in s.moves)
                 and any(n not in s.stored for v in s.versions for n in v.batch_files)
@@ -117,7 +137,9 @@ class Views:
 
     def first(self) -> State:
         stream = tuple(range(self.tiered))
-        batch = tuple(range(self.tiered, self.tiered + self.merged))
+        each = 2 if self.hides else 1
+        merged = tuple(tuple(range(at, min(at + each, self.merged))) for at in range(0, self.merged, each))
+        batch = tuple(range(self.tiered, self.tiered + len(merged)))
         version = Published(
             stream_hi=(self.tiered,),
             buffer_hi=(self.records,),
@@ -131,7 +153,7 @@ class Views:
             dropped=0,
             versions=(version,),
             retained_from=1,
-            contents=tuple((offset,) for offset in (*range(self.tiered), *range(self.merged))),
+            contents=(*((offset,) for offset in range(self.tiered)), *merged),
             stored=tuple(sorted(names_of(version))),
             pointers=(Pointer(1, stream), Pointer(1, batch)),
             moves=(),
@@ -175,6 +197,8 @@ class Views:
             return f"S16/S17: the batch view has {batch}, the records below {batch_hi} fold to {state}"
         if not self.keys and batch != stream[:batch_hi]:
             return f"S19: the batch view has {batch} of [0, {batch_hi})"
+        if self.hides and (wrong := _broken_deletes(head.batch_files, s.contents)):
+            return wrong
         if s.dropped > stream_hi:
             return f"S13: the buffer's rows below {s.dropped} are gone, the stream view ends at {stream_hi}"
         if s.reader.alive and folded(s.reader.seen, self.keys) != folded(range(self.records), self.keys):
@@ -205,14 +229,17 @@ class Views:
                 return f"S10: file {gone[0]} is gone, a live lease of version {s.reader.version} names it"
             if 0 <= s.reader.needs_buffer_from < s.dropped:
                 return f"S10: the buffered rows of version {s.reader.version} are gone under a live lease"
+        for number in s.named:
+            if gone := sorted({*reading(s.versions, number, self.records, s.contents).names} - there):
+                return f"S10: file {gone[0]} is gone, the snapshot of version {number} needs it"
         for w in s.workers:
             if w.move < 0 or s.moves[w.move][3:6] != (PLANNED, *w.mine[4:6]):
                 continue  # a late attempt: it may fail, and is never published
             base = int(w.mine[2])
             if w.pc == READING and (gone := sorted({*names_of(s.versions[base - 1])} - there)):
                 return f"S10: file {gone[0]} of version {base} is gone, an open move reads it"
-            if w.staged >= 0 and w.staged not in there:
-                return f"S27: file {w.staged} of an open move was removed"
+            if gone := sorted({n for n in (w.staged, *w.hides) if n >= 0} - there):
+                return f"S27: file {gone[0]} of an open move was removed"
         return None
 
     def broke(self, before: State, step: Step[State]) -> str | None:
@@ -278,10 +305,10 @@ class Views:
 
     def _clean(self, s: State) -> bool:
         needed = reached(s.versions, s.retained_from, (), (), batch=True)
-        return s.stored == needed and s.retained_from == len(s.versions) and s.dropped == self.records
+        return not s.named and s.stored == needed and s.retained_from == len(s.versions) and s.dropped == self.records
 
     def show(self, s: State) -> str:
-        views = [[list(s.contents[n]) for n in files] for files in (s.head.batch_files, s.head.files)]
+        views = [[_content(s.contents[n]) for n in files] for files in (s.head.batch_files, s.head.files)]
         moves = " ".join(
             f"m{i}:{m.stage}{'' if m.lo == NO_RANGE else f'[{m.lo},{m.hi})'}#{m.attempt}{m.state[0]}"
             for i, m in enumerate(s.moves)
@@ -289,13 +316,14 @@ class Views:
         )
         claims = " ".join(f"e{c.epoch}{'' if c.alive else ' ended'}" for c in s.claims[: len(set(self.stages))])
         lease = f" lease v{s.reader.version}" if s.reader.alive else ""
+        lease += f" snapshot of v{s.named[0]}" if s.named else ""
         return f"v{len(s.versions)} {_bounds(s.head)} batch {views[0]} stream {views[1]} claims {claims} {moves}{lease}"
 
     # -- steps ----------------------------------------------------------------------------------------------
 
     @property
     def _publishers(self) -> Publishers:
-        return Publishers(self.records, self.stages, self.keys, self.bad)
+        return Publishers(self.records, self.stages, self.keys, self.hides, self.bad)
 
     def steps(self, state: State) -> Iterator[Step[State]]:
         yield from self._publishers.steps(state)
@@ -311,6 +339,27 @@ class Views:
                 yield Step("clock", "lease_ends" + ("" if gone else " early"), s._replace(claims=claims, left=left))
         if s.left.foreign and s.left.reverts and s.head.batch_hi[0]:
             yield Step("foreign", "append", foreign_commit(s)._replace(left=s.left._replace(foreign=0)))
+
+
+def _content(content: Names) -> list[int] | str:
+    """A data file's rows, or what a delete file hides."""
+    return f"hides {list(content[1:])} of file {-1 - content[0]}" if content and content[0] < 0 else list(content)
+
+
+def _broken_deletes(files: Names, contents: Contents) -> str | None:
+    """Delete files hide rows of live data files, one file each."""
+    found = delete_files(files, contents)
+    if dangling := [(d, n) for n, d in found if n not in files]:
+        return f"S26: delete file {dangling[0][0]} hides rows of file {dangling[0][1]}, which is not live"
+    if len({n for n, _ in found}) < len(found):
+        return f"S26: a data file has two delete files: {found}"
+    return None
+
+
+def _hidden_since(s: State, w: Worker) -> bool:
+    """Whether a file that a worker touches is live with another delete file than it saw."""
+    now = dict(delete_files(s.pointers[BATCH].files, s.contents))
+    return any(n in s.pointers[BATCH].files and now.get(n, NONE) != d for n, d in w.saw)
 
 
 def _is_relayout(move: build.MoveRow) -> bool:

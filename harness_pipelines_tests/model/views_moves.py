@@ -6,12 +6,13 @@ read before it (the head at plan, the base at stage, the pointer at build) may b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 from harness_pipelines.protocol.bounds import Bounds, unmerged
 from harness_pipelines.protocol.compaction import StreamFile, plan_runs
-from harness_pipelines.protocol.moves import next_attempt, plan_ranges
+from harness_pipelines.protocol.moves import may_relayout, next_attempt, plan_ranges
 from harness_pipelines_tests.model import build
 from harness_pipelines_tests.model.build import ABANDONED, COMMITTED, NO_RANGE, PLANNED, ClaimRow, MoveRow, Published
 from harness_pipelines_tests.model.explorer import Step
@@ -24,6 +25,7 @@ from harness_pipelines_tests.model.views_state import (
     HOPELESS,
     IDLE,
     NOBODY,
+    NONE,
     OTREE,
     PLANNING,
     READING,
@@ -31,10 +33,14 @@ from harness_pipelines_tests.model.views_state import (
     STAGED,
     STREAM,
     UNKNOWN,
+    Contents,
+    Deletes,
     Names,
     Pointer,
     State,
     Worker,
+    data_files,
+    delete_files,
     deletes,
     folded,
     open_move,
@@ -61,6 +67,7 @@ class Publishers:
     records: int
     stages: tuple[str, ...]  #: of the workers; those of one stage share its claim
     keys: int  #: see `Views`
+    hides: bool
     bad: frozenset[str]
 
     def steps(self, s: State) -> Iterator[Step[State]]:
@@ -111,7 +118,7 @@ class Publishers:
             case "ready":
                 yield self._branch(s, i, w)
             case "reading":
-                yield self._stage(s, i, w)
+                yield from self._stage(s, i, w)
             case "staged":
                 yield self._build(s, i, w)
             case "built":
@@ -151,15 +158,16 @@ class Publishers:
             return (NO_RANGE, NO_RANGE) if self._small(s, s.head) else None
         source = s.versions[-3:][0] if "merge_from_stale_bound" in self.bad else s.head
         bounds = Bounds(start=0, batch_hi=source.batch_hi[0], stream_hi=s.head.stream_hi[0], buffer_hi=self.records)
-        lo, hi = plan_ranges(unmerged({0: bounds}), offsets_max=self.records)
-        if len(s.head.batch_files) >= RELAID and (not lo or self._relayout_next(s)):
+        # One record each where merges hide rows, so that several of them meet the same file.
+        lo, hi = plan_ranges(unmerged({0: bounds}), offsets_max=1 if self.hides else self.records)
+        if len(data_files(s.head.batch_files, s.contents)) >= RELAID and self._relayout_next(s, rows_wait=bool(lo)):
             return NO_RANGE, NO_RANGE
         return (lo[0], hi[0]) if lo else None
 
-    def _relayout_next(self, s: State) -> bool:
-        """Merges and relayouts take turns."""
+    def _relayout_next(self, s: State, *, rows_wait: bool) -> bool:
         last = next((m for m in reversed(s.moves) if m.stage == OTREE), None)
-        return "relayouts_first" in self.bad or (last is not None and last.lo != NO_RANGE)
+        last_merged = last is not None and last.lo != NO_RANGE
+        return "relayouts_first" in self.bad or may_relayout(rows_wait=rows_wait, last_merged=last_merged)
 
     def _small(self, s: State, row: Published) -> Names:
         """The small files of the stream view that one compaction writes anew."""
@@ -219,7 +227,7 @@ class Publishers:
             return f"{w.stage}.branch BaseGone", with_worker(s, i, w._replace(pc=HOPELESS))
         return f"{w.stage}.branch from v{_row(w).base}", with_worker(s, i, w._replace(pc=READING))
 
-    def _stage(self, s: State, i: int, w: Worker) -> tuple[str, State]:
+    def _stage(self, s: State, i: int, w: Worker) -> Iterator[tuple[str, State]]:
         """Spark reads the move's base and writes one file, which only the attempt's branch names."""
         mine = _row(w)
         base = s.versions[mine.base - 1]
@@ -227,14 +235,26 @@ class Publishers:
             removed = self._small(s, base)
             rows = rows_in(removed, s.contents)
         elif mine.lo == NO_RANGE:
-            removed = base.batch_files[:RELAID]
-            rows = rows_in(removed, s.contents)
+            removed, rows = self._relaid(s, base)
+            if s.left.pointless:
+                left = s.left._replace(pointless=s.left.pointless - 1)
+                yield f"{w.stage}.stage Pointless", with_worker(s, i, w._replace(pc=HOPELESS))._replace(left=left)
         else:
             low = 0 if "merge_without_low" in self.bad else mine.lo
             rows = tuple(o for o in rows_in(base.files, s.contents) if low <= o < mine.hi)
+            if self.keys and self.hides:
+                yield from Hiding(self.keys, self.bad).staged(s, i, w, rows)
+                return
             removed, rows = self._folded(s, base, rows) if self.keys else ((), rows)
-        staged = w._replace(pc=STAGED, staged=len(s.contents), removed=removed)
-        return f"{w.stage}.stage file {len(s.contents)} {list(rows)}", with_worker(written(s, rows), i, staged)
+        saw = saw_of(removed, base.batch_files if self.hides else (), s.contents)
+        staged = w._replace(pc=STAGED, staged=len(s.contents), removed=removed, saw=saw)
+        yield f"{w.stage}.stage file {len(s.contents)} {list(rows)}", with_worker(written(s, rows), i, staged)
+
+    def _relaid(self, s: State, base: Published) -> tuple[Names, Names]:
+        """The oldest files of the batch view, and the rows of them that are not hidden."""
+        removed = data_files(base.batch_files, s.contents)[:RELAID]
+        live = removed if "hidden_rows_written" in self.bad else (*removed, *_beside(base, removed, s))
+        return removed, rows_in(live, s.contents)
 
     def _folded(self, s: State, base: Published, new: Names) -> tuple[Names, Names]:
         """Of a keyed merge: files that hold older versions of the keys of *new*, and what is written in their place."""
@@ -252,19 +272,44 @@ class Publishers:
     def _build(self, s: State, i: int, w: Worker) -> tuple[str, State]:
         """New metadata on the view as the catalog names it now: an append, or a replace of files that are live."""
         at = s.pointers[place_of(w.stage)]
-        gone = [n for n in w.removed if n not in at.files]
-        # A newer file may hold a key that a keyed merge did not meet in its base.
-        moved_on = self.keys and _row(w).lo != NO_RANGE and at.snapshot != s.versions[_row(w).base - 1].batch_snapshot
-        if (gone and "replace_unchecked" not in self.bad) or (moved_on and "merged_anywhere" not in self.bad):
+        if self._gone(s, w, at) or self._moved_on(s, w, at):
             if build.closed(w.move, _row(w), s.moves[w.move]):
                 return f"{w.stage}.build MoveClosed", with_worker(s, i, Worker(w.stage, HELD, w.epoch))
             return f"{w.stage}.build FilesGone", with_worker(s, i, w._replace(pc=HOPELESS))
         live = s.versions[_row(w).base - 1] if "replace_on_the_base" in self.bad and w.removed else None
         kept = (live.files if w.stage == COMPACT else live.batch_files) if live else at.files
-        made = (*(n for n in kept if n not in w.removed), w.staged)
+        gone = {*w.removed, *self._taken_over(s, w, kept)}
+        made = (*(n for n in kept if n not in gone), w.staged, *w.hides)
         copy = len(s.versions) if "version_from_stale_copy" in self.bad else 0
         built = w._replace(pc=BUILT, built=at, made=made, copy=copy)
         return f"{w.stage}.build on v{len(s.versions)}", with_worker(s, i, built)
+
+    def _gone(self, s: State, w: Worker, at: Pointer) -> bool:
+        """Is a file that it touches not live any more, or deleted from since?"""
+        data = data_files(at.files, s.contents)
+        live, saw = saw_of(data, at.files if self.hides else (), s.contents), w.saw
+        if "replace_unchecked" in self.bad:
+            saw = ()
+        if "deletes_unchecked" in self.bad:
+            live, saw = (tuple((n, NONE) for n, _ in files) for files in (live, saw))
+        return build.touched(saw, live) is not None
+
+    def _moved_on(self, s: State, w: Worker, at: Pointer) -> bool:
+        """Is a keyed merge built on another snapshot than the one that it was merged into?"""
+        mine = _row(w)
+        if not self.keys or mine.lo == NO_RANGE or "merged_anywhere" in self.bad:
+            return False
+        return build.merged_elsewhere(s.versions[mine.base - 1].batch_snapshot, at.snapshot) is not None
+
+    def _taken_over(self, s: State, w: Worker, files: Names) -> Names:
+        """The delete files that go: of files that are replaced, or of which a newer one hides more."""
+        known = dict(delete_files(files, s.contents))
+        touched = [n for n, _ in w.saw]
+        if "dangling_deletes" in self.bad:
+            touched = [n for n in touched if n not in w.removed]
+        if "deletes_added" in self.bad:
+            touched = [n for n in touched if n in w.removed]
+        return tuple(known[n] for n in touched if n in known)
 
     def _publish(self, s: State, i: int, w: Worker) -> Iterator[tuple[str, State]]:
         """The boundary commit: all its checks under its locks, and all its changes, or none."""
@@ -284,7 +329,7 @@ class Publishers:
             made = self._following(s, mine, files=w.made, head=head)
             if isinstance(made, str):
                 yield f"{w.stage}.publish {made}", held
-            elif self._refused(s, i, w, unless="unfenced"):
+            elif "publish_unfenced" not in self.bad and self._refused(s, i, w, unless="unfenced"):
                 yield f"{w.stage}.publish FencedOut", with_worker(s, i, Worker(w.stage))
             else:
                 yield from self._committed(s, i, w, made)
@@ -330,6 +375,67 @@ class Publishers:
         closed = row._replace(state=ABANDONED) if row.state == PLANNED else row
         held = with_worker(s, i, Worker(w.stage, HELD, w.epoch))
         return f"{w.stage}.close m{w.move} abandoned", with_move(held, w.move, closed)
+
+
+@dataclass(frozen=True, slots=True)
+class Hiding:
+    """How a keyed merge hides older rows where they are. Any of the files may be written anew instead: how many rows
+    are too many is left open."""
+
+    keys: int
+    bad: frozenset[str]
+
+    def staged(self, s: State, i: int, w: Worker, new: Names) -> Iterator[tuple[str, State]]:
+        """The rows *new* staged in each way: all that is met hidden, or some of the files written anew."""
+        base = s.versions[_row(w).base - 1]
+        met = self._met(s, base, new)
+        for count in range(len(met) + 1):
+            for removed in combinations(met, count):
+                yield self._staged(s, i, w, new, {n: met[n] for n in met if n not in removed}, removed)
+
+    def _met(self, s: State, base: Published, new: Names) -> dict[int, Names]:
+        """Of the files of the base that hold older versions of the keys of *new*: these rows."""
+        keys = {offset % self.keys for offset in new}
+        found = {}
+        for name in data_files(base.batch_files, s.contents):
+            live = rows_in((name, *_beside(base, (name,), s)), s.contents)
+            if met := tuple(o for o in live if o % self.keys in keys):
+                found[name] = met
+        return found
+
+    def _staged(
+        self, s: State, i: int, w: Worker, new: Names, hidden: Mapping[int, Names], removed: Names
+    ) -> tuple[str, State]:
+        base = s.versions[_row(w).base - 1]
+        changed = {offset % self.keys for offset in new}
+        anew = rows_in((*removed, *_beside(base, removed, s)), s.contents)
+        rows = tuple(sorted([*(o for o in anew if o % self.keys not in changed), *folded(new, self.keys)]))
+        then, known = written(s, rows), dict(delete_files(base.batch_files, s.contents))
+        for name, more in hidden.items():
+            older = s.contents[known[name]][1:] if name in known and "older_rows_forgotten" not in self.bad else ()
+            then = written(then, (-1 - name, *sorted({*older, *more})))
+        first = len(s.contents)
+        staged = w._replace(
+            pc=STAGED,
+            staged=first,
+            removed=removed,
+            saw=saw_of((*hidden, *removed), base.batch_files, s.contents),
+            hides=tuple(range(first + 1, len(then.contents))),
+        )
+        told = "".join(f", hides {list(rows)} in file {name}" for name, rows in hidden.items())
+        told += f", for files {list(removed)}" if removed else ""
+        return f"{w.stage}.stage file {first} {list(rows)}{told}", with_worker(then, i, staged)
+
+
+def saw_of(data: Names, files: Names, contents: Contents) -> Deletes:
+    """The data files *data*, each with its delete file among *files*."""
+    known = dict(delete_files(files, contents))
+    return tuple((n, known.get(n, NONE)) for n in data)
+
+
+def _beside(row: Published, data: Names, s: State) -> Names:
+    """The delete files of *data* in the batch view of a version."""
+    return tuple(d for n, d in delete_files(row.batch_files, s.contents) if n in data)
 
 
 def foreign_commit(s: State) -> State:

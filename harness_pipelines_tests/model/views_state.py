@@ -2,6 +2,7 @@
 
 Data files are named 0, 1, ... in the order in which they were written, metadata files below zero: -2n is the stream
 view's and -2n-1 the batch view's with snapshot n. A view's snapshots are numbered by the versions that published them.
+A delete file is named like a data file; its content begins with -1-n, where n is the data file of which it hides rows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from harness_pipelines_tests.model.build import PLANNED, ClaimRow, MoveRow, Publ
 
 Names = tuple[int, ...]
 Contents = tuple[Names, ...]  #: the offsets in each data file
+Deletes = tuple[tuple[int, int], ...]  #: data files and their delete files, `NONE` where no row is hidden
+NONE = -1
 STREAM, BATCH = 0, 1  #: places of the views' pointers
 TIER, OTREE, COMPACT = Stage.TIER.value, Stage.OTREE.value, Stage.COMPACT.value
 IDLE, HELD, PLANNING, READY, READING, STAGED = "idle", "held", "planning", "ready", "reading", "staged"
@@ -44,7 +47,9 @@ class Worker(NamedTuple):
     mine: tuple[int | str, ...] = ()  #: the move's row as this attempt knows it
     plan: tuple[int, ...] = ()  #: (lo, hi, base) before the move is recorded
     staged: int = -1  #: the file that it wrote
-    removed: Names = ()  #: the files that the staged one stands for
+    removed: Names = ()  #: the data files that the staged one stands for
+    saw: Deletes = ()  #: the data files that it replaces or hides rows of, each with its delete file then
+    hides: Names = ()  #: the delete files that it wrote
     built: Pointer = Pointer(0, ())  #: what it built on
     made: Names = ()  #: what it built
     copy: int = 0  #: the newest version when it built, as long as a mutant asks
@@ -70,6 +75,8 @@ class Left(NamedTuple):
     reverts: int = 0
     foreign: int = 0
     reads: int = 0
+    pointless: int = 0  #: relayouts that would not make the layout better
+    names: int = 0  #: snapshots that are given a name
 
 
 class State(NamedTuple):
@@ -86,6 +93,7 @@ class State(NamedTuple):
     reader: Reader
     stopped: bool  #: a foreign commit was met
     left: Left
+    named: Names = ()  #: the version that a named snapshot pins, with its own bounds: all records are in the buffer
 
     @property
     def head(self) -> Published:
@@ -96,8 +104,21 @@ class State(NamedTuple):
 
 
 def rows_in(files: Names, contents: Contents) -> Names:
-    """The multiset of rows that *files* hold, in order."""
-    return tuple(sorted(offset for name in files for offset in contents[name]))
+    """The multiset of rows that *files* hold and do not hide, in order."""
+    hidden = {(-1 - c[0], o) for n in files if (c := contents[n]) and c[0] < 0 for o in c[1:]}
+    if not hidden:
+        return tuple(sorted(o for n in files for o in contents[n]))
+    data = data_files(files, contents)
+    return tuple(sorted(o for n in data for o in contents[n] if (n, o) not in hidden))
+
+
+def data_files(files: Names, contents: Contents) -> Names:
+    return tuple(n for n in files if not contents[n] or contents[n][0] >= 0)
+
+
+def delete_files(files: Names, contents: Contents) -> list[tuple[int, int]]:
+    """The data files of which rows are hidden, each with the delete file that hides them."""
+    return [(-1 - contents[n][0], n) for n in files if contents[n] and contents[n][0] < 0]
 
 
 def folded(offsets: Iterable[int], keys: int) -> Names:
@@ -120,9 +141,13 @@ def names_of(row: Published, *, batch: bool = True) -> Names:
 
 
 @cache
-def reached(rows: tuple[Published, ...], retained_from: int, leased: Names, bases: Names, *, batch: bool) -> Names:
-    """What the versions reach that can be read, or that leases or (as their base) open moves name."""
-    found = reached_versions(build.versions(rows), retained_from=retained_from, leased=leased, bases=bases)
+def reached(
+    rows: tuple[Published, ...], retained_from: int, leased: Names, bases: Names, named: Names = (), *, batch: bool
+) -> Names:
+    """What the versions reach that can be read, or that leases, (as their base) open moves or snapshots name."""
+    known = build.versions(rows)
+    pinned = [known[number - 1] for number in named]
+    found = reached_versions(known, retained_from=retained_from, leased=leased, bases=bases, snapshots=pinned)
     return tuple(sorted({name for v in found for name in names_of(rows[v.version - 1], batch=batch)}))
 
 
@@ -233,12 +258,12 @@ def forgotten(s: State, *, files: bool, versions: bool) -> State:
     working = [w for w in s.workers if w.pc != IDLE]
     open_moves = {i for i, m in enumerate(s.moves) if m.state == PLANNED}
     used = {len(s.versions), *(s.moves[i].base for i in open_moves), *(int(w.mine[2]) for w in working if w.mine)}
-    used |= {w.plan[2] for w in working if w.plan} | ({s.reader.version} if s.reader.alive else set())
+    used |= {w.plan[2] for w in working if w.plan} | ({s.reader.version} if s.reader.alive else set()) | {*s.named}
     # A later version may answer for what an older one had buffered.
     first = len(s.versions) if versions else min(s.retained_from, *used)
     rows = tuple(v if n >= first or n in used else _NO_VERSION for n, v in enumerate(s.versions, 1))
     named = {n for v in rows for n in (*v.files, *v.batch_files)} | {n for p in s.pointers for n in p.files}
-    named |= {n for w in working for n in (w.staged, *w.removed, *w.made)} | {*s.tiering[1:]}
+    named |= {n for w in working for n in (w.staged, *w.hides, *w.removed, *w.made)} | {*s.tiering[1:]}
     known = open_moves | {w.move for w in working}
     last = max((i for i, m in enumerate(s.moves) if m.stage == OTREE), default=-1)
     moves = tuple(m if i in known else _turn(m) if i == last else _NO_MOVE for i, m in enumerate(s.moves))

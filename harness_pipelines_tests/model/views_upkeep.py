@@ -16,6 +16,8 @@ from harness_pipelines_tests.model.views_state import (
     Pointer,
     Reader,
     State,
+    data_files,
+    delete_files,
     pointed,
     published,
     reached,
@@ -34,6 +36,7 @@ class Upkeep:
     def steps(self, s: State) -> Iterator[Step[State]]:
         yield from self._reverts(s)
         yield from self._reads(s)
+        yield from self._names(s)
         if self.expires:
             yield from self._expire(s)
 
@@ -57,6 +60,8 @@ class Upkeep:
             made = made._replace(batch_snapshot=s.head.batch_snapshot, batch_files=s.head.batch_files)
         if "revert_one_bound" in self.bad:
             made = made._replace(batch_hi=s.head.batch_hi)
+        if "revert_without_deletes" in self.bad:
+            made = made._replace(batch_files=data_files(made.batch_files, s.contents))
         moves = tuple(m._replace(state=ABANDONED) if i in plan.closes else m for i, m in enumerate(s.moves))
         then = published(s, made)._replace(claims=plan.claims, stopped=False)
         # The catalog follows in any case: a foreign commit is undone though the ledger's snapshot stays what it was.
@@ -72,7 +77,7 @@ class Upkeep:
             mixed = reading(s.versions, reader.version, self.records, s.contents, len(s.versions))
             yield Step("reader", "read.bounds", s._replace(reader=mixed))
         elif left.reads and not reader.alive:
-            for number in range(s.retained_from, len(s.versions) + 1):
+            for number in sorted({*range(s.retained_from, len(s.versions) + 1), *s.named}):
                 plan = reading(s.versions, number, self.records, s.contents)
                 if "bounds_read_apart" in self.bad:
                     plan = Reader(version=number)
@@ -82,6 +87,17 @@ class Upkeep:
             # A lease that ends early is one that ends: what it named may go from then on.
             yield Step("reader", "read.finish", s._replace(reader=Reader(done=True)))
 
+    # -- named snapshots, each transaction in one step: `snapshots` takes them apart --------------------------
+
+    def _names(self, s: State) -> Iterator[Step[State]]:
+        if s.left.names and not s.named:
+            left = s.left._replace(names=s.left.names - 1)
+            yield Step(
+                "person", f"snapshot.create of v{len(s.versions)}", s._replace(named=(len(s.versions),), left=left)
+            )
+        if s.named and not (s.reader.alive and s.reader.version in s.named):
+            yield Step("person", "snapshot.drop", s._replace(named=()))
+
     # -- expire ---------------------------------------------------------------------------------------------
 
     def _expire(self, s: State) -> Iterator[Step[State]]:
@@ -89,7 +105,8 @@ class Upkeep:
         known, aged = s.versions, len(s.versions)
         leased = (s.reader.version,) if s.reader.alive else ()
         kept = build.kept_from(known, aged)
-        floor = build.floor(known, aged, leased, aged, first=s.retained_from)[0]
+        named = tuple((number, known[number - 1].buffer_hi) for number in s.named)
+        floor = build.floor(known, aged, leased, aged, first=min(s.retained_from, *s.named, aged), named=named)[0]
         if kept > s.retained_from or floor > s.dropped:
             trimmed = s._replace(retained_from=max(kept, s.retained_from), dropped=max(floor, s.dropped))
             yield Step("expire", f"expire.trim below {floor}, retained from v{trimmed.retained_from}", trimmed)
@@ -104,7 +121,11 @@ class Upkeep:
         if "bases_not_reached" in self.bad:
             bases = ()
         both = "stream_view_only" not in self.bad
-        kept = {*reached(s.versions, s.retained_from, leased, bases, batch=both)}
+        kept = {*reached(s.versions, s.retained_from, leased, bases, s.named, batch=both)}
+        if "delete_files_not_reached" in self.bad:
+            kept -= _deletes_in(kept, s)
+        if "deletes_of_names_not_reached" in self.bad:
+            kept -= _deletes_in(kept - {*reached(s.versions, s.retained_from, leased, bases, batch=both)}, s)
         kept |= {*s.pointers[STREAM].files, *(s.pointers[BATCH].files if both else ())}
         staged = self._staged(s)
         return tuple(n for n in s.stored if n not in kept and build.may_condemn(True, n in staged, n in staged))
@@ -114,4 +135,10 @@ class Upkeep:
         if "open_moves_ignored" in self.bad:
             return ()
         tiering = (s.tiering[1],) if s.tiering else ()
-        return (*tiering, *(w.staged for w in s.workers if w.staged >= 0 and s.moves[w.move].state == PLANNED))
+        working = [w for w in s.workers if w.staged >= 0 and s.moves[w.move].state == PLANNED]
+        return (*tiering, *(n for w in working for n in (w.staged, *w.hides)))
+
+
+def _deletes_in(names: set[int], s: State) -> set[int]:
+    """The delete files among *names*."""
+    return {name for _, name in delete_files(tuple(n for n in names if n >= 0), s.contents)}

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from harness_pipelines.protocol.files import FilesGone
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.lake import BaseGone, ForeignFiles, StagedWrong
-from harness_pipelines.stores.lake_replace import FilesGone
 from harness_pipelines.stores.memory.state import MemoryState
 from harness_pipelines.stores.ports import Swap, TableRow, view_names
 

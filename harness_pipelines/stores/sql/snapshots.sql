@@ -43,9 +43,12 @@ ORDER BY version DESC LIMIT 1
 SELECT table_id FROM harness.snapshot_tables WHERE name = %(name)s ORDER BY table_id
 
 -- name: readers
+-- Whatever the clock says: a renewal under way may have begun before the lease ended, and those that ended are deleted.
 SELECT t.namespace || '.' || t.name AS table_name, l.holder, l.until
 FROM harness.snapshot_tables p JOIN harness.leases l USING (table_id, version) JOIN harness.tables t USING (table_id)
-WHERE p.name = %(name)s AND l.until > clock_timestamp() ORDER BY l.until DESC
+WHERE p.name = %(name)s ORDER BY l.until DESC
 
 -- name: drop
-DELETE FROM harness.snapshots WHERE name = %(name)s
+-- Not one that was made anew over other tables, whose locks the transaction does not have.
+DELETE FROM harness.snapshots s WHERE s.name = %(name)s AND NOT EXISTS (
+    SELECT FROM harness.snapshot_tables p WHERE p.name = s.name AND p.table_id <> ALL(%(table_ids)s::integer[]))
