@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import timedelta
+from math import inf
 from typing import TYPE_CHECKING
 
 import structlog
@@ -29,6 +30,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, may_relayout, plan_ranges
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.stages.moving import Moving, Pointless, make_branch
+from harness_pipelines.stores import audits
 from harness_pipelines.stores.lake import Staged
 from harness_pipelines.stores.lake_regions import indexed_columns
 from harness_pipelines.stores.lake_replace import FilesGone, Replacement
@@ -84,15 +86,22 @@ def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str 
         return "idle"
     if lag >= table.spec.tier.max_rows:
         return "rows"
-    last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
-    waited = None if last is None else datetime.now(UTC) - (last["committed_at"] or last["planned_at"])
-    if lag and (waited is None or waited.total_seconds() >= table.spec.freshness.lake):
+    if lag and _waited_s(stores, table) >= table.spec.freshness.lake:
         return "age"
     if stores.reclusters.open(table):
         return "request"
     if head.batch is None or head.batch.metadata == judged:
         return None
     return "due" if _due(stores, table, head) else None
+
+
+def _waited_s(stores: Stores, table: TableRow) -> float:
+    """Seconds since the last move of otree, by the ledger's clock; endless before the first."""
+    last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
+    if last is None:
+        return inf
+    waited: timedelta = audits.now(stores.readers) - (last["committed_at"] or last["planned_at"])
+    return waited.total_seconds()
 
 
 def otree_once(

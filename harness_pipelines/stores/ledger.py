@@ -268,6 +268,10 @@ class PostgresLedger:
             for row in self.database.rows("reads/positions", {"table_id": table.table_id})
         ]
 
+    def since_tier_s(self, table: TableRow) -> float:
+        """Seconds since tier last moved something, or since the table was made, by the database's clock."""
+        return float(self.database.rows("ledger/since_tier", {"table_id": table.table_id})[0]["since_tier_s"])
+
     def pointer(self, table: TableRow, view: ViewName) -> str:
         """The metadata file that the catalog names for *view* now."""
         found = self.database.rows("reads/pointer", self._pointer_key(table, view))

@@ -227,6 +227,14 @@ class MemoryLedger:
             for p, at in books.ingest_of(table.table_id).items()
         ]
 
+    def since_tier_s(self, table: TableRow) -> float:
+        """Seconds since tier last moved something, or since the table was made, by the clock of the stores."""
+        books = self.state.books
+        mine = [e for e in books.moves.values() if (e.move.table_id, e.move.stage) == (table.table_id, Stage.TIER)]
+        ends = [e.committed_at for e in mine if e.move.state is MoveState.COMMITTED and e.committed_at is not None]
+        since = max(ends, default=books.versions[table.table_id][0].committed_at)
+        return (self.state.now() - since).total_seconds()
+
     def pointer(self, table: TableRow, view: ViewName) -> str:
         """The metadata file that the catalog names for *view* now."""
         name = table.views[view]

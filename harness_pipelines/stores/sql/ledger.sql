@@ -117,6 +117,15 @@ ORDER BY move_id DESC LIMIT 1
 SELECT * FROM harness.moves
 WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s ORDER BY move_id DESC LIMIT 1
 
+-- name: since_tier
+-- Seconds, by this clock, since tier last moved something; where it never did, since the table was made. Versions of
+-- other stages do not count: while relayouts follow each other, what is buffered waits all the same.
+SELECT extract(epoch FROM clock_timestamp() - coalesce((
+    SELECT m.committed_at FROM harness.moves m
+    WHERE m.table_id = t.table_id AND m.stage = 'tier' AND m.state = 'COMMITTED' ORDER BY m.move_id DESC LIMIT 1
+), t.created_at))::float8 AS since_tier_s
+FROM harness.tables t WHERE t.table_id = %(table_id)s
+
 -- name: moves
 SELECT * FROM harness.moves WHERE table_id = %(table_id)s AND (%(stage)s::text IS NULL OR stage = %(stage)s)
 ORDER BY move_id DESC LIMIT %(limit)s
