@@ -10,6 +10,8 @@ from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.claims import Stage
 
+NO_RESULT = "the attempt ended without a result"  #: what is noted of one that left no error
+
 
 class MoveState(StrEnum):
     PLANNED = "PLANNED"
@@ -109,6 +111,11 @@ def check_open(move: Move, current: Move | None) -> None:
             f"move {move.move_id}: attempt {move.attempt} (epoch {move.epoch}) was superseded by "
             f"attempt {current.attempt} (epoch {current.epoch}); nothing was written"
         )
+
+
+def closed_by(why: str, noted: str | None) -> str:
+    """What a closed move's row says: *why*, and the error that was *noted* last."""
+    return f"{why}; its last error: {noted}" if noted else why
 
 
 def next_attempt(move: Move, *, epoch: int) -> Move:

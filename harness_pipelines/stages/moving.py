@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from harness_pipelines import faults
-from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState, MoveStuck, halve
@@ -74,7 +75,8 @@ class Moving(Generic[Attempt]):
             return self.once(claim, trigger=trigger, run_id=run_id)
         except HarnessError as error:
             counts = error.recovery is not Recovery.NEVER and not isinstance(error, TryAgain)
-            ledger.note_failure(move, error=str(error), counts=counts)
+            with suppress(TryAgain, OutcomeUnknown):  # what went wrong is told, not that it could not be noted
+                ledger.note_failure(move, error=str(error), counts=counts)
             raise
 
     def _open_or_plan(self, claim: Claim, *, trigger: str, run_id: str | None) -> Move | None:
@@ -87,7 +89,7 @@ class Moving(Generic[Attempt]):
                 f"{self._table.name}: {name} move {found.move_id} of {shown(found)} failed in every attempt and holds "
                 f"the stage; {self._way_on}"
             )
-        failures = ledger.note_failure(found, error="the attempt ended without a result", counts=False)
+        failures = ledger.note_failure(found, error=None, counts=False)
         if failures >= FAILURES_MAX:
             return self._smaller(claim, found, run_id=run_id)
         return ledger.take_attempt(claim, found, run_id=run_id)

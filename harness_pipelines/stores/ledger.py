@@ -20,7 +20,7 @@ from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim, may_take
-from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open, took_effect
+from harness_pipelines.protocol.moves import NO_RESULT, Move, MoveClosed, MoveState, check_open, took_effect
 from harness_pipelines.protocol.reverts import RevertPlan
 from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
 from harness_pipelines.spec.load import dump_spec
@@ -224,17 +224,20 @@ class PostgresLedger:
             return rows.move(row)
 
     def close_move(self, claim: Claim, move: Move, *, state: MoveState, error: str) -> None:
-        """End a move without effect."""
+        """End a move without effect; its last error stays behind *error*, the reason."""
         with self.database.transaction() as connection:
             _run(connection, "ledger/lock_move", move_id=move.move_id)
             _run(connection, "ledger/close_move", move_id=move.move_id, state=state, rows=None, bytes=None, error=error)
             self._check_claim(connection, claim)
 
-    def note_failure(self, move: Move, *, error: str, counts: bool) -> int:
-        """Record why an attempt failed; *counts* is false for outages. Returns the failures that count so far."""
+    def note_failure(self, move: Move, *, error: str | None, counts: bool) -> int:
+        """Record why an attempt failed; *counts* is false for outages. Returns the failures that count so far.
+
+        ``None``: of its end nothing is known, and what was noted before stays.
+        """
         with self.database.transaction() as connection:
-            key = {"move_id": move.move_id, "attempt": move.attempt, "error": error[:2000], "counts": int(counts)}
-            _run(connection, "ledger/note_failure", **key)
+            said = {"error": error and error[:2000], "nothing": NO_RESULT, "counts": int(counts)}
+            _run(connection, "ledger/note_failure", move_id=move.move_id, attempt=move.attempt, **said)
             return int(_one(connection, "ledger/lock_move", move_id=move.move_id)["failures"])
 
     def moves(self, table: TableRow, *, stage: Stage | None = None, limit: int = 100) -> list[Mapping[str, Any]]:

@@ -139,12 +139,14 @@ WHERE move_id = %(move_id)s AND state = 'PLANNED' AND attempt = %(attempt)s
 RETURNING *
 
 -- name: close_move
+-- The error that was noted last stays, behind the reason why the move is closed.
 UPDATE harness.moves SET state = %(state)s, rows = coalesce(%(rows)s, rows), bytes = coalesce(%(bytes)s, bytes),
-    error = coalesce(%(error)s, error), committed_at = CASE WHEN %(state)s = 'COMMITTED' THEN clock_timestamp() END
+    error = nullif(concat_ws('; its last error: ', %(error)s::text, error), ''),
+    committed_at = CASE WHEN %(state)s = 'COMMITTED' THEN clock_timestamp() END
 WHERE move_id = %(move_id)s AND state IN ('PLANNED', 'QUARANTINED')
 
 -- name: note_failure
-UPDATE harness.moves SET failures = failures + %(counts)s, error = %(error)s
+UPDATE harness.moves SET failures = failures + %(counts)s, error = coalesce(%(error)s::text, error, %(nothing)s)
 WHERE move_id = %(move_id)s AND state = 'PLANNED' AND attempt = %(attempt)s
 
 -- name: claim
