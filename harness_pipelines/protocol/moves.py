@@ -10,6 +10,7 @@ from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.claims import Stage
 
+ATTEMPTS_MAX = 10  #: attempts, whatever ended them, before the next ones are smaller
 NO_RESULT = "the attempt ended without a result"  #: what is noted of one that left no error
 
 
@@ -87,6 +88,20 @@ def plan_ranges(lag: Mapping[int, OffsetRange], *, offsets_max: int) -> tuple[di
 def halve(lo: Vector, hi: Vector) -> dict[int, int]:
     """The end of the first half of a move that failed too often; a single offset stays as it is."""
     return {p: lo[p] + max((hi[p] - lo[p]) // 2, min(1, hi[p] - lo[p])) for p in lo}
+
+
+def can_halve(move: Move) -> bool:
+    """Whether half of a move is less than all of it."""
+    return any(taken.span > 1 for taken in move.ranges)
+
+
+def budget_of(move: Move, *, bytes_max: int) -> int:
+    """Bytes that this attempt of a move without ranges may take: half as many after every `ATTEMPTS_MAX` attempts.
+
+    Attempts that take Spark or their worker down look like outages and do not count as failures; with a smaller budget
+    one of them fits at last. What it leaves is due for the next move.
+    """
+    return bytes_max >> ((move.attempt - 1) // ATTEMPTS_MAX)
 
 
 def may_relayout(*, rows_wait: bool, last_merged: bool) -> bool:

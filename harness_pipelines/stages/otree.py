@@ -27,7 +27,7 @@ from harness_pipelines.layout.sampling import Sample, is_one_piece, share_to_dra
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.moves import Move, may_relayout, plan_ranges
+from harness_pipelines.protocol.moves import Move, budget_of, may_relayout, plan_ranges
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.stages.moving import Moving, Pointless, make_branch
 from harness_pipelines.stores import audits
@@ -92,7 +92,7 @@ def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str 
         return "request"
     if head.batch is None or head.batch.metadata == judged:
         return None
-    return "due" if _due(stores, table, head) else None
+    return "due" if _due(stores, table, head, budget_bytes=BUDGET_BYTES) else None
 
 
 def _waited_s(stores: Stores, table: TableRow) -> float:
@@ -164,7 +164,7 @@ def _relayout_first(stores: Stores, table: TableRow, head: Version, *, merge: bo
     last = next(iter(stores.ledger.moves(table, stage=Stage.OTREE, limit=1)), None)
     if not may_relayout(rows_wait=merge, last_merged=last is not None and bool(last["lo"])):
         return False
-    return bool(_requested(stores, table, head) or _due(stores, table, head))
+    return bool(_requested(stores, table, head) or _due(stores, table, head, budget_bytes=BUDGET_BYTES))
 
 
 def _requested(stores: Stores, table: TableRow, head: Version) -> list[Due]:
@@ -186,7 +186,7 @@ def left_of_request(stores: Stores, table: TableRow, head: Version, request: Req
     return left_of(request, layout.tree, files, layout.clustered, budget_bytes=BUDGET_BYTES)
 
 
-def _due(stores: Stores, table: TableRow, head: Version) -> list[Due]:
+def _due(stores: Stores, table: TableRow, head: Version, *, budget_bytes: int) -> list[Due]:
     layout = layout_of(stores, table, head)
     if layout is None or head.batch is None or _was_dropped(stores, table, head):
         return []
@@ -197,7 +197,7 @@ def _due(stores: Stores, table: TableRow, head: Version) -> list[Due]:
         layout.clustered,
         target_bytes=target_bytes(table, files),
         staged_ratio=table.spec.layout.staged_ratio,
-        budget_bytes=BUDGET_BYTES,
+        budget_bytes=budget_bytes,
     )
 
 
@@ -375,8 +375,9 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
 
     assert base.batch is not None
     files = stores.lake.region_files(table, base.batch.metadata)
-    asked = as_due(layout.tree, files, layout.clustered, move.parts)
-    chosen = asked or _due(stores, table, base)
+    budget = budget_of(move, bytes_max=BUDGET_BYTES)
+    asked = at_once(as_due(layout.tree, files, layout.clustered, move.parts), budget_bytes=budget)
+    chosen = asked or _due(stores, table, base, budget_bytes=budget)
     taken = [file for part in chosen for file in part.files]
     if not taken:
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))

@@ -11,7 +11,7 @@ import pytest
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.moves import NO_RESULT, Move, MoveState, MoveStuck
+from harness_pipelines.protocol.moves import ATTEMPTS_MAX, NO_RESULT, Move, MoveClosed, MoveState, MoveStuck
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.moving import FAILURES_MAX, Moving
 from harness_pipelines.stores.ports import MoveDraft, TableRow
@@ -96,6 +96,55 @@ def fail(stores: StoresRig, table: TableRow, claim: Claim, mover: Trying, *ends:
 def errors(stores: StoresRig, table: TableRow) -> list[tuple[str, str | None]]:
     """(state, error) of tier's moves, oldest first."""
     return [(str(m["state"]), m["error"]) for m in stores.ledger.moves(table, stage=Stage.TIER)][::-1]
+
+
+# -- what becomes of it -------------------------------------------------------------------------------------
+
+
+def test_attempts_that_take_spark_or_their_worker_down_make_the_next_ones_smaller(
+    stores: StoresRig, table: TableRow, claim: Claim
+):
+    """L3: they count as no failures, so nothing else would end such a move."""
+    mover = Trying(stores, table, hi={0: 10, 1: 20})
+    fail(stores, table, claim, mover, *[TryAgain("Spark is away"), Killed()] * (ATTEMPTS_MAX // 2))
+
+    published = finish(stores, table, claim, mover)
+
+    assert [(move.attempt, dict(move.hi)) for move in mover.tried] == [
+        *((turn, {0: 10, 1: 20}) for turn in range(1, ATTEMPTS_MAX + 1)),
+        (1, {0: 5, 1: 10}),
+    ]
+    assert published is not None
+    assert published.stream_hi == {0: 5, 1: 10}
+
+
+def test_half_of_a_move_that_took_effect_after_all_is_not_planned(
+    stores: StoresRig, table: TableRow, claim: Claim, monkeypatch: pytest.MonkeyPatch
+):
+    """Its COMMIT may still be under way when the worker looks for an open move."""
+    mover = Trying(stores, table, hi={0: 10})
+    fail(stores, table, claim, mover, *[TryAgain("Spark is away")] * ATTEMPTS_MAX)
+    seen = stores.ledger.open_move(table, Stage.TIER, shard=0)
+    assert seen is not None
+    published = stores.publish(table, claim, seen)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stores.ledger, "open_move", lambda *_, **__: seen)
+        with pytest.raises(MoveClosed, match=f"move {seen.move_id} is not open in attempt {ATTEMPTS_MAX} any more"):
+            finish(stores, table, claim, mover)
+
+    assert stores.ledger.head(table) == published
+    assert stores.ledger.open_move(table, Stage.TIER, shard=0) is None
+
+
+def test_what_cannot_be_halved_is_tried_for_as_long_as_an_outage_lasts(
+    stores: StoresRig, table: TableRow, claim: Claim
+):
+    mover = Trying(stores, table, hi={0: 1, 1: 1})
+    fail(stores, table, claim, mover, *[TryAgain("Spark is away")] * (ATTEMPTS_MAX + 1))
+
+    assert finish(stores, table, claim, mover) is not None
+    assert [move.attempt for move in mover.tried] == list(range(1, ATTEMPTS_MAX + 3))
 
 
 # -- what is said of it -------------------------------------------------------------------------------------
