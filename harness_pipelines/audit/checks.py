@@ -39,7 +39,7 @@ def no_gap_no_overlap(stores: Stores, table: TableRow) -> Finding:
 
 def rows_are_conserved(stores: Stores, table: TableRow) -> Finding:
     """Rows that ingest took = rows in the lake + rows still in the buffer, at one instant."""
-    with stores.readers.transaction() as connection:
+    with stores.readers.reading() as connection:
         connection.execute(sql("checks/repeatable_read"))
         moved = connection.execute(sql("checks/moved_rows"), {"table_id": table.table_id}).fetchone()
         buffered = buffered_rows(connection, table)

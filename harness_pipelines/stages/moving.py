@@ -74,7 +74,7 @@ class Moving(Generic[Attempt]):
             check_ours(self._stores, self._table, move)
             return self.once(claim, trigger=trigger, run_id=run_id)
         except HarnessError as error:
-            counts = error.recovery is not Recovery.NEVER and not isinstance(error, TryAgain)
+            counts = error.recovery is not Recovery.NEVER and not isinstance(error, TryAgain | OutcomeUnknown)
             with suppress(TryAgain, OutcomeUnknown):  # what went wrong is told, not that it could not be noted
                 ledger.note_failure(move, error=str(error), counts=counts)
             raise

@@ -205,12 +205,12 @@ def held(database: Database, name: str) -> Iterator[None]:
         yield
     finally:
         if lease is not None:
-            database.rows("reads/end_lease", {"lease_id": lease["lease_id"]})
+            database.run("reads/end_lease", {"lease_id": lease["lease_id"]})
 
 
 def read_books(database: Database, name: str, *, catalog: str) -> Books:
     """All rows of the table *name* at one instant. Raises: TableUnknown, TableDamaged, PostgresUnreachable."""
-    with database.transaction() as connection:
+    with database.reading() as connection:
         connection.execute(sql("checks/repeatable_read"))
         table = connection.execute(sql("fsck/table"), {"name": name}).fetchone()
         if table is None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import ATTEMPTS_MAX, NO_RESULT, Move, MoveClosed, MoveState, MoveStuck
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.moving import FAILURES_MAX, Moving
+from harness_pipelines.stores.outcome import CommitLost
 from harness_pipelines.stores.ports import MoveDraft, TableRow
 from harness_pipelines_tests.contract.stores_rig import StoresRig
 
@@ -145,6 +146,14 @@ def test_what_cannot_be_halved_is_tried_for_as_long_as_an_outage_lasts(
 
     assert finish(stores, table, claim, mover) is not None
     assert [move.attempt for move in mover.tried] == list(range(1, ATTEMPTS_MAX + 3))
+
+
+def test_a_commit_whose_answer_was_lost_counts_against_no_move(stores: StoresRig, table: TableRow, claim: Claim):
+    mover = Trying(stores, table, hi={0: 1})
+    lost = [CommitLost("it took no effect"), OutcomeUnknown("COMMIT was sent, its answer was lost")]
+    fail(stores, table, claim, mover, *lost * FAILURES_MAX)
+
+    assert finish(stores, table, claim, mover) is not None, "it was stuck, for three outages"
 
 
 # -- what is said of it -------------------------------------------------------------------------------------
