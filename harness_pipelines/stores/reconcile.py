@@ -73,7 +73,7 @@ class Reconciler:
         self.catalog = catalog
 
     def highest_move(self, table: TableRow) -> int:
-        """The largest number that the ledger gave to a move of *table*; 0 if none."""
+        """The largest number that the ledger gave to a move of *table* that writes files; 0 if none."""
         return int(self.database.rows("reconcile/highest_move", {"table_id": table.table_id})[0]["move_id"])
 
     def leases_over(self, table: TableRow) -> list[Mapping[str, Any]]:

@@ -33,6 +33,7 @@ from harness_pipelines.stores.postgres import (
     migrate,
     session_dsn,
 )
+from harness_pipelines.stores.reconcile import Reconciler
 from harness_pipelines.stores.upkeep import Upkeep
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, decoded, fresh_view
 from harness_pipelines_tests.producer import wait_until
@@ -293,6 +294,21 @@ def test_a_thief_waits_for_the_commit_that_was_fenced_in_time(real: RealRig):
                 thief.execute(
                     postgres.sql("ledger/lock_claim"), {"table_id": table.table_id, "stage": "tier", "shard": 0}
                 )
+
+
+# -- a ledger that was restored -----------------------------------------------------------------------------
+
+
+def test_numbers_that_ingest_was_given_tell_nothing_of_what_the_lake_may_hold(real: RealRig):
+    table, reconciler = real.table(), Reconciler(real.database, catalog=CATALOG)
+    real.ingest(table, {0: (0, 10)})
+    assert reconciler.highest_move(table) == 0
+
+    moved = real.move(table, {0: 0}, {0: 10}).move_id
+    real.ingest(table, {0: (10, 20)})
+
+    assert reconciler.highest_move(table) == moved
+    assert max(m["move_id"] for m in real.ledger.moves(table)) > moved
 
 
 # -- answers that are lost ----------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 -- name: highest_move
-SELECT coalesce(max(move_id), 0) AS move_id FROM harness.moves WHERE table_id = %(table_id)s
+-- Moves of ingest write no file, and go on where nobody looks at the lake: by numbers that a restored ledger gives again.
+SELECT coalesce(max(move_id), 0) AS move_id FROM harness.moves WHERE table_id = %(table_id)s AND stage <> 'ingest'
 
 -- name: leases_over
 SELECT lease_id::text AS lease_id, version, holder, until FROM harness.leases
