@@ -57,7 +57,7 @@ class PostgresUnreachable(TryAgain):
 
 
 class LedgerBusy(TryAgain):
-    """A lock was not granted in time; nothing was written."""
+    """A lock was not granted, in time or because two sessions waited for each other; nothing was written."""
 
 
 class NotInitialised(HarnessError):
@@ -99,7 +99,7 @@ def explained(dsn: str) -> Iterator[None]:
     """Turn the driver's errors into the harness's own, without secrets."""
     try:
         yield
-    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled, psycopg.errors.DeadlockDetected) as error:
         raise LedgerBusy(f"another session holds what is needed, try again: {error}; nothing was written") from error
     except psycopg.errors.UndefinedTable as error:
         raise NotInitialised("the database has no ledger (or another version of it): run `harness init`") from error

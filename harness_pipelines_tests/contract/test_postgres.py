@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,6 +21,7 @@ from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.stores import outcome, postgres
+from harness_pipelines.stores.drop import Dropped
 from harness_pipelines.stores.ledger import PostgresLedger
 from harness_pipelines.stores.outcome import OUTCOME_CHECKS, CommitLost
 from harness_pipelines.stores.ports import Boundary, Swap
@@ -280,6 +282,25 @@ def test_a_decision_to_retire_waits_for_the_reader_that_is_looking(real: RealRig
         wait_until(waits, "the decision waits for the reader", deadline_s=8)
     trimming.join(30)
     assert not trimming.is_alive()
+
+
+def test_a_drop_waits_for_the_reader_that_is_looking_and_lets_it_leave_its_lease(real: RealRig):
+    table, done = real.table(), list[Dropped]()
+    dropping = threading.Thread(target=lambda: done.append(real.ledger.drop_table(table)))  # type: ignore[attr-defined]
+    with psycopg.connect(session_dsn(real.dsn, role=READER), row_factory=dict_row) as looking:
+        looking.execute(postgres.sql("reads/share_trim_lock"), {"table_id": table.table_id})
+        dropping.start()
+
+        def waits() -> bool:
+            found = real.ask("SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+            return bool(found[0]["n"])
+
+        wait_until(waits, "the drop waits for the reader", deadline_s=8)
+        wanted = {"table_id": table.table_id, "version": None, "lease_id": uuid.uuid4(), "holder": "a reader"}
+        assert looking.execute(postgres.sql("reads/look"), {**wanted, "lease": timedelta(minutes=1)}).fetchone()
+    dropping.join(30)
+
+    assert [dropped.readers for dropped in done] == [1]
 
 
 def test_a_thief_waits_for_the_commit_that_was_fenced_in_time(real: RealRig):
