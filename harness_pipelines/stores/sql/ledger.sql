@@ -113,10 +113,6 @@ SELECT * FROM harness.moves
 WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s AND state IN ('PLANNED', 'QUARANTINED')
 ORDER BY move_id DESC LIMIT 1
 
--- name: last_move
-SELECT * FROM harness.moves
-WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s ORDER BY move_id DESC LIMIT 1
-
 -- name: since_tier
 -- Seconds, by this clock, since tier last moved something; where it never did, since the table was made. Versions of
 -- other stages do not count: while relayouts follow each other, what is buffered waits all the same.
