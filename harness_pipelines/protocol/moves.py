@@ -10,6 +10,9 @@ from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.claims import Stage
 
+ATTEMPTS_MAX = 10  #: attempts, whatever ended them, before the next ones are smaller
+NO_RESULT = "the attempt ended without a result"  #: what is noted of one that left no error
+
 
 class MoveState(StrEnum):
     PLANNED = "PLANNED"
@@ -87,6 +90,20 @@ def halve(lo: Vector, hi: Vector) -> dict[int, int]:
     return {p: lo[p] + max((hi[p] - lo[p]) // 2, min(1, hi[p] - lo[p])) for p in lo}
 
 
+def can_halve(move: Move) -> bool:
+    """Whether half of a move is less than all of it."""
+    return any(taken.span > 1 for taken in move.ranges)
+
+
+def budget_of(move: Move, *, bytes_max: int) -> int:
+    """Bytes that this attempt of a move without ranges may take: half as many after every `ATTEMPTS_MAX` attempts.
+
+    Attempts that take Spark or their worker down look like outages and do not count as failures; with a smaller budget
+    one of them fits at last. What it leaves is due for the next move.
+    """
+    return bytes_max >> ((move.attempt - 1) // ATTEMPTS_MAX)
+
+
 def may_relayout(*, rows_wait: bool, last_merged: bool) -> bool:
     """Whether the next move of otree may be a relayout: they take turns with merges, so that neither starves (L8).
 
@@ -109,6 +126,11 @@ def check_open(move: Move, current: Move | None) -> None:
             f"move {move.move_id}: attempt {move.attempt} (epoch {move.epoch}) was superseded by "
             f"attempt {current.attempt} (epoch {current.epoch}); nothing was written"
         )
+
+
+def closed_by(why: str, noted: str | None) -> str:
+    """What a closed move's row says: *why*, and the error that was *noted* last."""
+    return f"{why}; its last error: {noted}" if noted else why
 
 
 def next_attempt(move: Move, *, epoch: int) -> Move:

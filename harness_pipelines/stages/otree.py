@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import timedelta
+from math import inf
 from typing import TYPE_CHECKING
 
 import structlog
@@ -27,9 +28,10 @@ from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.files import check_merged_into
-from harness_pipelines.protocol.moves import Move, may_relayout, plan_ranges
+from harness_pipelines.protocol.moves import Move, budget_of, may_relayout, plan_ranges
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.stages.moving import Moving, Pointless, make_branch
+from harness_pipelines.stores import audits
 from harness_pipelines.stores.lake import Staged
 from harness_pipelines.stores.lake_regions import indexed_columns
 from harness_pipelines.stores.lake_replace import Replacement
@@ -85,15 +87,22 @@ def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str 
         return "idle"
     if lag >= table.spec.tier.max_rows:
         return "rows"
-    last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
-    waited = None if last is None else datetime.now(UTC) - (last["committed_at"] or last["planned_at"])
-    if lag and (waited is None or waited.total_seconds() >= table.spec.freshness.lake):
+    if lag and _waited_s(stores, table) >= table.spec.freshness.lake:
         return "age"
     if stores.reclusters.open(table):
         return "request"
     if head.batch is None or head.batch.metadata == judged:
         return None
-    return "due" if _due(stores, table, head) else None
+    return "due" if _due(stores, table, head, budget_bytes=BUDGET_BYTES) else None
+
+
+def _waited_s(stores: Stores, table: TableRow) -> float:
+    """Seconds since the last move of otree, by the ledger's clock; endless before the first."""
+    last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
+    if last is None:
+        return inf
+    waited: timedelta = audits.now(stores.readers) - (last["committed_at"] or last["planned_at"])
+    return waited.total_seconds()
 
 
 def otree_once(
@@ -156,7 +165,7 @@ def _relayout_first(stores: Stores, table: TableRow, head: Version, *, merge: bo
     last = next(iter(stores.ledger.moves(table, stage=Stage.OTREE, limit=1)), None)
     if not may_relayout(rows_wait=merge, last_merged=last is not None and bool(last["lo"])):
         return False
-    return bool(_requested(stores, table, head) or _due(stores, table, head))
+    return bool(_requested(stores, table, head) or _due(stores, table, head, budget_bytes=BUDGET_BYTES))
 
 
 def _requested(stores: Stores, table: TableRow, head: Version) -> list[Due]:
@@ -178,7 +187,7 @@ def left_of_request(stores: Stores, table: TableRow, head: Version, request: Req
     return left_of(request, layout.tree, files, layout.clustered, budget_bytes=BUDGET_BYTES)
 
 
-def _due(stores: Stores, table: TableRow, head: Version) -> list[Due]:
+def _due(stores: Stores, table: TableRow, head: Version, *, budget_bytes: int) -> list[Due]:
     layout = layout_of(stores, table, head)
     if layout is None or head.batch is None or _was_dropped(stores, table, head):
         return []
@@ -189,7 +198,7 @@ def _due(stores: Stores, table: TableRow, head: Version) -> list[Due]:
         layout.clustered,
         target_bytes=target_bytes(table, files),
         staged_ratio=table.spec.layout.staged_ratio,
-        budget_bytes=BUDGET_BYTES,
+        budget_bytes=budget_bytes,
     )
 
 
@@ -367,8 +376,9 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
 
     assert base.batch is not None
     files = stores.lake.region_files(table, base.batch.metadata)
-    asked = as_due(layout.tree, files, layout.clustered, move.parts)
-    chosen = asked or _due(stores, table, base)
+    budget = budget_of(move, bytes_max=BUDGET_BYTES)
+    asked = at_once(as_due(layout.tree, files, layout.clustered, move.parts), budget_bytes=budget)
+    chosen = asked or _due(stores, table, base, budget_bytes=budget)
     taken = [file for part in chosen for file in part.files]
     if not taken:
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
@@ -333,7 +333,8 @@ class _TableWorker:
                     self._generation += 1  # the ingest threads look anew
 
     def _tier(self) -> bool:
-        trigger = self._trigger()
+        idle = self._ingest_is_idle if self.worker.options.until_idle else None
+        trigger = tier.trigger(self.stores, self.table, idle=idle)
         if trigger is None:
             return False
         claim = self._keepers[Stage.TIER].current()
@@ -377,18 +378,6 @@ class _TableWorker:
         bounds = tier.takeable(self.stores, self.table)
         moved = all(b.stream_hi >= b.buffer_hi for b in bounds.values())
         return Stage.TIER not in self.worker.options.stages or (moved and self._ingest_is_idle(bounds))
-
-    def _trigger(self) -> str | None:
-        """Why tier should move now; an open move always has to be finished first."""
-        if self.stores.ledger.open_move(self.table, Stage.TIER, shard=0) is not None:
-            return "recovery"
-        bounds = tier.takeable(self.stores, self.table)
-        if self.worker.options.until_idle and self._ingest_is_idle(bounds):
-            return "idle" if any(b.buffer_hi > b.stream_hi for b in bounds.values()) else None
-        sizes = self.stores.segments.sizes(self.table)
-        since = (datetime.now(UTC) - self.stores.ledger.head(self.table).committed_at).total_seconds()
-        buffered = sum(int(s["bytes"]) for s in sizes if s["state"] != "retired")
-        return tier.due(self.table, bounds, buffered_bytes=buffered, oldest_s=since)
 
     def _ingest_is_idle(self, bounds: Mapping[int, Bounds]) -> bool:
         if Stage.INGEST not in self.worker.options.stages:

@@ -15,7 +15,7 @@ from harness_pipelines.protocol.history import Extent, PastMove, parse_ranges
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.stores.catalog import MetadataMissing, StagingCatalog
-from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, offset_bounds, reachable
+from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, LakeAway, offset_bounds, reachable
 from harness_pipelines.stores.lake_deletes import ForeignDeletes, split
 from harness_pipelines.stores.lake_revert import STREAM_HI
 from harness_pipelines.stores.ports import TableRow
@@ -94,7 +94,14 @@ class LakeHistory:
         """The largest move id that the newest metadata files name, of those numbered *at_least* and above; 0 if none.
 
         No move writes a file before the ledger has its row, so a ledger without that id is older than the lake.
+        Raises: LakeAway for an empty folder, because what the catalog names is in it.
         """
+        folder = f"{self.location}/metadata"
+        if not _names(folder):
+            raise LakeAway(
+                f"{folder} holds no file, and the catalog names one there: the warehouse is not mounted, or somebody "
+                "emptied it (`harness fsck` names what is gone); nothing was written, it is tried again"
+            )
         ids = [0]
         for view in self._tips(at_least):
             ids += [int(s.summary[MOVE] or 0) for s in view.metadata.snapshots if s.summary and s.summary[MOVE]]

@@ -182,7 +182,7 @@ class Stores:
             for r in ranges
         ]
         counts: dict[int, int] = {}
-        with self.database.transaction() as connection:
+        with self.database.reading() as connection:
             for row in connection.execute(compose.SQL(" UNION ALL ").join(parts)):
                 counts[row["partition"]] = counts.get(row["partition"], 0) + row["rows"]
         return counts

@@ -57,7 +57,7 @@ class PostgresUnreachable(TryAgain):
 
 
 class LedgerBusy(TryAgain):
-    """A lock was not granted in time; nothing was written."""
+    """A lock was not granted, in time or because two sessions waited for each other; nothing was written."""
 
 
 class NotInitialised(HarnessError):
@@ -99,7 +99,7 @@ def explained(dsn: str) -> Iterator[None]:
     """Turn the driver's errors into the harness's own, without secrets."""
     try:
         yield
-    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled, psycopg.errors.DeadlockDetected) as error:
         raise LedgerBusy(f"another session holds what is needed, try again: {error}; nothing was written") from error
     except psycopg.errors.UndefinedTable as error:
         raise NotInitialised("the database has no ledger (or another version of it): run `harness init`") from error
@@ -113,11 +113,15 @@ def explained(dsn: str) -> Iterator[None]:
             raise NotInitialised("the database has no role of the harness yet: run `harness init`") from error
         if "permission denied to set role" in str(error) or 'invalid value for parameter "role"' in str(error):
             raise MissingRole(f"{redact(str(error))}: run `harness init`, then GRANT {WORKER} or {READER}") from error
-        place = conninfo_to_dict(dsn)
-        raise PostgresUnreachable(
-            f"Postgres at {place.get('host', 'the local socket')}:{place.get('port', 5432)} is not answering: "
-            f"{redact(str(error)).strip()}; nothing was written, check HARNESS_DSN or `harness services status`"
-        ) from error
+        raise _unreachable(dsn, error) from error
+
+
+def _unreachable(dsn: str, error: Exception) -> PostgresUnreachable:
+    place = conninfo_to_dict(dsn)
+    return PostgresUnreachable(
+        f"Postgres at {place.get('host', 'the local socket')}:{place.get('port', 5432)} is not answering: "
+        f"{redact(str(error)).strip()}; nothing was written, check HARNESS_DSN or `harness services status`"
+    )
 
 
 class Database:
@@ -183,9 +187,21 @@ class Database:
             except _SESSION_LOST as error:
                 raise OutcomeUnknown(f"COMMIT was sent, its answer was lost: {redact(str(error))}") from error
 
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that changes nothing, so a lost answer of its COMMIT says no more than that Postgres is away.
+
+        Raises: PostgresUnreachable.
+        """
+        try:
+            with self.transaction() as connection:
+                yield connection
+        except OutcomeUnknown as lost:
+            raise _unreachable(self.dsn, lost) from lost
+
     def rows(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[DictRow]:
-        """Run the statement *name* in a transaction of its own and return its rows."""
-        with self.transaction() as connection:
+        """Run the query *name*, which changes nothing, in a transaction of its own and return its rows."""
+        with self.reading() as connection:
             return connection.execute(sql(name), parameters or {}).fetchall()
 
     def run(self, name: str, parameters: Mapping[str, Any] | None = None) -> int:

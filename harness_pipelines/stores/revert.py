@@ -16,10 +16,11 @@ import structlog
 from harness_pipelines import faults
 from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.protocol.bounds import Vector, vector_to_json
-from harness_pipelines.protocol.moves import Move, MoveClosed
+from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reverts import Held, RevertPlan, check_revert, in_effect, plan_revert, reverted
 from harness_pipelines.protocol.versions import Version, VersionGone, ViewName
 from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.outcome import resolved
 from harness_pipelines.stores.ports import BuildRevert, PointerMoved, Swap, TableRow, TableUnknown
 from harness_pipelines.stores.postgres import Connection, Database, sql
 
@@ -58,7 +59,10 @@ class Reverts:
             return planned
 
     def commit(self, to: int | None, build: BuildRevert) -> Version:
-        """Publish the version that restores *to*. Raises: VersionGone, RevertRefused; never with an unknown outcome."""
+        """Publish the version that restores *to*.
+
+        Raises: VersionGone, RevertRefused, CommitLost; OutcomeUnknown only when Postgres stays away then.
+        """
         move_id = self._reserve(to)
         for _ in range(OPTIMISTIC_BUILDS):
             planned = self.plan(to)
@@ -94,13 +98,15 @@ class Reverts:
 
     def _resolve(self, move_id: int, unknown: OutcomeUnknown) -> Version:
         """After a lost answer: the move's number was given to this revert alone, so its version tells the outcome."""
-        with self._database.transaction() as connection:
-            connection.execute(sql("ledger/lock_table"), self._key)
-            key = {**self._key, "move_id": move_id}
-            found = connection.execute(sql("reads/version_of_move"), key).fetchone()
-            if found is not None:
-                return rows.version(found)
-        raise MoveClosed(f"{self._table.name}: {unknown}; the ledger shows that it did not take effect: revert again")
+
+        def ask() -> Version | None:
+            with self._database.transaction() as connection:
+                connection.execute(sql("ledger/lock_table"), self._key)
+                key = {**self._key, "move_id": move_id}
+                found = connection.execute(sql("reads/version_of_move"), key).fetchone()
+                return None if found is None else rows.version(found)
+
+        return resolved(self._table.name, unknown, ask)
 
     def _pointer(self, view: ViewName) -> str:
         found = self._database.rows("reads/pointer", self._pointer_keys[view])

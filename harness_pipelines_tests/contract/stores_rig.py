@@ -403,6 +403,7 @@ class RealRig(StoresRig):
 
 
 _TIMES: Mapping[str, Sequence[str]] = {
+    "tables": ["created_at"],
     "claims": ["lease_until"],
     "leases": ["until", "born"],
     "versions": ["committed_at"],

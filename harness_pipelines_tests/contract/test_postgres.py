@@ -17,16 +17,31 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from harness_pipelines import faults
+from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stores import postgres
+from harness_pipelines.protocol.versions import Version, ViewName
+from harness_pipelines.stores import outcome, postgres
+from harness_pipelines.stores.drop import Dropped
 from harness_pipelines.stores.leases import Leases
 from harness_pipelines.stores.ledger import PostgresLedger
-from harness_pipelines.stores.ports import TableUnknown
-from harness_pipelines.stores.postgres import READER, WORKER, Database, NotInitialised, migrate, session_dsn
+from harness_pipelines.stores.outcome import OUTCOME_CHECKS, CommitLost
+from harness_pipelines.stores.ports import Boundary, Swap, TableUnknown
+from harness_pipelines.stores.postgres import (
+    READER,
+    WORKER,
+    Connection,
+    Database,
+    NotInitialised,
+    PostgresUnreachable,
+    migrate,
+    session_dsn,
+)
+from harness_pipelines.stores.reconcile import Reconciler
 from harness_pipelines.stores.snapshots import SnapshotInUse, Snapshots, SnapshotUnknown
 from harness_pipelines.stores.upkeep import Upkeep
-from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, decoded
+from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, decoded, fresh_view
 from harness_pipelines_tests.producer import wait_until
 
 # -- rights -------------------------------------------------------------------------------------------------
@@ -321,6 +336,25 @@ def test_a_snapshot_is_of_all_its_tables_or_not_made(real: RealRig):
     assert name not in {one.name for one in snapshots.all()}
 
 
+def test_a_drop_waits_for_the_reader_that_is_looking_and_lets_it_leave_its_lease(real: RealRig):
+    table, done = real.table(), list[Dropped]()
+    dropping = threading.Thread(target=lambda: done.append(real.ledger.drop_table(table)))  # type: ignore[attr-defined]
+    with psycopg.connect(session_dsn(real.dsn, role=READER), row_factory=dict_row) as looking:
+        looking.execute(postgres.sql("reads/share_trim_lock"), {"table_id": table.table_id})
+        dropping.start()
+
+        def waits() -> bool:
+            found = real.ask("SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+            return bool(found[0]["n"])
+
+        wait_until(waits, "the drop waits for the reader", deadline_s=8)
+        wanted = {"table_id": table.table_id, "version": None, "lease_id": uuid.uuid4(), "holder": "a reader"}
+        assert looking.execute(postgres.sql("reads/look"), {**wanted, "lease": timedelta(minutes=1)}).fetchone()
+    dropping.join(30)
+
+    assert [dropped.readers for dropped in done] == [1]
+
+
 def test_a_thief_waits_for_the_commit_that_was_fenced_in_time(real: RealRig):
     """Between the fence and COMMIT nobody may take the claim over, or two holders would have effect."""
     table = real.table()
@@ -333,6 +367,105 @@ def test_a_thief_waits_for_the_commit_that_was_fenced_in_time(real: RealRig):
                 thief.execute(
                     postgres.sql("ledger/lock_claim"), {"table_id": table.table_id, "stage": "tier", "shard": 0}
                 )
+
+
+# -- a ledger that was restored -----------------------------------------------------------------------------
+
+
+def test_numbers_that_ingest_was_given_tell_nothing_of_what_the_lake_may_hold(real: RealRig):
+    table, reconciler = real.table(), Reconciler(real.database, catalog=CATALOG)
+    real.ingest(table, {0: (0, 10)})
+    assert reconciler.highest_move(table) == 0
+
+    moved = real.move(table, {0: 0}, {0: 10}).move_id
+    real.ingest(table, {0: (10, 20)})
+
+    assert reconciler.highest_move(table) == moved
+    assert max(m["move_id"] for m in real.ledger.moves(table)) > moved
+
+
+# -- answers that are lost ----------------------------------------------------------------------------------
+
+
+class AwayDatabase(Database):
+    """Away for some transactions after the answer of a publish was lost."""
+
+    away = 0
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        if self.away:
+            self.away -= 1
+            raise PostgresUnreachable("Postgres is not answering")
+        with super().transaction() as connection:
+            yield connection
+
+    def lose_answer(self, *, kept: bool, away: int) -> None:
+        """Of the next COMMIT; it took effect if it is *kept*."""
+        commit = Connection.commit
+
+        def once(connection: Connection) -> None:
+            armed.stop()
+            commit(connection) if kept else connection.rollback()
+            self.away = away
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+        armed = patch.object(Connection, "commit", once)
+        armed.start()
+
+
+@pytest.fixture
+def away(real: RealRig, monkeypatch: pytest.MonkeyPatch) -> Iterator[AwayDatabase]:
+    monkeypatch.setattr(outcome, "PAUSE_S", 0.0)
+    made = AwayDatabase(real.dsn)
+    yield made
+    patch.stopall()
+    faults.disarm()
+    made.close()
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["took effect", "was lost"])
+def test_postgres_that_goes_away_with_a_commit_is_asked_until_it_is_back(real: RealRig, away: AwayDatabase, kept: bool):
+    table = real.table()
+    real.ingest(table, {0: (0, 10)})
+    claim = real.claim(table)
+    move = real.plan(table, claim, {0: 0}, {0: 10})
+    ledger = PostgresLedger(away, catalog=CATALOG)
+    faults.arm("tier.in_transaction", lambda: away.lose_answer(kept=kept, away=OUTCOME_CHECKS - 1))
+    boundary = Boundary(claim=claim, move=move, rows=7, bytes=70)
+
+    if kept:
+        assert ledger.publish(table, boundary, real.build(table)).version == 2
+    else:
+        with pytest.raises(CommitLost, match="did not take effect: try again"):
+            ledger.publish(table, boundary, real.build(table))
+    assert away.away == 0
+    assert real.ledger.head(table).version == (2 if kept else 1)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["took effect", "was lost"])
+def test_the_outcome_of_a_commit_stays_unknown_while_postgres_stays_away(real: RealRig, away: AwayDatabase, kept: bool):
+    table = real.table()
+    real.ingest(table, {0: (0, 10)})
+    real.move(table, {0: 0}, {0: 10})
+    ledger = PostgresLedger(away, catalog=CATALOG)
+    faults.arm("revert.in_transaction", lambda: away.lose_answer(kept=kept, away=OUTCOME_CHECKS))
+
+    def build(view: ViewName, base: str, head: Version, _target: Version, _move: int) -> Swap:
+        return Swap(view=view, old=base, base_snapshot=head.views[view].snapshot, new=fresh_view())
+
+    with pytest.raises(OutcomeUnknown, match=f"{table.name}: COMMIT was sent.*harness status {table.name}"):
+        ledger.revert(table, to=None, log_from={}, build=build)
+    assert real.ledger.head(table).version == (3 if kept else 2)
+
+
+def test_a_query_whose_commit_is_lost_has_found_postgres_away(real: RealRig, away: AwayDatabase):
+    assert away.rows("reads/now")
+    away.lose_answer(kept=True, away=0)
+
+    with pytest.raises(PostgresUnreachable, match="its answer was lost.*nothing was written"):
+        away.rows("reads/now")
+    assert away.rows("reads/now")
 
 
 # -- a ledger that was changed by hand ----------------------------------------------------------------------

@@ -122,6 +122,8 @@ def test_a_stuck_move_is_closed_too(stores: StoresRig, table: TableRow):
     revert(stores, table, to=3)
 
     assert stores.ledger.open_move(table, Stage.TIER, shard=0) is None
+    said = "the table was reverted to version 3; its last error: again and again"
+    assert stores.ledger.moves(table, stage=Stage.TIER)[0]["error"] == said
 
 
 def test_claims_are_fenced_and_free_at_once_but_ingest_goes_on(stores: StoresRig, table: TableRow):

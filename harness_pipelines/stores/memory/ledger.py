@@ -10,7 +10,7 @@ from typing import Any
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector, vector_to_json
 from harness_pipelines.protocol.claims import Claim, Stage, may_take
-from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open
+from harness_pipelines.protocol.moves import NO_RESULT, Move, MoveClosed, MoveState, check_open, closed_by
 from harness_pipelines.protocol.reverts import RevertPlan
 from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
 from harness_pipelines.spec.table import TableSpec
@@ -186,14 +186,17 @@ class MemoryLedger:
         with self.state.transaction() as books:
             entry = books.moves[move.move_id]
             if entry.move.state in _OPEN:
-                books.moves[move.move_id] = replace(ended(entry, now=self.state.now(), state=state), error=error)
+                closed = ended(entry, now=self.state.now(), state=state)
+                books.moves[move.move_id] = replace(closed, error=closed_by(error, entry.error))
             books.fence(claim, now=self.state.now())
 
-    def note_failure(self, move: Move, *, error: str, counts: bool) -> int:
+    def note_failure(self, move: Move, *, error: str | None, counts: bool) -> int:
+        """Record why an attempt failed; ``None``: of its end nothing is known, and what was noted before stays."""
         with self.state.transaction() as books:
             entry = books.moves[move.move_id]
             if entry.move.state is MoveState.PLANNED and entry.move.attempt == move.attempt:
-                entry = replace(entry, failures=entry.failures + int(counts), error=error[:2000])
+                said = error[:2000] if error else entry.error or NO_RESULT
+                entry = replace(entry, failures=entry.failures + int(counts), error=said)
                 books.moves[move.move_id] = entry
             return entry.failures
 
@@ -226,6 +229,14 @@ class MemoryLedger:
             )
             for p, at in books.ingest_of(table.table_id).items()
         ]
+
+    def since_tier_s(self, table: TableRow) -> float:
+        """Seconds since tier last moved something, or since the table was made, by the clock of the stores."""
+        books = self.state.books
+        mine = [e for e in books.moves.values() if (e.move.table_id, e.move.stage) == (table.table_id, Stage.TIER)]
+        ends = [e.committed_at for e in mine if e.move.state is MoveState.COMMITTED and e.committed_at is not None]
+        since = max(ends, default=books.versions[table.table_id][0].committed_at)
+        return (self.state.now() - since).total_seconds()
 
     def pointer(self, table: TableRow, view: ViewName) -> str:
         """The metadata file that the catalog names for *view* now."""

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.moves import Move, MoveState
+from harness_pipelines.protocol.moves import Move, MoveState, closed_by
 from harness_pipelines.protocol.reverts import (
     Held,
     RevertPlan,
@@ -93,7 +93,7 @@ def _record(books: Books, planned: RevertPlan, following: Version, *, now: datet
     assert move_id is not None
     for open_move in planned.open_moves:
         closed = ended(books.moves[open_move.move_id], now=now, state=MoveState.ABANDONED)
-        why = f"the table was reverted to version {planned.target.version}"
+        why = closed_by(f"the table was reverted to version {planned.target.version}", closed.error)
         books.moves[open_move.move_id] = replace(closed, error=why)
     move = Move(
         move_id=move_id,

@@ -13,7 +13,8 @@ SELECT * FROM harness.moves WHERE table_id = %(table_id)s AND state IN ('PLANNED
 ORDER BY move_id FOR NO KEY UPDATE
 
 -- name: abandon_moves
-UPDATE harness.moves SET state = 'ABANDONED', error = %(error)s WHERE move_id = ANY(%(move_ids)s)
+UPDATE harness.moves SET state = 'ABANDONED', error = concat_ws('; its last error: ', %(error)s::text, error)
+WHERE move_id = ANY(%(move_ids)s)
 
 -- name: set_position
 UPDATE harness.lake_positions SET stream_hi = %(stream_hi)s, batch_hi = %(batch_hi)s,

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+import harness_pipelines as hp
 from harness_pipelines.audit.reconcile import Report, look, settle
 from harness_pipelines.audit.reconcile_lake import Way
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages import tier
+from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores.errors import RecordsLost
 from harness_pipelines.stores.history import number_of
+from harness_pipelines.stores.lake import LakeAway
 from harness_pipelines.stores.owner import WarehouseTaken
 from harness_pipelines.stores.standing import LedgerOlderThanLake
-from harness_pipelines_tests.rig import TableRig
+from harness_pipelines_tests.rig import INGEST, TableRig
 
 from .scratch import Scratch, assert_sound, forget, work
 
@@ -130,6 +134,48 @@ def test_a_restored_backup_stops_its_workers_and_goes_on_from_kafka(place: Scrat
     assert min(m["move_id"] for m in rig.stores.ledger.moves(rig.table.row, limit=2)) > lost
     assert_sound(rig)
     assert looked(rig).acts == []
+
+
+def test_a_restored_backup_is_told_of_after_ingest_went_on_where_no_lake_is(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    backup = place.dump()
+    rig.produce(10)
+    work(rig)
+    lost = max(m["move_id"] for m in rig.stores.ledger.moves(rig.table.row))
+    place.restore(backup, rig)
+    with hp.connect(replace(place.settings, warehouse=None)) as elsewhere:
+        table = elsewhere.table(rig.name).row
+        for _ in range(lost):  # each worker's claim takes one number
+            rig.produce(1)
+            Worker(elsewhere.stores, [table], WorkerOptions(stages=INGEST, until_idle=True)).run()
+            if elsewhere.stores.ledger.moves(table, limit=1)[0]["move_id"] > lost:
+                break
+    assert rig.stores.ledger.moves(rig.table.row, limit=1)[0]["move_id"] > lost
+
+    with pytest.raises(LedgerOlderThanLake, match=r"restored from an older backup.*harness reconcile"):
+        work(rig)
+    assert settled(rig).settled
+    work(rig)
+    rig.assert_exact()
+    assert_sound(rig)
+
+
+def test_a_lake_that_is_not_mounted_is_away_and_not_empty(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    metadata = Path(urlsplit(rig.table.versions()[-1].stream.metadata).path).parent
+    aside = metadata.rename(metadata.with_name("aside"))
+    place.reopen(rig)
+
+    with pytest.raises(LakeAway, match="holds no file, and the catalog names one there"):
+        rig.stores.standing.check(rig.table.row, rig.stores.ledger)
+
+    aside.rename(metadata)
+    work(rig)
+    rig.assert_exact()
 
 
 def test_a_restored_backup_adopts_what_kafka_has_dropped(place: Scratch):

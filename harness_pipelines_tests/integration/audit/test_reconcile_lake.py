@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -19,10 +21,12 @@ from harness_pipelines.audit.reconcile_foreign import ForeignRefused, accept_for
 from harness_pipelines.audit.reconcile_rebuild import SchemaDiffers, plan_rebuild, rebuild
 from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.stores.catalog import _sqlalchemy_url
 from harness_pipelines.stores.errors import TopicRecreated
 from harness_pipelines.stores.lake import ForeignFiles
+from harness_pipelines.stores.reconcile import Reconciler, TableHeld
 from harness_pipelines_tests.rig import TableRig
 
 from .scratch import Scratch, assert_sound, forget, work
@@ -170,6 +174,59 @@ def test_foreign_rows_are_taken_over_under_a_partition_of_their_own_and_the_tabl
     append(place, rig, stranger(7))
     accept_foreign(rig.stores, rig.table.row, find_foreign(rig.stores, rig.table.row))
     assert [row for row in seen_by_others(place, rig) if row[0] < 0] == [(-1, 0, 3), (-1, 1, 900), (-1, 2, 7)]
+    rig.produce(5)
+    work(rig)
+    rig.assert_exact()
+    assert_sound(rig)
+
+
+def metadata_of(rig: TableRig) -> set[str]:
+    """Names of the metadata files of the stream view, whoever wrote them."""
+    pointer = rig.stores.ledger.pointer(rig.table.row, "stream")
+    return {file.name for file in Path(urlsplit(pointer).path).parent.glob("*.metadata.json")}
+
+
+def test_foreign_rows_are_not_written_anew_while_somebody_works_on_the_table(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    append(place, rig, stranger(3))
+    found = find_foreign(rig.stores, rig.table.row)
+    claim = rig.claim(Stage.TIER)
+    before, files = place.rows(), metadata_of(rig)
+
+    with pytest.raises(TableHeld, match=rf"tier by {claim.holder}.*nothing was changed"):
+        accept_foreign(rig.stores, rig.table.row, found)
+
+    assert (place.rows(), metadata_of(rig)) == (before, files)
+    rig.stores.ledger.release(claim)
+    accept_foreign(rig.stores, rig.table.row, found)
+    work(rig)
+    rig.assert_exact()
+    assert_sound(rig)
+
+
+def test_files_of_a_take_over_that_did_not_happen_name_a_move_that_the_ledger_knows(place: Scratch):
+    """Else they would look like those of moves that a restored backup has lost, and stop the table."""
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    append(place, rig, stranger(3))
+    found, files = find_foreign(rig.stores, rig.table.row), metadata_of(rig)
+    with patch.object(Reconciler, "accept", side_effect=TableHeld("a worker came meanwhile")), pytest.raises(TableHeld):
+        accept_foreign(rig.stores, rig.table.row, found)
+    assert metadata_of(rig) > files, "files were written"
+
+    place.reopen(rig)
+    rig.stores.standing.check(rig.table.row, rig.stores.ledger)
+    accept_foreign(rig.stores, rig.table.row, find_foreign(rig.stores, rig.table.row))
+
+    assert [row for row in seen_by_others(place, rig) if row[0] < 0] == [(-1, 0, 3)]
+    taken = rig.stores.ledger.moves(rig.table.row, stage=Stage.TIER, limit=2)
+    assert [(m["state"], m["trigger"]) for m in taken] == [
+        ("COMMITTED", "accept-foreign"),
+        ("ABANDONED", "accept-foreign"),
+    ]
     rig.produce(5)
     work(rig)
     rig.assert_exact()
