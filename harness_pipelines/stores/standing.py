@@ -1,4 +1,4 @@
-"""May this ledger work on a table's lake? Asked once per process before anything is written or removed there."""
+"""May this ledger work on a table's lake? Asked before anything is written or removed there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LedgerOlderThanLake(HarnessError):
 
 
 class Standing:
-    """The two questions, and the answers that were yes."""
+    """The two questions; the second is asked once per process, whose the warehouse is again and again."""
 
     def __init__(self, ownership: Ownership, reconciler: Reconciler, catalog: StagingCatalog) -> None:
         self._ownership, self._reconciler, self._catalog = ownership, reconciler, catalog
@@ -28,9 +28,9 @@ class Standing:
 
         Raises: WarehouseTaken, LedgerOlderThanLake (NEVER); LakeAway.
         """
+        self._ownership.check()
         if table.table_id in self._good:
             return
-        self._ownership.check()
         highest, known = self.highest_in_lake(table, ledger), self._reconciler.highest_move(table)
         if highest > known:
             raise LedgerOlderThanLake(

@@ -36,6 +36,7 @@ from harness_pipelines.stores.memory.leases import MemoryLeases
 from harness_pipelines.stores.memory.ledger import MemoryLedger
 from harness_pipelines.stores.memory.state import MemoryState
 from harness_pipelines.stores.memory.upkeep import MemoryUpkeep
+from harness_pipelines.stores.owner import Ownership
 from harness_pipelines.stores.ports import (
     Boundary,
     Ledger,
@@ -311,7 +312,8 @@ class RealRig(StoresRig):
         self.ledger = PostgresLedger(self.database, catalog=CATALOG)
         self.leases = Leases(self.readers)
         self.segments = Segments(self.database)
-        self.upkeep = Upkeep(self.database, self.catalog)
+        self.ownership = Ownership(self.database, warehouse=folder.as_uri())
+        self.upkeep = Upkeep(self.database, self.catalog, self.ownership)
         self.lake = self._lake = Lake(self.catalog, self.database, warehouse=folder.as_uri())
 
     def ask(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[dict[str, Any]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -18,6 +20,7 @@ from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stores import postgres
 from harness_pipelines.stores.ledger import PostgresLedger
+from harness_pipelines.stores.owner import MARK, Ownership, WarehouseTaken
 from harness_pipelines.stores.postgres import READER, WORKER, Database, NotInitialised, migrate, session_dsn
 from harness_pipelines.stores.upkeep import Upkeep
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, decoded
@@ -208,7 +211,7 @@ def test_a_retire_locks_in_the_order_of_the_design(real: RealRig, recording: Rec
     real.pass_time(timedelta(days=2))
     claim = real.claim(table, Stage.EXPIRE)
 
-    assert len(Upkeep(recording, real.catalog).trim(table, claim).retire) == 1
+    assert len(Upkeep(recording, real.catalog, real.ownership).trim(table, claim).retire) == 1
 
     (retiring,) = [t for t in recording.transactions if any("trim_floor = " in s for s in t)]
     found = [name for name in locked(retiring) if name != "harness.moves"]  # orphaned moves: no publish waits there
@@ -279,6 +282,51 @@ def test_a_thief_waits_for_the_commit_that_was_fenced_in_time(real: RealRig):
                 thief.execute(
                     postgres.sql("ledger/lock_claim"), {"table_id": table.table_id, "stage": "tier", "shard": 0}
                 )
+
+
+# -- whose the warehouse is ---------------------------------------------------------------------------------
+
+
+def test_a_take_over_gives_the_ledger_an_epoch_of_its_own(make_database: Callable[[], str], tmp_path: Path):
+    dsn = make_database()
+    migrate(dsn)
+    database = Database(dsn)
+    try:
+        own = Ownership(database, warehouse=tmp_path.as_uri())
+        own.check()
+        first = own.ours()
+        own.take_over()
+        assert first.epoch == first.ledger != own.ours().epoch
+        assert own.stranger() is None
+    finally:
+        database.close()
+    assert refused(dsn, READER, "UPDATE harness.ledger SET epoch = gen_random_uuid()")
+    assert refused(dsn, WORKER, "UPDATE harness.ledger SET ledger_id = gen_random_uuid()")
+
+
+def test_no_file_is_deleted_from_a_warehouse_that_somebody_took_over(real: RealRig, tmp_path: Path):
+    table = real.table(files=True)
+    claim = real.claim(table, Stage.EXPIRE)
+    own = Ownership(real.database, warehouse=tmp_path.as_uri())
+    own.check()
+    upkeep = Upkeep(real.database, real.catalog, own)
+    orphan, mark = tmp_path / "orphan.parquet", tmp_path / MARK
+    orphan.touch()
+    real.ask(
+        "INSERT INTO harness.condemned_files (table_id, path, bytes, since) "
+        "VALUES (%s, %s, 0, clock_timestamp() - interval '2 days')",
+        [table.table_id, orphan.as_uri()],
+    )
+    ours = mark.read_text()
+    mark.write_text(json.dumps({**json.loads(ours), "epoch": "of a copy that took over"}))
+
+    with pytest.raises(WarehouseTaken, match="another copy of this ledger"):
+        upkeep.delete_ripe(table, claim)
+    assert orphan.exists()
+
+    mark.write_text(ours)
+    assert upkeep.delete_ripe(table, claim) == [orphan.as_uri()]
+    assert not orphan.exists()
 
 
 # -- a ledger that was changed by hand ----------------------------------------------------------------------
