@@ -109,6 +109,50 @@ def test_a_ledger_of_another_harness_is_left_alone(real: RealRig, change: str, u
         real.ask(undo)
 
 
+@pytest.mark.parametrize("role", [READER, WORKER])
+def test_an_older_harness_is_refused_on_a_newer_ledger_at_its_first_session(real: RealRig, role: str):
+    real.ask("INSERT INTO public.harness_migrations VALUES (999, 'later', 'x')")
+    database = Database(real.dsn, role=role)
+    try:
+        with pytest.raises(NotInitialised, match=r"\[999\] that this harness does not know.*install that version"):
+            database.rows("reads/now")
+    finally:
+        database.close()
+        real.ask("DELETE FROM public.harness_migrations WHERE number = 999")
+
+
+@pytest.mark.parametrize("role", [READER, WORKER, None])
+def test_a_newer_harness_is_sent_to_init_by_an_older_ledger_and_goes_on_after_it(
+    make_database: Callable[[], str], role: str | None
+):
+    dsn = make_database()
+    with patch.object(postgres, "migrations", return_value=[m for m in postgres.migrations() if m[0] < 11]):
+        migrate(dsn)
+    database = Database(dsn, role=role)
+    try:
+        with pytest.raises(NotInitialised, match="made by an older harness.*nothing was changed.*`harness init`"):
+            database.rows("reads/now")
+        assert migrate(dsn)
+        assert len(database.rows("reads/now")) == 1
+    finally:
+        database.close()
+
+
+def test_a_migration_whose_number_was_left_free_is_applied_when_it_comes(make_database: Callable[[], str]):
+    dsn = make_database()
+    every = postgres.migrations()
+    with patch.object(postgres, "migrations", return_value=[m for m in every if m[0] != 9]):
+        migrate(dsn)
+    database = Database(dsn, role=None)
+    try:
+        with pytest.raises(NotInitialised, match=r"it lacks migrations \[9\]"):
+            database.rows("reads/now")
+    finally:
+        database.close()
+    assert migrate(dsn) == [name for number, name, _ in every if number == 9]
+    assert migrate(dsn) == []
+
+
 def test_a_table_of_an_earlier_harness_keeps_a_batch_view_without_a_sample_layer(make_database: Callable[[], str]):
     dsn = make_database()
     with patch.object(postgres, "migrations", return_value=[m for m in postgres.migrations() if m[0] < 8]):
