@@ -138,9 +138,11 @@ def rebuild(stores: Stores, plan: Rebuild, *, take_over: bool = False) -> TableR
 
 def _check_unknown(stores: Stores, spec: TableSpec) -> None:
     try:
-        stores.tables.table(spec.table)
+        known = stores.tables.table(spec.table)
     except TableUnknown:
         return
+    for view in known.views:
+        stores.tables.pointer(known, view)  # one that another engine dropped is put back, not rebuilt
     raise TableExists(
         f"table {spec.table} is in the ledger: nothing is to be rebuilt. `harness reconcile {spec.table}` settles it"
     )

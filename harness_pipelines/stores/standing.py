@@ -8,7 +8,7 @@ from harness_pipelines.stores.history import LakeHistory, number_of
 from harness_pipelines.stores.lake import reachable
 from harness_pipelines.stores.ledger import PostgresLedger
 from harness_pipelines.stores.owner import Ownership
-from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.ports import TableRow, TableUnknown
 from harness_pipelines.stores.reconcile import Reconciler
 
 
@@ -44,7 +44,10 @@ class Standing:
         """The largest move number that the newest metadata files of the table's views name."""
         highest = 0
         for view in table.views:
-            pointer = ledger.pointer(table, view)
+            try:
+                pointer = ledger.pointer(table, view)
+            except TableUnknown:  # dropped by another engine: its folder is still there
+                pointer = ledger.head(table).views[view].metadata
             history = LakeHistory.of(self._catalog, table, pointer, view=view)
             with reachable(table.name, "comparing the ledger with the lake"):
                 highest = max(highest, history.highest_move(at_least=number_of(pointer)))

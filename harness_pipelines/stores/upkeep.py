@@ -29,7 +29,7 @@ from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import StagingCatalog
 from harness_pipelines.stores.owner import Ownership
-from harness_pipelines.stores.ports import Segment, TableRow, TableUnknown
+from harness_pipelines.stores.ports import Segment, TableRow, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, LedgerBusy, sql
 from harness_pipelines.stores.snapshots import versions_named
 
@@ -229,7 +229,7 @@ class Upkeep:
         namespace, name = _identifiers(table)[view]
         key = {"catalog": self.catalog.name, "namespace": namespace, "view": name}
         if not (found := self.database.rows("reads/pointer", key)):
-            raise TableUnknown(f"{table.name}: the catalog has no view {name}; was it dropped by another engine?")
+            raise view_dropped(table, view)
         return str(found[0]["metadata_location"])
 
     def _snapshot_files(self, identifier: tuple[str, str], location: str, *, all_snapshots: bool) -> set[str]:

@@ -199,6 +199,10 @@ class StoresRig:
         """Let the clock of the stores go ahead."""
         raise AssertionError
 
+    def drop_view(self, table: TableRow, view: ViewName) -> None:
+        """What another engine's DROP TABLE does: the catalog's row goes, the files stay."""
+        raise AssertionError
+
     def contents(self, table: TableRow) -> Any:
         """All that the stores hold of *table*, to compare before and after."""
         raise AssertionError
@@ -256,6 +260,10 @@ class MemoryRig(StoresRig):
 
     def pass_time(self, by: timedelta) -> None:
         self.state.pass_time(by)
+
+    def drop_view(self, table: TableRow, view: ViewName) -> None:
+        with self.state.transaction() as books:
+            del books.pointers[table.spec.namespace, table.views[view]]
 
     def contents(self, table: TableRow) -> Any:
         return copy.copy(self.state.books)
@@ -336,6 +344,10 @@ class RealRig(StoresRig):
                     compose.Identifier("harness", name), older
                 )
                 connection.execute(statement, {"by": by, "tables": [table.table_id for table in self.made]})
+
+    def drop_view(self, table: TableRow, view: ViewName) -> None:
+        where = [table.spec.namespace, table.views[view]]
+        self.ask("DELETE FROM public.iceberg_tables WHERE table_namespace = %s AND table_name = %s", where)
 
     def contents(self, table: TableRow) -> Any:
         held = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from datetime import timedelta
 from pathlib import Path
@@ -11,8 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from harness_pipelines.audit.accept_loss import accept_loss
+from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.audit.reconcile import Report, look, settle
 from harness_pipelines.audit.reconcile_lake import NothingToAdopt, Way
+from harness_pipelines.audit.reconcile_rebuild import plan_rebuild
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages import tier
@@ -20,6 +23,7 @@ from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.errors import RecordsLost
 from harness_pipelines.stores.history import number_of
 from harness_pipelines.stores.owner import WarehouseTaken
+from harness_pipelines.stores.ports import TableUnknown
 from harness_pipelines.stores.standing import LedgerOlderThanLake
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, TIER, TableRig, await_trouble
@@ -108,6 +112,33 @@ def test_a_metadata_file_that_its_writer_never_finished_stops_nobody(place: Scra
     work(rig)
     rig.assert_exact()
     assert looked(rig).acts == []
+    assert_sound(rig)
+
+
+def test_a_view_that_another_engine_dropped_has_one_way_back_and_everybody_names_it(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    place.sql("DELETE FROM public.iceberg_tables WHERE table_name = %s", rig.table.row.tiered_view)
+    place.reopen(rig)  # so that its worker asks anew whether the lake is the ledger's
+    rig.produce(10)
+    stores, table, way = rig.stores, rig.table.row, f"`harness revert {rig.name} --to HEAD --yes` puts it back"
+    for ask in (
+        lambda: look(stores, table),
+        lambda: plan_rebuild(stores, table.spec),
+        lambda: stores.upkeep.condemn(table, dry_run=True),
+        lambda: work(rig),
+    ):
+        with pytest.raises(TableUnknown, match=re.escape(way)):
+            ask()
+    assert way in (rig.harness.table(rig.name).row.stopped or "")
+    assert any(way in found.detail for found in fsck(stores, [rig.name]).broken)
+
+    revert_table(stores, table, to=None)
+
+    assert looked(rig).acts == []
+    work(rig)
+    rig.assert_exact()
     assert_sound(rig)
 
 
