@@ -41,7 +41,7 @@ from harness_pipelines.stores.catalog import (
 )
 from harness_pipelines.stores.lake_deletes import DeletesBroken, ForeignDeletes, Hidden, Positions
 from harness_pipelines.stores.lake_replace import Replacement, replace_files
-from harness_pipelines.stores.ports import Swap, TableRow, view_names
+from harness_pipelines.stores.ports import Swap, TableRow, view_dropped, view_names
 from harness_pipelines.stores.postgres import Database
 
 MOVE, ATTEMPT, SCHEMA_VERSION, RANGES = (
@@ -152,7 +152,7 @@ class Lake:
         return -1 if snapshot is None else snapshot
 
     def current(self, table: TableRow, view: ViewName) -> Table:
-        """A view as the catalog's row names it now."""
+        """A view as the catalog's row names it now. Raises: TableUnknown for one that was dropped."""
         return self.load(table, self._pointer(table, view), view=view)
 
     def make_branch(self, table: TableRow, move: Move, base: View) -> str:
@@ -309,7 +309,9 @@ class Lake:
 
     def _pointer(self, table: TableRow, view: ViewName) -> str:
         key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.views[view]}
-        return str(self.database.rows("reads/pointer", key)[0]["metadata_location"])
+        if not (found := self.database.rows("reads/pointer", key)):
+            raise view_dropped(table, view)
+        return str(found[0]["metadata_location"])
 
     def _move_pointer(self, table: TableRow, view: ViewName, *, old: str, new: str) -> bool:
         key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.views[view]}

@@ -40,6 +40,7 @@ from harness_pipelines.stores.ports import (
     TableExists,
     TableRow,
     TableUnknown,
+    view_dropped,
 )
 from harness_pipelines.stores.ports_log import TopicIdentity
 from harness_pipelines.stores.postgres import Connection, Database, sql
@@ -276,12 +277,10 @@ class PostgresLedger:
         return float(self.database.rows("ledger/since_tier", {"table_id": table.table_id})[0]["since_tier_s"])
 
     def pointer(self, table: TableRow, view: ViewName) -> str:
-        """The metadata file that the catalog names for *view* now."""
+        """The metadata file that the catalog names for *view* now. Raises: TableUnknown for one that was dropped."""
         found = self.database.rows("reads/pointer", self._pointer_key(table, view))
         if not found:
-            raise TableUnknown(
-                f"{table.name}: the catalog has no view {table.views[view]}; was it dropped by another engine?"
-            )
+            raise view_dropped(table, view)
         return str(found[0]["metadata_location"])
 
     def layout(self, table: TableRow, version: Version) -> LayoutState | None:

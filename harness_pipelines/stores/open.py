@@ -119,7 +119,7 @@ class Stores:
     def upkeep(self) -> Upkeep:
         from harness_pipelines.stores.upkeep import Upkeep
 
-        return Upkeep(self.database, self.catalog)
+        return Upkeep(self.database, self.catalog, self.ownership)
 
     @cached_property
     def reconciler(self) -> Reconciler:
@@ -137,7 +137,7 @@ class Stores:
     def ownership(self) -> Ownership:
         from harness_pipelines.stores.owner import Ownership
 
-        return Ownership(self.readers, warehouse=self.warehouse)
+        return Ownership(self.database, warehouse=self.warehouse)
 
     @cached_property
     def standing(self) -> Standing:

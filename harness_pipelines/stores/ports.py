@@ -81,6 +81,14 @@ class TableRow:
         return self.views[self.effects[Stage.TIER].view]
 
 
+def view_dropped(table: TableRow, view: ViewName) -> TableUnknown:
+    """What is said of a view without a row in the catalog. The ledger knows its metadata, so it can come back."""
+    return TableUnknown(
+        f"{table.name}: the catalog has no view {table.views[view]}: another engine dropped it. Nothing was written; "
+        f"`harness revert {table.name} --to HEAD --yes` puts it back as the ledger published it"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestPosition:
     """How far one partition is in the buffer."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
@@ -149,11 +149,17 @@ class Database:
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
-        """A session outside any transaction of the caller's; closed transactions only."""
+        """A session outside any transaction of the caller's; closed transactions only.
+
+        Raises: NotInitialised, at the first one, when the ledger is not of this harness.
+        """
         if not self._opened:
-            with explained(self.dsn):
-                # The first connection is made here so that a wrong address fails at once and by its own message.
-                psycopg.connect(self.dsn).close()
+            # The first connection is made here so that a wrong address fails at once and by its own message.
+            with (
+                explained(self.dsn),
+                psycopg.connect(self.dsn, autocommit=True, row_factory=dict_row) as connection,
+            ):
+                _check_fits(connection)
             self._pool.open()
             self._opened = True
         with explained(self.dsn), self._pool.connection() as connection:
@@ -229,21 +235,44 @@ def migrate(dsn: str) -> list[str]:
     with explained(dsn), psycopg.connect(session_dsn(dsn, role=None), row_factory=dict_row) as connection:
         connection.execute(sql("init/lock"))
         connection.execute(sql("init/create_migrations"))
-        done = {row["number"]: row for row in connection.execute(sql("init/applied")).fetchall()}
-        known = migrations()
-        if unknown := sorted(set(done) - {number for number, _, _ in known}):
-            raise NotInitialised(
-                f"the ledger has migrations {unknown} that this harness does not know: it was made by a newer "
-                "harness; nothing was changed, install that version"
-            )
-        applied = []
-        for number, name, text in known:
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            if number in done:
-                if done[number]["digest"] != digest:
-                    raise NotInitialised(f"migration {name} differs from the one that was applied; nothing was changed")
-                continue
+        missing = _not_applied(connection, migrations())
+        for number, name, text in missing:  # a number that was left free may come after higher ones
             connection.execute(text)
-            connection.execute(sql("init/record"), {"number": number, "name": name, "digest": digest})
-            applied.append(name)
-        return applied
+            connection.execute(sql("init/record"), {"number": number, "name": name, "digest": _digest(text)})
+        return [name for _, name, _ in missing]
+
+
+def _check_fits(connection: psycopg.Connection[DictRow]) -> None:
+    """The ledger has the migrations of this harness, all and no others. Raises: NotInitialised; UndefinedTable."""
+    try:
+        missing = _not_applied(connection, migrations())
+    except psycopg.errors.InsufficientPrivilege as error:  # the right to look came with this check
+        raise NotInitialised(
+            f"the ledger was made by an older harness, or restored without its grants ({error}); nothing was changed. "
+            "Stop all workers, then run `harness init`"
+        ) from error
+    if missing:
+        raise NotInitialised(
+            f"the ledger was made by an older harness: it lacks migrations {[number for number, _, _ in missing]}; "
+            "nothing was changed. Stop all workers, then run `harness init`"
+        )
+
+
+def _not_applied(
+    connection: psycopg.Connection[DictRow], known: Sequence[tuple[int, str, str]]
+) -> list[tuple[int, str, str]]:
+    """Those of *known* that the ledger does not have. Raises: NotInitialised when it has others, or an edited one."""
+    done = {row["number"]: row["digest"] for row in connection.execute(sql("init/applied"))}
+    if unknown := sorted(set(done) - {number for number, _, _ in known}):
+        raise NotInitialised(
+            f"the ledger has migrations {unknown} that this harness does not know: it was made by a newer "
+            "harness; nothing was changed, install that version"
+        )
+    for number, name, text in known:
+        if done.get(number, _digest(text)) != _digest(text):
+            raise NotInitialised(f"migration {name} differs from the one that was applied; nothing was changed")
+    return [one for one in known if one[0] not in done]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

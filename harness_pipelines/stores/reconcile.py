@@ -18,7 +18,7 @@ from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.history import HistoryBroken
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.stores import ledger_rows as rows
-from harness_pipelines.stores.ports import PointerMoved, TableRow, TableUnknown
+from harness_pipelines.stores.ports import PointerMoved, TableRow, TableUnknown, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, sql
 
 TRIGGER = "reconcile"
@@ -222,8 +222,10 @@ class Reconciler:
 
     def _swap(self, connection: Connection, table: TableRow, view: ViewName, *, old: str, new: str) -> None:
         where = {"catalog": self.catalog, "namespace": table.spec.namespace, "view": table.views[view]}
-        found = str(_one(connection, "ledger/lock_pointer", **where)["metadata_location"])
-        if found != old:
+        locked = connection.execute(sql("ledger/lock_pointer"), where).fetchone()
+        if locked is None:
+            raise view_dropped(table, view)
+        if (found := str(locked["metadata_location"])) != old:
             raise PointerMoved(f"{table.name}: the catalog is at {found}, not at {old}; nothing was written")
         _run(connection, "put_pointer", **where, old=old, new=new)
 

@@ -28,7 +28,8 @@ from harness_pipelines.protocol.versions import ViewName, kept_versions, reached
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import StagingCatalog
-from harness_pipelines.stores.ports import Segment, TableRow, TableUnknown
+from harness_pipelines.stores.owner import Ownership
+from harness_pipelines.stores.ports import Segment, TableRow, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, LedgerBusy, sql
 from harness_pipelines.stores.snapshots import versions_named
 
@@ -60,11 +61,12 @@ class StoredFile:
 
 
 class Upkeep:
-    """Decisions and removals of the expire stage for one database and catalog."""
+    """Decisions and removals of the expire stage for one database, catalog and warehouse."""
 
-    def __init__(self, database: Database, catalog: StagingCatalog) -> None:
+    def __init__(self, database: Database, catalog: StagingCatalog, ownership: Ownership) -> None:
         self.database = database
         self.catalog = catalog
+        self.ownership = ownership
 
     def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision:
         """Raise the trim floor, retire the segments below it, and move ``retained_from`` up, all or nothing.
@@ -165,7 +167,7 @@ class Upkeep:
     ) -> list[str]:
         """Delete files that have been condemned for longer than the grace and that still nothing reaches.
 
-        Raises: SizeGuard, with nothing removed, unless *remove_large*.
+        Raises: SizeGuard, with nothing removed, unless *remove_large*; WarehouseTaken.
         """
         grace = timedelta(seconds=table.spec.retention.grace)
         with self.database.transaction() as connection:
@@ -179,7 +181,10 @@ class Upkeep:
             if not remove_large:
                 self._guard(table, ripe)
             ripe = ripe[:FILES_PER_RUN_MAX]
+            if ripe:
+                self.ownership.confirm()  # another ledger may reach what this one does not
             for path, _ in ripe:
+                self.ownership.check()
                 with self.database.transaction() as connection:  # a holder that slept here has been replaced
                     self._fence(connection, claim)
                 self._delete(path)
@@ -224,7 +229,7 @@ class Upkeep:
         namespace, name = _identifiers(table)[view]
         key = {"catalog": self.catalog.name, "namespace": namespace, "view": name}
         if not (found := self.database.rows("reads/pointer", key)):
-            raise TableUnknown(f"{table.name}: the catalog has no view {name}; was it dropped by another engine?")
+            raise view_dropped(table, view)
         return str(found[0]["metadata_location"])
 
     def _snapshot_files(self, identifier: tuple[str, str], location: str, *, all_snapshots: bool) -> set[str]:

@@ -290,7 +290,7 @@ class RealSide(Side):
 
     def __init__(self, rig: RealRig) -> None:
         super().__init__(rig)
-        self.upkeep = Upkeep(rig.database, rig.catalog)
+        self.upkeep = Upkeep(rig.database, rig.catalog, rig.ownership)
         self.buffer_reader = BufferReader(rig.dsn)
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import uuid
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -27,6 +29,7 @@ from harness_pipelines.stores.drop import Dropped
 from harness_pipelines.stores.leases import Leases
 from harness_pipelines.stores.ledger import PostgresLedger
 from harness_pipelines.stores.outcome import OUTCOME_CHECKS, CommitLost
+from harness_pipelines.stores.owner import MARK, Ownership, WarehouseTaken
 from harness_pipelines.stores.ports import Boundary, Swap, TableUnknown
 from harness_pipelines.stores.postgres import (
     READER,
@@ -125,6 +128,50 @@ def test_a_ledger_of_another_harness_is_left_alone(real: RealRig, change: str, u
             migrate(real.dsn)
     finally:
         real.ask(undo)
+
+
+@pytest.mark.parametrize("role", [READER, WORKER])
+def test_an_older_harness_is_refused_on_a_newer_ledger_at_its_first_session(real: RealRig, role: str):
+    real.ask("INSERT INTO public.harness_migrations VALUES (999, 'later', 'x')")
+    database = Database(real.dsn, role=role)
+    try:
+        with pytest.raises(NotInitialised, match=r"\[999\] that this harness does not know.*install that version"):
+            database.rows("reads/now")
+    finally:
+        database.close()
+        real.ask("DELETE FROM public.harness_migrations WHERE number = 999")
+
+
+@pytest.mark.parametrize("role", [READER, WORKER, None])
+def test_a_newer_harness_is_sent_to_init_by_an_older_ledger_and_goes_on_after_it(
+    make_database: Callable[[], str], role: str | None
+):
+    dsn = make_database()
+    with patch.object(postgres, "migrations", return_value=[m for m in postgres.migrations() if m[0] < 11]):
+        migrate(dsn)
+    database = Database(dsn, role=role)
+    try:
+        with pytest.raises(NotInitialised, match="made by an older harness.*nothing was changed.*`harness init`"):
+            database.rows("reads/now")
+        assert migrate(dsn)
+        assert len(database.rows("reads/now")) == 1
+    finally:
+        database.close()
+
+
+def test_a_migration_whose_number_was_left_free_is_applied_when_it_comes(make_database: Callable[[], str]):
+    dsn = make_database()
+    every = postgres.migrations()
+    with patch.object(postgres, "migrations", return_value=[m for m in every if m[0] != 9]):
+        migrate(dsn)
+    database = Database(dsn, role=None)
+    try:
+        with pytest.raises(NotInitialised, match=r"it lacks migrations \[9\]"):
+            database.rows("reads/now")
+    finally:
+        database.close()
+    assert migrate(dsn) == [name for number, name, _ in every if number == 9]
+    assert migrate(dsn) == []
 
 
 def test_a_table_of_an_earlier_harness_keeps_a_batch_view_without_a_sample_layer(make_database: Callable[[], str]):
@@ -229,7 +276,7 @@ def test_a_retire_locks_in_the_order_of_the_design(real: RealRig, recording: Rec
     real.pass_time(timedelta(days=2))
     claim = real.claim(table, Stage.EXPIRE)
 
-    assert len(Upkeep(recording, real.catalog).trim(table, claim).retire) == 1
+    assert len(Upkeep(recording, real.catalog, real.ownership).trim(table, claim).retire) == 1
 
     (retiring,) = [t for t in recording.transactions if any("trim_floor = " in s for s in t)]
     found = [name for name in locked(retiring) if name != "harness.moves"]  # orphaned moves: no publish waits there
@@ -466,6 +513,51 @@ def test_a_query_whose_commit_is_lost_has_found_postgres_away(real: RealRig, awa
     with pytest.raises(PostgresUnreachable, match="its answer was lost.*nothing was written"):
         away.rows("reads/now")
     assert away.rows("reads/now")
+
+
+# -- whose the warehouse is ---------------------------------------------------------------------------------
+
+
+def test_a_take_over_gives_the_ledger_an_epoch_of_its_own(make_database: Callable[[], str], tmp_path: Path):
+    dsn = make_database()
+    migrate(dsn)
+    database = Database(dsn)
+    try:
+        own = Ownership(database, warehouse=tmp_path.as_uri())
+        own.check()
+        first = own.ours()
+        own.take_over()
+        assert first.epoch == first.ledger != own.ours().epoch
+        assert own.stranger() is None
+    finally:
+        database.close()
+    assert refused(dsn, READER, "UPDATE harness.ledger SET epoch = gen_random_uuid()")
+    assert refused(dsn, WORKER, "UPDATE harness.ledger SET ledger_id = gen_random_uuid()")
+
+
+def test_no_file_is_deleted_from_a_warehouse_that_somebody_took_over(real: RealRig, tmp_path: Path):
+    table = real.table(files=True)
+    claim = real.claim(table, Stage.EXPIRE)
+    own = Ownership(real.database, warehouse=tmp_path.as_uri())
+    own.check()
+    upkeep = Upkeep(real.database, real.catalog, own)
+    orphan, mark = tmp_path / "orphan.parquet", tmp_path / MARK
+    orphan.touch()
+    real.ask(
+        "INSERT INTO harness.condemned_files (table_id, path, bytes, since) "
+        "VALUES (%s, %s, 0, clock_timestamp() - interval '2 days')",
+        [table.table_id, orphan.as_uri()],
+    )
+    ours = mark.read_text()
+    mark.write_text(json.dumps({**json.loads(ours), "epoch": "of a copy that took over"}))
+
+    with pytest.raises(WarehouseTaken, match="another copy of this ledger"):
+        upkeep.delete_ripe(table, claim)
+    assert orphan.exists()
+
+    mark.write_text(ours)
+    assert upkeep.delete_ripe(table, claim) == [orphan.as_uri()]
+    assert not orphan.exists()
 
 
 # -- a ledger that was changed by hand ----------------------------------------------------------------------

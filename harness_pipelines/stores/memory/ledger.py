@@ -27,6 +27,7 @@ from harness_pipelines.stores.ports import (
     TableExists,
     TableRow,
     TableUnknown,
+    view_dropped,
 )
 from harness_pipelines.stores.ports_log import TopicIdentity
 
@@ -239,11 +240,10 @@ class MemoryLedger:
         return (self.state.now() - since).total_seconds()
 
     def pointer(self, table: TableRow, view: ViewName) -> str:
-        """The metadata file that the catalog names for *view* now."""
-        name = table.views[view]
-        found = self.state.books.pointers.get((table.spec.namespace, name))
+        """The metadata file that the catalog names for *view* now. Raises: TableUnknown for one that was dropped."""
+        found = self.state.books.pointers.get((table.spec.namespace, table.views[view]))
         if found is None:
-            raise TableUnknown(f"{table.name}: the catalog has no view {name}; was it dropped by another engine?")
+            raise view_dropped(table, view)
         return found
 
     def layout(self, table: TableRow, version: Version) -> LayoutState | None:

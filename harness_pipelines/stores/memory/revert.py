@@ -52,10 +52,8 @@ def commit(state: MemoryState, table: TableRow, *, to: int | None, log_from: Vec
         planned, now, move_id = plan(books, table, to=to, log_from=log_from), state.now(), state.next_id()
         check_revert(planned)
         pointers = {view: (table.spec.namespace, name) for view, name in table.views.items()}
-        new = {
-            view: build(view, books.pointers[pointer], planned.head, planned.target, move_id).new
-            for view, pointer in pointers.items()
-        }
+        bases = {v: books.pointers.get(at, planned.head.views[v].metadata) for v, at in pointers.items()}
+        new = {view: build(view, base, planned.head, planned.target, move_id).new for view, base in bases.items()}
         lake = books.lake_of(table.table_id)
         following = reverted(
             planned.head,

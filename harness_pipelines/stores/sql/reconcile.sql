@@ -81,7 +81,10 @@ SELECT move_id, (lo ->> '-1')::bigint AS low, (hi ->> '-1')::bigint AS high, row
 WHERE table_id = %(table_id)s AND trigger = 'accept-foreign' AND state = 'COMMITTED' ORDER BY low
 
 -- name: ledger_id
-SELECT l.ledger_id::text AS ledger_id, current_database() AS database,
+SELECT l.ledger_id::text AS ledger_id, l.epoch::text AS epoch, current_database() AS database,
        (SELECT c.system_identifier::text FROM pg_control_system() c) || '/' ||
        (SELECT d.oid::text FROM pg_database d WHERE d.datname = current_database()) AS instance
 FROM harness.ledger l
+
+-- name: new_epoch
+UPDATE harness.ledger SET epoch = gen_random_uuid()

@@ -357,7 +357,7 @@ def test_a_lost_database_takes_the_batch_view_over_or_begins_it_anew(place: Scra
         for file in batch_files(head(rig)):
             file.unlink()
     place.lose()
-    rebuild(place.harness.stores, plan_rebuild(place.harness.stores, rig.table.spec))
+    rebuild(place.harness.stores, plan_rebuild(place.harness.stores, rig.table.spec), take_over=True)
     place.resume(rig)
     reached = 30 if whole else 0
     assert [(b.batch_hi, b.stream_hi) for b in head(rig).bounds.values()] == [(reached, 35), (reached, 35)]
