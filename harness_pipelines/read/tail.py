@@ -11,7 +11,7 @@ from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.plan import TailPart
 from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines.stages.ingest import decode_batch
+from harness_pipelines.stages.ingest import check_topic, decode_batch
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import below
 
@@ -29,7 +29,8 @@ class TailSilent(TryAgain):
 def read_tail(stores: Stores, table: TableRow, part: TailPart) -> pa.Table:
     """Rows of the user's columns and all coordinates for ``[low, high)`` of each partition of *part*.
 
-    Records that do not fit are left out: ingest will set them aside. Raises: TailSilent and what the log raises.
+    Records that do not fit are left out: ingest will set them aside. Raises: TailSilent, TopicRecreated and what
+    the log raises.
     """
     codec, left = RecordCodec(table.spec), dict(part.high)
     pieces: list[pa.Table] = []
@@ -48,6 +49,7 @@ def read_tail(stores: Stores, table: TableRow, part: TailPart) -> pa.Table:
                     )
                     if batch.high >= part.high[batch.partition]:
                         del left[batch.partition]
+    check_topic(table, stores.log.describe(part.topic))  # as it is after the last poll, so all of them were its records
     schema = arrow_schema(table.spec.stored, coordinates=True)
     return pa.concat_tables([schema.empty_table(), *(piece.select(schema.names).cast(schema) for piece in pieces)])
 

@@ -123,14 +123,18 @@ def ingest_unit(
     faults.point("ingest.after_plan")
     decoded = with_digests(table, [decode_batch(table, codec, batch) for batch in batches])
     faults.point("ingest.before_lock")
-    confirm = lambda: _same_topic(table, identity())  # noqa: E731
+    confirm = lambda: check_topic(table, identity())  # noqa: E731
     try:
         return writer.commit(segment.current(), decoded, confirm=confirm)
     except SegmentClosed:
         return writer.commit(segment.renew(), decoded, confirm=confirm)
 
 
-def _same_topic(table: TableRow, found: TopicIdentity) -> None:
+def check_topic(table: TableRow, found: TopicIdentity) -> None:
+    """Is *found* the topic that the table was made from?
+
+    Raises: TopicRecreated, ClusterChanged, PartitionsMissing.
+    """
     added_partitions(table.identity, found)
 
 
@@ -246,7 +250,7 @@ def check_source(table: TableRow, stream: Log, positions: Mapping[int, int]) -> 
     Raises: TopicMissing, TopicRecreated, ClusterChanged, PartitionsMissing, RecordsLost, LogTruncated.
     """
     found = stream.describe(table.spec.topic)
-    _same_topic(table, found)
+    check_topic(table, found)
     check_positions(table.spec.topic, positions, stream.watermarks(table.spec.topic, positions))
     return found
 
@@ -254,6 +258,6 @@ def check_source(table: TableRow, stream: Log, positions: Mapping[int, int]) -> 
 def join_partitions(table: TableRow, stream: Log, *, known: Iterable[int]) -> dict[int, int]:
     """Starts of the partitions that only the topic has: from the log's beginning, so nothing is lost."""
     found = stream.describe(table.spec.topic)
-    _same_topic(table, found)
+    check_topic(table, found)
     fresh = sorted(set(found.partitions) - set(known))
     return stream.start_offsets(table.spec.topic, fresh, "earliest") if fresh else {}
