@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from harness_pipelines.codecs.refusals import too_deep
 from harness_pipelines.spec.table import TableSpec
 
 _ANY_JSON = msgspec.json.Decoder(msgspec.Raw)
@@ -21,6 +22,8 @@ def wrapper(spec: TableSpec) -> Callable[[bytes | None], bytes | None]:
 
     def wrap(key: bytes | None) -> bytes | None:
         if not key or (spec.key_format == "json" and key.lstrip()[:1] == b"{"):
+            return key
+        if not is_quoted and too_deep(key):
             return key
         try:
             value = msgspec.json.encode(key.decode()) if is_quoted else bytes(_ANY_JSON.decode(key))

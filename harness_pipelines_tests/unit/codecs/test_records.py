@@ -69,6 +69,23 @@ def test_a_tombstone_whose_key_does_not_tell_what_it_deletes_is_refused(key: byt
     assert found.accepted.tolist() == [0, 2]
 
 
+@pytest.mark.parametrize("depth", [500, 1_000, 100_000])
+@pytest.mark.parametrize("words", [{}, {"delete": {"field": "op", "values": ["d"]}}, {"format": "debezium"}])
+def test_what_is_nested_deep_is_refused_and_its_neighbours_are_not(words: dict[str, Any], depth: int):
+    nested = b"[" * depth + b"]" * depth
+    put = b'{"op": "c", "after": {"id": 1, "total": 5}}' if "format" in words else b'{"id": 1, "total": 5}'
+    found = decode([(b"1", put), (b"1", b'{"x": %b}' % nested), (nested, None), (b"2", None)], **words)
+    assert [(one.index, one.reason) for one in found.refused] == [(1, Reason.MALFORMED), (2, Reason.MALFORMED)]
+    assert all("nested more than 400 deep" in one.detail for one in found.refused)
+    assert [(row["_op"], row["id"]) for row in found.rows.to_pylist()] == [("put", 1), ("delete", 2)]
+
+
+def test_a_text_key_may_look_nested():
+    text = b"[" * 1_000
+    found = decode([(text, None)], key_format="text", columns={"id": "string"})
+    assert [row["id"] for row in found.rows.to_pylist()] == [text.decode()]
+
+
 def test_what_is_required_of_a_put_is_not_of_a_delete():
     assert decode([(b"1", b'{"id": 1}')]).refused[0].reason is Reason.MISSING_FIELD
     assert decode([(b"1", None)]).refused == []
