@@ -23,7 +23,7 @@ def make_plan(stores: Stores, table: TableRow, *, at: At | None, tail: bool, hol
     With *tail* the plan also names what only Kafka has, up to its last stable offsets of now; an old version has no
     tail but for what a revert of a table without buffer has left to Kafka.
     Raises: VersionGone, and where there is a tail KafkaUnreachable, TopicMissing, TopicRecreated, ClusterChanged,
-    PartitionsMissing, LogTruncated.
+    PartitionsMissing, PartitionsGrown, LogTruncated.
     """
     state = stores.leases.look(table, holder=holder, lease=lease, at=at)
     return ReadPlan(
@@ -71,7 +71,7 @@ def _tail(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) ->
     stream_hi, high = _vectors(state.bounds)
     low = stream_hi if table.spec.buffer == "none" and state.answered_by is None else dict(high)
     if to_end or low != high:  # the same offsets of another topic are other records
-        check_topic(table, stores.log.describe(table.spec.topic))
+        check_topic(table, stores.log.describe(table.spec.topic), known=state.bounds if to_end else None)
     if to_end:
         marks = stores.log.watermarks(table.spec.topic, state.bounds)
         # A log that starts above the position is named by the reader: an audit plans over it, and counts what is lost.

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from harness_pipelines.protocol.keys import PartitionsGrown
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.read.plan import make_plan
 from harness_pipelines.read.tail import read_tail
@@ -111,6 +112,18 @@ def test_a_topic_created_again_after_the_last_poll_gives_no_rows(monkeypatch: py
     monkeypatch.setattr(world.log, "reader", lambda *_, **__: reader)
     with pytest.raises(TopicRecreated):
         world.rows(plan)
+
+
+@pytest.mark.parametrize("key", [[], ["id"]], ids=["append", "keyed"])
+def test_a_topic_that_grew_has_no_tail_for_a_keyed_table(key: list[str]):
+    world = World(key=key)
+    world.produce(5)
+    world.log.add_partitions(TOPIC, 3)
+    if not key:
+        assert set(world.plan().bounds) == {0, 1}  # the worker lets the third one join
+    else:
+        with pytest.raises(PartitionsGrown, match="has 3 now"):
+            world.plan()
 
 
 def test_a_log_that_ends_below_the_buffer_is_no_empty_tail():
