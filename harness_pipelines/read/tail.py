@@ -37,18 +37,18 @@ def read_tail(stores: Stores, table: TableRow, part: TailPart) -> pa.Table:
     heard = time.monotonic()
     with stores.log.reader(part.topic, part.low, identity=table.identity) as reader:
         while left:
-            batches = reader.poll(POLL_RECORDS, 0.5)
+            # What a partition has beyond its end is not waited for, and no sign of those that lack records.
+            batches = [batch for batch in reader.poll(POLL_RECORDS, 0.5) if batch.partition in left]
             if batches:
                 heard = time.monotonic()
             elif time.monotonic() - heard > SILENCE_S_MAX:
                 raise TailSilent(f"{table.name}: no record of {part.topic} for {SILENCE_S_MAX:g} s, waiting for {left}")
             for batch in batches:
-                if batch.partition in left:
-                    pieces.append(
-                        _rows(table, decode_batch(table, codec, below(batch, part.high[batch.partition])).rows)
-                    )
-                    if batch.high >= part.high[batch.partition]:
-                        del left[batch.partition]
+                high = part.high[batch.partition]
+                pieces.append(_rows(table, decode_batch(table, codec, below(batch, high)).rows))
+                if batch.high >= high:
+                    del left[batch.partition]
+                    reader.pause(batch.partition)
     check_topic(table, stores.log.describe(part.topic))  # as it is after the last poll, so all of them were its records
     schema = arrow_schema(table.spec.stored, coordinates=True)
     return pa.concat_tables([schema.empty_table(), *(piece.select(schema.names).cast(schema) for piece in pieces)])

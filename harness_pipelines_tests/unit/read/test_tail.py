@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 
 from harness_pipelines.protocol.keys import PartitionsGrown
 from harness_pipelines.protocol.plan import ReadPlan
+from harness_pipelines.read import tail
 from harness_pipelines.read.plan import make_plan
-from harness_pipelines.read.tail import read_tail
+from harness_pipelines.read.tail import TailSilent, read_tail
 from harness_pipelines.spec.types import iceberg_fields
 from harness_pipelines.stores.errors import LogTruncated, TopicRecreated
-from harness_pipelines.stores.memory.log import MemoryLog
+from harness_pipelines.stores.memory.log import MemoryLog, MemoryLogReader
 from harness_pipelines.stores.ports import view_names
+from harness_pipelines.stores.ports_log import PartitionBatch
 from harness_pipelines_tests.contract.stores_rig import MemoryRig, fresh_view
 
 TOPIC = "t"
@@ -112,6 +115,53 @@ def test_a_topic_created_again_after_the_last_poll_gives_no_rows(monkeypatch: py
     monkeypatch.setattr(world.log, "reader", lambda *_, **__: reader)
     with pytest.raises(TopicRecreated):
         world.rows(plan)
+
+
+class OneSilent:
+    """A reader to whom partition 0 gives records without end, and partition 1 none."""
+
+    def __init__(self, log: MemoryLog, *, heeds_pause: bool) -> None:
+        self._log, self._inner, self._heeds_pause = log, log.reader(TOPIC, {0: 0}), heeds_pause
+        self._deadline = time.monotonic() + 5.0
+
+    def __enter__(self) -> OneSilent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to give back."""
+
+    def poll(self, *_: object) -> list[PartitionBatch]:
+        assert time.monotonic() < self._deadline, "the read does not end"
+        self._log.append(TOPIC, 0, b'{"id": 1}')
+        return self._inner.poll(1, 0)
+
+    def pause(self, partition: int) -> None:
+        if self._heeds_pause:
+            self._inner.pause(partition)
+
+
+@pytest.mark.parametrize("heeds_pause", [True, False])
+def test_a_silent_partition_ends_the_read_however_much_another_one_has(
+    heeds_pause: bool, monkeypatch: pytest.MonkeyPatch
+):
+    world = World()
+    world.produce(2)
+    plan = world.plan()
+    monkeypatch.setattr(tail, "SILENCE_S_MAX", 0.05)
+    reader = OneSilent(world.log, heeds_pause=heeds_pause)
+    monkeypatch.setattr(world.log, "reader", lambda *_, **__: reader)
+    with pytest.raises(TailSilent, match=r"no record of t for 0.05 s, waiting for \{1: 2\}"):
+        world.rows(plan)
+
+
+def test_nothing_is_fetched_of_a_partition_that_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch):
+    world = World()
+    world.produce(5)
+    plan = world.plan()
+    paused: list[int] = []
+    monkeypatch.setattr(MemoryLogReader, "pause", lambda _, partition: paused.append(partition))
+    world.rows(plan)
+    assert sorted(paused) == [0, 1]
 
 
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["append", "keyed"])
