@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.plan import BufferPart, LakePart, ReadPlan, TailPart
 from harness_pipelines.protocol.reads import At
@@ -21,11 +23,27 @@ def make_plan(stores: Stores, table: TableRow, *, at: At | None, tail: bool, hol
     """Lease a read state of *table* and name what a reader of it opens.
 
     With *tail* the plan also names what only Kafka has, up to its last stable offsets of now; an old version has no
-    tail but for what a revert of a table without buffer has left to Kafka.
+    tail but for what a revert of a table without buffer has left to Kafka. A plan that fails leaves no lease.
     Raises: VersionGone, and where there is a tail KafkaUnreachable, TopicMissing, TopicRecreated, ClusterChanged,
     PartitionsMissing, PartitionsGrown, LogTruncated.
     """
     state = stores.leases.look(table, holder=holder, lease=lease, at=at)
+    with given_back(stores, state.lease_id):
+        return _plan(stores, table, state, to_end=tail and at is None)
+
+
+@contextmanager
+def given_back(stores: Stores, lease_id: str) -> Iterator[None]:
+    """Give a lease back if the block fails: nobody is left to do it, and it holds what expire may remove."""
+    try:
+        yield
+    except BaseException:
+        with suppress(HarnessError):  # the ledger is away too: the lease ends by its time
+            stores.leases.end(lease_id)
+        raise
+
+
+def _plan(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) -> ReadPlan:
     return ReadPlan(
         table=table.name,
         table_id=table.table_id,
@@ -36,7 +54,7 @@ def make_plan(stores: Stores, table: TableRow, *, at: At | None, tail: bool, hol
         bounds=state.bounds,
         lake=tuple(_lake(state)),
         buffer=None if table.spec.buffer == "none" else _buffer(state),
-        tail=_tail(stores, table, state, to_end=tail and at is None),
+        tail=_tail(stores, table, state, to_end=to_end),
         lease_id=state.lease_id,
         lease_until=state.lease_until,
     )

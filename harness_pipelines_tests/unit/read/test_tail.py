@@ -5,22 +5,28 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
 
+from harness_pipelines.client import Table
 from harness_pipelines.protocol.keys import PartitionsGrown
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.read import tail
 from harness_pipelines.read.plan import make_plan
 from harness_pipelines.read.tail import TailSilent, read_tail
+from harness_pipelines.read.where import WhereError
 from harness_pipelines.spec.types import iceberg_fields
-from harness_pipelines.stores.errors import LogTruncated, TopicRecreated
+from harness_pipelines.stores.errors import KafkaUnreachable, LogTruncated, TopicRecreated
 from harness_pipelines.stores.memory.log import MemoryLog, MemoryLogReader
 from harness_pipelines.stores.ports import view_names
 from harness_pipelines.stores.ports_log import PartitionBatch
+from harness_pipelines.stores.postgres import PostgresUnreachable
 from harness_pipelines_tests.contract.stores_rig import MemoryRig, fresh_view
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TOPIC = "t"
 
@@ -162,6 +168,44 @@ def test_nothing_is_fetched_of_a_partition_that_is_read_to_its_end(monkeypatch: 
     monkeypatch.setattr(MemoryLogReader, "pause", lambda _, partition: paused.append(partition))
     world.rows(plan)
     assert sorted(paused) == [0, 1]
+
+
+def test_a_plan_that_fails_leaves_no_lease():
+    world = World()
+    world.produce(5)
+    world.log.reachable = False
+    with pytest.raises(KafkaUnreachable):
+        world.plan()
+    world.log.reachable = True
+    world.create_again()
+    with pytest.raises(TopicRecreated):
+        world.plan()
+    assert world.leases == 0
+
+
+def test_a_plan_that_fails_while_the_ledger_goes_away_says_what_failed_first(monkeypatch: pytest.MonkeyPatch):
+    world = World()
+    world.log.reachable = False
+
+    def away(_: str) -> None:
+        raise PostgresUnreachable("Postgres is not answering")
+
+    monkeypatch.setattr(world.rig.leases, "end", away)
+    with pytest.raises(KafkaUnreachable):
+        world.plan()
+
+
+def test_a_frame_that_cannot_be_made_leaves_no_lease_but_its_callers():
+    world, nobody = World(), cast("SparkSession", None)
+    harness: Any = SimpleNamespace(stores=world.stores)
+    table = Table(harness, world.table)
+    with pytest.raises(WhereError):
+        table.to_spark(nobody, where="id = = 1", lease_s=86_400)
+    assert world.leases == 0
+    plan = table.plan()
+    with pytest.raises(WhereError):
+        table.to_spark(nobody, where="id = = 1", plan=plan)
+    assert world.leases == 1
 
 
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["append", "keyed"])
