@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -99,6 +101,41 @@ def test_what_is_required_of_a_put_is_not_of_a_delete():
 def test_a_key_may_be_plain_text(type_: str, key: bytes, value: object):
     found = decode([(key, None)], columns={"id": type_}, key_format="text")
     assert [row["id"] for row in found.rows.to_pylist()] == [value]
+
+
+@pytest.mark.parametrize(
+    ("type_", "source", "key"),
+    [
+        *(
+            (kind, "iso8601", b"2023-11-14T22:13:20" + zone)
+            for kind, zone in (("timestamp", b""), ("timestamptz", b"Z"))
+        ),
+        *((kind, "epoch_ms", b"1700000000000") for kind in ("timestamp", "timestamptz")),
+        *((kind, "epoch_us", b"1700000000000000") for kind in ("timestamp", "timestamptz")),
+        *((kind, "epoch_ns", b"1700000000000000000") for kind in ("timestamp", "timestamptz")),
+        ("date", "iso8601", b"2023-11-14"),
+        ("date", "epoch_days", b"19675"),
+        ("time", "iso8601", b"22:13:20"),
+        ("time", "ms_of_day", b"80000000"),
+        ("time", "us_of_day", b"80000000000"),
+        ("time", "ns_of_day", b"80000000000000"),
+        ("decimal(12,2)", "number", b"12.50"),
+        ("decimal(12,2)", "base64", b"BOI="),
+    ],
+)
+def test_a_text_key_is_written_as_its_column_says(type_: str, source: str, key: bytes):
+    columns = {"id": {"type": type_, "from": source}}
+    found = decode([(key, None)], columns=columns, key_format="text")
+    assert found.refused == []
+    moment = datetime(2023, 11, 14, 22, 13, 20)
+    value: object = {
+        "timestamp": moment,
+        "timestamptz": moment.replace(tzinfo=UTC),
+        "date": moment.date(),
+        "time": moment.time(),
+        "decimal(12,2)": Decimal("12.50"),
+    }[type_]
+    assert [(row["_op"], row["id"]) for row in found.rows.to_pylist()] == [("delete", value)]
 
 
 def test_a_text_key_that_is_no_utf8_is_refused():
