@@ -381,22 +381,29 @@ class Table:
         plan: ReadPlan | None = None,
         layer: bool = False,
     ) -> DataFrame:
+        from harness_pipelines.read.plan import given_back
         from harness_pipelines.read.spark import to_spark
         from harness_pipelines.stores.spark_kafka import tail_frame
 
-        lease = timedelta(seconds=lease_s or self.spec.retention.lease)
-        plan = plan or self.plan(at=at, lease=lease)
         stores = self.harness.stores
-        frame: DataFrame = to_spark(
-            spark,
-            plan,
-            stores,
-            columns=columns,
-            where=where,
-            layer=layer,
-            tail_frame=lambda session, part: tail_frame(session, stores.settings, self.row, part),
-        )
-        return frame
+
+        def frame_of(plan: ReadPlan) -> DataFrame:
+            frame: DataFrame = to_spark(
+                spark,
+                plan,
+                stores,
+                columns=columns,
+                where=where,
+                layer=layer,
+                tail_frame=lambda session, part: tail_frame(session, stores.settings, self.row, part),
+            )
+            return frame
+
+        if plan is not None:
+            return frame_of(plan)
+        own = self.plan(at=at, lease=timedelta(seconds=lease_s or self.spec.retention.lease))
+        with given_back(stores, own.lease_id):
+            return frame_of(own)
 
     def _arrow(self) -> ArrowReader:
         from harness_pipelines.read.arrow import ArrowReader

@@ -119,12 +119,12 @@ def plan(
 def takeable(stores: Stores, table: TableRow) -> dict[int, Bounds]:
     """Bounds with ``buffer_hi`` as far as tier may take: the buffer's, or with `buffer: none` the log's end.
 
-    Raises: TopicRecreated, RecordsLost, ... when the log is not the one that the table was made from.
+    Raises: TopicRecreated, PartitionsGrown, RecordsLost, ... when the log is not the one that the table was made from.
     """
     bounds = {p.partition: p.bounds for p in stores.ledger.positions(table)}
     if table.spec.buffer != "none":
         return bounds
-    check_source(table, stores.log, {p: b.buffer_hi for p, b in bounds.items()})
+    check_source(table, stores.log, {p: b.buffer_hi for p, b in bounds.items()}, known=bounds)
     marks = stores.log.watermarks(table.spec.topic, bounds)
     return {p: replace(b, buffer_hi=max(marks[p].end, b.buffer_hi)) for p, b in bounds.items()}
 

@@ -116,6 +116,21 @@ def test_a_topic_created_again_is_never_mistaken_for_the_one_that_the_table_foll
     assert rig.read() == old
 
 
+@pytest.mark.parametrize("count", [10, 40], ids=["fewer records", "more records"])
+@pytest.mark.parametrize("buffer", ["postgres", "none"])
+def test_a_read_of_the_tail_takes_no_record_of_a_topic_created_again(make_rig: MakeRig, buffer: str, count: int):
+    rig = make_rig(buffer=buffer)
+    rig.produce(20)
+    if buffer == "postgres":
+        rig.ingest()
+    assert rig.read(tail=True) == rig.truth
+    rig.kafka.delete(rig.topic)
+    rig.kafka.create(2, topic=rig.topic)
+    rig.produce(count)
+    with pytest.raises(TopicRecreated, match=rf"{rig.topic}.*deleted and created again"):
+        rig.read(tail=True)
+
+
 def test_a_topic_created_again_under_a_running_worker_adds_no_row(rig: TableRig):
     rig.produce(20)
     with rig.working() as worker:
