@@ -15,7 +15,7 @@ import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores.errors import RecordsLost, TopicMissing, TopicRecreated
+from harness_pipelines.stores.errors import RecordsLost, TopicCompacted, TopicMissing, TopicRecreated
 from harness_pipelines.stores.kafka import KafkaLog
 from harness_pipelines.stores.kafka_client import KafkaTimeouts
 from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
@@ -89,6 +89,14 @@ def test_a_broker_that_is_killed_and_comes_back_costs_only_time(private_broker: 
 def test_a_table_over_a_topic_that_is_not_there_is_refused_and_the_topic_named(harness: hp.Harness):
     with pytest.raises(TopicMissing, match=r"'faults.f_nowhere' does not exist at .*Create it, or correct `topic`"):
         harness.apply(hp.TableSpec.model_validate({"table": "faults.f_nowhere", "columns": {"id": "long"}}))
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_over_a_compacted_topic_only_a_keyed_table_is_made(make_rig: MakeRig, policy: str):
+    config = {"cleanup.policy": policy}
+    with pytest.raises(TopicCompacted, match=rf"keeps every record .* is compacted \(cleanup.policy={policy}\).*`key`"):
+        make_rig(topic_config=config)
+    assert make_rig(topic_config=config, key=["id"]).table.spec.key == ("id",)
 
 
 def test_a_topic_deleted_under_a_table_is_named_and_what_was_read_stays_readable(rig: TableRig):

@@ -71,7 +71,7 @@ class World:
     @property
     def leases(self) -> int:
         """How many are alive."""
-        with self.rig.leases.state.transaction() as books:
+        with self.rig.state.transaction() as books:
             return len(books.leases)
 
 
