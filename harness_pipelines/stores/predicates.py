@@ -1,7 +1,7 @@
 """A predicate in the words of each engine.
 
 Arrow and Spark get it exactly. Postgres and Iceberg get one that may hold for more rows and never for fewer: what they
-let through is filtered again in Arrow, so that collation, NaN and NULL mean the same everywhere.
+let through is filtered again in Arrow or Spark, so that collation, NaN and NULL mean the same everywhere.
 """
 
 from __future__ import annotations
