@@ -56,6 +56,10 @@ _OPERATORS: Mapping[Op, Callable[[Any, Any], Any]] = {
 }
 
 
+#: Microseconds that Python's calendar can write, from year 1 to 9999; one with a zone reaches some hours further.
+_CALENDAR = range(-719_162 * 86_400_000_000, 2_932_897 * 86_400_000_000)
+
+
 def _is_float(ref: Ref) -> bool:
     return ref.type in _FLOATS
 
@@ -178,6 +182,8 @@ def _postgres_can(leaf: Leaf) -> bool:
         return False
     values = leaf.values if isinstance(leaf, OneOf) else (leaf.value,) if isinstance(leaf, Compare) else ()
     if any(isinstance(value, str) and "\x00" in value for value in values):
+        return False
+    if ref.column == TIMESTAMP and not all(value in _CALENDAR for value in values):
         return False
     if isinstance(leaf, Like):
         return "\x00" not in leaf.prefix and (leaf.is_prefix or not leaf.negated)

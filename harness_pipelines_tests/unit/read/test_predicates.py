@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness_pipelines.protocol.predicate import FALSE, TRUE, Compare, OneOf, Op, Ref, all_of, any_of, narrowed, relaxed
+from harness_pipelines.read.where import parse_where
 from harness_pipelines.spec.types import Primitive
-from harness_pipelines.stores.predicates import to_arrow
+from harness_pipelines.stores.predicates import to_arrow, to_postgres
 from harness_pipelines_tests.unit.read.predicates import holds, physical, predicates
 from harness_pipelines_tests.unit.read.values import primitive_types, tables
 
@@ -68,6 +70,22 @@ def test_what_an_engine_cannot_ask_is_left_to_the_filter_behind_it():
 
     assert relaxed(all_of(exact, unknown), lambda leaf: leaf == exact) == exact
     assert relaxed(any_of(exact, unknown), lambda leaf: leaf == exact) == TRUE
+
+
+@pytest.mark.parametrize(
+    ("moment", "written"),
+    [
+        ("9999-12-31T23:59:59-05:00", None),
+        ("0001-01-01T00:00:00+05:00", None),
+        ("9999-12-31T23:59:59.999999Z", "9999-12-31T23:59:59.999999+00"),
+        ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00+00"),
+    ],
+)
+def test_a_moment_that_a_zone_takes_out_of_the_calendar_is_left_to_the_filter_behind_postgres(moment, written):
+    asked = to_postgres(parse_where(f"_kafka_timestamp < '{moment}'", {"_kafka_timestamp": Primitive("timestamptz")}))
+
+    expected = None if written is None else f"\"_kafka_timestamp\" < '{written}'::timestamptz"
+    assert (None if asked is None else asked.as_string()) == expected
 
 
 def test_constants_are_folded():
