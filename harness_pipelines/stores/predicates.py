@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import operator
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -96,10 +97,21 @@ def _arrow_leaf(leaf: Leaf, column: pc.Expression) -> pc.Expression:
             return column.is_valid() if negated else column.is_null()
         case IsNaN(_, negated):
             return ~pc.is_nan(column) if negated else pc.is_nan(column)
-        case Like(_, pattern, negated):
-            found = pc.match_like(column, pattern)
+        case Like(_, _, negated):
+            found = _arrow_like(leaf, column)
             return ~found if negated else found
     raise AssertionError(leaf)
+
+
+def _arrow_like(leaf: Like, column: pc.Expression) -> pc.Expression:
+    if leaf.is_prefix:
+        return pc.starts_with(column, leaf.prefix)
+    if "\\\\" not in leaf.pattern:
+        return pc.match_like(column, leaf.pattern)
+    # Arrow's LIKE looks for both backslashes of a quoted one.
+    parts = re.findall(r"\\.|.", leaf.pattern, re.DOTALL)
+    regex = "".join({"%": ".*", "_": "."}.get(part) or re.escape(part[-1]) for part in parts)
+    return pc.match_substring_regex(column, rf"(?s)\A{regex}\z")
 
 
 def to_iceberg(predicate: Predicate) -> BooleanExpression:

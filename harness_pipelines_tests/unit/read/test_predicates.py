@@ -7,7 +7,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.predicate import FALSE, TRUE, Compare, OneOf, Op, Ref, all_of, any_of, narrowed, relaxed
+from harness_pipelines.protocol.predicate import (
+    FALSE,
+    TRUE,
+    Compare,
+    Like,
+    OneOf,
+    Op,
+    Ref,
+    all_of,
+    any_of,
+    narrowed,
+    relaxed,
+)
 from harness_pipelines.read.where import parse_where
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stores.predicates import to_arrow, to_postgres
@@ -42,6 +54,19 @@ def test_arrow_lets_through_exactly_the_rows_for_which_a_predicate_is_true(data)
 
     rows = [dict(zip(table.column_names, row, strict=True)) for row in zip(*map(physical, table.columns), strict=True)]
     assert found.column("row").to_pylist() == [i for i, row in enumerate(rows) if holds(predicate, row)]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a\\\\b%", "C:\\\\dir%", "%a\\\\b", "%a\\\\b%", "%\\\\", "_\\\\_", "\\\\%", "%\\\\\\%", ".*"]
+)
+def test_a_quoted_backslash_is_a_backslash_wherever_a_pattern_has_it(pattern):
+    texts = ["a\\b", "C:\\dir\\x", "\\", "x\\", "a\nb\\", "é\\é", "\\%", "ab", "", None]
+    table = pa.table({"s": pa.array(texts, pa.string())})
+
+    for negated in (False, True):
+        like = Like(Ref(("s",), Primitive("string")), pattern, negated)
+
+        assert table.filter(to_arrow(like)).column("s").to_pylist() == [t for t in texts if holds(like, {"s": t})]
 
 
 @given(trees)

@@ -154,7 +154,8 @@ def test_what_cannot_be_read_is_named_with_its_place(text, message):
 @pytest.mark.parametrize(
     ("pattern", "prefix", "is_prefix"),
     [("ab%", "ab", True), ("a%b", "a", False), ("a_%", "a", False), ("a\\%b%", "a%b", True), ("ab", "ab", False),
-     ("%", "", True), ("a\\%", "a%", False)],
+     ("%", "", True), ("a\\%", "a%", False), ("a\\\\%", "a\\", True), ("a\\\\\\%", "a\\%", False),
+     ("a\\%%", "a%", True)],
 )  # fmt: skip
 def test_the_fixed_beginning_of_a_pattern_is_known(pattern, prefix, is_prefix):
     like = p.Like(ref("status"), pattern)
