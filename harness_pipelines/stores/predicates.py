@@ -279,6 +279,11 @@ def _spark_leaf(leaf: Leaf, column: SparkColumn) -> SparkColumn:
     from pyspark.sql import functions as f
 
     match leaf:
+        case Compare(ref, Op.EQ | Op.GE | Op.LE as op, value) if _is_float(ref) and value == 0:
+            # Iceberg's Java side sorts -0.0 before 0.0 and holds them for two values, so it is asked for what is
+            # between: an `or` of both Spark, to which they are one, would be free to simplify.
+            low, high = column >= _spark_literal(ref, -0.0), column <= _spark_literal(ref, 0.0)
+            return high if op is Op.LE else low & (high if op is Op.EQ else ~f.isnan(column))
         case Compare(ref, op, value):
             found: SparkColumn = _OPERATORS[op](column, _spark_literal(ref, value))
             return found & ~f.isnan(column) if _is_float(ref) and op in (Op.GT, Op.GE) else found

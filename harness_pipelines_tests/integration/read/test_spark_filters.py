@@ -120,3 +120,29 @@ def test_a_filter_on_the_key_never_uncovers_a_row_that_was_replaced_or_deleted(
 
     assert newest(to_spark(spark, plan, world, where=condition)) == [("B", 2.0)]
     assert newest(to_spark(spark, plan, world).filter(condition)) == [("B", 2.0)]
+
+
+@pytest.fixture(scope="module")
+def zeros(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Two files in the lake, each with one of the two zeros."""
+    world = World(dsn, tmp_path_factory.mktemp("lake"), TYPES)
+    for low, reals in ((0, [-0.0, -1.5]), (2, [0.0, 1.5, float("nan")])):
+        world.append_to_lake(world.rows(values(world, [repr(x) for x in reals], reals), 0, low))
+    yield world
+    world.close()
+
+
+@pytest.mark.parametrize("column", ["f", "d"])
+@pytest.mark.parametrize(
+    "where",
+    ["{} = 0", "{} = -0.0", "{} >= 0", "{} <= -0.0", "{} in (0, 7)", "{} between 0 and 1", "{} < 0", "{} > -0.0"],
+)
+def test_both_zeros_are_found_in_the_lake_whichever_a_file_has(
+    zeros: World, spark: SparkSession, column: str, where: str
+):
+    plan = zeros.plan(lake={0: (0, 5)}, buffer={})
+    asked = where.format(column)
+
+    expected = names_of(read_arrow(plan, zeros, where=asked, check_lease=alive).rows)
+
+    assert names_of(to_spark(spark, plan, zeros, where=asked).toArrow()) == expected
