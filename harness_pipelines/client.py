@@ -363,6 +363,9 @@ class Table:
     ) -> DataFrame:
         """The same rows as a lazy DataFrame; it fails by name when it is used after *lease_s* (the spec's
         ``retention.lease`` by default, at most 24 h). With *view* it is registered as a temp view for SQL.
+        *where* narrows what is read of lake and buffer; a filter that is added to the frame, or the WHERE of SQL over
+        the view, leaves out files of the lake only: all of the buffer is read for it. Such a filter that compares a
+        float with zero goes to Iceberg, to which -0.0 and 0.0 are two numbers; *where* finds both.
         With *plan*, the caller's own, the caller also ends its lease.
         """
         frame = self._frame(spark, columns=columns, where=where, at=at, lease_s=lease_s, plan=plan)
