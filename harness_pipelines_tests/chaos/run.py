@@ -38,7 +38,7 @@ _POSTGRES = frozenset(
 #: The faults by which a reader of each engine may fail, by name; no other may reach it at all.
 MAY_FAIL_BY: Mapping[str, frozenset[Kind]] = {
     "arrow": _POSTGRES,
-    "spark": _POSTGRES | {Kind.CUT_SPARK, Kind.SPARK_KILL},
+    "spark": _POSTGRES | {Kind.CUT_SPARK, Kind.SPARK_KILL, Kind.SPARK_STOP},
 }
 READERS = ("arrow", "arrow", "spark")
 
