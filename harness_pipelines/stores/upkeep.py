@@ -175,6 +175,8 @@ class Upkeep:
             found = connection.execute(sql("upkeep/ripe"), {"table_id": table.table_id, "grace": grace}).fetchall()
             if not dry_run:
                 self._fence(connection, claim)
+        if not found:  # the lake is not walked for nothing
+            return []
         reached = self._reached(table)
         ripe = [(str(row["path"]), int(row["bytes"])) for row in found if owner_path(row["path"]) not in reached]
         if not dry_run:
