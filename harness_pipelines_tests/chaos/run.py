@@ -215,7 +215,7 @@ class Storm:
         self._drain()
         for worker in self._world.workers:
             worker.end()
-            for defect in worker.defects:
+            for defect in (*worker.defects, *worker.broken_stages):
                 self._find(defect)
         self._result.worker_starts = sum(worker.starts for worker in self._world.workers)
         for outage in self._result.outages:
