@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import structlog
 
-from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, FencedOut, Stage
 from harness_pipelines.protocol.versions import Version
@@ -279,13 +279,14 @@ class _TableWorker:
     def _forever(self, backoff: _Backoff, stage: Stage, step: Callable[[], bool], pause_s: float) -> None:
         """Hold the claim, do *step*, pause while it has nothing to do."""
         while not self.worker.stop.is_set():
+            held = False
             try:
                 self._admit(stage)
                 held = self._keepers[stage].acquire()
                 busy = held and step()
                 backoff.reset()
             except HarnessError as error:
-                backoff.wait(error)
+                backoff.wait(error, pause_s=pause_s if held else 0.0)
                 continue
             if not busy:  # a stand-by asks often, however rarely the stage itself has work
                 self.worker.stop.wait(pause_s if held else LOOK_S)
@@ -455,7 +456,8 @@ class _Backoff:
             with suppress(HarnessError):
                 owner.stores.ledger.stop_table(owner.table, None)
 
-    def wait(self, error: HarnessError) -> None:
+    def wait(self, error: HarnessError, *, pause_s: float = 0.0) -> None:
+        """Show *error* and wait; where a person is needed *pause_s* at least, as long as the stage itself rests."""
         if isinstance(error, FencedOut):
             self._owner._keepers[Stage(self._stage)].doubt()
             return
@@ -464,7 +466,7 @@ class _Backoff:
         self._show(error)
         if self._stage != Stage.INGEST and not isinstance(error, TryAgain):
             self._wait_s = max(self._wait_s, COUNTED_S)
-        self._owner.worker.stop.wait(self._wait_s)
+        self._owner.worker.stop.wait(max(self._wait_s, pause_s if error.recovery is Recovery.NEVER else 0.0))
         self._wait_s = min(self._wait_s * 2, BACKOFF_S_MAX)
 
     @contextmanager
@@ -489,7 +491,7 @@ class _Backoff:
         if shown.get(self._stage) != str(error):
             log.warning("stage.trouble", table=owner.table.name, stage=self._stage, error=str(error))
         shown[self._stage] = str(error)
-        if not isinstance(error, TryAgain) and error.recovery == "never":
+        if error.recovery is Recovery.NEVER:
             owner.fatal = error
             with suppress(HarnessError):
                 owner.stores.ledger.stop_table(owner.table, str(error))

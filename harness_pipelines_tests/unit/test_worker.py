@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.stages import expire, worker
 from harness_pipelines.stages.claims import ClaimKeeper
 from harness_pipelines.stages.worker import StageBroken, Worker, WorkerOptions
+from harness_pipelines.stores.upkeep import SizeGuard
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import running
 
@@ -144,6 +146,32 @@ def test_a_table_that_cannot_be_looked_at_leaves_the_others_alone(
         wait_until(lambda: "watch" in made.progress[0].trouble, "it is shown")
         seen = ran.count("a.well")
         wait_until(lambda: ran.count("a.well") > seen, "the other table goes on")
+
+
+class Noted(threading.Event):
+    """Notes how long it was to be waited for, and waits shorter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.asked.append(timeout)
+        return super().wait(0.001)
+
+
+def test_expire_that_needs_a_person_rests_as_long_as_one_that_has_done_its_work(
+    start: Callable[[Callable[[str], None]], Worker], monkeypatch: pytest.MonkeyPatch
+):
+    def step(name: str) -> None:
+        raise SizeGuard(f"{name}: too much at once")
+
+    made = start(step)
+    monkeypatch.setattr(worker, "EXPIRE_EVERY_S", 60.0)
+    noted = made.stop = Noted()
+    with running(made):
+        wait_until(lambda: noted.asked.count(60.0) >= 3, "it rests", deadline_s=10)
+    assert made.progress[0].trouble == {"expire": "a.sick: too much at once"}
 
 
 def test_a_claim_is_renewed_whatever_a_renewal_met(books: Books):
