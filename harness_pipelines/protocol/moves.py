@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -67,6 +68,15 @@ class Move:
 def branch_of(move_id: int, attempt: int) -> str:
     """The name of an attempt's branch."""
     return f"move_{move_id}_{attempt}"
+
+
+_BRANCH = re.compile(r"move_(\d{1,18})_\d+")
+
+
+def move_of(branch: str) -> int | None:
+    """The move that *branch* is an attempt of; ``None`` for a branch or tag that somebody else made."""
+    named = _BRANCH.fullmatch(branch)
+    return int(named[1]) if named else None
 
 
 def plan_ranges(lag: Mapping[int, OffsetRange], *, offsets_max: int) -> tuple[dict[int, int], dict[int, int]]:
@@ -146,4 +156,4 @@ def took_effect(move: Move, current: Move | None) -> bool:
 def dead_branches(branches: Iterable[str], moves: Iterable[tuple[int, int, str]]) -> list[str]:
     """Of *branches* those of attempts that nobody may publish any more; *moves* are (id, newest attempt, state)."""
     alive = {branch_of(move_id, attempt) for move_id, attempt, state in moves if state == MoveState.PLANNED}
-    return sorted({name for name in branches if name.startswith("move_")} - alive)
+    return sorted({name for name in branches if move_of(name) is not None} - alive)

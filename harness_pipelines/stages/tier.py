@@ -137,7 +137,7 @@ def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
     if table.spec.buffer == "none":
         return _stage_from_kafka(stores, table, move)
     named = [s.ref for s in needed(stores.segments.all(table), {r.partition: r.low for r in move.ranges})]
-    counts = stores.buffer_rows(named, move.ranges)
+    counts = stores.buffer_rows(table, named, move.ranges)
     rows = sum(counts.values())
     if rows == 0:  # gaps only: nothing to write, but the bounds move on
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))

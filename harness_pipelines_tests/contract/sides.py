@@ -31,13 +31,13 @@ from harness_pipelines.protocol.versions import Version
 from harness_pipelines.read.arrow import read_arrow
 from harness_pipelines.read.plan import make_plan
 from harness_pipelines.stores.buffer import DecodedRange
-from harness_pipelines.stores.buffer_scan import BufferReader, SegmentMissing
+from harness_pipelines.stores.buffer_scan import BufferReader
 from harness_pipelines.stores.lake import BaseGone, Staged
 from harness_pipelines.stores.memory.lake import MemoryFile, MemoryStaged
 from harness_pipelines.stores.outcome import CommitLost
 from harness_pipelines.stores.ports import Boundary, RefusedRecord, Segment, Swap, TableRow
 from harness_pipelines.stores.ports_buffer import BufferWriter
-from harness_pipelines.stores.postgres import Connection
+from harness_pipelines.stores.postgres import Connection, SegmentMissing
 from harness_pipelines.stores.upkeep import Upkeep
 from harness_pipelines_tests.contract.stores_rig import Files, MemoryRig, RealRig, StoresRig, agrees, rows_at
 from harness_pipelines_tests.contract.truth import RETENTION, Rows, TrueLog

@@ -217,8 +217,8 @@ class RecordingDatabase(Database):
         self.transactions: list[list[str]] = []
 
     @contextmanager
-    def transaction(self) -> Iterator[Any]:
-        with super().transaction() as connection:
+    def transaction(self, *, table: str | None = None) -> Iterator[Any]:
+        with super().transaction(table=table) as connection:
             self.transactions.append([])
             yield Recorded(connection, self.transactions[-1])
 
@@ -440,11 +440,11 @@ class AwayDatabase(Database):
     away = 0
 
     @contextmanager
-    def transaction(self) -> Iterator[Any]:
+    def transaction(self, *, table: str | None = None) -> Iterator[Any]:
         if self.away:
             self.away -= 1
             raise PostgresUnreachable("Postgres is not answering")
-        with super().transaction() as connection:
+        with super().transaction(table=table) as connection:
             yield connection
 
     def lose_answer(self, *, kept: bool, away: int) -> None:
