@@ -380,12 +380,13 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
         sample = _sampled(table, frame, rows=rows, target_rows=target_rows)
         for path in anew:
             tree = sample.cut_again(tree, path, target_rows=target_rows)
-        parts = tree if anew else sample.pieces(tree, target_rows=target_rows)
+        # Their files lie wholly inside, so what is routed is as large as the move and not as the view.
+        parts = tree.between(anew) if anew else sample.pieces(tree, target_rows=target_rows)
         _write(frame, target, parts, sample, target_rows=target_rows)
     staged = stores.lake.staged(table, move, rows=rows)
     judge = sample.judge(target_bytes=target_bytes(table, files), of_bytes=size)
     before = judge.score(taken, staged_bytes=sum(part.staged_bytes for part in chosen))
-    after = judge.score_of_regions(stores.lake.staged_regions(table, staged), parts)
+    after = judge.score_of_regions(stores.lake.staged_regions(table, staged), tree if anew else parts)
     fewer = not anew and len(staged.files) < len(taken)  # which is why files that wait are put together
     if layout.clustered and not (asked or fewer or after.better_than(before)):
         raise Pointless(f"{NOT_BETTER}: {asdict(before)} became {asdict(after)}")

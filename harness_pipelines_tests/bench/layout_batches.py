@@ -152,10 +152,10 @@ class BatchView:
         tree = self._layout.tree
         for path in anew:
             tree = sample.cut_again(tree, path, target_rows=self.rows_per_file)
-        parts = tree if anew else sample.pieces(tree, target_rows=self.rows_per_file)
+        parts = tree.between(anew) if anew else sample.pieces(tree, target_rows=self.rows_per_file)
         staged = self._write(rows, parts, sample)
         fewer = not anew and len(staged) < len(taken)
-        if not (fewer or self._is_better(chosen, staged, parts, sample)):
+        if not (fewer or self._is_better(chosen, staged, tree if anew else parts, sample)):
             self.dropped, self._judged = self.dropped + 1, True
             return False
         self.relayouts += 1

@@ -16,6 +16,7 @@ import harness_pipelines as hp
 from harness_pipelines.layout import parts
 from harness_pipelines.layout.files import FileStats, classify
 from harness_pipelines.layout.scores import Score
+from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveClosed
 from harness_pipelines.protocol.versions import Version
@@ -24,6 +25,7 @@ from harness_pipelines.read.explain import explain
 from harness_pipelines.read.selection import Selection
 from harness_pipelines.stages import otree
 from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stores import spark_otree
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import COORDINATES, OTREE, TIER, TableRig
@@ -214,7 +216,9 @@ def test_a_view_to_which_much_was_added_is_written_anew_and_keeps_its_rows_and_b
     assert otree.trigger(rig.stores, rig.table.row) is None
 
 
-def test_a_part_that_is_written_anew_leaves_the_files_of_all_others_where_they_are(rig: TableRig):
+def test_a_part_that_is_written_anew_leaves_the_files_of_all_others_where_they_are(
+    rig: TableRig, monkeypatch: pytest.MonkeyPatch
+):
     taken(rig, 1000)
     merged(rig)
     before = files(rig)
@@ -223,10 +227,21 @@ def test_a_part_that_is_written_anew_leaves_the_files_of_all_others_where_they_a
     rig.ingest()
     rig.tier()
     merged(rig)
-    assert merged(rig) is not None
+    routed: list[int] = []
+    in_pieces = spark_otree.in_pieces
+
+    def counting(frame: Any, tree: RegionTree, *rest: Any, **options: Any) -> Any:
+        routed.append(len(tree))
+        return in_pieces(frame, tree, *rest, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(spark_otree, "in_pieces", counting)
+        assert merged(rig) is not None
     assert moves(rig)[-1] == ("COMMITTED", False)
     after = {f.path for f in files(rig)}
     tree = layout(rig).tree
+    fresh = {f.path for f in files(rig)} - {f.path for f in before}
+    assert routed == [len(fresh)] < [len(tree)], "one task for each region that is written, none for all others"
     touched = [f for f in before if f.path not in after]
     assert 0 < len(touched) <= len(before) / 2 + 1, "the one file of the sample layer too"
     assert None not in classify(tree, files(rig))
