@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from harness_pipelines.layout.balance import balanced
 from harness_pipelines.layout.files import FileStats, might_hold
 from harness_pipelines.layout.parts import Due, due, not_grown, taken_along
 from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
@@ -63,9 +64,9 @@ class Attempt:
     """What one attempt staged."""
 
     staged: Staged
-    layout: Layout | None = None  #: where it changes; its new regions are clustered by this move
+    layout: Layout | None = None  #: where it changes
     scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    fresh: tuple[str, ...] = ()  #: the regions that it clustered
+    fresh: tuple[str, ...] = ()  #: the regions that a merge clustered
     change: Replacement | None = None  #: what goes for it; None: it is appended
     on: int | None = None  #: the one snapshot that it may be published on; None: any that still has the files
 
@@ -386,23 +387,27 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
     staged = stores.lake.staged(table, move, rows=rows)
     judge = sample.judge(target_bytes=target_bytes(table, files), of_bytes=size)
     before = judge.score(taken, staged_bytes=sum(part.staged_bytes for part in chosen))
-    after = judge.score_of_regions(stores.lake.staged_regions(table, staged), tree if anew else parts)
+    written = stores.lake.staged_regions(table, staged)
+    after = judge.score_of_regions(written, tree if anew else parts)
     fewer = not anew and len(staged.files) < len(taken)  # which is why files that wait are put together
     if layout.clustered and not (asked or fewer or after.better_than(before)):
         raise Pointless(f"{NOT_BETTER}: {asdict(before)} became {asdict(after)}")
-    fresh = [path for path in tree.paths() if any(path.startswith(part) for part in anew)]
-    kept = {path: at for path, at in layout.clustered.items() if not any(path.startswith(part) for part in anew)}
+    upto, gone = stores.lake.sequence_of(table, base.batch.metadata), {file.path for file in taken}
+    clustered = {path: at for path, at in layout.clustered.items() if not any(path.startswith(part) for part in anew)}
+    clustered |= {path: upto for path in tree.paths() if any(path.startswith(part) for part in anew)}
+    if all(request.paths == ("",) for request in stores.reclusters.open(table)):  # else they name parts of this tree
+        brought = [replace(file, sequence=upto if anew else upto + 1) for file in written]
+        tree, clustered = balanced(tree, [*(f for f in files if f.path not in gone), *brought], clustered)
     return Attempt(
         staged=staged,
-        layout=Layout(tree=tree, clustered=kept),
+        layout=Layout(tree=tree, clustered=clustered),
         scores={"before": asdict(before), "after": asdict(after)},
-        fresh=tuple(fresh),
         change=Replacement(
             removed={f.path: f.deletes for f in taken},
             added=staged.files,
             same_rows=True,
             # What only waits goes on waiting: it must be newer than all that is clustered where it comes to lie.
-            sequence=stores.lake.sequence_of(table, base.batch.metadata) if anew else None,
+            sequence=upto if anew else None,
         ),
     )
 
@@ -457,8 +462,7 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
             raise FilesGone(f"{table.name}: the batch view is not the one that move {move.move_id} was merged into")
         if attempt.layout is None:
             return swap
-        of_files = attempt.change.sequence if attempt.change else None
-        at = stores.lake.sequence_of(table, swap.new.metadata) if of_files is None else of_files
+        at = stores.lake.sequence_of(table, swap.new.metadata)
         clustered = {**attempt.layout.clustered, **dict.fromkeys(attempt.fresh, at)}
         tree = attempt.layout.tree
         state = LayoutState(tree=tree.to_json(), digest=tree.digest, clustered=clustered, scores={**attempt.scores})
