@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from harness_pipelines.layout.balance import balanced
+from harness_pipelines.layout.balance import balanced, from_files
 from harness_pipelines.layout.files import FileStats, might_hold
 from harness_pipelines.layout.parts import Due, due, not_grown, taken_along
 from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
@@ -30,6 +30,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, may_relayout, plan_ranges
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.stages.moving import Moving, Pointless, make_branch
+from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.lake import Staged
 from harness_pipelines.stores.lake_regions import indexed_columns
 from harness_pipelines.stores.lake_replace import FilesGone, Replacement
@@ -57,6 +58,9 @@ class Layout:
 
     tree: RegionTree
     clustered: dict[str, int]
+
+
+_layout_of_files: ByPath[Layout | None] = ByPath(16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,13 +207,27 @@ def _was_dropped(stores: Stores, table: TableRow, head: Version) -> bool:
 
 
 def layout_of(stores: Stores, table: TableRow, version: Version) -> Layout | None:
-    """How the batch view of *version* is clustered; ``None`` before its first rows."""
+    """How the batch view of *version* is clustered; ``None`` before its first rows.
+
+    Where it has rows and the ledger no tree, since it was lost and made again from the lake, the files tell.
+    """
     state = stores.tables.layout(table, version)
     if state is not None:
         return Layout(tree=RegionTree.from_json(state.tree), clustered=dict(state.clustered))
     if table.spec.views == "batch":  # tier has put its rows there, and all of them wait
         return Layout(tree=RegionTree.single(indexed_columns(table.spec)), clustered={})
-    return None
+    if version.batch is None:
+        return None
+    metadata = version.batch.metadata
+    return _layout_of_files.get(metadata, lambda: _from_files(stores, table, metadata))
+
+
+def _from_files(stores: Stores, table: TableRow, metadata: str) -> Layout | None:
+    files = stores.lake.region_files(table, metadata)
+    if not files:
+        return None
+    tree, clustered = from_files(files, indexed_columns(table.spec))
+    return Layout(tree=tree, clustered=clustered)
 
 
 # -- stage --------------------------------------------------------------------------------------------------
@@ -266,6 +284,8 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
     staged = stores.lake.staged(table, move, rows=coming.rows)
     on = base.batch.snapshot if table.spec.key and base.batch is not None else None
     attempt = Attempt(staged=staged, change=_change(stores, table, staged, coming, base=base), on=on)
+    if base.layout is None:  # from the files: it is kept from now on, for merges make it no better
+        attempt = replace(attempt, layout=layout)
     if sample is None:
         return attempt
     files = stores.lake.staged_regions(table, staged)
