@@ -12,7 +12,7 @@ publish: the boundary commit, with the tree as it is from then on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -21,17 +21,17 @@ import structlog
 
 from harness_pipelines.layout.balance import balanced, from_files
 from harness_pipelines.layout.files import FileStats, might_hold
-from harness_pipelines.layout.parts import Due, due, not_grown, taken_along
+from harness_pipelines.layout.parts import Due, due, has_all_of, not_all_of, not_grown, taken_along
 from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
 from harness_pipelines.layout.sampling import Sample, is_one_piece, share_to_draw
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.moves import Move, may_relayout, plan_ranges
+from harness_pipelines.protocol.moves import Move, MoveState, may_relayout, plan_ranges
 from harness_pipelines.protocol.versions import Version, View
-from harness_pipelines.stages.moving import Moving, Pointless, make_branch
+from harness_pipelines.stages.moving import FAILURES_MAX, Moving, Pointless, base_of, make_branch
 from harness_pipelines.stores.by_path import ByPath
-from harness_pipelines.stores.lake import Staged
+from harness_pipelines.stores.lake import BaseGone, Staged
 from harness_pipelines.stores.lake_regions import indexed_columns
 from harness_pipelines.stores.lake_replace import FilesGone, Replacement
 from harness_pipelines.stores.lake_scan import stored_in
@@ -42,11 +42,13 @@ if TYPE_CHECKING:
 
     from harness_pipelines.stores.lake_deletes import Positions
     from harness_pipelines.stores.open import Stores
+    from harness_pipelines.stores.reclusters import LeftOut
     from harness_pipelines.stores.spark_merge import Changes, Met
     from harness_pipelines.stores.spark_write import BranchTarget
 
 log = structlog.get_logger(__name__)
 MOVE_OFFSETS_MAX = 50_000_000
+LEFT_OUT = "it failed in every attempt, and its files are left out until they change or somebody reclusters"
 NOT_BETTER = "the layout would not be better"  #: how the ledger says that a relayout was dropped
 BUDGET_BYTES = 2 * 2**30  #: of files that one relayout reads
 HIDDEN_SHARE_MAX = 0.2  #: of a file's rows, above which the file is written anew: readers still read what is hidden
@@ -107,7 +109,36 @@ def otree_once(
 
     Raises: MoveStuck, FencedOut (NEVER); TryAgain when Spark or a store is away.
     """
+    _give_up(stores, table, claim)
     return Moving(stores, table, _OTree(stores, table)).once(claim, trigger=trigger, run_id=run_id)
+
+
+def _give_up(stores: Stores, table: TableRow, claim: Claim) -> None:
+    """Abandon a relayout that failed in all attempts and leave its files out: no merge waits for it (L8)."""
+    move = stores.ledger.open_move(table, Stage.OTREE, shard=claim.shard)
+    if move is None or move.ranges:
+        return
+    last = next(m for m in stores.ledger.moves(table, stage=Stage.OTREE) if m["move_id"] == move.move_id)
+    if move.state is MoveState.PLANNED and last["failures"] < FAILURES_MAX:
+        return
+    taken = list[str]()
+    with suppress(BaseGone):
+        base = base_of(stores, table, move)
+        assert base.batch is not None
+        files = stores.lake.region_files(table, base.batch.metadata)
+        taken = [file.path for part in _taken(stores, table, move, base, files) for file in part.files]
+    stores.reclusters.leave_out(table, move_id=move.move_id, files=taken, error=str(last["error"]))
+    stores.ledger.close_move(claim, move, state=MoveState.ABANDONED, error=f"{LEFT_OUT}: {last['error']}")
+    log.warning("otree.left_out", table=table.name, move=move.move_id, files=len(taken), error=last["error"])
+
+
+def left_out(stores: Stores, table: TableRow) -> list[LeftOut]:
+    """Relayouts that failed in all attempts and whose files are still there."""
+    head, found = stores.tables.head(table), stores.reclusters.left_out(table)
+    if not found or head.batch is None:
+        return []
+    live = {file.path for file in stores.lake.region_files(table, head.batch.metadata)}
+    return [one for one in found if one.files and one.files <= live]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +197,10 @@ def _relayout_first(stores: Stores, table: TableRow, head: Version, *, merge: bo
 def _requested(stores: Stores, table: TableRow, head: Version) -> list[Due]:
     """What one move takes of the oldest request of a person; requests of which nothing is left are ended."""
     for request in stores.reclusters.open(table):
-        if taken := at_once(left_of_request(stores, table, head, request), budget_bytes=BUDGET_BYTES):
-            return taken
+        failed = [one.files for one in stores.reclusters.left_out(table)]
+        left = [d for d in left_of_request(stores, table, head, request) if not has_all_of(failed, d.files)]
+        if taken := at_once(left, budget_bytes=BUDGET_BYTES):
+            return not_all_of(failed, taken)
         stores.reclusters.end(table, request)
         log.info("otree.request_done", table=table.name, request=request.request_id)
     return []
@@ -193,6 +226,7 @@ def _due(stores: Stores, table: TableRow, head: Version) -> list[Due]:
         layout.clustered,
         target_bytes=target_bytes(table, files),
         staged_ratio=table.spec.layout.staged_ratio,
+        left_out=[one.files for one in stores.reclusters.left_out(table)],
         budget_bytes=BUDGET_BYTES,
     )
 
@@ -387,8 +421,7 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
 
     assert base.batch is not None
     files = stores.lake.region_files(table, base.batch.metadata)
-    asked = as_due(layout.tree, files, layout.clustered, move.parts)
-    chosen = asked or _due(stores, table, base)
+    asked, chosen = bool(move.parts), _taken(stores, table, move, base, files)
     taken = [file for part in chosen for file in part.files]
     if not taken:
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))
@@ -430,6 +463,13 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
             sequence=upto if anew else None,
         ),
     )
+
+
+def _taken(stores: Stores, table: TableRow, move: Move, base: Version, files: Sequence[FileStats]) -> list[Due]:
+    """What a relayout takes of its base: what somebody asked for, or what is due there."""
+    layout = layout_of(stores, table, base)
+    assert layout is not None, "a relayout is planned only where there is a tree"
+    return as_due(layout.tree, files, layout.clustered, move.parts) or _due(stores, table, base)
 
 
 def _target_rows(table: TableRow, *, rows: int, size: int, of_rows: int | None = None) -> float:

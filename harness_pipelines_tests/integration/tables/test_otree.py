@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import functions as f
 
 import harness_pipelines as hp
+from harness_pipelines.audit.checks import nothing_is_stuck
 from harness_pipelines.layout import balance, parts
 from harness_pipelines.layout.boxes import At
 from harness_pipelines.layout.columns import IndexedColumn
@@ -27,9 +28,11 @@ from harness_pipelines.protocol.versions import Version
 from harness_pipelines.read.arrow import read_arrow
 from harness_pipelines.read.explain import explain
 from harness_pipelines.read.selection import Selection
-from harness_pipelines.stages import otree
+from harness_pipelines.stages import otree, recluster
+from harness_pipelines.stages.moving import FAILURES_MAX
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores import spark_otree
+from harness_pipelines.stores.spark_write import SparkFailed
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import COORDINATES, OTREE, TIER, TableRig
@@ -309,6 +312,37 @@ def test_a_relayout_that_would_not_be_better_is_dropped_and_not_tried_again_unti
     rig.assert_exact()
 
 
+def test_a_relayout_that_fails_in_every_attempt_is_left_out_and_merges_go_on(
+    rig: TableRig, monkeypatch: pytest.MonkeyPatch
+):
+    grown(rig)
+    assert otree.trigger(rig.stores, rig.table.row) == "due"
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise SparkFailed("a file cannot be read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(spark_otree, "file_rows", broken)
+        for _ in range(FAILURES_MAX):
+            with pytest.raises(SparkFailed):
+                merged(rig)
+        taken(rig, 50)
+        merged(rig)
+    assert batch_hi(rig) == {0: 1950, 1: 1950}
+    assert moves(rig)[-2:] == [("ABANDONED", False), ("COMMITTED", True)]
+    abandoned = rig.stores.ledger.moves(rig.table.row, stage=Stage.OTREE)[1]
+    assert "a file cannot be read" in abandoned["error"]
+    assert "a file cannot be read" in nothing_is_stuck(rig.stores, rig.table.row).description
+    rig.assert_exact()
+
+    asked = recluster.plan_recluster(rig.stores, rig.table.row)  # the cause was repaired
+    recluster.ask(rig.stores, rig.table.row, asked)
+    merged(rig)
+    assert moves(rig)[-1] == ("COMMITTED", False)
+    assert nothing_is_stuck(rig.stores, rig.table.row).passed
+    rig.assert_exact()
+
+
 def test_a_lease_of_an_old_reader_is_honoured_through_three_relayouts(rig: TableRig):
     grown(rig)
     old, truth = rig.table.plan(lease=timedelta(minutes=5)), rig.truth
@@ -391,7 +425,7 @@ def test_any_type_is_clustered_with_nulls_and_equal_keys_and_no_row_is_lost(
     assert again.num_rows == values.count(None)
 
 
-SPARK_TYPES = {
+SPARK_TYPES: dict[str, list[Any]] = {
     "boolean": [0, 1],
     "int": [-(2**31), -1, 0, 7, 2**31 - 1],
     "long": [-(2**63), -1, 0, 7, 2**63 - 1],
@@ -422,7 +456,7 @@ def row_frame(rig: TableRig, columns: Sequence[IndexedColumn], rows: Sequence[Se
     return frame
 
 
-def assert_routed_alike(rig: TableRig, tree: RegionTree, rows: Sequence[Sequence[Any]]) -> None:
+def assert_routed_alike(rig: TableRig, tree: RegionTree, rows: Sequence[tuple[Any, ...]]) -> None:
     placed = spark_otree.with_regions(row_frame(rig, tree.columns, rows), tree).toArrow()
     values = [spark_otree.to_values(placed.column(c.name), c) for c in tree.columns]
     assert placed.column(spark_otree._REGION).to_pylist() == tree.route(values).tolist()
