@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness_pipelines.stages.otree import left_out
 from harness_pipelines.stores.overview import Overview, buffered_rows
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import sql
@@ -81,6 +82,8 @@ def nothing_is_stuck(stores: Stores, table: TableRow) -> Finding:
     fresh = stores.tables.table(table.name)
     stuck = [m for m in Overview(stores.readers).open_moves(table) if m["state"] == "QUARANTINED" or m["failures"] > 0]
     trouble = [*([fresh.stopped] if fresh.stopped else [])]
+    given_up = left_out(stores, table)
+    trouble += [f"otree move {m.move_id} failed in every attempt, its files are left out: {m.error}" for m in given_up]
     trouble += [f"{m['stage']} move {m['move_id']}, attempt {m['attempt']}: {m['error']}" for m in stuck]
     return Finding(
         passed=not trouble, description="; ".join(trouble) or "nothing holds a stage", numbers={"stuck": len(trouble)}
