@@ -178,8 +178,8 @@ def is_closed_channel(error: ValueError) -> bool:
 def hang_up(spark: SparkSession, settings: Settings) -> None:
     """End all calls of a Connect session at once, also those that its server will never answer."""
     if settings.spark and settings.spark.startswith("sc://"):
-        client: Any = spark.client
-        client._channel.close()  # its own `close` waits for calls on it first
+        connected: Any = spark  # whose type is that of a master's session, which has no `client`
+        connected.client._channel.close()  # its own `close` waits for calls on it first
 
 
 def close_spark(spark: SparkSession, settings: Settings) -> None:
