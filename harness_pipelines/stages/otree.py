@@ -138,7 +138,7 @@ def _give_up(stores: Stores, table: TableRow, claim: Claim) -> None:
         files = stores.lake.region_files(table, base.batch.metadata)
         taken = [file.path for part in _taken(stores, table, move, base, files) for file in part.files]
     stores.reclusters.leave_out(table, move_id=move.move_id, files=taken, error=str(last["error"]))
-    stores.ledger.close_move(claim, move, state=MoveState.ABANDONED, error=f"{LEFT_OUT}: {last['error']}")
+    stores.ledger.close_move(claim, move, state=MoveState.ABANDONED, error=LEFT_OUT)
     log.warning("otree.left_out", table=table.name, move=move.move_id, files=len(taken), error=last["error"])
 
 
