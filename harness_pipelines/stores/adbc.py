@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as adbc
@@ -58,3 +59,5 @@ def _close(connection: adbc.Connection) -> None:
         connection.close()
     except (adbc_driver_manager.Error, RuntimeError) as error:
         log.warning("adbc.close_failed", error=redact(str(error)))
+        with suppress(adbc_driver_manager.Error, RuntimeError):
+            connection.close()  # it has let go of the socket; now it says so, too
