@@ -14,11 +14,13 @@ from harness_pipelines_tests.model.files import Files
 from harness_pipelines_tests.model.ingest import Ingest
 from harness_pipelines_tests.model.ingest import Left as IngestLeft
 from harness_pipelines_tests.model.moves import Left, Moves
+from harness_pipelines_tests.model.overlays import Left as OverlaysLeft
+from harness_pipelines_tests.model.overlays import Overlays
 from harness_pipelines_tests.model.reading import Reading
 from harness_pipelines_tests.model.views import Left as ViewsLeft
 from harness_pipelines_tests.model.views import Views
 
-AnyModel = Any  #: one of these five; each has states of its own
+AnyModel = Any  #: one of these six; each has states of its own
 FAULTS = Moves(Left(crashes=1, ends=1, lost=1), records=1, name="moves: faults")
 HALVES = Moves(Left(ends=1, failures=1), name="moves: abandoned")
 REVERTS = Moves(Left(reverts=1), name="moves: reverts")
@@ -55,6 +57,10 @@ KEYED = Views(ViewsLeft(ends=1, lost=1), records=4, tiered=3, merged=2, keys=2, 
 KEYED_LONG = Views(ViewsLeft(ends=1), records=5, tiered=4, merged=2, keys=2, name="views: keyed, five records")
 KEYED_REVERT = Views(ViewsLeft(reverts=1), 4, 3, 2, stages=("otree",), keys=2, name="views: keyed, reverts")
 KEYED_READ = Views(ViewsLeft(reads=1), 4, 3, 2, stages=("otree",), expires=True, keys=2, name="views: keyed, reads")
+OVERLAYS = Overlays(OverlaysLeft(recalls=2, releases=2), records=6, name="overlays: merges of recalled rows")
+OVERLAYS_CRASH = Overlays(OverlaysLeft(crashes=1), name="overlays: late attempts")
+OVERLAYS_REVERT = Overlays(OverlaysLeft(reverts=1), name="overlays: reverts")
+OVERLAYS_READ = Overlays(OverlaysLeft(reads=1), name="overlays: reads")
 
 #: What the suite explores; each holds without a mutant.
 SUITE: tuple[AnyModel, ...] = (
@@ -73,6 +79,7 @@ SUITE: tuple[AnyModel, ...] = (
     ),
     *(VIEWS_REVERT, VIEWS_REVERT_SLOW, VIEWS_FOREIGN, VIEWS_READ, VIEWS_FILES),
     *(KEYED, KEYED_LONG, KEYED_REVERT, KEYED_READ),
+    *(OVERLAYS, OVERLAYS_CRASH, OVERLAYS_REVERT, OVERLAYS_READ),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -177,6 +184,14 @@ MUTANTS: Mapping[str, Mutant] = {
     "a keyed merge leaves older versions where they are": Mutant(OTREE, ("merge_appends",), KEYED, "S16/S17"),
     "a keyed merge lets deleted rows be": Mutant(OTREE, ("deletes_ignored",), KEYED, "S16/S17"),
     "otree carries the stream view of a stale copy": Mutant(OTREE, ("version_from_stale_copy",), VIEWS_BOTH, "S3"),
+    "a recall hides rows and does not name them": Mutant(OTREE, ("recall_names_nothing",), OVERLAYS, "S16/S17"),
+    "a recall names rows and does not hide them": Mutant(OTREE, ("recall_leaves",), OVERLAYS, "S16/S17"),
+    "a merge puts recalled keys into the lake": Mutant(OTREE, ("merge_ignores_overlays",), OVERLAYS, "S16/S17"),
+    "a deleted row stays recalled": Mutant(OTREE, ("deletes_stay_recalled",), OVERLAYS, "S16/S17"),
+    "a merge changes an overlay in its place": Mutant(OTREE, ("generation_in_place",), OVERLAYS, "S10"),
+    "rows are released twice": Mutant(
+        OTREE, ("closed_move_published", "overlays_unchecked"), OVERLAYS_CRASH, "S16/S17"
+    ),
     # -- compact
     "compact publishes without a fence": Mutant(COMPACT, ("unfenced",), VIEWS_COMPACTORS, "S5"),
     "a compaction drops what tier appended": Mutant(COMPACT, ("replace_on_the_base",), VIEWS_COMPACT, "S20"),
@@ -207,6 +222,9 @@ MUTANTS: Mapping[str, Mutant] = {
     "expire looks at the stream view only": Mutant(EXPIRE, ("stream_view_only",), VIEWS_READ, "S10"),
     "the files that an open merge reads are not reached": Mutant(EXPIRE, ("bases_not_reached",), VIEWS_READ, "S10"),
     "files of an open relayout are removed": Mutant(EXPIRE, ("open_moves_ignored",), VIEWS_READ, "S27"),
+    "an overlay goes that an older version names": Mutant(EXPIRE, ("only_the_head_names",), OVERLAYS, "S10"),
+    "an overlay goes that a lease needs": Mutant(EXPIRE, ("leases_name_nothing",), OVERLAYS_READ, "S10"),
+    "an overlay of an open move goes": Mutant(EXPIRE, ("open_moves_ignored",), OVERLAYS, "S27"),
     # -- revert
     "a revert leaves moves open": Mutant(REVERT, ("revert_leaves_moves",), REVERTS, "S6"),
     "a revert leaves claims": Mutant(REVERT, ("revert_keeps_claims",), REVERTS, "S6"),
@@ -218,6 +236,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "a relayout is published over a revert": Mutant(
         REVERT, ("revert_leaves_moves", "replace_unchecked"), VIEWS_REVERT, "S20"
     ),
+    "a revert keeps what is recalled": Mutant(REVERT, ("revert_keeps_overlays",), OVERLAYS_REVERT, "S16/S17"),
     # -- readers
     "a reader looks before it leases": Mutant(None, ("look_before_lease",), READS, "S10"),
     "a reader takes no trim lock": Mutant(None, ("reader_without_lock",), READS, "S10"),

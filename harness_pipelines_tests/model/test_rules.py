@@ -14,7 +14,17 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.reverts import reverted
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import EFFECTS, Effect
-from harness_pipelines_tests.model import build, files, ingest, moves, mutants, reading, views_moves, views_state
+from harness_pipelines_tests.model import (
+    build,
+    files,
+    ingest,
+    moves,
+    mutants,
+    overlays,
+    reading,
+    views_moves,
+    views_state,
+)
 from harness_pipelines_tests.model.explorer import explore
 from harness_pipelines_tests.model.mutants import STATES_MAX, AnyModel
 
@@ -105,6 +115,21 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
         lambda known, *, retained_from, leased, bases: [v for v in known if v.version >= retained_from],
         mutants.VIEWS_READ,
         "S10",
+    ),
+    "needless keeps nothing": (overlays, "needless", lambda made, **_: sorted(made), mutants.OVERLAYS, "S"),
+    "split sends everything to the lake": (
+        overlays,
+        "split",
+        lambda changes, held: ({}, dict(changes)),
+        mutants.OVERLAYS,
+        "S16/S17",
+    ),
+    "reverted forgets what was recalled": (
+        overlays,
+        "reverted",
+        lambda *given, **more: replace(reverted(*given, **more), overlays=()),
+        mutants.OVERLAYS_REVERT,
+        "S16/S17",
     ),
     "cut_of_old takes its bounds from the newest": (
         views_state,
