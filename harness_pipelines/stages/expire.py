@@ -72,7 +72,7 @@ def _expire(stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool, rem
     condemned = stores.upkeep.condemn(table, dry_run=dry_run)
     expired = Expired(
         floor=dict(decision.floor),
-        retired=[s.name for s in decision.retire],
+        retired=[*(s.name for s in decision.retire), *decision.overlays],
         dropped=dropped,
         condemned=[f.path for f in condemned],
         deleted=deleted,

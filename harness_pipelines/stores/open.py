@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.catalog import StagingCatalog
     from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.lake import Lake
+    from harness_pipelines.stores.overlays import Overlays
     from harness_pipelines.stores.owner import Ownership
+    from harness_pipelines.stores.recalls import Recalls
     from harness_pipelines.stores.reclusters import Reclusters
     from harness_pipelines.stores.reconcile import Reconciler
     from harness_pipelines.stores.snapshots import Snapshots
@@ -132,6 +134,18 @@ class Stores:
         from harness_pipelines.stores.reclusters import Reclusters
 
         return Reclusters(self.database)
+
+    @cached_property
+    def recalls(self) -> Recalls:
+        from harness_pipelines.stores.recalls import Recalls
+
+        return Recalls(self.database)
+
+    @cached_property
+    def overlays(self) -> Overlays:
+        from harness_pipelines.stores.overlays import Overlays
+
+        return Overlays(self.database, self.writer_sessions, self.buffer_reader)
 
     @cached_property
     def ownership(self) -> Ownership:
