@@ -102,9 +102,14 @@ def next_generation(held: Sequence[Overlay], made: Overlay | None) -> OverlayCha
     return OverlayChange(on=tuple(held), then=() if made is None else (made,))
 
 
+def told(overlays: Iterable[Overlay]) -> str:
+    """What a snapshot of the lake says of the rows that it lacks: table and number, empty where it lacks none."""
+    return ",".join(f"{one.segment}:{one.rows}" for one in overlays)
+
+
 def named(overlays: Iterable[Overlay]) -> str:
-    """For people and for the lake's snapshots."""
-    return ",".join(f"{one.segment}:{one.rows}" for one in overlays) or "no recalled rows"
+    """The same for people."""
+    return told(overlays) or "no recalled rows"
 
 
 def overlay_name(table_id: int, move_id: int, attempt: int) -> str:

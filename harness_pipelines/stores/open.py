@@ -23,8 +23,9 @@ from harness_pipelines.stores.postgres import READER, WORKER, Database
 # Arrow, ADBC, PyIceberg and the Kafka client are imported by what uses them: a command that only asks the ledger
 # starts in a fraction of the time.
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from harness_pipelines.protocol.versions import Version
     from harness_pipelines.stores.adbc import AdbcSessions
     from harness_pipelines.stores.buffer import Segments
     from harness_pipelines.stores.buffer_scan import BufferReader
@@ -239,6 +240,17 @@ class Stores:
                 f"{table.name}: move {move.move_id}: {seen} records gave {rows} rows and {len(refused)} refused"
             )
         return rows, refused
+
+    def recalled_rows(self, spark: SparkSession, table: TableRow, version: Version) -> DataFrame:
+        """The rows of the batch view of *version* that lie in Postgres, with all coordinates, in Spark."""
+        from harness_pipelines.stores import spark_write
+        from harness_pipelines.stores.overlays import refs
+        from harness_pipelines.stores.spark import jdbc_options
+
+        bounds = version.bounds.items()
+        ranges = [OffsetRange(partition=p, low=b.start, high=b.batch_hi) for p, b in bounds if b.start < b.batch_hi]
+        jdbc = jdbc_options(self.dsn, role=READER)
+        return spark_write.read_segments(spark, table, segments=refs(version.overlays), ranges=ranges, jdbc=jdbc)
 
     def run_on_spark(
         self, ranges: Sequence[OffsetRange], work: Callable[[Iterable[Any]], Iterable[Any]], result: Any

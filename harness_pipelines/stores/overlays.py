@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import adbc_driver_manager
 import pyarrow as pa
 
-from harness_pipelines import faults
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.overlays import Overlay, overlay_name
 from harness_pipelines.protocol.plan import SegmentRef
@@ -61,7 +60,6 @@ class Overlays:
         with self._database.transaction() as connection:
             connection.execute(sql("overlays/note"), {**key, "schema_version": table.schema_version})
             connection.execute(segment_ddl(BUFFER_SCHEMA, name, table.spec.columns, stores_op=True))
-        faults.point("otree.during_overlay")
         self._copy(table, name, to_copy(rows.drop_columns([SCHEMA_VERSION])))
         columns = table.spec.key_columns
         with self._database.transaction() as connection:

@@ -27,10 +27,11 @@ from harness_pipelines.protocol.overlays import (
 from harness_pipelines.protocol.reverts import RevertRefused
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.stores.buffer_scan import BufferReader, SegmentMissing
+from harness_pipelines.stores.ledger import PostgresLedger
 from harness_pipelines.stores.overlays import Overlays, refs, schema_of
 from harness_pipelines.stores.ports import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.stores.recalls import Recalls
-from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig, fresh_view
+from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 
 KEYED: dict[str, Any] = {"key": ["id"], "delete": "tombstone", "views": "both"}
 QUICK = {"versions": "1m", "grace": "1m"}
@@ -284,8 +285,9 @@ def test_dropping_a_table_drops_its_recalled_rows(real: RealRig, overlays: Overl
     made = recall(real, overlays, table, claim, 1)
     real.ledger.release(claim)
 
-    assert made.segment in {s.name for s in real.ledger.drop_table(table, dry_run=True).segments}
-    real.ledger.drop_table(table)
+    ledger = PostgresLedger(real.database, catalog=CATALOG)
+    assert made.segment in {s.name for s in ledger.drop_table(table, dry_run=True).segments}
+    ledger.drop_table(table)
     assert stored(real, table) == set()
     assert real.ask("SELECT * FROM harness.overlays WHERE table_id = %s", [table.table_id]) == []
 

@@ -332,8 +332,8 @@ class Overlays:
         named = a.overlays if "overlays_unchecked" in self.bad else _names(made.overlays)
         lake = [o for o in s.head.lake if o not in a.removed] + list(a.added)
         row = Row(made.bounds[0].batch_hi, tuple(sorted(lake)), named)
-        is_open = bool(s.open) and s.open.number == a.number
-        return s._replace(versions=(*s.versions, row), open=() if is_open else s.open)
+        closes = s.open and s.open.number == a.number
+        return s._replace(versions=(*s.versions, row), open=() if closes else s.open)
 
     def _revert(self, s: State) -> Iterator[Step[State]]:
         if not s.left.reverts:

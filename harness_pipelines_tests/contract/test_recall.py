@@ -1,0 +1,395 @@
+"""Recalls over real files and a real Postgres, without Spark: what is gathered, hidden, read, and what a merge makes of
+it. Files are written as an engine would; moves that need Spark are in the integration tests."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import harness_pipelines as hp
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.keys import KeyInTwoPartitions
+from harness_pipelines.protocol.moves import Move, MoveState
+from harness_pipelines.protocol.overlays import Act, NotRecallable
+from harness_pipelines.protocol.versions import Version, ViewName
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stages import recalled
+from harness_pipelines.stages.otree import otree_once, plan, publish, stage
+from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stores.catalog import RECALLED
+from harness_pipelines.stores.lake import ATTEMPT, MOVE
+from harness_pipelines.stores.lake_scan import pinned
+from harness_pipelines.stores.open import Stores
+from harness_pipelines.stores.overlays import refs
+from harness_pipelines.stores.ports import Boundary, MoveDraft, Swap, TableRow
+from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
+
+pytestmark = pytest.mark.filterwarnings("ignore:Parquet writer option:UserWarning")  # of the views, which Spark knows
+KEYED: dict[str, Any] = {
+    "key": ["id"],
+    "delete": "tombstone",
+    "views": "both",
+    "layout": {"columns": ["id"], "sample": 0},
+}
+Record = tuple[int, int, str | None]  #: offset, id, value; None deletes
+
+
+class Lake:
+    """A keyed table whose views are written by hand: a row of key k is in partition k % 2."""
+
+    def __init__(self, rig: RealRig, folder: Path, **spec: Any) -> None:
+        self.rig = rig
+        self.row = rig.table(files=True, **{**KEYED, **spec})
+        settings = Settings(home=folder, dsn=rig.dsn, warehouse=rig.lake.warehouse, catalog_name=CATALOG)  # type: ignore[attr-defined]
+        self.stores = Stores(settings)
+        self.table = hp.Harness(self.stores).table(self.row.name)
+
+    @property
+    def head(self) -> Version:
+        return self.stores.ledger.head(self.row)
+
+    def add(self, view: ViewName, files: list[list[Record]], hi: Mapping[int, int]) -> None:
+        """Publish *files* in *view*, which then reaches to *hi*."""
+        stage, bound = (Stage.TIER, "stream_hi") if view == "stream" else (Stage.OTREE, "batch_hi")
+        claim = self.rig.claim(self.row, stage)
+        lo = {p: getattr(self.head.bounds[p], bound) for p in hi}
+        draft = MoveDraft(
+            stage=stage,
+            shard=0,
+            lo=lo,
+            hi=hi,
+            base_version=self.head.version,
+            schema_version=1,
+            trigger="test",
+        )
+        move = self.rig.ledger.plan_move(claim, draft)
+        self.stores.lake.make_branch(self.row, move, self.head.views[view])
+        for records in files:
+            for partition in (0, 1) if view == "stream" else (None,):
+                mine = [r for r in records if partition in (None, r[1] % 2)]
+                if mine:
+                    self._append(view, move, mine)
+        rows = sum(map(len, files))
+        live = self._staged(view, move)
+
+        def build(base: str) -> Swap:
+            return self.stores.lake.build_append(self.row, move, live, base=base, keep=50)
+
+        self.rig.ledger.publish(self.row, Boundary(claim=claim, move=move, rows=rows, bytes=1), build)
+        self.rig.ledger.release(claim)
+
+    def _append(self, view: ViewName, move: Move, records: list[Record]) -> None:
+        current = self.stores.lake.current(self.row, view)
+        old, schema = current.metadata_location, current.schema().as_arrow()
+        columns = {
+            "id": [r[1] for r in records],
+            "s": [r[2] for r in records],
+            "_kafka_partition": [r[1] % 2 for r in records],
+            "_kafka_offset": [r[0] for r in records],
+            "_kafka_timestamp": [None] * len(records),
+            "_op": ["delete" if r[2] is None else "put" for r in records],
+            "_schema_version": [1] * len(records),
+        }
+        rows = pa.table([pa.array(columns[f.name], f.type) for f in schema], schema=schema)
+        summary = {MOVE: str(move.move_id), ATTEMPT: str(move.attempt)}
+        current.append(rows, snapshot_properties=summary, branch=move.branch)
+        key = {"catalog": CATALOG, "namespace": self.row.spec.namespace, "view": self.row.views[view]}
+        where = {**key, "old": old, "new": current.metadata_location}
+        assert self.rig.database.run("ledger/move_pointer", where) == 1
+
+    def _staged(self, view: ViewName, move: Move) -> Any:
+        from harness_pipelines.stores.lake import Staged
+
+        current = self.stores.lake.current(self.row, view)
+        snapshot = current.metadata.snapshot_by_name(move.branch)
+        assert snapshot is not None
+        base = {f.data.file_path for f in pinned(self.head.views[view].metadata).files}
+        files = [
+            entry.data_file
+            for manifest in snapshot.manifests(current.io)
+            for entry in manifest.fetch_manifest_entry(current.io, discard_deleted=True)
+            if entry.data_file.file_path not in base
+        ]
+        return Staged(files=tuple(files), rows=sum(f.record_count for f in files), bytes=1)
+
+    def buffer(self, hi: Mapping[int, int]) -> None:
+        """Ingest has come so far; what it wrote is in the lake by now."""
+        for partition, high in hi.items():
+            self.rig.ask(
+                "UPDATE harness.ingest_positions SET buffer_hi = %s WHERE table_id = %s AND partition = %s",
+                [high, self.row.table_id, partition],
+            )
+
+    def ask(self, act: Act = Act.RECALL, where: str | None = None) -> int:
+        return self.stores.recalls.ask(self.row, act, where=where, by="test").recall_id
+
+    def otree(self) -> Version | None:
+        claim = self.rig.claim(self.row, Stage.OTREE)
+        try:
+            return otree_once(self.stores, self.row, claim, trigger="request")
+        finally:
+            self.rig.ledger.release(claim)
+
+    def recall(self, where: str) -> Version | None:
+        self.ask(where=where)
+        return self.otree()
+
+    def read(self, **more: Any) -> dict[int, str | None]:
+        found = self.table.read(columns=["id", "s"], **more)
+        ids = found.column("id").to_pylist()
+        assert len(set(ids)) == len(ids), "a key is there twice"
+        return dict(zip(ids, found.column("s").to_pylist(), strict=True))
+
+    def in_lake(self, version: Version | None = None) -> list[int]:
+        from pyiceberg.table import StaticTable
+
+        batch = (version or self.head).batch
+        assert batch is not None
+        found = StaticTable.from_metadata(batch.metadata).scan().to_arrow()
+        return sorted(found.column("id").to_pylist())
+
+    def in_postgres(self, version: Version | None = None) -> list[int]:
+        found = self.stores.overlays.read(self.row, refs((version or self.head).overlays))
+        return sorted(found.column("id").to_pylist())
+
+
+@pytest.fixture
+def lake(real: RealRig, tmp_path: Path) -> Iterator[Lake]:
+    made = Lake(real, tmp_path)
+    fill(made)
+    yield made
+    made.stores.close()
+
+
+def fill(lake: Lake) -> None:
+    """Ids 0 .. 19 at the offset of their number, in two files of the batch view, which has all that is there."""
+    records: list[Record] = [(i, i, f"row {i}") for i in range(20)]
+    lake.buffer({0: 20, 1: 20})
+    lake.add("stream", [records], {0: 20, 1: 20})
+    lake.add("batch", [records[:10], records[10:]], {0: 20, 1: 20})
+
+
+ALL = {i: f"row {i}" for i in range(20)}
+
+
+def test_recalled_rows_leave_the_lake_and_are_read_from_postgres_in_one_commit(lake: Lake):
+    assert lake.read() == ALL
+    before = lake.head
+
+    published = lake.recall("id >= 4 and id < 7")
+
+    assert published is not None and published.version == before.version + 1
+    assert (lake.in_lake(), lake.in_postgres()) == ([i for i in range(20) if i not in (4, 5, 6)], [4, 5, 6])
+    assert lake.read() == ALL
+    assert lake.read(at=before.version) == ALL
+    [overlay] = published.overlays
+    assert (overlay.rows, overlay.move) == (3, published.move_id)
+    snapshot = lake.stores.lake.current(lake.row, "batch").metadata.current_snapshot()
+    assert snapshot is not None and snapshot.summary is not None
+    assert snapshot.summary[RECALLED] == f"{overlay.segment}:3"
+    [request] = lake.rig.ask(
+        "SELECT state, rows, move_id FROM harness.recalls WHERE table_id = %s", [lake.row.table_id]
+    )
+    assert request == {"state": "done", "rows": 3, "move_id": published.move_id}
+
+
+def test_reads_of_any_kind_see_recalled_rows_once(lake: Lake):
+    lake.recall("id in (3, 4, 15)")
+
+    assert lake.read(where="id = 4") == {4: "row 4"}
+    assert lake.read(where="s = 'row 15'") == {15: "row 15"}
+    assert lake.read(where="id > 13 and id < 17") == {14: "row 14", 15: "row 15", 16: "row 16"}
+    assert lake.table.get(4) == {"id": 4, "s": "row 4"}
+    assert lake.table.get_many([3, 5, 99]) == [{"id": 3, "s": "row 3"}, {"id": 5, "s": "row 5"}, None]
+    assert lake.table.read(columns=["id", "_kafka_offset", "_op"], where="id = 15").to_pylist() == [
+        {"id": 15, "_kafka_offset": 15, "_op": "put"}
+    ]
+    assert lake.table.read(limit=20).num_rows == 20
+    with lake.table.reader(columns=["id"]) as batches:
+        assert sorted(batches.read_all().column("id").to_pylist()) == list(range(20))
+
+
+def test_newer_records_hide_recalled_rows(lake: Lake):
+    lake.recall("id in (4, 5, 6)")
+    lake.buffer({0: 30, 1: 30})
+    lake.add("stream", [[(20, 4, "new 4"), (20, 5, None), (22, 24, "row 24")]], {0: 30, 1: 30})
+
+    assert lake.read() == {**{i: v for i, v in ALL.items() if i != 5}, 4: "new 4", 24: "row 24"}
+    assert lake.table.get_many([4, 5, 6]) == [{"id": 4, "s": "new 4"}, None, {"id": 6, "s": "row 6"}]
+    changed = lake.table.changes(lake.head.version - 1, pre_images=True).to_pylist()
+    assert [(c["_change_type"], c["id"], c["s"]) for c in changed] == [
+        ("-U", 4, "row 4"),
+        ("+U", 4, "new 4"),
+        ("+I", 24, "row 24"),
+        ("-D", 5, "row 5"),
+    ]
+
+
+def test_rows_that_are_recalled_already_are_not_recalled_again(lake: Lake):
+    lake.recall("id < 3")
+    lake.recall("id < 5")
+
+    assert [one.rows for one in lake.head.overlays] == [3, 2]
+    assert lake.in_postgres() == [0, 1, 2, 3, 4]
+    assert lake.read() == ALL
+
+
+def test_a_file_of_which_every_row_is_recalled_goes(lake: Lake):
+    lake.recall("id < 10")
+
+    assert lake.head.batch is not None
+    assert len(pinned(lake.head.batch.metadata).files) == 1
+    assert lake.read() == ALL
+    lake.recall("id >= 10")
+    assert (lake.in_lake(), lake.in_postgres()) == ([], list(range(20)))
+    assert lake.read() == ALL
+
+
+def test_a_recall_that_matches_nothing_changes_nothing_and_is_done(lake: Lake):
+    before = lake.head
+    number = lake.ask(where="id > 1000")
+
+    assert lake.otree() is None
+    assert lake.head == before
+    assert lake.stores.recalls.find(lake.row, number).state == "done"
+    assert lake.otree() is None
+
+
+def test_more_rows_than_the_spec_allows_are_refused_with_their_number(real: RealRig, tmp_path: Path):
+    lake = Lake(real, tmp_path, recall={"max_rows": 5})
+    fill(lake)
+    lake.recall("id < 3")
+    number = lake.ask(where="id < 7")
+
+    assert lake.otree() is None
+    request = lake.stores.recalls.find(lake.row, number)
+    assert request.state == "refused"
+    assert request.detail is not None and "4 rows match beside the 3 that are recalled already" in request.detail
+    assert lake.in_postgres() == [0, 1, 2]
+    assert lake.rig.ledger.moves(lake.row, stage=Stage.OTREE)[0]["state"] == MoveState.ABANDONED
+    lake.stores.close()
+
+
+def test_a_second_attempt_of_a_recall_publishes_once(lake: Lake):
+    number = lake.ask(where="id in (1, 2)")
+    claim = lake.rig.claim(lake.row, Stage.OTREE)
+    move = plan(lake.stores, lake.row, claim, trigger="request", run_id=None)
+    assert move is not None and move.recall == number
+    late = stage(lake.stores, lake.row, move)
+    lake.rig.ledger.release(claim)
+
+    assert lake.otree() is not None
+    with pytest.raises(hp.HarnessError, match="COMMITTED already|superseded|taken over|lease"):
+        publish(lake.stores, lake.row, claim, move, late)
+    assert lake.in_postgres() == [1, 2]
+    assert lake.read() == ALL
+
+
+def test_a_revert_takes_a_recall_back_and_brings_it_again(lake: Lake):
+    before = lake.head.version
+    recalled_at = lake.recall("id < 3")
+    assert recalled_at is not None
+
+    revert_table(lake.stores, lake.row, to=before)
+    assert (lake.in_lake(), lake.head.overlays) == (list(range(20)), ())
+    assert lake.read() == ALL
+    revert_table(lake.stores, lake.row, to=recalled_at.version)
+    assert (lake.in_postgres(), lake.in_lake()) == ([0, 1, 2], list(range(3, 20)))
+    assert lake.read() == ALL
+    snapshot = lake.stores.lake.current(lake.row, "batch").metadata.current_snapshot()
+    assert snapshot is not None and snapshot.summary is not None and snapshot.summary[RECALLED] is not None
+
+
+def test_a_named_snapshot_keeps_recalled_rows(lake: Lake):
+    lake.recall("id < 3")
+    name = f"s_{uuid.uuid4().hex[:8]}"
+    lake.table.harness.snapshot(name, [lake.table.name])
+    lake.recall("id = 5")
+
+    assert lake.read(at=name) == ALL
+
+
+# -- what a merge makes of recalled rows ----------------------------------------------------------------------
+
+
+def next_generation(lake: Lake, files: list[list[Record]], hi: Mapping[int, int]) -> Any:
+    lake.buffer(hi)
+    lake.add("stream", files, hi)
+    claim = lake.rig.claim(lake.row, Stage.OTREE)
+    move = plan(lake.stores, lake.row, claim, trigger="rows", run_id=None)
+    assert move is not None
+    ranges = {r.partition: (r.low, r.high) for r in move.ranges}
+    try:
+        return recalled.merged(lake.stores, lake.row, move, base=lake.head, ranges=ranges)
+    finally:
+        lake.rig.ledger.release(claim)
+
+
+def test_a_merge_puts_the_newest_of_recalled_keys_into_their_next_generation(lake: Lake):
+    lake.recall("id in (4, 5)")
+    lake.recall("id = 6")
+    records: list[Record] = [(20, 4, "old 4"), (22, 4, "new 4"), (21, 5, None), (24, 8, "new 8"), (25, 31, "row 31")]
+    change = next_generation(lake, [records[:2], records[2:]], {0: 30, 1: 30})
+
+    assert change.on == lake.head.overlays
+    [made] = change.then
+    found = lake.stores.overlays.read(lake.row, refs([made])).sort_by("id")
+    assert found.select(["id", "s", "_kafka_offset"]).to_pylist() == [
+        {"id": 4, "s": "new 4", "_kafka_offset": 22},
+        {"id": 6, "s": "row 6", "_kafka_offset": 6},
+    ]
+    assert made.rows == 2
+
+
+def test_a_merge_that_meets_no_recalled_key_leaves_them_as_they_are(lake: Lake):
+    lake.recall("id in (4, 5)")
+
+    assert next_generation(lake, [[(20, 8, "new 8")]], {0: 30, 1: 30}) is None
+
+
+def test_nothing_is_left_when_all_recalled_keys_are_deleted(lake: Lake):
+    lake.recall("id in (4, 5)")
+    change = next_generation(lake, [[(20, 4, None), (21, 5, None)]], {0: 30, 1: 30})
+
+    assert change.then == ()
+
+
+def test_a_damaged_table_of_recalled_rows_is_never_merged_into_the_next_one(lake: Lake):
+    lake.recall("id in (4, 5)")
+    [overlay] = lake.head.overlays
+    lake.rig.ask(f"UPDATE harness_buffer.{overlay.segment} SET s = 'changed' WHERE id = 4")
+
+    with pytest.raises(hp.HarnessError, match=f"recalled rows in {overlay.segment}: 2 rows with digest .* nothing was"):
+        next_generation(lake, [[(20, 4, "new")]], {0: 30, 1: 30})
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"), [({"key": [], "delete": "tombstone"}, "has no key"), ({"views": "stream"}, "views: stream")]
+)
+def test_tables_of_another_kind_are_refused_by_name(real: RealRig, spec: dict[str, Any], why: str):
+    words = {k: v for k, v in {**KEYED, **spec}.items() if v not in ([], {})}
+    if "key" not in words:
+        words.pop("delete", None)
+    table: TableRow = real.table(**words)
+
+    with pytest.raises(NotRecallable, match=f"{table.name}.*{why}"):
+        recalled.check_recallable(table)
+
+
+def test_a_key_in_two_partitions_stops_the_merge(lake: Lake):
+    lake.recall("id in (4, 5)")
+    [overlay] = lake.head.overlays
+    assert overlay.rows == 2
+    held = lake.stores.overlays.read(lake.row, refs([overlay]))
+    moved = held.set_column(
+        held.column_names.index("_kafka_partition"), "_kafka_partition", pa.array([1] * 2, pa.int32())
+    ).set_column(held.column_names.index("_kafka_offset"), "_kafka_offset", pa.array([90, 91], pa.int64()))
+    from harness_pipelines.read.fold import fold
+
+    with pytest.raises(KeyInTwoPartitions):
+        fold(lake.row.name, pa.concat_tables([held, moved]), lake.row.spec.key)
