@@ -117,7 +117,7 @@ class ArrowReader:
         self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]
     ) -> Iterator[pa.Table]:
         """Tables in exact types, with at least the rows and columns that are wanted."""
-        cold = chain(_lake(work, work.cold, stats), self._recalled(work, stats))
+        cold: Iterator[pa.Table] = chain(_lake(work, work.cold, stats), self._recalled(work, stats))
         if not work.key:
             yield from cold
             yield from self._rest(plan, work, stats, buffered)

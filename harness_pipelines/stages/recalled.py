@@ -92,7 +92,7 @@ def predicate_of(table: TableRow, where: str) -> Predicate:
     return parse_where(where, {column.name: column.type for column in table.spec.columns})
 
 
-def matching(stores: Stores, table: TableRow, version: Version, where: Predicate, *, rows_max: int) -> Matching:
+def matching(table: TableRow, version: Version, where: Predicate, *, rows_max: int) -> Matching:
     """The live rows of the batch view of *version* for which *where* holds; beyond *rows_max* they are only counted.
 
     Rows that are recalled already are hidden in the lake, so they are none of them.
@@ -131,7 +131,7 @@ def gather(stores: Stores, table: TableRow, move: Move, *, base: Version) -> Gat
     where = _request(stores, table, move)
     assert where is not None
     held, rows_max = sum(one.rows for one in base.overlays), table.spec.recall.max_rows
-    found = matching(stores, table, base, predicate_of(table, where), rows_max=rows_max - held)
+    found = matching(table, base, predicate_of(table, where), rows_max=rows_max - held)
     try:
         check_size(table.name, rows=found.rows, held=held, rows_max=rows_max)
     except RecallTooLarge as large:

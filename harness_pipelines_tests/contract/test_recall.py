@@ -15,11 +15,13 @@ import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
 from harness_pipelines.protocol.moves import Move, MoveState
-from harness_pipelines.protocol.overlays import Act, NotRecallable
+from harness_pipelines.protocol.overlays import Act, NotRecallable, RecallTooLarge
 from harness_pipelines.protocol.versions import Version, ViewName
+from harness_pipelines.read.where import WhereError
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages import recalled
-from harness_pipelines.stages.otree import otree_once, plan, publish, stage
+from harness_pipelines.stages.otree import otree_once, plan, publish, stage, trigger
+from harness_pipelines.stages.recall import plan_recall, plan_release
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.catalog import RECALLED
 from harness_pipelines.stores.lake import ATTEMPT, MOVE
@@ -312,6 +314,64 @@ def test_a_named_snapshot_keeps_recalled_rows(lake: Lake):
     lake.recall("id = 5")
 
     assert lake.read(at=name) == ALL
+
+
+# -- what a person asks for ---------------------------------------------------------------------------------
+
+
+def test_a_person_asks_and_it_is_done_when_the_call_returns(lake: Lake):
+    done = lake.table.recall("id in (4, 5)")
+
+    assert (done.state, done.rows, done.act) == ("done", 2, Act.RECALL)
+    assert lake.in_postgres() == [4, 5]
+    again = lake.table.recall("id in (4, 5)")
+    assert (again.state, again.rows) == ("done", 0)
+
+
+def test_a_request_that_nobody_waits_for_stays_until_otree_takes_it_up(lake: Lake):
+    asked = lake.table.recall("id in (4, 5)", wait=False)
+
+    assert asked.is_open and lake.head.overlays == ()
+    assert trigger(lake.stores, lake.row) == "request"
+    lake.otree()
+    assert lake.in_postgres() == [4, 5]
+    assert trigger(lake.stores, lake.row) is None
+
+
+def test_what_a_recall_would_move_is_told_without_moving_it(lake: Lake):
+    before = lake.head
+    planned = plan_recall(lake.stores, lake.row, "id < 12")
+
+    assert (planned.rows, planned.files, planned.held) == (12, 2, 0)
+    assert plan_recall(lake.stores, lake.row, "id < 3").files == 1
+    assert plan_release(lake.stores, lake.row).rows == 0
+    assert lake.head == before
+    assert lake.stores.recalls.open(lake.row) == []
+
+
+def test_a_request_that_was_refused_fails_with_the_number_of_rows(real: RealRig, tmp_path: Path):
+    lake = Lake(real, tmp_path, recall={"max_rows": 5})
+    fill(lake)
+
+    with pytest.raises(
+        RecallTooLarge, match="6 rows match, and `recall: max_rows` of its spec is 5; nothing was moved"
+    ):
+        lake.table.recall("id < 6")
+    with pytest.raises(RecallTooLarge, match="6 rows match"):
+        plan_recall(lake.stores, lake.row, "id < 6")
+    assert lake.head.overlays == ()
+    lake.stores.close()
+
+
+def test_a_where_that_is_none_is_said_before_anything_is_recorded(lake: Lake):
+    with pytest.raises(WhereError, match="nowhere"):
+        lake.table.recall("nowhere = 3")
+    assert lake.stores.recalls.open(lake.row) == []
+
+
+def test_releasing_what_is_not_recalled_is_done_at_once(lake: Lake):
+    assert lake.table.release_recalled().rows == 0
+    assert lake.stores.recalls.open(lake.row) == []
 
 
 # -- what a merge makes of recalled rows ----------------------------------------------------------------------
