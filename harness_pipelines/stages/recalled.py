@@ -99,7 +99,7 @@ def matching(table: TableRow, version: Version, where: Predicate, *, rows_max: i
     Raises: LakeFileMissing, LakeUnreadable.
     """
     assert version.batch is not None
-    schema, stats = schema_of(table), LakeStats()
+    schema, stats = schema_of(table.spec), LakeStats()
     ranges = {p: (b.start, b.batch_hi) for p, b in version.bounds.items() if b.start < b.batch_hi}
     query = LakeQuery(table=table.name, version=version.version, ranges=ranges, columns=_columns(table), where=where)
     rows, size, found, places = 0, 0, [schema.empty_table()], {}

@@ -17,6 +17,7 @@ from harness_pipelines.protocol.overlays import Overlay, overlay_name
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.settings import redact
+from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
 from harness_pipelines.stores.ports import TableRow
@@ -72,23 +73,13 @@ class Overlays:
 
     def read(self, table: TableRow, overlays: Iterable[SegmentRef]) -> pa.Table:
         """All rows of *overlays* in the types of `schema_of`. Raises: SegmentMissing, BufferBusy, ..."""
-        schema, segments = schema_of(table), tuple(overlays)
-        if not segments:
-            return schema.empty_table()
         partitions = self._database.rows("ledger/ingest_positions", {"table_id": table.table_id})
-        query = BufferQuery(
-            table=table.name,
-            segments=segments,
-            ranges={row["partition"]: (0, OFFSETS_END) for row in partitions},
-            schema=schema,
-            stores_op=True,
-        )
-        return self._reader.read(query, BufferStats())
+        return rows_of(self._reader, table.spec, overlays, [row["partition"] for row in partitions])
 
     def there(self, table: TableRow) -> frozenset[str]:
         """Names of those that a version of *table* may name."""
         with self._database.transaction() as connection:
-            return overlays_there(connection, table.table_id, None)
+            return overlays_there(connection, table.table_id)
 
     def _copy(self, table: TableRow, name: str, rows: pa.Table) -> None:
         with self._explained(table):
@@ -114,9 +105,21 @@ class Overlays:
             ) from error
 
 
-def schema_of(table: TableRow) -> pa.Schema:
+def rows_of(
+    reader: BufferReader, spec: TableSpec, overlays: Iterable[SegmentRef], partitions: Iterable[int]
+) -> pa.Table:
+    """What `Overlays.read` gives, for who is a reader only."""
+    schema, segments = schema_of(spec), tuple(overlays)
+    if not segments:
+        return schema.empty_table()
+    ranges = dict.fromkeys(partitions, (0, OFFSETS_END))
+    query = BufferQuery(table=spec.table, segments=segments, ranges=ranges, schema=schema, stores_op=True)
+    return reader.read(query, BufferStats())
+
+
+def schema_of(spec: TableSpec) -> pa.Schema:
     """User columns, then all coordinates; nullable, as in the files of the lake."""
-    return pa.schema([f.with_nullable(True) for f in arrow_schema(table.spec.stored, coordinates=True)])
+    return pa.schema([f.with_nullable(True) for f in arrow_schema(spec.stored, coordinates=True)])
 
 
 def refs(overlays: Iterable[Overlay]) -> tuple[SegmentRef, ...]:

@@ -5,7 +5,7 @@ And which tables of recalled rows there are; what is in them, `harness_pipelines
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -114,19 +114,14 @@ def _request(row: Mapping[str, Any]) -> RecallRequest:
     )
 
 
-def overlays_there(connection: Connection, table_id: int, names: Sequence[str] | None) -> frozenset[str]:
-    """Of the overlays *names* (None: of all) those that are there and not given up, held against retiring."""
-    if names is None:
-        found: Sequence[Any] = connection.execute(sql("overlays/made"), {"table_id": table_id}).fetchall()
-        names = [row["segment"] for row in found]
-    key = {"table_id": table_id, "segments": list(names)}
-    return frozenset(row["segment"] for row in connection.execute(sql("overlays/hold"), key))
+def overlays_there(connection: Connection, table_id: int) -> frozenset[str]:
+    """The tables of recalled rows that are there and not given up."""
+    return frozenset(row["segment"] for row in connection.execute(sql("overlays/there"), {"table_id": table_id}))
 
 
 def check_there(connection: Connection, table: TableRow, overlays: Iterable[Overlay]) -> None:
     """What a version is to name must be there (S10). Raises: OverlayMissing."""
-    names = [one.segment for one in overlays]
-    if gone := sorted(set(names) - overlays_there(connection, table.table_id, names)):
+    if gone := sorted({one.segment for one in overlays} - overlays_there(connection, table.table_id)):
         raise OverlayMissing(
             f"{table.name}: {gone[0]}, a table of recalled rows, is not there; nothing was written. `harness fsck "
             f"{table.name}` names what is missing"

@@ -160,7 +160,7 @@ class Reverts:
             retained_from=table["retained_from"],
             hot="tail" if unbuffered else "buffer",
             hot_from=self._log_from if unbuffered else {row["partition"]: row["trim_floor"] for row in positions},
-            overlays=overlays_there(connection, self._table.table_id, None),
+            overlays=overlays_there(connection, self._table.table_id),
         )
         claims = [rows.claim(row) for row in connection.execute(sql("revert/claims"), self._key)]
         return plan_revert(head, target, versions, held, starts=starts, moves=moves, claims=claims)

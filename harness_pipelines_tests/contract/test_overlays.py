@@ -74,7 +74,7 @@ def rows(table: TableRow, *ids: int) -> pa.Table:
         "_op": pa.array(["put"] * len(ids), pa.string()),
         "_schema_version": pa.array([1] * len(ids), pa.int32()),
     }
-    return pa.table(columns, schema=schema_of(table))
+    return pa.table(columns, schema=schema_of(table.spec))
 
 
 def plan(real: RealRig, table: TableRow, claim: Claim, *, recall: int | None = None) -> Move:

@@ -8,10 +8,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner, Result
 
 import harness_pipelines as hp
+from harness_pipelines.audit.batch import BatchJob, judge_batch
+from harness_pipelines.audit.fsck import _Looks
+from harness_pipelines.audit.fsck_batch import same_rows
+from harness_pipelines.audit.fsck_overlays import overlays_there, overlays_whole, recalled_once, told_recalled
+from harness_pipelines.audit.jobs import PartitionAudit, Tally
+from harness_pipelines.audit.reconcile_batch import BatchPlan, left_behind, plan_batch
+from harness_pipelines.audit.reconcile_lake import Way, apply_plan, plan_lake
+from harness_pipelines.audit.report import Findings, Kind
+from harness_pipelines.cli.main import cli
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
 from harness_pipelines.protocol.moves import Move, MoveState
@@ -372,6 +383,149 @@ def test_a_where_that_is_none_is_said_before_anything_is_recorded(lake: Lake):
 def test_releasing_what_is_not_recalled_is_done_at_once(lake: Lake):
     assert lake.table.release_recalled().rows == 0
     assert lake.stores.recalls.open(lake.row) == []
+
+
+def command(lake: Lake, *words: str) -> Result:
+    env = {
+        "HARNESS_DSN": lake.rig.dsn,
+        "HARNESS_WAREHOUSE": lake.stores.warehouse,
+        "HARNESS_HOME": str(lake.stores.settings.home),
+        "HARNESS_KAFKA": "127.0.0.1:1",
+        "HARNESS_SPARK": "sc://127.0.0.1:1",
+    }
+    return CliRunner().invoke(cli, list(words), env=env)
+
+
+def test_the_command_recalls_tells_and_cancels(lake: Lake):
+    name = lake.table.name
+    dry = command(lake, "recall", name, "--where", "id < 3", "--dry-run")
+    assert f"{name}: would recall 3 rows, " in dry.output and "found in 1 files" in dry.output, dry.output
+    done = orjson.loads(command(lake, "recall", name, "--where", "id < 3", "--json").stdout)
+    assert {k: done[k] for k in ("table", "act", "where", "rows", "state", "done", "recalled")} == {
+        "table": name,
+        "act": "recall",
+        "where": "id < 3",
+        "rows": 3,
+        "state": "done",
+        "done": True,
+        "recalled": 3,
+    }
+    waiting = command(lake, "recall", name, "--release", "--no-wait")
+    assert f"waits for a worker; `harness status {name}` shows it" in waiting.output
+    assert command(lake, "recall", name, "--cancel").output == f"{name}: gave up 1 requests\n"
+    shown = orjson.loads(command(lake, "table", "show", name, "--json").stdout)
+    assert [one["rows"] for one in shown["recalled"]] == [3]
+    assert "# batch view: 3 rows of it are recalled to Postgres" in command(lake, "table", "show", name).output
+    [overlay] = lake.head.overlays
+    plan = orjson.loads(command(lake, "explain", name, "--json").stdout)
+    assert [one["name"] for one in plan["overlay"]["segments"]] == [overlay.segment]
+    assert overlay.segment in command(lake, "explain", name).output
+    assert "recalled 3 rows; buffer" in command(lake, "explain", name, "--analyze").output
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "give either --where SQL, the rows to recall, or --release"),
+        (["--where", "id < 3", "--release"], "give either --where SQL"),
+        (["--cancel", "--release"], "--cancel gives up the waiting requests"),
+        (["--release", "--dry-run", "--no-wait"], "--dry-run and --no-wait exclude each other"),
+    ],
+)
+def test_words_that_do_not_go_together_are_refused(words: list[str], why: str):
+    found = CliRunner().invoke(cli, ["recall", "a.b", *words])
+
+    assert (found.exit_code, why in found.output) == (2, True), found.output
+
+
+# -- what is told of it ---------------------------------------------------------------------------------------
+
+
+def plan_again(lake: Lake) -> BatchPlan | None:
+    bounds = lake.head.bounds.items()
+    return plan_batch(lake.stores, lake.row, lake.head.stream_hi, kept={p: b.batch_hi for p, b in bounds})
+
+
+def test_a_ledger_that_has_its_recalled_rows_goes_on_with_them(lake: Lake):
+    lake.recall("id < 3")
+    assert plan_again(lake) is None
+
+
+def test_where_recalled_rows_are_gone_the_batch_view_is_begun_anew(lake: Lake):
+    lake.recall("id < 3")
+    lake.rig.ask(f"DROP TABLE harness_buffer.{lake.head.overlays[0].segment}")
+
+    planned = plan_again(lake)
+    assert planned is not None and planned.view is None
+    lake_plan = plan_lake(lake.stores, lake.row)
+    assert (lake_plan.way, lake_plan.act) == (Way.BATCH, planned.act)
+    apply_plan(lake.stores, lake.row, lake_plan)
+    assert (lake.head.overlays, lake.in_lake()) == ((), [])
+    assert {p: b.batch_hi for p, b in lake.head.bounds.items()} == {0: 0, 1: 0}
+    assert lake.read() == ALL
+    assert plan_lake(lake.stores, lake.row).way is Way.NONE
+
+
+def test_a_batch_view_that_lacks_recalled_rows_is_not_taken_over_by_a_lost_ledger(lake: Lake):
+    spec, bound = lake.row.spec, lake.head.stream_hi
+    assert left_behind(lake.stores, spec, bound) is not None
+    lake.recall("id < 3")
+    assert left_behind(lake.stores, spec, bound) is None
+
+
+def found_by_fsck(lake: Lake) -> list[str]:
+    """What the rules about recalled rows and about counts find."""
+    look = _Looks(lake.stores, None).look(lake.row.name)
+    rules = (overlays_there, overlays_whole, told_recalled, recalled_once, same_rows)
+    return [found.detail for check in rules for found in check(look)]
+
+
+def test_fsck_finds_nothing_in_a_sound_table_and_names_what_is_wrong(lake: Lake):
+    lake.recall("id in (4, 5)")
+    lake.recall("id = 6")
+    assert found_by_fsck(lake) == []
+    first, second = lake.head.overlays
+
+    lake.rig.ask(f"DELETE FROM harness_buffer.{first.segment} WHERE id = 4")
+    [found] = found_by_fsck(lake)
+    assert f"{first.segment} has 1 rows with digest v1:" in found and f"says 2 with {first.digest}" in found
+    lake.rig.ask("UPDATE harness.overlays SET retired_at = clock_timestamp() WHERE segment = %s", [second.segment])
+    assert any(
+        f"{second.segment}, which version {lake.head.version} names, is given up" in f for f in found_by_fsck(lake)
+    )
+    lake.rig.ask(f"DROP TABLE harness_buffer.{second.segment}")
+    assert any("is not in Postgres: 1 rows of the batch view are gone" in found for found in found_by_fsck(lake))
+    lake.rig.ask("UPDATE harness.versions SET overlays = '[]' WHERE table_id = %s", [lake.row.table_id])
+    assert any(
+        f"names no recalled rows, its snapshot of the batch view {first.segment}:2" in f for f in found_by_fsck(lake)
+    )
+
+
+def test_a_full_audit_reads_recalled_rows_with_the_batch_view(lake: Lake):
+    lake.recall("id in (4, 5)")
+    head = lake.head
+    assert head.batch is not None
+    held = lake.stores.overlays.read(lake.row, refs(head.overlays))
+    done = [PartitionAudit(partition=p, tally=Tally(())) for p in (0, 1)]
+
+    def judged(recalled_rows: pa.Table) -> tuple[bool, dict[Kind, int]]:
+        findings = Findings()
+        job = BatchJob(
+            table=lake.row,
+            bounds=head.bounds,
+            batch=head.batch.metadata if head.batch else "",
+            stream=head.stream.metadata,
+            foreign=None,
+            overlays=head.overlays,
+            recalled=lambda: recalled_rows,
+        )
+        ok = judge_batch(job, done, findings, step=lambda _: None).ok
+        return ok, {kind: count for kind, count in findings.counts.items() if count}
+
+    assert judged(held) == (True, {})
+    assert judged(held.slice(0, 1)) == (False, {Kind.MISSING: 1})
+    doubled = judged(pa.concat_tables([held, held.slice(0, 1)]))
+    assert not doubled[0] and doubled[1][Kind.DUPLICATED]
 
 
 # -- what a merge makes of recalled rows ----------------------------------------------------------------------

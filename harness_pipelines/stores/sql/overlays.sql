@@ -6,12 +6,11 @@ VALUES (%(segment)s, %(table_id)s, %(move_id)s, %(attempt)s, %(schema_version)s)
 SELECT o.segment, o.move_id, o.retired_at, to_regclass('harness_buffer.' || quote_ident(o.segment)) IS NOT NULL AS stored
 FROM harness.overlays o WHERE o.table_id = %(table_id)s ORDER BY o.created_at, o.segment
 
--- name: hold
--- Those of *segments* that a version may name: there, and not given up.
+-- name: there
+-- Those that a version may name: stored, and not given up. Retiring and publishing both lock the table's row.
 SELECT segment FROM harness.overlays
-WHERE segment = ANY(%(segments)s) AND table_id = %(table_id)s AND retired_at IS NULL
+WHERE table_id = %(table_id)s AND retired_at IS NULL
   AND to_regclass('harness_buffer.' || quote_ident(segment)) IS NOT NULL
-ORDER BY segment FOR KEY SHARE
 
 -- name: size
 SELECT pg_total_relation_size(to_regclass('harness_buffer.' || quote_ident(%(segment)s))) AS bytes
