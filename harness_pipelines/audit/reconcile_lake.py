@@ -69,7 +69,7 @@ class LakePlan:
             case Way.NONE:
                 return None
             case Way.BATCH:
-                return self.batch and self.batch.act
+                return self.batch.act if self.batch else None
             case Way.KAFKA:
                 return f"go on from Kafka; move numbers of the lost time never come again{batch}"
             case Way.ADOPT:
