@@ -73,7 +73,6 @@ class Attempt:
     change: Replacement | None = None  #: what goes for it; None: it is appended
     on: int | None = None  #: the one snapshot that it may be published on; None: any that still has the files
     overlays: OverlayChange | None = None  #: what becomes of the recalled rows
-    copied: tuple[int, int] = (0, 0)  #: rows and bytes that went to Postgres instead of files
 
 
 def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str | None = None) -> str | None:
@@ -299,7 +298,6 @@ def _stage_recall(stores: Stores, table: TableRow, move: Move, *, base: Version)
         change=change,
         on=base.batch.snapshot,
         overlays=gathered.overlays,
-        copied=(gathered.rows, gathered.bytes),
     )
 
 
@@ -538,7 +536,6 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
     """Make the staged files part of the batch view: pointer, bound, version, layout and move in one transaction."""
     keep = table.spec.retention.snapshots
     overlays = attempt.overlays.then if attempt.overlays else None
-    rows, size = (attempt.staged.rows, attempt.staged.bytes) if attempt.staged.files else attempt.copied
 
     def write(base: str) -> Swap:
         if attempt.change is not None:
@@ -558,6 +555,7 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
         state = LayoutState(tree=tree.to_json(), digest=tree.digest, clustered=clustered, scores={**attempt.scores})
         return replace(swap, layout=state)
 
+    rows, size = attempt.staged.rows, attempt.staged.bytes
     boundary = Boundary(claim=claim, move=move, rows=rows, bytes=size, overlays=attempt.overlays)
     published = stores.ledger.publish(table, boundary, build_on)
     log.info(

@@ -56,8 +56,6 @@ class Gathered:
     """Rows of the lake that an attempt has copied to Postgres, and what that hides in the lake."""
 
     overlays: OverlayChange
-    rows: int
-    bytes: int
     hidden: Mapping[str, Positions]  #: rows of files that stay, by path
     emptied: Mapping[str, str | None]  #: files of which no row is left, with their delete files
 
@@ -144,8 +142,6 @@ def gather(stores: Stores, table: TableRow, move: Move, *, base: Version) -> Gat
     emptied = {path: deletes for path, (at, live, deletes) in found.places.items() if len(at) == live}
     return Gathered(
         overlays=recalled(base.overlays, made),
-        rows=made.rows,
-        bytes=made.bytes,
         hidden={path: at for path, (at, _, _) in found.places.items() if path not in emptied},
         emptied=emptied,
     )

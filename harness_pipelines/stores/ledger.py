@@ -42,7 +42,7 @@ from harness_pipelines.stores.ports import (
 )
 from harness_pipelines.stores.ports_log import TopicIdentity
 from harness_pipelines.stores.postgres import Connection, Database, sql
-from harness_pipelines.stores.recalls import check_there
+from harness_pipelines.stores.recalls import check_there, recall_done
 from harness_pipelines.stores.revert import Reverts
 
 log = structlog.get_logger(__name__)
@@ -391,8 +391,7 @@ class PostgresLedger:
         closing = {"state": MoveState.COMMITTED, "rows": boundary.rows, "bytes": boundary.bytes, "error": None}
         _run(connection, "ledger/close_move", move_id=move.move_id, **closing)
         if move.recall is not None:
-            ended = {"recall": move.recall, "state": "done", "move_id": move.move_id, "detail": None}
-            _run(connection, "recalls/end", **ended, rows=boundary.rows, bytes=boundary.bytes)
+            _run(connection, "recalls/end", **recall_done(boundary))
         payload = {"version": following.version, "move": move.move_id, "stage": move.stage, "rows": boundary.rows}
         _emit(connection, table.table_id, "published", payload)
         self._check_claim(connection, boundary.claim)

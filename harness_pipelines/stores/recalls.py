@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.overlays import Act, Overlay, OverlayMissing
-from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.protocol.overlays import Act, Overlay, OverlayChange, OverlayMissing
+from harness_pipelines.stores.ports import Boundary, TableRow
 from harness_pipelines.stores.postgres import Connection, Database, sql
 
 
@@ -112,6 +112,24 @@ def _request(row: Mapping[str, Any]) -> RecallRequest:
         bytes=row["bytes"],
         detail=row["detail"],
     )
+
+
+def recall_done(boundary: Boundary) -> dict[str, Any]:
+    """How the request that a move answers ends by its boundary commit: with the rows that went over."""
+    change = boundary.overlays or OverlayChange(on=(), then=())
+    rows, size = (
+        abs(sum(getattr(one, word) for one in change.then) - sum(getattr(one, word) for one in change.on))
+        for word in ("rows", "bytes")
+    )
+    move = boundary.move
+    return {
+        "recall": move.recall,
+        "state": "done",
+        "move_id": move.move_id,
+        "rows": rows,
+        "bytes": size,
+        "detail": None,
+    }
 
 
 def overlays_there(connection: Connection, table_id: int) -> frozenset[str]:
