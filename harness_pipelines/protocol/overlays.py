@@ -137,11 +137,11 @@ def check_size(table: str, *, rows: int, held: int, rows_max: int) -> None:
 
 
 def check_same(table: str, what: str, *, rows: tuple[int, int], digests: tuple[str, str]) -> None:
-    """What was written is what was read: (before, after) of count and digest (S32). Raises: OverlayWrong (REFRESH)."""
+    """What is there is what must be there: count and digest as (expected, found) (S32). Raises: OverlayWrong."""
     if rows[0] != rows[1] or digests[0] != digests[1]:
         raise OverlayWrong(
-            f"{table}: {what}: {rows[0]:,} rows with digest {digests[0]} were read, {rows[1]:,} with {digests[1]} were "
-            "written; nothing was published"
+            f"{table}: {what}: expected {rows[0]:,} rows with digest {digests[0]}, found {rows[1]:,} with {digests[1]}"
+            f"; nothing was published. `harness fsck {table}` compares all that is recalled"
         )
 
 

@@ -578,7 +578,9 @@ def test_a_damaged_table_of_recalled_rows_is_never_merged_into_the_next_one(lake
     [overlay] = lake.head.overlays
     lake.rig.ask(f"UPDATE harness_buffer.{overlay.segment} SET s = 'changed' WHERE id = 4")
 
-    with pytest.raises(hp.HarnessError, match=f"recalled rows in {overlay.segment}: 2 rows with digest .* nothing was"):
+    with pytest.raises(
+        hp.HarnessError, match=f"recalled rows in {overlay.segment}: expected 2 rows with digest .* nothing was"
+    ):
         next_generation(lake, [[(20, 4, "new")]], {0: 30, 1: 30})
 
 
