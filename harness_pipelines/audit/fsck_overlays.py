@@ -7,6 +7,7 @@ That no row is live in the lake and in Postgres at once (S17), and that both tog
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from harness_pipelines.audit.fsck_rules import Found, Look, rule
 from harness_pipelines.protocol.overlays import Overlay, named, told
@@ -65,6 +66,24 @@ def recalled_once(look: Look) -> Iterator[Found]:
             )
         if names and (not look.books.spec.key or look.books.spec.views != "both"):
             yield Found(f"version {version.version}", f"version {version.version} names recalled rows: {names[0]}")
+
+
+@rule("S9", "what is recalled changes by the moves of otree that made it, and by reverts to what it was")
+def overlays_are_moves(look: Look) -> Iterator[Found]:
+    moves, known = {m.move_id: m for m in look.books.moves}, {v.version: v for v in look.books.versions}
+    for before, after in pairwise(look.books.versions):
+        where = f"version {after.version}"
+        if after.revert_of is not None:
+            target = known.get(after.revert_of)
+            if target is not None and target.overlays != after.overlays:
+                detail = f"{where} names {named(after.overlays)}, version {target.version}, which it restores, "
+                yield Found(where, f"{detail}{named(target.overlays)}")
+        elif after.version == before.version + 1 and after.overlays != before.overlays:
+            move = moves.get(after.move_id or 0)
+            made = [one for one in after.overlays if one not in before.overlays]
+            if move is None or move.stage != "otree" or any(one.move != move.move_id for one in made):
+                detail = f"{where} names {named(after.overlays)}, version {before.version} {named(before.overlays)}"
+                yield Found(where, f"{detail}; its move {after.move_id} is none that made them")
 
 
 def _named(look: Look) -> Iterator[tuple[Overlay, int]]:
