@@ -37,7 +37,7 @@ def recalled(**changes) -> Books:
 
 
 def look_at(books: Books, **recalled_rows: tuple[int, str]) -> Look:
-    look = batch_look([file("file:///b/data/a.parquet", partition=None, rows=12, low=0, high=14)], books)
+    look: Look = batch_look([file("file:///b/data/a.parquet", partition=None, rows=12, low=0, high=14)], books)
     look.recalled = {"ovl_1_16_1": (4, "v1:a"), "ovl_1_17_1": (3, "v1:b"), **recalled_rows}
     return look
 
