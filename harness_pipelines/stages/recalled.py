@@ -7,7 +7,7 @@ compared before a version names it (S32).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ from harness_pipelines.protocol.overlays import (
 )
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.predicate import TRUE, Predicate, Ranges
-from harness_pipelines.read.fold import KeyNumbers, fold
+from harness_pipelines.read.fold import KeyNumbers, fold, gathered
 from harness_pipelines.read.where import parse_where
 from harness_pipelines.spec.arrow import COORDINATES
 from harness_pipelines.stages.moving import Pointless
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
     from harness_pipelines.stores.ports import TableRow
 
-FOLD_ROWS = 65_536  #: changes of recalled rows that are held before they are folded
+FOLD_ROWS = 65_536  #: records of a merge that are looked at together, or as many as there are recalled keys
 _AT = "_harness_at"
 
 
@@ -186,32 +186,28 @@ def merged(stores: Stores, table: TableRow, move: Move, *, base: Version, ranges
         return None
     held = stores.overlays.read(table, refs(base.overlays))
     _check_read(table, base.overlays, held)
-    changes = list(_changes(stores, table, held, base=base, ranges=ranges))
-    if not changes:
+    changes = _changes(table, held, base=base, ranges=ranges)
+    if not changes.num_rows:
         return None
-    newest = fold(table.name, pa.concat_tables([held, *changes]), table.spec.key)
+    newest = fold(table.name, pa.concat_tables([held, changes]), table.spec.key)
     left = newest.rows.filter(pc.equal(newest.rows.column(OPERATION), PUT))
     return next_generation(base.overlays, _made(stores, table, move, left) if left.num_rows else None)
 
 
-def _changes(stores: Stores, table: TableRow, held: pa.Table, *, base: Version, ranges: Ranges) -> Iterator[pa.Table]:
-    """The records of *ranges* whose key is among *held*, the newest of each key in a bounded batch."""
-    schema, key, columns = held.schema, table.spec.key, _columns(table)
+def _changes(table: TableRow, held: pa.Table, *, base: Version, ranges: Ranges) -> pa.Table:
+    """The newest record of *ranges* of each key that is among *held*; memory is bounded by the number of these keys."""
+    schema, key = held.schema, table.spec.key
     keys = KeyNumbers([held.column(name) for name in key])
-    query = LakeQuery(table=table.name, version=base.version, ranges=ranges, columns=columns)
-    pending, waiting = list[pa.Table](), 0
-    for part in scan(base.stream.metadata, query, LakeStats()):
-        rows = conformed(part, schema)
+    query = LakeQuery(table=table.name, version=base.version, ranges=ranges, columns=_columns(table))
+    newest = schema.empty_table()
+    # Looking keys up begins by hashing all of those that are held, so it is done for as many records at a time.
+    for rows in gathered(
+        (conformed(part, schema) for part in scan(base.stream.metadata, query, LakeStats())),
+        max(FOLD_ROWS, held.num_rows),
+    ):
         mine = rows.filter(pa.array(keys.of([rows.column(name) for name in key]) >= 0))
-        if not mine.num_rows:
-            continue
-        pending.append(mine)
-        waiting += mine.num_rows
-        if waiting >= max(FOLD_ROWS, held.num_rows):
-            pending = [fold(table.name, pa.concat_tables(pending), key).rows]
-            waiting = 0
-    if pending:
-        yield from pending
+        newest = fold(table.name, pa.concat_tables([newest, mine]), key).rows
+    return newest
 
 
 def _made(stores: Stores, table: TableRow, move: Move, rows: pa.Table) -> Overlay:
