@@ -281,3 +281,20 @@ def test_a_replay_agrees_after_all_of_it(rig: KeyedRig):
     rig.assert_merged()
     rig.assert_exact()
     assert_sound(rig)
+
+
+def test_a_table_without_a_buffer_recalls_too(harness: hp.Harness, kafka: KafkaRig):
+    rig = KeyedRig(harness, kafka, buffer="none")
+    rig.put(*(row(i, n=i) for i in range(20)))
+    rig.worker(until_idle=True).run()
+    assert rig.recall("id < 8").rows == 8
+    rig.put(*(row(i, n=100 + i) for i in range(4, 12)))
+    rig.delete((1, "eu"))
+    rig.worker(until_idle=True).run()
+
+    assert keys_in(rig.recalled_rows()) == {0, 2, 3, 4, 5, 6, 7}
+    rig.assert_merged()
+    assert_sound(rig)
+    rig.table.release_recalled()
+    rig.assert_merged()
+    assert_sound(rig)
