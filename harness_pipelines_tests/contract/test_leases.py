@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.versions import VersionGone
@@ -132,8 +133,11 @@ def test_a_lease_ends_by_the_clock_of_the_store_and_then_fails_by_name(stores: S
     stores.leases.renew(state.lease_id, lease=MINUTE)
     stores.pass_time(2 * MINUTE)
 
-    with pytest.raises(LeaseEnded, match=f"lease {state.lease_id} of this read has ended: .*nothing is returned"):
+    with pytest.raises(
+        LeaseEnded, match=f"lease {state.lease_id} of this read has ended: .*nothing is returned"
+    ) as caught:
         stores.leases.renew(state.lease_id, lease=HOUR)
+    assert caught.value.exit_code == TryAgain.exit_code, "the same read may be begun again"
 
 
 def test_a_renewed_lease_lives_longer(stores: StoresRig, table):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+from unittest import mock
 
 import pytest
 
+from harness_pipelines.stages import ingest_spark, worker
 from harness_pipelines_tests.integration.cli.conftest import GOOD
 from harness_pipelines_tests.producer import wait_until
 
@@ -23,6 +25,19 @@ def test_until_idle_ends_with_everything_in_the_lake(harness, table):
     assert (summary["table"], summary["moves"], summary["version"]) == (table, 2, 3)  # to either view
     assert status["lag"] == {"tail": 0, "buffer": 0, "stream": 0}
     assert status["lake_rows"] == GOOD
+
+
+def test_spark_ingests_where_it_is_asked_to(harness, spec):
+    name, file = spec
+    harness("table", "apply", str(file))
+    words = ("--stage", "ingest", "--ingest-on", "spark", "--until-idle", "--json")
+    with mock.patch.object(worker, "ingest_spark", wraps=ingest_spark) as asked:
+        summary = json.loads(harness("run", name, *words).stdout)["tables"][0]
+    status = json.loads(harness("status", name, "--json").stdout)["tables"][0]
+
+    assert asked.ingest_on_spark.called
+    assert (summary["rows"], summary["trouble"]) == (GOOD, {})
+    assert (status["lag"]["tail"], status["lag"]["buffer"], status["quarantined"]) == (0, GOOD + 1, 1)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
