@@ -20,8 +20,9 @@ class AdbcSessions:
 
     The driver learns every type of the database when it is opened, the row types of all tables among them: in a
     database of some thousand tables that is most of a second. It is opened once; its own session stays idle.
-    It counts its sessions in a plain number, and a wrong count is an error when it is closed, so they are closed one
-    after the other. (They are opened at once: while Postgres is away that takes as long as a connection may.)
+    It counts its sessions and refuses to close on a wrong count. Threads that close theirs at the same moment may be
+    what makes it wrong (not proven), so they do it one after the other; they open them at once, for while Postgres is
+    away that takes as long as a connection may.
     """
 
     def __init__(self, dsn: str, *, role: str | None) -> None:
