@@ -363,6 +363,9 @@ class Table:
     ) -> DataFrame:
         """The same rows as a lazy DataFrame; it fails by name when it is used after *lease_s* (the spec's
         ``retention.lease`` by default, at most 24 h). With *view* it is registered as a temp view for SQL.
+        *where* narrows what is read of lake and buffer; a filter that is added to the frame, or the WHERE of SQL over
+        the view, leaves out files of the lake only: all of the buffer is read for it. Such a filter that compares a
+        float with zero goes to Iceberg, to which -0.0 and 0.0 are two numbers; *where* finds both.
         With *plan*, the caller's own, the caller also ends its lease.
         """
         frame = self._frame(spark, columns=columns, where=where, at=at, lease_s=lease_s, plan=plan)
@@ -381,22 +384,29 @@ class Table:
         plan: ReadPlan | None = None,
         layer: bool = False,
     ) -> DataFrame:
+        from harness_pipelines.read.plan import given_back
         from harness_pipelines.read.spark import to_spark
         from harness_pipelines.stores.spark_kafka import tail_frame
 
-        lease = timedelta(seconds=lease_s or self.spec.retention.lease)
-        plan = plan or self.plan(at=at, lease=lease)
         stores = self.harness.stores
-        frame: DataFrame = to_spark(
-            spark,
-            plan,
-            stores,
-            columns=columns,
-            where=where,
-            layer=layer,
-            tail_frame=lambda session, part: tail_frame(session, stores.settings, self.row, part),
-        )
-        return frame
+
+        def frame_of(plan: ReadPlan) -> DataFrame:
+            frame: DataFrame = to_spark(
+                spark,
+                plan,
+                stores,
+                columns=columns,
+                where=where,
+                layer=layer,
+                tail_frame=lambda session, part: tail_frame(session, stores.settings, self.row, part),
+            )
+            return frame
+
+        if plan is not None:
+            return frame_of(plan)
+        own = self.plan(at=at, lease=timedelta(seconds=lease_s or self.spec.retention.lease))
+        with given_back(stores, own.lease_id):
+            return frame_of(own)
 
     def _arrow(self) -> ArrowReader:
         from harness_pipelines.read.arrow import ArrowReader

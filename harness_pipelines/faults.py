@@ -151,8 +151,8 @@ POINTS: Mapping[str, Point] = {
 }
 
 
-class FaultInjected(Exception):
-    """Raised by an armed crash point; deliberately not a HarnessError, so that nothing handles it on purpose."""
+class FaultInjected(BaseException):
+    """Raised by an armed crash point; deliberately no Exception, so that nothing handles it on purpose."""
 
 
 @dataclass(slots=True)

@@ -47,7 +47,7 @@ class LogRig(Protocol):
     @property
     def log(self) -> Log: ...
 
-    def create(self, partitions: int = 1, *, topic: str | None = None) -> str: ...
+    def create(self, partitions: int = 1, *, topic: str | None = None, config: dict[str, str] | None = None) -> str: ...
 
     def delete(self, topic: str) -> None: ...
 
@@ -242,9 +242,9 @@ class MemoryRig:
         self.log: MemoryLog = MemoryLog()
         self.ledger = AckedLog()
 
-    def create(self, partitions: int = 1, *, topic: str | None = None) -> str:
+    def create(self, partitions: int = 1, *, topic: str | None = None, config: dict[str, str] | None = None) -> str:
         name = topic or f"t_{uuid.uuid4().hex[:12]}"
-        self.log.create_topic(name, partitions)
+        self.log.create_topic(name, partitions, policy=(config or {}).get("cleanup.policy", "delete"))
         self.ledger.start(name, range(partitions))
         return name
 

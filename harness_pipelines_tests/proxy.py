@@ -25,6 +25,8 @@ class TcpProxy:
         self._open: list[socket.socket] = []
         self._listener: socket.socket | None = None
         self._countdown: int | None = None
+        self._flows = threading.Event()
+        self._flows.set()
         self.cuts = 0  #: connections that were cut in the middle of what they carried
         self.port = 0
         self.up()
@@ -49,6 +51,11 @@ class TcpProxy:
                 listener.shutdown(socket.SHUT_RDWR)  # wakes the accept
             listener.close()
         self.cut()
+        self._flows.set()
+
+    def freeze(self) -> None:
+        """Keep all connections, take new ones, and carry nothing: a server that hangs. Ends with `down` alone."""
+        self._flows.clear()
 
     def cut(self) -> None:
         """Cut all connections; new ones are let through."""
@@ -117,6 +124,7 @@ class TcpProxy:
     def _pump(self, source: socket.socket, sink: socket.socket, watch: Watch | None) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
+                self._flows.wait()
                 if watch is not None and watch(data):
                     self.cut_here(client=source, server=sink, data=data)
                     return

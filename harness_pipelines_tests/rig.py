@@ -6,6 +6,7 @@ never asked.
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -328,6 +329,10 @@ class WorkerProcess:
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
+    def say_where(self) -> None:
+        """Let it print where its threads stand; ends one that hung before its first step."""
+        self.send(signal.SIGUSR1)
+
     def await_killed(self) -> None:
         """Wait until its armed crash point killed it."""
         wait_until(lambda: self.exit_code is not None, "the crash point was reached", deadline_s=DEADLINE_S)
@@ -353,6 +358,7 @@ def _state(pid: int) -> str:
 
 def _work(settings: Settings, tables: tuple[str, ...], work: ByHand, fault: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.register(signal.SIGUSR1)
     faults.arm_from({"HARNESS_FAULT": fault})
     with hp.connect(settings) as harness:
         work(harness, tables)
@@ -362,17 +368,16 @@ def _run_worker(options: WorkerOptions, harness: hp.Harness, tables: Sequence[st
     Worker(harness.stores, [harness.table(name).row for name in tables], options).run()
 
 
-#: A process that has imported everything and has no threads; workers are forked from it within milliseconds.
+#: A process that has imported these, in this order, and has one thread; workers are forked from it within milliseconds.
+PRELOADED = [
+    "harness_pipelines_tests.fork_safe",
+    "harness_pipelines.stages.worker",
+    "harness_pipelines.stores.open",
+    "harness_pipelines_tests.rig",
+    "pyspark.sql.connect.session",
+]
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    [
-        "harness_pipelines_tests.fork_safe",
-        "harness_pipelines.stages.worker",
-        "harness_pipelines.stores.open",
-        "harness_pipelines_tests.rig",
-        "pyspark.sql.connect.session",
-    ]
-)
+_FORKS.set_forkserver_preload(PRELOADED)
 
 
 class Command:

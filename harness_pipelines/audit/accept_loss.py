@@ -5,11 +5,13 @@ Nothing but the position changes: in one transaction under the stage's claim, an
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from harness_pipelines.audit.reconcile_lake import NothingToAdopt, plan_lake
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, Stage, check_claim
@@ -17,9 +19,11 @@ from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.stages import tier
 from harness_pipelines.stages.ingest import check_source
 from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.history import LakeHistoryMissing
 from harness_pipelines.stores.lake import Staged
 from harness_pipelines.stores.ports import MoveDraft, TableRow
 from harness_pipelines.stores.postgres import Connection, sql
+from harness_pipelines.stores.standing import LedgerOlderThanLake
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -79,9 +83,11 @@ def find_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Lo
 def accept_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Loss:
     """Record the loss of ``[buffer_hi, to)`` and let the table go on behind it.
 
-    Raises: NothingLost, StageHeld, FencedOut, BoundaryGap; then nothing was written.
+    Raises: NothingLost, StageHeld, FencedOut, BoundaryGap, WarehouseTaken, LedgerOlderThanLake; then nothing was
+    written.
     """
     loss = find_loss(stores, table, partition=partition, to=to)
+    _check_standing(stores, table)
     stage = Stage.TIER if table.spec.buffer == "none" else Stage.INGEST
     claim = stores.ledger.claim(table, stage, shard=0, holder=str(uuid4()), lease=LEASE)
     if claim is None:
@@ -103,6 +109,16 @@ def accept_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> 
         log_start=loss.log_start,
         move_id=move_id,
     )
+
+
+def _check_standing(stores: Stores, table: TableRow) -> None:
+    """What the lake has is not lost. Raises: WarehouseTaken, LedgerOlderThanLake."""
+    try:
+        stores.standing.check(table, stores.ledger)
+    except LedgerOlderThanLake:
+        with suppress(NothingToAdopt, LakeHistoryMissing):  # it has none of these records: then this is the way on
+            plan_lake(stores, table)
+            raise
 
 
 def _by_ingest(stores: Stores, table: TableRow, claim: Claim, loss: Loss) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness_pipelines.stages.otree import left_out
 from harness_pipelines.stores.overview import Overview, buffered_rows
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import sql
@@ -39,7 +40,7 @@ def no_gap_no_overlap(stores: Stores, table: TableRow) -> Finding:
 
 def rows_are_conserved(stores: Stores, table: TableRow) -> Finding:
     """Rows that ingest took = rows in the lake + rows still in the buffer, at one instant."""
-    with stores.readers.transaction() as connection:
+    with stores.readers.reading() as connection:
         connection.execute(sql("checks/repeatable_read"))
         moved = connection.execute(sql("checks/moved_rows"), {"table_id": table.table_id}).fetchone()
         buffered = buffered_rows(connection, table)
@@ -58,21 +59,21 @@ def is_fresh(stores: Stores, table: TableRow) -> Finding:
     goals = table.spec.freshness
     positions = stores.tables.positions(table)
     marks = stores.log.watermarks(table.spec.topic, [p.partition for p in positions])
-    ages = stores.readers.rows("checks/ages", {"table_id": table.table_id})[0]
+    since_ingest = stores.readers.rows("checks/since_ingest", {"table_id": table.table_id})[0]["since_ingest_s"]
+    since_tier_s = stores.tables.since_tier_s(table)
     tail = sum(max(marks[p.partition].end - p.bounds.buffer_hi, 0) for p in positions)
     buffered = sum(p.bounds.buffer_hi - p.bounds.stream_hi for p in positions)
-    since_version_s = ages["since_version_s"] or 0.0
-    since_ingest_s = ages["since_ingest_s"] if ages["since_ingest_s"] is not None else since_version_s
+    since_ingest_s = since_tier_s if since_ingest is None else since_ingest
     late = [
         *([f"{tail} records wait in Kafka, no commit for {since_ingest_s:.0f} s"]
           if tail and since_ingest_s > goals.visible else []),
-        *([f"{buffered} offsets wait in the buffer, no version for {since_version_s:.0f} s"]
-          if buffered and since_version_s > goals.lake else []),
+        *([f"{buffered} offsets wait in the buffer, no move of tier for {since_tier_s:.0f} s"]
+          if buffered and since_tier_s > goals.lake else []),
     ]  # fmt: skip
     return Finding(
         passed=not late,
         description="; ".join(late) or "within the objectives",
-        numbers={"lag_tail": tail, "lag_buffer": buffered, "since_version_s": since_version_s},
+        numbers={"lag_tail": tail, "lag_buffer": buffered, "since_tier_s": since_tier_s},
     )
 
 
@@ -81,6 +82,8 @@ def nothing_is_stuck(stores: Stores, table: TableRow) -> Finding:
     fresh = stores.tables.table(table.name)
     stuck = [m for m in Overview(stores.readers).open_moves(table) if m["state"] == "QUARANTINED" or m["failures"] > 0]
     trouble = [*([fresh.stopped] if fresh.stopped else [])]
+    given_up = left_out(stores, table)
+    trouble += [f"otree move {m.move_id} failed in every attempt, its files are left out: {m.error}" for m in given_up]
     trouble += [f"{m['stage']} move {m['move_id']}, attempt {m['attempt']}: {m['error']}" for m in stuck]
     return Finding(
         passed=not trouble, description="; ".join(trouble) or "nothing holds a stage", numbers={"stuck": len(trouble)}

@@ -86,7 +86,8 @@ def audit_table(
     *full*: read what was signed off too, and compare it with what was kept; and read the batch view, which is only
     counted otherwise. *processes*: how many work at once; by
     default one per processor when there is much to do.
-    Raises: TopicMissing, TopicRecreated, LogTruncated, LakeFileMissing, SegmentMissing, LeaseEnded, TryAgain.
+    Raises: TopicMissing, TopicRecreated, PartitionsGrown, LogTruncated, LakeFileMissing, SegmentMissing, LeaseEnded,
+    TryAgain.
     """
     began = time.monotonic()
     with _leased(stores, table) as (plan, check):

@@ -54,7 +54,8 @@ def reached_files(look: Look) -> Iterator[Found]:
 def pointer_is_the_heads(look: Look) -> Iterator[Found]:
     for view in look.views.values():
         if view.pointer is None:
-            yield Found(f"pointer of {view.name}", f"the catalog has no view {view.title}")
+            way = f"`harness revert {look.books.name} --to HEAD --yes` puts it back"
+            yield Found(f"pointer of {view.name}", f"the catalog has no view {view.title}; {way}")
             continue
         current = view.survey.metadata[view.pointer]
         if view.head is None or not isinstance(current, MetadataSeen) or current.snapshot == view.head.snapshot:

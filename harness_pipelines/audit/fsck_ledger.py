@@ -327,9 +327,9 @@ def lake_lag(look: Look) -> Iterator[Found]:
         if row.buffer_hi is not None and row.stream_hi is not None
     )
     goal_s = look.books.spec.freshness.lake
-    age_s = (look.books.now - look.head.committed_at).total_seconds() if look.head else 0.0
+    age_s = look.books.since_tier_s
     if waiting > 0 and age_s > goal_s:
-        text = f"{waiting:,} offsets are not in the lake yet, the head is {age_s:.0f} s old (goal {goal_s:.0f} s)"
+        text = f"{waiting:,} offsets are not in the lake yet, no move of tier for {age_s:.0f} s (goal {goal_s:.0f} s)"
         yield Found("lag", text, hint=True)
     if look.books.stopped:
         yield Found("stopped", f"the table is stopped: {look.books.stopped}", hint=True)

@@ -17,7 +17,6 @@ from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.stores.catalog import MetadataMissing
 from harness_pipelines.stores.history import is_staged
 from harness_pipelines.stores.overview import Overview
-from harness_pipelines.stores.owner import Owner
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.reconcile import TableHeld
 
@@ -104,7 +103,8 @@ def settle(stores: Stores, table: TableRow, report: Report, *, take_over: bool =
     """
     if take_over:
         stores.ownership.take_over()
-    stores.ownership.check()
+    else:
+        stores.ownership.confirm()
     apply_plan(stores, table, report.lake)
     if report.lake.way is not Way.ADOPT:  # else the adoption has closed them
         for move in report.abandon:
@@ -122,21 +122,13 @@ def settle(stores: Stores, table: TableRow, report: Report, *, take_over: bool =
 
 
 def _owner(stores: Stores, *, take_over: bool) -> list[Verdict]:
-    ours, found = stores.ownership.ours(), stores.ownership.found()
-    if found is None or found.is_same(ours):
-        return []
+    whose = stores.ownership.stranger()
     if not take_over:
-        stores.ownership.check()
-    return [_taken(ours, found)]
-
-
-def _taken(ours: Owner, found: Owner) -> Verdict:
-    return Verdict(
-        kind="owner",
-        subject=f"ledger {found.ledger} in {found.database}",
-        verdict=f"the warehouse is its, and this is ledger {ours.ledger} in {ours.database}",
-        act="take the warehouse over",
-    )
+        if whose is not None:
+            stores.ownership.confirm()
+        return []
+    told = "no other ledger has it; a copy of this one loses it" if whose is None else f"it belongs to {whose}"
+    return [Verdict(kind="owner", subject=stores.warehouse, verdict=told, act="take the warehouse over")]
 
 
 def _ledger(lake: LakePlan) -> list[Verdict]:

@@ -95,15 +95,16 @@ def accept_foreign(stores: Stores, table: TableRow, found: ForeignRows) -> Forei
         raise ForeignRefused(
             f"{table.name}: the view was written to since it was looked at; nothing was changed, look again"
         )
-    move_id = stores.reconciler.new_move_id()
-    view = replace_foreign(files, move_id=move_id, first=found.low, schema_version=table.schema_version)
     move = AdoptedMove(
-        move_id=move_id,
+        move_id=None,
         stage="tier",
         lo={FOREIGN_PARTITION: found.low},
         hi={FOREIGN_PARTITION: found.low + found.rows},
         rows=found.rows,
     )
+    move_id = stores.reconciler.reserve(table, move, on=head)
+    view = replace_foreign(files, move_id=move_id, first=found.low, schema_version=table.schema_version)
+    move = replace(move, move_id=move_id)
     published = stores.reconciler.accept(table, pointer=found.pointer, stream=view, on=head, move=move)
     return replace(found, move_id=move_id, version=published.version)
 

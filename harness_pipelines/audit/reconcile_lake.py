@@ -266,7 +266,7 @@ def _buffered(stores: Stores, table: TableRow, wanted: Mapping[int, tuple[int, i
     ranges = [OffsetRange(partition=p, low=low, high=high) for p, (low, high) in wanted.items() if high > low]
     lows = {r.partition: r.low for r in ranges}
     segments = [s.ref for s in stores.segments.all(table) if s.state != "retired" and may_hold(s.max_hi, lows)]
-    return stores.buffer_rows(segments, ranges)
+    return stores.buffer_rows(table, segments, ranges)
 
 
 def _again(buffer_hi: Mapping[int, int], marks: Mapping[int, Watermark]) -> tuple[OffsetRange, ...]:

@@ -49,6 +49,7 @@ class Rebuild:
     again: tuple[OffsetRange, ...]
     lost: tuple[OffsetRange, ...]
     others: tuple[str, ...]  #: folders of the warehouse that older tables of this name left
+    owner: str | None  #: whose the warehouse is, if not this ledger's
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -68,6 +69,7 @@ class Rebuild:
             "again": [{"partition": r.partition, "low": r.low, "high": r.high} for r in self.again],
             "lost": [{"partition": r.partition, "low": r.low, "high": r.high} for r in self.lost],
             "others": list(self.others),
+            "owner": self.owner,
             "notes": list(self.notes),
         }
 
@@ -109,16 +111,21 @@ def plan_rebuild(stores: Stores, spec: TableSpec, *, location: str | None = None
         ),
         lost=tuple(OffsetRange(partition=p, low=high, high=m.low) for p, high, m in ranges if m.low > high),
         others=others,
+        owner=stores.ownership.stranger(),
         notes=tuple(notes),
     )
 
 
-def rebuild(stores: Stores, plan: Rebuild) -> TableRow:
-    """Make the table of *plan*; takes the warehouse over.
+def rebuild(stores: Stores, plan: Rebuild, *, take_over: bool = False) -> TableRow:
+    """Make the table of *plan*.
 
-    Raises: TableExists, and what adopting raises; then `harness reconcile TABLE` goes on.
+    Raises: WarehouseTaken unless *take_over*: the ledger that the warehouse belongs to may not be lost at all;
+    TableExists, and what adopting raises; then `harness reconcile TABLE` goes on.
     """
-    stores.ownership.take_over()
+    if take_over:
+        stores.ownership.take_over()
+    else:
+        stores.ownership.confirm()
     views: dict[ViewName, View] = {"stream": plan.state.head}
     if "batch" in view_names(plan.spec):
         told = plan.state.view.metadata.properties
@@ -131,9 +138,11 @@ def rebuild(stores: Stores, plan: Rebuild) -> TableRow:
 
 def _check_unknown(stores: Stores, spec: TableSpec) -> None:
     try:
-        stores.tables.table(spec.table)
+        known = stores.tables.table(spec.table)
     except TableUnknown:
         return
+    for view in known.views:
+        stores.tables.pointer(known, view)  # one that another engine dropped is put back, not rebuilt
     raise TableExists(
         f"table {spec.table} is in the ledger: nothing is to be rebuilt. `harness reconcile {spec.table}` settles it"
     )

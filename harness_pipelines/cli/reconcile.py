@@ -41,7 +41,8 @@ def reconcile(settings: Settings, /, table: str, *, json_target: str | None, **o
     Examples:
       harness reconcile shop.orders --dry-run
       harness reconcile shop.orders --yes
-      harness reconcile orders.yaml --rebuild --yes
+      harness reconcile orders.yaml --rebuild --dry-run
+      harness reconcile orders.yaml --rebuild --take-over --yes
       harness reconcile shop.orders --accept-foreign --yes
     """
     check_wish(dry_run=options["dry_run"], yes=options["yes"])
@@ -108,12 +109,14 @@ def _rebuild(harness: Harness, file: str, options: dict[str, Any], json_target: 
     if json_target is None:
         _show_rebuild(plan)
     if options["yes"]:
-        rebuild(harness.stores, plan)
+        rebuild(harness.stores, plan, take_over=options["take_over"])
     emit({**plan.to_json(), "rebuilt": options["yes"]}, json_target, lambda: _show_rebuilt(plan, done=options["yes"]))
 
 
 def _show_rebuild(plan: Rebuild) -> None:
     shown = plan.to_json()
+    if plan.owner is not None:
+        click.echo(f"the warehouse belongs to {plan.owner}; where that is gone for good, --take-over takes it")
     click.echo(f"{shown['table']}: from {shown['metadata']}")
     for other in plan.others:
         click.echo(f"not taken: {other}")

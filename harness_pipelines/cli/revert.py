@@ -40,7 +40,8 @@ def revert(
     What the old version did not have yet is read from the buffer (or Kafka) again, and moved to the lake again.
     Refused when a tier does not hold it any more. Workers may go on: what they had begun is abandoned.
 
-    `--to HEAD` sets the Iceberg table back to what the ledger published, after another writer committed to it.
+    `--to HEAD` sets the Iceberg table back to what the ledger published, after another writer committed to it or
+    dropped it from the catalog.
 
     \b
     Examples:

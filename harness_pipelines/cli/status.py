@@ -57,6 +57,7 @@ class TableSeen:
     table: str
     topic: str
     head: Version
+    since_tier_s: float
     positions: list[PartitionStatus]
     ends: Mapping[int, int]
     claims: list[Mapping[str, Any]]
@@ -98,6 +99,7 @@ class TableSeen:
             "lag": self.lag,
             "topic": self.topic,
             "committed_at": self.head.committed_at,
+            "since_tier_s": round(self.since_tier_s, 3),
             "claims": [dict(claim) for claim in self.claims],
             "open_moves": [dict(move) for move in self.open_moves],
             "stopped": self.stopped,
@@ -157,6 +159,7 @@ def _look(harness: Harness, table: Table, kafka: _Ends) -> TableSeen:
         table=table.name,
         topic=table.spec.topic,
         head=harness.stores.tables.head(table.row),
+        since_tier_s=harness.stores.tables.since_tier_s(table.row),
         positions=positions,
         ends=ends,
         claims=books.claims(table.row),

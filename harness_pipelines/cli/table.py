@@ -197,6 +197,8 @@ def _drop(harness: Harness, one: Table, *, really: bool, purge: bool) -> tuple[D
     files = [drop.files_below(stores.catalog.at(identifier, place).location()) for place in seen.metadata]
     if not really:
         return seen, files
+    if purge:
+        stores.ownership.confirm()  # another ledger may have these files
     gone = stores.ledger.drop_table(one.row)
     if purge:
         for found in files:

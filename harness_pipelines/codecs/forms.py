@@ -75,6 +75,7 @@ _TIMES: Mapping[str, Any] = {
     "us_of_day": partial(_number_shape, bounds=(0, DAY_US - 1)),
     "ns_of_day": partial(_nanosecond_shape, bounds=(0, DAY_US * 1000 - 1)),
 }
+WHOLE_NUMBERS = frozenset(_TIMES)  #: the forms whose values are whole numbers in JSON
 
 
 # Floats

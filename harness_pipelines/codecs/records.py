@@ -21,6 +21,7 @@ from harness_pipelines.codecs.debezium import DebeziumEvents
 from harness_pipelines.codecs.json import JsonCodec
 from harness_pipelines.codecs.keys import wrapper
 from harness_pipelines.codecs.parts import OPERATION, Part, Sorter, at, decode_parts, places_of
+from harness_pipelines.codecs.refusals import too_deep
 from harness_pipelines.protocol.keys import DELETE, PUT
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.keys import DeleteRule
@@ -83,7 +84,10 @@ def _of_the_key(refused: Refused, index: int) -> Refused:
 
 
 class _Rule:
-    """Whether a value says that it deletes. What is no JSON object says nothing; it is refused as a put."""
+    """Whether a value says that it deletes.
+
+    What is no JSON object or nested too deep says nothing; it is refused as a put.
+    """
 
     def __init__(self, rule: DeleteRule) -> None:
         kind: Any = msgspec.defstruct("Ruled", [("told", Any, None)], rename={"told": rule.field})
@@ -91,6 +95,8 @@ class _Rule:
         self._values = {(type(value), value) for value in rule.values}  # true is not 1
 
     def __call__(self, value: bytes) -> bool:
+        if too_deep(value):
+            return False
         try:
             told = self._decode(value).told
         except msgspec.DecodeError:

@@ -51,7 +51,7 @@ def _unsound(value: bytes | None, value_bytes_max: int) -> Unfit | None:
         return Unfit(Reason.TOO_LARGE, f"the value has {len(value):,} bytes; at most {value_bytes_max:,} are decoded")
     if not value.isascii() and (at := _bad_utf8(value)) is not None:
         return Unfit(Reason.MALFORMED, f"not UTF-8 at byte {at}")
-    if len(value) > NESTING_MAX and _depth(value) > NESTING_MAX:
+    if too_deep(value):
         return Unfit(Reason.MALFORMED, f"nested more than {NESTING_MAX} deep")
     return None
 
@@ -63,6 +63,11 @@ def _bad_utf8(value: bytes) -> int | None:
     except UnicodeDecodeError as error:
         return error.start
     return None
+
+
+def too_deep(value: bytes) -> bool:
+    """Whether a parser of *value* would go deeper than `NESTING_MAX`: ask before each, it may end by RecursionError."""
+    return len(value) > NESTING_MAX and _depth(value) > NESTING_MAX
 
 
 def _depth(value: bytes) -> int:

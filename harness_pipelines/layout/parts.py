@@ -95,16 +95,18 @@ def due(
     target_bytes: int,
     staged_ratio: float,
     budget_bytes: int,
+    left_out: Collection[Collection[str]] = (),
 ) -> list[Due]:
     """What one move writes anew: disjoint, most staged first, within *budget_bytes* but always at least one part.
 
     *clustered* has, per region, the data sequence number up to which its files are as its last rewrite left them.
     A part is as large as can be: one rewrite of ten regions is no dearer than ten, and takes the files between them.
     Files that only wait go first and by themselves: they are few bytes, and many files for every reader.
+    *left_out* are sets of paths that no move takes together: one that did has failed, so others take less.
     """
     root = _parts(tree, files, clustered)
-    found = list(_crowds(root, budget_bytes)) or [
-        part.as_due() for part in _eligible(root, target_bytes, staged_ratio, budget_bytes)
+    found = list(_crowds(root, budget_bytes, left_out)) or [
+        part.as_due() for part in _eligible(root, target_bytes, staged_ratio, budget_bytes, left_out)
     ]
     found.sort(key=lambda d: (-d.staged_bytes / max(d.bytes, 1), d.path))
     chosen: list[Due] = []
@@ -113,16 +115,34 @@ def due(
         if part.bytes <= left or not chosen:
             chosen.append(part)
             left -= part.bytes
-    return sorted(chosen, key=lambda d: d.path)
+    return sorted(not_all_of(left_out, chosen), key=lambda d: d.path)
 
 
-def _crowds(part: _Part, budget_bytes: int) -> Iterator[Due]:
+def not_all_of(left_out: Collection[Collection[str]], chosen: Sequence[Due]) -> list[Due]:
+    """The first of *chosen*, as many as one move takes: half as many as long as one of *left_out* is all among them."""
+    taken = list(chosen)
+    while has_all_of(left_out, [file for part in taken for file in part.files]):
+        taken = taken[: len(taken) // 2]
+    return taken
+
+
+def has_all_of(left_out: Collection[Collection[str]], files: Sequence[FileStats]) -> bool:
+    """Whether one of *left_out*, which are sets of paths, is all among *files*."""
+    if not left_out:
+        return False
+    paths = {file.path for file in files}
+    return any(paths.issuperset(one) for one in left_out if one)
+
+
+def _crowds(part: _Part, budget_bytes: int, left_out: Collection[Collection[str]]) -> Iterator[Due]:
     """Per node the files that wait there, where they are `WAITING_MAX` of like size or half a move's budget.
 
     Only files of like size are put together, so a row is written once per factor of `WAITING_MAX`, not once per merge.
     """
     tiers: dict[int, list[FileStats]] = defaultdict(list)
     for file in part.waiting:
+        if any(file.path in one for one in left_out):
+            continue
         tiers[file.bytes.bit_length() // _TIER_BITS].append(file)
     for _, tier in sorted(tiers.items()):
         size = sum(file.bytes for file in tier)
@@ -130,7 +150,7 @@ def _crowds(part: _Part, budget_bytes: int) -> Iterator[Due]:
             yield Due(path=part.path, files=tuple(_within(tier, budget_bytes)), staged_bytes=size, waiting=True)
             break
     for child in part.children or ():
-        yield from _crowds(child, budget_bytes)
+        yield from _crowds(child, budget_bytes, left_out)
 
 
 def _within(files: Sequence[FileStats], budget_bytes: int) -> list[FileStats]:
@@ -143,13 +163,16 @@ def _within(files: Sequence[FileStats], budget_bytes: int) -> list[FileStats]:
     return taken
 
 
-def _eligible(part: _Part, target_bytes: int, staged_ratio: float, budget_bytes: int) -> Iterator[_Part]:
-    """The topmost parts that are due and not above the budget, and regions whatever their size."""
-    if _is_due(part, target_bytes, staged_ratio) and (part.bytes <= budget_bytes or part.children is None):
+def _eligible(
+    part: _Part, target_bytes: int, staged_ratio: float, budget_bytes: int, left_out: Collection[Collection[str]]
+) -> Iterator[_Part]:
+    """The topmost parts that are due, not above the budget and not tried in vain, and regions whatever their size."""
+    fits = (part.bytes <= budget_bytes or part.children is None) and not has_all_of(left_out, part.files)
+    if fits and _is_due(part, target_bytes, staged_ratio):
         yield part
     elif part.children is not None:
         for child in part.children:
-            yield from _eligible(child, target_bytes, staged_ratio, budget_bytes)
+            yield from _eligible(child, target_bytes, staged_ratio, budget_bytes, left_out)
 
 
 def _is_due(part: _Part, target_bytes: int, staged_ratio: float) -> bool:

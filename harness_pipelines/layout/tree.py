@@ -126,6 +126,38 @@ class RegionTree:
         """All regions below *path* become one; a region stays as it is. Raises: RegionUnknown."""
         return self.grafted(path, RegionTree.single(self.columns))
 
+    def between(self, paths: Sequence[str]) -> RegionTree:
+        """What rows that certainly lie at or below *paths* need to find their region, in the order of this tree.
+
+        The regions of these parts, which are disjoint, and of all cuts above them only those that tell them apart.
+        Raises: RegionUnknown.
+        """
+        above = {path[:end] for path in paths for end in range(len(path))}
+        wanted = set(paths)
+        for path in wanted:
+            self._find(path)
+        here, nodes, waiting = self.nodes(), list[Node](), [(0, "")]
+        while waiting:
+            node, path = waiting.pop()
+            if path in wanted:
+                nodes += here[node : node + int(self._sizes[node])]
+                continue
+            sides = [path + step for step in "01" if path + step in wanted or path + step in above]
+            if len(sides) == 2:
+                nodes.append(here[node])
+            waiting += [(self._child(node, side[-1]), side) for side in reversed(sides)]
+        return RegionTree.of(self.columns, nodes)
+
+    @property
+    def depth(self) -> int:
+        """How many cuts lie above the deepest region."""
+        deepest, waiting = 0, [0]
+        for axis in self.axes:
+            at = waiting.pop()
+            deepest = max(deepest, at)
+            waiting += [] if axis == LEAF else [at + 1, at + 1]
+        return deepest
+
     def descend(self, side: Callable[[int, Cut], str | None]) -> str:
         """The path from the root as far as *side* (of column and cut) answers '0' or '1'; None ends it."""
         node, path = 0, ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -9,6 +10,9 @@ from enum import StrEnum
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.claims import Stage
+
+ATTEMPTS_MAX = 10  #: attempts, whatever ended them, before the next ones are smaller
+NO_RESULT = "the attempt ended without a result"  #: what is noted of one that left no error
 
 
 class MoveState(StrEnum):
@@ -66,6 +70,15 @@ def branch_of(move_id: int, attempt: int) -> str:
     return f"move_{move_id}_{attempt}"
 
 
+_BRANCH = re.compile(r"move_(\d{1,18})_\d+")
+
+
+def move_of(branch: str) -> int | None:
+    """The move that *branch* is an attempt of; ``None`` for a branch or tag that somebody else made."""
+    named = _BRANCH.fullmatch(branch)
+    return int(named[1]) if named else None
+
+
 def plan_ranges(lag: Mapping[int, OffsetRange], *, offsets_max: int) -> tuple[dict[int, int], dict[int, int]]:
     """Choose what a move takes of *lag*, by partition: all of it, at most about *offsets_max* offsets.
 
@@ -85,6 +98,20 @@ def plan_ranges(lag: Mapping[int, OffsetRange], *, offsets_max: int) -> tuple[di
 def halve(lo: Vector, hi: Vector) -> dict[int, int]:
     """The end of the first half of a move that failed too often; a single offset stays as it is."""
     return {p: lo[p] + max((hi[p] - lo[p]) // 2, min(1, hi[p] - lo[p])) for p in lo}
+
+
+def can_halve(move: Move) -> bool:
+    """Whether half of a move is less than all of it."""
+    return any(taken.span > 1 for taken in move.ranges)
+
+
+def budget_of(move: Move, *, bytes_max: int) -> int:
+    """Bytes that this attempt of a move without ranges may take: half as many after every `ATTEMPTS_MAX` attempts.
+
+    Attempts that take Spark or their worker down look like outages and do not count as failures; with a smaller budget
+    one of them fits at last. What it leaves is due for the next move.
+    """
+    return bytes_max >> ((move.attempt - 1) // ATTEMPTS_MAX)
 
 
 def may_relayout(*, rows_wait: bool, last_merged: bool) -> bool:
@@ -111,6 +138,11 @@ def check_open(move: Move, current: Move | None) -> None:
         )
 
 
+def closed_by(why: str, noted: str | None) -> str:
+    """What a closed move's row says: *why*, and the error that was *noted* last."""
+    return f"{why}; its last error: {noted}" if noted else why
+
+
 def next_attempt(move: Move, *, epoch: int) -> Move:
     """The same range, base and schema under a new attempt number (S25)."""
     return replace(move, attempt=move.attempt + 1, epoch=epoch)
@@ -124,4 +156,4 @@ def took_effect(move: Move, current: Move | None) -> bool:
 def dead_branches(branches: Iterable[str], moves: Iterable[tuple[int, int, str]]) -> list[str]:
     """Of *branches* those of attempts that nobody may publish any more; *moves* are (id, newest attempt, state)."""
     alive = {branch_of(move_id, attempt) for move_id, attempt, state in moves if state == MoveState.PLANNED}
-    return sorted({name for name in branches if name.startswith("move_")} - alive)
+    return sorted({name for name in branches if move_of(name) is not None} - alive)

@@ -112,7 +112,7 @@ class Like:
     def is_prefix(self) -> bool:
         """True if the pattern says no more than that a text begins with `prefix`."""
         bare = self.prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        return self.pattern.rstrip("%") == bare and self.pattern.endswith("%") and not self.pattern.endswith("\\%")
+        return self.pattern.startswith(bare) and set(self.pattern[len(bare) :]) == {"%"}
 
     def _prefix(self) -> Iterator[str]:
         characters = iter(self.pattern)

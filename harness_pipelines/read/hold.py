@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.plan import ReadPlan
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Hold:
 
     def __init__(self, stores: Stores, plan: ReadPlan, lease: timedelta) -> None:
         self._stores, self._plan, self._lease = stores, plan, lease
-        self._failed: HarnessError | None = None
+        self._failed: BaseException | None = None
         self._finished = False
         _RENEWALS.add(self, every_s=lease.total_seconds() / 3)
 
@@ -31,12 +31,13 @@ class Hold:
             self._stores.leases.renew(self._plan.lease_id, lease=self._lease)
         except TryAgain:
             pass  # the next renewal, or the check at the end, decides
-        except HarnessError as ended:
-            self._failed = ended
+        except BaseException as error:
+            # LeaseEnded, or what nobody foresaw: it ends this read alone, for the thread renews those of all others.
+            self._failed = error
             _RENEWALS.remove(self)
 
     def check(self) -> None:
-        """Raises: LeaseEnded when what was read may be incomplete."""
+        """Raises: LeaseEnded when what was read may be incomplete; what else kept the lease from being renewed."""
         if self._failed is not None:
             raise self._failed
         self._stores.leases.renew(self._plan.lease_id, lease=self._lease)
@@ -44,9 +45,9 @@ class Hold:
     def finish(self) -> None:
         """The check after all rows were read, which also gives the lease back. Raises: LeaseEnded."""
         _RENEWALS.remove(self)
-        self._finished = True
         if self._failed is not None:
             raise self._failed
+        self._finished = True
         self._stores.leases.finish(self._plan.lease_id)
 
     def end(self) -> None:

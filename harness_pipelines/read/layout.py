@@ -20,7 +20,7 @@ from harness_pipelines.layout.scores import Score, Workload, score
 from harness_pipelines.layout.standing import Standing, standing
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.versions import Version, VersionGone
-from harness_pipelines.stages.otree import BUDGET_BYTES, target_bytes
+from harness_pipelines.stages.otree import BUDGET_BYTES, layout_of, target_bytes
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -146,13 +146,13 @@ def look(stores: Stores, table: TableRow, *, at: int | None = None) -> LayoutSee
                           f"{versions[-1].version}")  # fmt: skip
     if chosen.batch is None:
         raise NoLayout(f"{table.name} has no batch view: its spec says `views: {table.spec.views}`")
-    state = stores.tables.layout(table, chosen)
-    if state is None:
+    found = layout_of(stores, table, chosen)
+    if found is None:
         raise NoLayout(
             f"{table.name}: nothing was merged into the batch view yet, so it has no regions; "
             f"`harness run {table.name} --until-idle` does it"
         )
-    tree = RegionTree.from_json(state.tree)
+    tree = found.tree
     files = stores.lake.region_files(table, chosen.batch.metadata)
     target = target_bytes(table, files)
     rules = table.spec.layout
@@ -163,11 +163,11 @@ def look(stores: Stores, table: TableRow, *, at: int | None = None) -> LayoutSee
         version=chosen.version,
         tree=tree,
         files=files,
-        standing=standing(tree, files, state.clustered),
+        standing=standing(tree, files, found.clustered),
         due=due(
             tree,
             files,
-            state.clustered,
+            found.clustered,
             target_bytes=target,
             staged_ratio=rules.staged_ratio,
             budget_bytes=BUDGET_BYTES,
@@ -192,16 +192,15 @@ def _thinned(versions: Sequence[Version], *, upto: Version) -> list[Version]:
 
 
 def _scored(stores: Stores, table: TableRow, version: Version, workload: Workload, target: int) -> Scored:
-    state = stores.tables.layout(table, version)
-    assert state is not None and version.batch is not None
-    tree = RegionTree.from_json(state.tree)
+    state, found = stores.tables.layout(table, version), layout_of(stores, table, version)
+    assert found is not None and version.batch is not None
     files = stores.lake.region_files(table, version.batch.metadata)
-    share = standing(tree, files, state.clustered).staged_share
+    share = standing(found.tree, files, found.clustered).staged_share
     relaid = version.layout == version.version
     return Scored(
         version=version.version,
         committed_at=version.committed_at,
         relaid=relaid,
-        score=score(files, tree.columns, workload, target_bytes=target, staged_share=share),
-        recorded=state.scores if relaid else {},
+        score=score(files, found.tree.columns, workload, target_bytes=target, staged_share=share),
+        recorded=state.scores if state is not None and relaid else {},
     )

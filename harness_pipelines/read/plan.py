@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.plan import BufferPart, LakePart, ReadPlan, TailPart
 from harness_pipelines.protocol.reads import At
+from harness_pipelines.stages.ingest import check_topic
 from harness_pipelines.stores.ports import ReadState, TableRow
+from harness_pipelines.stores.ports_log import check_positions
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -19,10 +23,27 @@ def make_plan(stores: Stores, table: TableRow, *, at: At | None, tail: bool, hol
     """Lease a read state of *table* and name what a reader of it opens.
 
     With *tail* the plan also names what only Kafka has, up to its last stable offsets of now; an old version has no
-    tail but for what a revert of a table without buffer has left to Kafka.
-    Raises: VersionGone, KafkaUnreachable (only with *tail*).
+    tail but for what a revert of a table without buffer has left to Kafka. A plan that fails leaves no lease.
+    Raises: VersionGone, and where there is a tail KafkaUnreachable, TopicMissing, TopicRecreated, ClusterChanged,
+    PartitionsMissing, PartitionsGrown, LogTruncated.
     """
     state = stores.leases.look(table, holder=holder, lease=lease, at=at)
+    with given_back(stores, state.lease_id):
+        return _plan(stores, table, state, to_end=tail and at is None)
+
+
+@contextmanager
+def given_back(stores: Stores, lease_id: str) -> Iterator[None]:
+    """Give a lease back if the block fails: nobody is left to do it, and it holds what expire may remove."""
+    try:
+        yield
+    except BaseException:
+        with suppress(HarnessError):  # the ledger is away too: the lease ends by its time
+            stores.leases.end(lease_id)
+        raise
+
+
+def _plan(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) -> ReadPlan:
     return ReadPlan(
         table=table.name,
         table_id=table.table_id,
@@ -33,7 +54,7 @@ def make_plan(stores: Stores, table: TableRow, *, at: At | None, tail: bool, hol
         bounds=state.bounds,
         lake=tuple(_lake(state)),
         buffer=None if table.spec.buffer == "none" else _buffer(state),
-        tail=_tail(stores, table, state, to_end=tail and at is None),
+        tail=_tail(stores, table, state, to_end=to_end),
         lease_id=state.lease_id,
         lease_until=state.lease_until,
     )
@@ -67,9 +88,13 @@ def _tail(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) ->
     """What only Kafka has: without a buffer all above ``stream_hi``, which a revert may set below ``buffer_hi``."""
     stream_hi, high = _vectors(state.bounds)
     low = stream_hi if table.spec.buffer == "none" and state.answered_by is None else dict(high)
+    if to_end or low != high:  # the same offsets of another topic are other records
+        check_topic(table, stores.log.describe(table.spec.topic), known=state.bounds if to_end else None)
     if to_end:
-        ends = stores.log.watermarks(table.spec.topic, state.bounds)
-        high = {p: max(ends[p].end, o) for p, o in high.items()}
+        marks = stores.log.watermarks(table.spec.topic, state.bounds)
+        # A log that starts above the position is named by the reader: an audit plans over it, and counts what is lost.
+        check_positions(table.spec.topic, {p: max(marks[p].low, o) for p, o in high.items()}, marks)
+        high = {p: marks[p].end for p in high}
     low = {p: o for p, o in low.items() if high[p] > o}
     return TailPart(topic=table.spec.topic, low=low, high={p: high[p] for p in low}) if low else None
 

@@ -11,7 +11,7 @@ from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.plan import TailPart
 from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines.stages.ingest import decode_batch
+from harness_pipelines.stages.ingest import check_topic, decode_batch
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import below
 
@@ -29,25 +29,27 @@ class TailSilent(TryAgain):
 def read_tail(stores: Stores, table: TableRow, part: TailPart) -> pa.Table:
     """Rows of the user's columns and all coordinates for ``[low, high)`` of each partition of *part*.
 
-    Records that do not fit are left out: ingest will set them aside. Raises: TailSilent and what the log raises.
+    Records that do not fit are left out: ingest will set them aside. Raises: TailSilent, TopicRecreated and what
+    the log raises.
     """
     codec, left = RecordCodec(table.spec), dict(part.high)
     pieces: list[pa.Table] = []
     heard = time.monotonic()
     with stores.log.reader(part.topic, part.low, identity=table.identity) as reader:
         while left:
-            batches = reader.poll(POLL_RECORDS, 0.5)
+            # What a partition has beyond its end is not waited for, and no sign of those that lack records.
+            batches = [batch for batch in reader.poll(POLL_RECORDS, 0.5) if batch.partition in left]
             if batches:
                 heard = time.monotonic()
             elif time.monotonic() - heard > SILENCE_S_MAX:
                 raise TailSilent(f"{table.name}: no record of {part.topic} for {SILENCE_S_MAX:g} s, waiting for {left}")
             for batch in batches:
-                if batch.partition in left:
-                    pieces.append(
-                        _rows(table, decode_batch(table, codec, below(batch, part.high[batch.partition])).rows)
-                    )
-                    if batch.high >= part.high[batch.partition]:
-                        del left[batch.partition]
+                high = part.high[batch.partition]
+                pieces.append(_rows(table, decode_batch(table, codec, below(batch, high)).rows))
+                if batch.high >= high:
+                    del left[batch.partition]
+                    reader.pause(batch.partition)
+    check_topic(table, stores.log.describe(part.topic))  # as it is after the last poll, so all of them were its records
     schema = arrow_schema(table.spec.stored, coordinates=True)
     return pa.concat_tables([schema.empty_table(), *(piece.select(schema.names).cast(schema) for piece in pieces)])
 

@@ -35,6 +35,7 @@ _TOKEN = re.compile(
 )
 _SIGNS = {"=": Op.EQ, "==": Op.EQ, "!=": Op.NE, "<>": Op.NE, "<": Op.LT, "<=": Op.LE, ">": Op.GT, ">=": Op.GE}
 _BITS = {"int": 31, "long": 63}
+_EXPONENT_MAX = 60  #: beyond the digits of every type, 38 on either side of the point
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 _FRACTION = re.compile(r"\.\d{7,}")
 _STRAY_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\(?![%_\\])")
@@ -209,7 +210,12 @@ class _Parser:
         if token.kind == "text":
             return _Literal(self._take().text[1:-1].replace("''", "'"))
         if token.kind == "number":
-            return _Literal(Decimal(self._take().text))
+            try:
+                number = Decimal(token.text)
+            except InvalidOperation:
+                self._wrong("a number with an exponent of at most 17 digits")
+            self._take()
+            return _Literal(number)
         if token.kind == "word" and token.text.lower() in ("true", "false"):
             return _Literal(self._take().text.lower() == "true")
         self._wrong("a number, text in single quotes, true or false")
@@ -276,6 +282,12 @@ def compared(ref: Ref, op: Op, literal: str | Decimal | bool) -> Predicate:
 
 
 def _exact(ref: Ref, op: Op, literal: Decimal, *, scale: int, low: int, high: int) -> Predicate:
+    if not literal.is_finite():
+        raise WhereError(f"{_name(ref)} is {ref.type}: it never holds {literal}")
+    if literal and abs(literal.adjusted()) > _EXPONENT_MAX:
+        # As far from every value of the column, and not a ratio of numbers as long as the exponent says.
+        beyond = _EXPONENT_MAX if literal.adjusted() > 0 else -_EXPONENT_MAX
+        literal = Decimal((int(literal.is_signed()), (1,), beyond))
     numerator, denominator = literal.as_integer_ratio()
     below, remainder = divmod(numerator * 10**scale, denominator)
     if remainder:

@@ -275,7 +275,7 @@ class TierRules(_Part):
 
     max_rows: Annotated[Count, Field(description="So many rows wait in the buffer.")] = 500_000
     max_bytes: Annotated[Bytes, Field(description="They take so many bytes (KB = 1024 bytes).")] = 256 * 2**20
-    max_age: Annotated[Seconds, Field(description="So long after the last version, if anything is buffered.")] = 60.0
+    max_age: Annotated[Seconds, Field(description="So long after tier's last move, if anything is buffered.")] = 60.0
 
 
 class Layout(_Part):

@@ -9,6 +9,7 @@ from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.spec.load import load_spec
 from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.types import iceberg_fields
+from harness_pipelines.stores.errors import TopicCompacted
 from harness_pipelines.stores.ports import TableExists, TableRow, TableUnknown
 from harness_pipelines.stores.ports_log import TopicIdentity, added_partitions
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
     """Create the table, or take over the settings of one that exists; a second call changes nothing.
 
-    Raises: SpecError, TopicMissing, KafkaUnreachable, TableExists (a word differs that cannot change), TopicRecreated.
+    Raises: SpecError, TopicMissing, TopicCompacted, KafkaUnreachable, TableExists (a word differs that cannot change),
+    TopicRecreated.
     """
     wanted = spec if isinstance(spec, TableSpec) else load_spec(spec)
     identity = stores.log.describe(wanted.topic)
@@ -35,6 +37,8 @@ def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
 def _create(stores: Stores, spec: TableSpec, identity: TopicIdentity) -> TableRow:
     from harness_pipelines.stores.catalog import STARTS, TOPIC, vector_text
 
+    if not spec.key and "compact" in (policy := stores.log.cleanup_policy(spec.topic) or ""):
+        raise TopicCompacted(spec.topic, table=spec.table, policy=policy)
     start = spec.start.timestamp if isinstance(spec.start, StartAt) else spec.start
     starts: Vector = stores.log.start_offsets(spec.topic, identity.partitions, start)
     stores.ownership.check()

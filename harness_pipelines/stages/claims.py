@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from harness_pipelines import faults
-from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
 from harness_pipelines.stores.ports import TableRow
 
@@ -79,14 +79,17 @@ class ClaimKeeper:
             faults.point(f"{self._stage}.before_release")
             try:
                 self._ledger.release(claim)
-            except TryAgain as away:
+            except HarnessError as away:  # its lease ends by itself
                 log.info("claim.release_failed", table=self._table.name, stage=self._stage, error=str(away))
 
     def _renew(self) -> None:
         while not self._ended.wait(self._lease.total_seconds() / RENEWALS_PER_LEASE):
             claim = self._claim
-            if claim is not None:
-                self._renew_once(claim)
+            try:
+                if claim is not None:
+                    self._renew_once(claim)
+            except Exception:  # without this thread the claim would be lost, and nobody would know why
+                log.exception("claim.renewal_broken", table=self._table.name, stage=self._stage)
 
     def _renew_once(self, claim: Claim) -> None:
         renewed: Claim | None = None

@@ -15,7 +15,7 @@ import structlog
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.compaction import Run, check_written, plan_runs
-from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.moves import Move, budget_of
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.moving import Moving, Pointless, make_branch
 from harness_pipelines.stores.lake import Staged
@@ -97,13 +97,13 @@ def plan(stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id:
     return stores.ledger.plan_move(claim, draft)
 
 
-def due(table: TableRow, version: Version) -> tuple[Run, ...]:
+def due(table: TableRow, version: Version, *, budget_bytes: int | None = None) -> tuple[Run, ...]:
     """The small files of *version* that one move writes anew, and into which files. Raises: LakeAway."""
     return plan_runs(
         stream_files(table, version.stream.metadata),
         stream_hi=version.stream_hi,
         target_bytes=_target_bytes(table),
-        budget_bytes=BUDGET_BYTES,
+        budget_bytes=BUDGET_BYTES if budget_bytes is None else budget_bytes,
     )
 
 
@@ -119,7 +119,7 @@ def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
     from harness_pipelines.stores import spark_compact, spark_write
 
     base = make_branch(stores, table, move)
-    runs = due(table, base)
+    runs = due(table, base, budget_bytes=budget_of(move, bytes_max=BUDGET_BYTES))
     if not runs:  # the target was made smaller since
         raise Pointless(f"{table.name}: no file of version {base.version}, the base of move {move.move_id}, is small")
     with stores.staging(table, move) as (spark, target):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from harness_pipelines import faults
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.stores.lake import reachable
 from harness_pipelines.stores.ports import TableRow
@@ -51,25 +52,30 @@ def expire_once(
 ) -> Expired:
     """One run: first remove what earlier runs decided, then decide anew.
 
+    What is decided about the buffer and the retained versions needs nothing of the lake, and is decided whatever the
+    lake's files are like: a version whose metadata is gone must be able to get out of reach.
     *remove_large*: even if that is more than half of the table's bytes, which otherwise asks for a person's word.
-    Raises: SizeGuard, FencedOut; LakeAway, PostgresUnreachable when a store is away.
+    Raises: SizeGuard, MetadataMissing, FencedOut; LakeAway, PostgresUnreachable when a store is away.
     """
-    with reachable(table.name, "expire"):
-        return _expire(stores, table, claim, dry_run=dry_run, remove_large=remove_large)
-
-
-def _expire(stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool, remove_large: bool) -> Expired:
     grace = max(timedelta(seconds=table.spec.retention.grace), RETIRED_FOR_MIN)
     dropped = [] if dry_run else stores.upkeep.drop_retired(table, retired_for=grace)
-    deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large)
+    deleted: list[str] = []
+    held_up: HarnessError | None = None
+    try:
+        with reachable(table.name, "expire"):
+            deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large)
+    except HarnessError as error:
+        held_up = error
     faults.point("expire.before_trim")
     decision = stores.upkeep.trim(table, claim, dry_run=dry_run)
     faults.point("expire.after_commit")
-    for view in () if dry_run else table.views:
-        if dead := stores.upkeep.dead_branches(table, view=view):
-            stores.lake.drop_branches(table, dead, view=view)
-    faults.point("expire.before_condemn")
-    condemned = stores.upkeep.condemn(table, dry_run=dry_run)
+    if held_up is not None:
+        raise held_up
+    with reachable(table.name, "expire"):
+        if not dry_run:
+            _drop_dead_branches(stores, table)
+        faults.point("expire.before_condemn")
+        condemned = stores.upkeep.condemn(table, dry_run=dry_run)
     expired = Expired(
         floor=dict(decision.floor),
         retired=[s.name for s in decision.retire],
@@ -80,3 +86,9 @@ def _expire(stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool, rem
     )
     log.info("expire.done", table=table.name, retired=len(expired.retired), dropped=len(dropped), deleted=len(deleted))
     return expired
+
+
+def _drop_dead_branches(stores: Stores, table: TableRow) -> None:
+    for view in table.views:
+        if dead := stores.upkeep.dead_branches(table, view=view):
+            stores.lake.drop_branches(table, dead, view=view)

@@ -7,7 +7,7 @@ called by threads on one machine (`IngestLoop`) and by Spark tasks (`harness_pip
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -123,15 +123,22 @@ def ingest_unit(
     faults.point("ingest.after_plan")
     decoded = with_digests(table, [decode_batch(table, codec, batch) for batch in batches])
     faults.point("ingest.before_lock")
-    confirm = lambda: _same_topic(table, identity())  # noqa: E731
+    confirm = lambda: check_topic(table, identity())  # noqa: E731
     try:
         return writer.commit(segment.current(), decoded, confirm=confirm)
     except SegmentClosed:
         return writer.commit(segment.renew(), decoded, confirm=confirm)
 
 
-def _same_topic(table: TableRow, found: TopicIdentity) -> None:
+def check_topic(table: TableRow, found: TopicIdentity, *, known: Collection[int] | None = None) -> None:
+    """Is *found* the topic that the table was made from?
+
+    *known* are all partitions of the table: those of a keyed one must be all that the topic has.
+    Raises: TopicRecreated, ClusterChanged, PartitionsMissing, PartitionsGrown.
+    """
     added_partitions(table.identity, found)
+    if table.spec.key and known is not None and (added := set(found.partitions) - set(known)):
+        raise partitions_grown(table.name, known=known, added=added)
 
 
 @dataclass(slots=True)
@@ -187,13 +194,11 @@ class IngestLoop:
         self._not_before = 0.0  # the monotonic clock
 
     def start(self, partitions: Iterable[int]) -> None:
-        """Begin at the ledger's positions. Raises: PartitionsGrown, and what `check_source` does."""
+        """Begin at the ledger's positions. Raises: what `check_source` does."""
         wanted = set(partitions)
         found = self._segments.positions(self.table)
         positions = {p: found[p].buffer_hi for p in wanted}
-        topic = check_source(self.table, self._log, positions)
-        if self.table.spec.key and (added := set(topic.partitions) - set(found)):
-            raise partitions_grown(self.table.name, known=found, added=added)
+        check_source(self.table, self._log, positions, known=found)
         if self._reader is None:
             self._reader = self._log.reader(self.table.spec.topic, positions, identity=self.table.identity)
         else:
@@ -240,20 +245,21 @@ class IngestLoop:
             self._reader.close()
 
 
-def check_source(table: TableRow, stream: Log, positions: Mapping[int, int]) -> TopicIdentity:
+def check_source(
+    table: TableRow, stream: Log, positions: Mapping[int, int], *, known: Collection[int] | None = None
+) -> None:
     """Is the log still the one that the table was made from, and does it hold all from *positions* on?
 
-    Raises: TopicMissing, TopicRecreated, ClusterChanged, PartitionsMissing, RecordsLost, LogTruncated.
+    *known* are all partitions of the table, given by those who take more of it.
+    Raises: TopicMissing, TopicRecreated, ClusterChanged, PartitionsMissing, PartitionsGrown, RecordsLost, LogTruncated.
     """
-    found = stream.describe(table.spec.topic)
-    _same_topic(table, found)
+    check_topic(table, stream.describe(table.spec.topic), known=known)
     check_positions(table.spec.topic, positions, stream.watermarks(table.spec.topic, positions))
-    return found
 
 
 def join_partitions(table: TableRow, stream: Log, *, known: Iterable[int]) -> dict[int, int]:
     """Starts of the partitions that only the topic has: from the log's beginning, so nothing is lost."""
     found = stream.describe(table.spec.topic)
-    _same_topic(table, found)
+    check_topic(table, found)
     fresh = sorted(set(found.partitions) - set(known))
     return stream.start_offsets(table.spec.topic, fresh, "earliest") if fresh else {}

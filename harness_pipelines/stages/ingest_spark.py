@@ -53,10 +53,11 @@ class IngestTaskFailed(HarnessError):
 def ingest_on_spark(stores: Stores, table: TableRow, claim: Claim) -> SparkIngested:
     """Take everything between the buffer and the log's ends, at most `RANGE_OFFSETS_MAX` per partition.
 
-    Raises: TopicRecreated, RecordsLost, ... before the job; IngestTaskFailed, SparkFailed, SparkAway after it.
+    Raises: TopicRecreated, PartitionsGrown, RecordsLost, ... before the job; IngestTaskFailed, SparkFailed, SparkAway
+    after it.
     """
     positions = {p: found.buffer_hi for p, found in stores.segments.positions(table).items()}
-    check_source(table, stores.log, positions)
+    check_source(table, stores.log, positions, known=positions)
     marks = stores.log.watermarks(table.spec.topic, positions)
     ranges = [
         OffsetRange(partition=p, low=low, high=min(marks[p].end, low + RANGE_OFFSETS_MAX))

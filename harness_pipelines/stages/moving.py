@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from harness_pipelines import faults
-from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.files import FilesGone
-from harness_pipelines.protocol.moves import Move, MoveState, MoveStuck, halve
+from harness_pipelines.protocol.moves import ATTEMPTS_MAX, Move, MoveState, MoveStuck, can_halve, halve
 from harness_pipelines.protocol.versions import Version, check_base
 from harness_pipelines.stores.lake import BaseGone
 from harness_pipelines.stores.ports import TableRow
@@ -73,8 +74,9 @@ class Moving(Generic[Attempt]):
             check_ours(self._stores, self._table, move)
             return self.once(claim, trigger=trigger, run_id=run_id)
         except HarnessError as error:
-            counts = error.recovery is not Recovery.NEVER and not isinstance(error, TryAgain)
-            ledger.note_failure(move, error=str(error), counts=counts)
+            counts = error.recovery is not Recovery.NEVER and not isinstance(error, TryAgain | OutcomeUnknown)
+            with suppress(TryAgain, OutcomeUnknown):  # what went wrong is told, not that it could not be noted
+                ledger.note_failure(move, error=str(error), counts=counts)
             raise
 
     def _open_or_plan(self, claim: Claim, *, trigger: str, run_id: str | None) -> Move | None:
@@ -87,10 +89,14 @@ class Moving(Generic[Attempt]):
                 f"{self._table.name}: {name} move {found.move_id} of {shown(found)} failed in every attempt and holds "
                 f"the stage; {self._way_on}"
             )
-        failures = ledger.note_failure(found, error="the attempt ended without a result", counts=False)
-        if failures >= FAILURES_MAX:
-            return self._smaller(claim, found, run_id=run_id)
-        return ledger.take_attempt(claim, found, run_id=run_id)
+        failures = ledger.note_failure(found, error=None, counts=False)
+        # Before the attempt is taken, the one before it may still be published: its COMMIT may be under way.
+        move = ledger.take_attempt(claim, found, run_id=run_id)
+        # What takes Spark or the worker down with it looks like an outage, which counts as no failure. After a mere
+        # outage half of a move is as good a beginning as all of it.
+        if failures >= FAILURES_MAX or (found.attempt >= ATTEMPTS_MAX and can_halve(found)):
+            return self._smaller(claim, move, run_id=run_id)
+        return move
 
     @property
     def _way_on(self) -> str:
@@ -101,9 +107,9 @@ class Moving(Generic[Attempt]):
         )
 
     def _smaller(self, claim: Claim, failed: Move, *, run_id: str | None) -> Move | None:
-        """After too many failures take half the range; what cannot be halved holds the stage by name."""
+        """After too many attempts take half the range; what cannot be halved holds the stage by name."""
         ledger = self._stores.ledger
-        if all(r.span <= 1 for r in failed.ranges):
+        if not can_halve(failed):
             ledger.close_move(claim, failed, state=MoveState.QUARANTINED, error="every attempt failed")
             raise MoveStuck(
                 f"{self._table.name}: {failed.stage} move {failed.move_id} of {shown(failed)} failed in every attempt; "

@@ -12,25 +12,29 @@ publish: the boundary commit, with the tree as it is from then on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import timedelta
+from math import inf
 from typing import TYPE_CHECKING
 
 import structlog
 
+from harness_pipelines.layout.balance import balanced, from_files
 from harness_pipelines.layout.files import FileStats, might_hold
-from harness_pipelines.layout.parts import Due, due, not_grown, taken_along
+from harness_pipelines.layout.parts import Due, due, has_all_of, not_all_of, not_grown, taken_along
 from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
 from harness_pipelines.layout.sampling import Sample, is_one_piece, share_to_draw
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.files import check_merged_into
-from harness_pipelines.protocol.moves import Move, may_relayout, plan_ranges
+from harness_pipelines.protocol.moves import Move, MoveState, budget_of, may_relayout, plan_ranges
 from harness_pipelines.protocol.versions import Version, View
-from harness_pipelines.stages.moving import Moving, Pointless, make_branch
-from harness_pipelines.stores.lake import Staged
+from harness_pipelines.stages.moving import FAILURES_MAX, Moving, Pointless, base_of, make_branch
+from harness_pipelines.stores import audits
+from harness_pipelines.stores.by_path import ByPath
+from harness_pipelines.stores.lake import BaseGone, Staged
 from harness_pipelines.stores.lake_regions import indexed_columns
 from harness_pipelines.stores.lake_replace import Replacement
 from harness_pipelines.stores.lake_scan import stored_in
@@ -41,11 +45,13 @@ if TYPE_CHECKING:
 
     from harness_pipelines.stores.lake_deletes import Positions
     from harness_pipelines.stores.open import Stores
+    from harness_pipelines.stores.reclusters import LeftOut
     from harness_pipelines.stores.spark_merge import Changes, Met
     from harness_pipelines.stores.spark_write import BranchTarget
 
 log = structlog.get_logger(__name__)
 MOVE_OFFSETS_MAX = 50_000_000
+LEFT_OUT = "it failed in every attempt, and its files are left out until they change or somebody reclusters"
 NOT_BETTER = "the layout would not be better"  #: how the ledger says that a relayout was dropped
 BUDGET_BYTES = 2 * 2**30  #: of files that one relayout reads
 HIDDEN_SHARE_MAX = 0.2  #: of a file's rows, above which the file is written anew: readers still read what is hidden
@@ -59,14 +65,17 @@ class Layout:
     clustered: dict[str, int]
 
 
+_layout_of_files: ByPath[Layout | None] = ByPath(16)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """What one attempt staged."""
 
     staged: Staged
-    layout: Layout | None = None  #: where it changes; its new regions are clustered by this move
+    layout: Layout | None = None  #: where it changes
     scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    fresh: tuple[str, ...] = ()  #: the regions that it clustered
+    fresh: tuple[str, ...] = ()  #: the regions that a merge clustered
     change: Replacement | None = None  #: what goes for it; None: it is appended
     on: int | None = None  #: the one snapshot that it may be published on; None: any that still has the files
 
@@ -85,15 +94,22 @@ def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str 
         return "idle"
     if lag >= table.spec.tier.max_rows:
         return "rows"
-    last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
-    waited = None if last is None else datetime.now(UTC) - (last["committed_at"] or last["planned_at"])
-    if lag and (waited is None or waited.total_seconds() >= table.spec.freshness.lake):
+    if lag and _waited_s(stores, table) >= table.spec.freshness.lake:
         return "age"
     if stores.reclusters.open(table):
         return "request"
     if head.batch is None or head.batch.metadata == judged:
         return None
-    return "due" if _due(stores, table, head) else None
+    return "due" if _due(stores, table, head, budget_bytes=BUDGET_BYTES) else None
+
+
+def _waited_s(stores: Stores, table: TableRow) -> float:
+    """Seconds since the last move of otree, by the ledger's clock; endless before the first."""
+    last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
+    if last is None:
+        return inf
+    waited: timedelta = audits.now(stores.readers) - (last["committed_at"] or last["planned_at"])
+    return waited.total_seconds()
 
 
 def otree_once(
@@ -103,7 +119,36 @@ def otree_once(
 
     Raises: MoveStuck, FencedOut (NEVER); TryAgain when Spark or a store is away.
     """
+    _give_up(stores, table, claim)
     return Moving(stores, table, _OTree(stores, table)).once(claim, trigger=trigger, run_id=run_id)
+
+
+def _give_up(stores: Stores, table: TableRow, claim: Claim) -> None:
+    """Abandon a relayout that failed in all attempts and leave its files out: no merge waits for it (L8)."""
+    move = stores.ledger.open_move(table, Stage.OTREE, shard=claim.shard)
+    if move is None or move.ranges:
+        return
+    last = next(m for m in stores.ledger.moves(table, stage=Stage.OTREE) if m["move_id"] == move.move_id)
+    if move.state is MoveState.PLANNED and last["failures"] < FAILURES_MAX:
+        return
+    taken = list[str]()
+    with suppress(BaseGone):
+        base = base_of(stores, table, move)
+        assert base.batch is not None
+        files = stores.lake.region_files(table, base.batch.metadata)
+        taken = [file.path for part in _taken(stores, table, move, base, files) for file in part.files]
+    stores.reclusters.leave_out(table, move_id=move.move_id, files=taken, error=str(last["error"]))
+    stores.ledger.close_move(claim, move, state=MoveState.ABANDONED, error=LEFT_OUT)
+    log.warning("otree.left_out", table=table.name, move=move.move_id, files=len(taken), error=last["error"])
+
+
+def left_out(stores: Stores, table: TableRow) -> list[LeftOut]:
+    """Relayouts that failed in all attempts and whose files are still there."""
+    head, found = stores.tables.head(table), stores.reclusters.left_out(table)
+    if not found or head.batch is None:
+        return []
+    live = {file.path for file in stores.lake.region_files(table, head.batch.metadata)}
+    return [one for one in found if one.files and one.files <= live]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +201,16 @@ def _relayout_first(stores: Stores, table: TableRow, head: Version, *, merge: bo
     last = next(iter(stores.ledger.moves(table, stage=Stage.OTREE, limit=1)), None)
     if not may_relayout(rows_wait=merge, last_merged=last is not None and bool(last["lo"])):
         return False
-    return bool(_requested(stores, table, head) or _due(stores, table, head))
+    return bool(_requested(stores, table, head) or _due(stores, table, head, budget_bytes=BUDGET_BYTES))
 
 
 def _requested(stores: Stores, table: TableRow, head: Version) -> list[Due]:
     """What one move takes of the oldest request of a person; requests of which nothing is left are ended."""
     for request in stores.reclusters.open(table):
-        if taken := at_once(left_of_request(stores, table, head, request), budget_bytes=BUDGET_BYTES):
-            return taken
+        failed = [one.files for one in stores.reclusters.left_out(table)]
+        left = [d for d in left_of_request(stores, table, head, request) if not has_all_of(failed, d.files)]
+        if taken := at_once(left, budget_bytes=BUDGET_BYTES):
+            return not_all_of(failed, taken)
         stores.reclusters.end(table, request)
         log.info("otree.request_done", table=table.name, request=request.request_id)
     return []
@@ -178,7 +225,7 @@ def left_of_request(stores: Stores, table: TableRow, head: Version, request: Req
     return left_of(request, layout.tree, files, layout.clustered, budget_bytes=BUDGET_BYTES)
 
 
-def _due(stores: Stores, table: TableRow, head: Version) -> list[Due]:
+def _due(stores: Stores, table: TableRow, head: Version, *, budget_bytes: int) -> list[Due]:
     layout = layout_of(stores, table, head)
     if layout is None or head.batch is None or _was_dropped(stores, table, head):
         return []
@@ -189,7 +236,8 @@ def _due(stores: Stores, table: TableRow, head: Version) -> list[Due]:
         layout.clustered,
         target_bytes=target_bytes(table, files),
         staged_ratio=table.spec.layout.staged_ratio,
-        budget_bytes=BUDGET_BYTES,
+        left_out=[one.files for one in stores.reclusters.left_out(table)],
+        budget_bytes=budget_bytes,
     )
 
 
@@ -203,13 +251,27 @@ def _was_dropped(stores: Stores, table: TableRow, head: Version) -> bool:
 
 
 def layout_of(stores: Stores, table: TableRow, version: Version) -> Layout | None:
-    """How the batch view of *version* is clustered; ``None`` before its first rows."""
+    """How the batch view of *version* is clustered; ``None`` before its first rows.
+
+    Where it has rows and the ledger no tree, since it was lost and made again from the lake, the files tell.
+    """
     state = stores.tables.layout(table, version)
     if state is not None:
         return Layout(tree=RegionTree.from_json(state.tree), clustered=dict(state.clustered))
     if table.spec.views == "batch":  # tier has put its rows there, and all of them wait
         return Layout(tree=RegionTree.single(indexed_columns(table.spec)), clustered={})
-    return None
+    if version.batch is None:
+        return None
+    metadata = version.batch.metadata
+    return _layout_of_files.get(metadata, lambda: _from_files(stores, table, metadata))
+
+
+def _from_files(stores: Stores, table: TableRow, metadata: str) -> Layout | None:
+    files = stores.lake.region_files(table, metadata)
+    if not files:
+        return None
+    tree, clustered = from_files(files, indexed_columns(table.spec))
+    return Layout(tree=tree, clustered=clustered)
 
 
 # -- stage --------------------------------------------------------------------------------------------------
@@ -266,6 +328,8 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
     staged = stores.lake.staged(table, move, rows=coming.rows)
     on = base.batch.snapshot if table.spec.key and base.batch is not None else None
     attempt = Attempt(staged=staged, change=_change(stores, table, staged, coming, base=base), on=on)
+    if base.layout is None:  # from the files: it is kept from now on, for merges make it no better
+        attempt = replace(attempt, layout=layout)
     if sample is None:
         return attempt
     files = stores.lake.staged_regions(table, staged)
@@ -367,8 +431,7 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
 
     assert base.batch is not None
     files = stores.lake.region_files(table, base.batch.metadata)
-    asked = as_due(layout.tree, files, layout.clustered, move.parts)
-    chosen = asked or _due(stores, table, base)
+    asked, chosen = bool(move.parts), _taken(stores, table, move, base, files)
     taken = [file for part in chosen for file in part.files]
     if not taken:
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))
@@ -381,30 +444,43 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
         sample = _sampled(table, frame, rows=rows, target_rows=target_rows)
         for path in anew:
             tree = sample.cut_again(tree, path, target_rows=target_rows)
-        parts = tree if anew else sample.pieces(tree, target_rows=target_rows)
+        # Their files lie wholly inside, so what is routed is as large as the move and not as the view.
+        parts = tree.between(anew) if anew else sample.pieces(tree, target_rows=target_rows)
         _write(frame, target, parts, sample, target_rows=target_rows)
     staged = stores.lake.staged(table, move, rows=rows)
     judge = sample.judge(target_bytes=target_bytes(table, files), of_bytes=size)
     before = judge.score(taken, staged_bytes=sum(part.staged_bytes for part in chosen))
-    after = judge.score_of_regions(stores.lake.staged_regions(table, staged), parts)
+    written = stores.lake.staged_regions(table, staged)
+    after = judge.score_of_regions(written, tree if anew else parts)
     fewer = not anew and len(staged.files) < len(taken)  # which is why files that wait are put together
     if layout.clustered and not (asked or fewer or after.better_than(before)):
         raise Pointless(f"{NOT_BETTER}: {asdict(before)} became {asdict(after)}")
-    fresh = [path for path in tree.paths() if any(path.startswith(part) for part in anew)]
-    kept = {path: at for path, at in layout.clustered.items() if not any(path.startswith(part) for part in anew)}
+    upto, gone = stores.lake.sequence_of(table, base.batch.metadata), {file.path for file in taken}
+    clustered = {path: at for path, at in layout.clustered.items() if not any(path.startswith(part) for part in anew)}
+    clustered |= {path: upto for path in tree.paths() if any(path.startswith(part) for part in anew)}
+    if all(request.paths == ("",) for request in stores.reclusters.open(table)):  # else they name parts of this tree
+        brought = [replace(file, sequence=upto if anew else upto + 1) for file in written]
+        tree, clustered = balanced(tree, [*(f for f in files if f.path not in gone), *brought], clustered)
     return Attempt(
         staged=staged,
-        layout=Layout(tree=tree, clustered=kept),
+        layout=Layout(tree=tree, clustered=clustered),
         scores={"before": asdict(before), "after": asdict(after)},
-        fresh=tuple(fresh),
         change=Replacement(
             removed={f.path: f.deletes for f in taken},
             added=staged.files,
             same_rows=True,
             # What only waits goes on waiting: it must be newer than all that is clustered where it comes to lie.
-            sequence=stores.lake.sequence_of(table, base.batch.metadata) if anew else None,
+            sequence=upto if anew else None,
         ),
     )
+
+
+def _taken(stores: Stores, table: TableRow, move: Move, base: Version, files: Sequence[FileStats]) -> list[Due]:
+    """What a relayout takes of its base: what somebody asked for, or what is due there; less after many attempts."""
+    layout, budget = layout_of(stores, table, base), budget_of(move, bytes_max=BUDGET_BYTES)
+    assert layout is not None, "a relayout is planned only where there is a tree"
+    asked = at_once(as_due(layout.tree, files, layout.clustered, move.parts), budget_bytes=budget)
+    return asked or _due(stores, table, base, budget_bytes=budget)
 
 
 def _target_rows(table: TableRow, *, rows: int, size: int, of_rows: int | None = None) -> float:
@@ -456,8 +532,7 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
         check_merged_into(attempt.on, swap.base_snapshot, table=table.name, move_id=move.move_id)
         if attempt.layout is None:
             return swap
-        of_files = attempt.change.sequence if attempt.change else None
-        at = stores.lake.sequence_of(table, swap.new.metadata) if of_files is None else of_files
+        at = stores.lake.sequence_of(table, swap.new.metadata)
         clustered = {**attempt.layout.clustered, **dict.fromkeys(attempt.fresh, at)}
         tree = attempt.layout.tree
         state = LayoutState(tree=tree.to_json(), digest=tree.digest, clustered=clustered, scores={**attempt.scores})

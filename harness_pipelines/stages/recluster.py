@@ -93,15 +93,15 @@ def run(stores: Stores, table: TableRow, request: Request) -> Iterator[Recluster
     """Work until nothing is left of *request*; yields what is, now and then.
 
     Where another worker holds otree, that one does it, and this only looks on.
-    Raises: TableStopped, MoveStuck; TryAgain when Spark or a store is away.
+    Raises: TableStopped, MoveStuck, WarehouseTaken, LedgerOlderThanLake; TryAgain when Spark or a store is away.
     """
     if table.stopped:
         raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was written anew")
-    stores.standing.check(table, stores.ledger)
     keeper = ClaimKeeper(stores.ledger, table, Stage.OTREE, holder=str(uuid4()), lease=LEASE)
     pause = threading.Event()
     try:
         while any(one.request_id == request.request_id for one in stores.reclusters.open(table)):
+            stores.standing.check(table, stores.ledger)
             if keeper.acquire():
                 otree_once(stores, table, keeper.current(), trigger="request")
             else:

@@ -34,8 +34,10 @@ def revert_table(stores: Stores, table: TableRow, *, to: int | None) -> Version:
     """Publish a version that restores version *to*: its files and lake bounds under the buffer's present ones.
 
     Workers go on by themselves: their claims are fenced and their open moves closed, so they take and plan anew.
-    Raises: RevertRefused, VersionGone; MetadataMissing, LakeAway; never returns without knowing the outcome.
+    Raises: RevertRefused, VersionGone; MetadataMissing; WarehouseTaken, LedgerOlderThanLake; LakeAway, CommitLost;
+    OutcomeUnknown.
     """
+    stores.standing.check(table, stores.ledger)
 
     def build(view: ViewName, base: str, head: Version, target: Version, move_id: int) -> Swap:
         keep = table.spec.retention.snapshots

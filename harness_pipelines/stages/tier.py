@@ -5,9 +5,8 @@ plan: choose ranges, record the move. stage: Spark writes them to the attempt's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
@@ -37,17 +36,23 @@ class Attempt:
     refused: tuple[RefusedRecord, ...] = ()
 
 
-def trigger(stores: Stores, table: TableRow) -> str | None:
-    """Why tier should move now: ``recovery`` of an open move, or a trigger of the spec; ``None`` if it need not."""
+def trigger(
+    stores: Stores, table: TableRow, *, idle: Callable[[Mapping[int, Bounds]], bool] | None = None
+) -> str | None:
+    """Why tier should move now: ``recovery`` of an open move, ``idle``, or a trigger of the spec; ``None``: need not.
+
+    *idle* says of the bounds whether ingest has nothing left to take; then whatever is buffered is moved at once.
+    """
     if stores.tables.open_move(table, Stage.TIER, shard=0) is not None:
         return "recovery"
-    sizes = stores.segments.sizes(table)
-    since = (datetime.now(UTC) - stores.tables.head(table).committed_at).total_seconds()
-    buffered = sum(int(s["bytes"]) for s in sizes if s["state"] != "retired")
-    return due(table, takeable(stores, table), buffered_bytes=buffered, oldest_s=since)
+    bounds = takeable(stores, table)
+    if idle is not None and idle(bounds):
+        return "idle" if any(b.buffer_hi > b.stream_hi for b in bounds.values()) else None
+    size = sum(int(s["bytes"]) for s in stores.segments.sizes(table) if s["state"] != "retired")
+    return due(table, bounds, buffered_bytes=size, since_tier_s=stores.tables.since_tier_s(table))
 
 
-def due(table: TableRow, bounds: Mapping[int, Bounds], *, buffered_bytes: int, oldest_s: float) -> str | None:
+def due(table: TableRow, bounds: Mapping[int, Bounds], *, buffered_bytes: int, since_tier_s: float) -> str | None:
     """Which trigger of the spec asks for a move now: ``rows``, ``bytes``, ``age``, or none."""
     rules, lag = table.spec.tier, sum(b.buffer_hi - b.stream_hi for b in bounds.values())
     if lag == 0:
@@ -56,7 +61,7 @@ def due(table: TableRow, bounds: Mapping[int, Bounds], *, buffered_bytes: int, o
         return "rows"
     if buffered_bytes >= rules.max_bytes:
         return "bytes"
-    return "age" if oldest_s >= rules.max_age else None
+    return "age" if since_tier_s >= rules.max_age else None
 
 
 def tier_once(
@@ -114,12 +119,12 @@ def plan(
 def takeable(stores: Stores, table: TableRow) -> dict[int, Bounds]:
     """Bounds with ``buffer_hi`` as far as tier may take: the buffer's, or with `buffer: none` the log's end.
 
-    Raises: TopicRecreated, RecordsLost, ... when the log is not the one that the table was made from.
+    Raises: TopicRecreated, PartitionsGrown, RecordsLost, ... when the log is not the one that the table was made from.
     """
     bounds = {p.partition: p.bounds for p in stores.ledger.positions(table)}
     if table.spec.buffer != "none":
         return bounds
-    check_source(table, stores.log, {p: b.buffer_hi for p, b in bounds.items()})
+    check_source(table, stores.log, {p: b.buffer_hi for p, b in bounds.items()}, known=bounds)
     marks = stores.log.watermarks(table.spec.topic, bounds)
     return {p: replace(b, buffer_hi=max(marks[p].end, b.buffer_hi)) for p, b in bounds.items()}
 
@@ -132,7 +137,7 @@ def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
     if table.spec.buffer == "none":
         return _stage_from_kafka(stores, table, move)
     named = [s.ref for s in needed(stores.segments.all(table), {r.partition: r.low for r in move.ranges})]
-    counts = stores.buffer_rows(named, move.ranges)
+    counts = stores.buffer_rows(table, named, move.ranges)
     rows = sum(counts.values())
     if rows == 0:  # gaps only: nothing to write, but the bounds move on
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))

@@ -1,23 +1,24 @@
 """The worker: all stages of some tables in one process, without Dagster.
 
 Every stage of every table has its own threads, so one sick table never stops another. A thread repeats: hold the
-claim, do one unit, say what happened. Trouble is shown, waited out and tried again; it is never a reason to skip.
+claim, do one unit, say what happened. Trouble is shown, waited out and tried again; it is never a reason to skip. What
+nobody foresaw holds the stage that met it, by name and with its traceback in the log; the others go on.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
 import structlog
 
-from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, FencedOut, Stage
 from harness_pipelines.protocol.versions import Version
@@ -42,9 +43,14 @@ PARTITIONS_EVERY_S = 5.0
 _OF_EVERY_TABLE = frozenset({Stage.INGEST, Stage.EXPIRE})
 BACKOFF_S_MAX = 5.0
 COUNTED_S = 1.0  #: at least, after a failure that counts against a move: what heals in seconds shall not halve it
+BROKEN_S_MIN, BROKEN_S_MAX = 10.0, 300.0  #: how long a stage is held that met what nobody foresaw
 SEGMENT_BYTES_MAX = 32 * 2**20
 _ON_SPARK = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
 SEGMENT_AGE_S_MAX = 600.0
+
+
+class StageBroken(HarnessError):
+    """A stage of one table met an error that has no name; it is held, and what else the worker does goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +105,8 @@ class Worker:
     def run(self, on_progress: Callable[[list[TableProgress]], None] | None = None, *, every_s: float = 1.0) -> None:
         """Work until stopped, idle or out of time; claims are given back before it returns.
 
-        Raises: the first table's trouble, when it ends with a table that could not go on.
+        Raises: the first table's trouble, when it ends by itself with a table that could not go on; StageBroken, from
+        what broke it, when it ends with such a stage.
         """
         if self.options.stages & _ON_SPARK or self.options.ingest_on == "spark":
             import_pyspark()
@@ -123,9 +130,9 @@ class Worker:
             self._end()
         if self.defect is not None:
             raise self.defect
-        failed = [worker.fatal for worker in self._tables if worker.fatal]
-        if failed and self.options.until_idle:
-            raise failed[0]
+        for worker in self._tables:
+            if worker.fatal and (self.options.until_idle or isinstance(worker.fatal, StageBroken)):
+                raise worker.fatal
 
     def _end(self) -> None:
         """Wait for the threads, and give back what they held."""
@@ -158,6 +165,7 @@ class _TableWorker:
         self._stages = worker.options.stages & (_OF_EVERY_TABLE | table.effects.keys())
         self._nothing_due: str | None = None  # in this metadata file of the batch view
         self._nothing_small: str | None = None  # in this metadata file of the stream view
+        self._watching = _Backoff(self, "watch")
 
     # -- life -----------------------------------------------------------------------------------------------
 
@@ -168,21 +176,21 @@ class _TableWorker:
                 self.stores.ledger.stop_table(self.table, None)
         if Stage.INGEST in stages and self.table.spec.buffer != "none":
             if self.worker.options.ingest_on == "spark":
-                self._thread("ingest-spark", self._forever, Stage.INGEST, self._ingest_on_spark, LOOK_S)
+                self._stage(Stage.INGEST, self._ingest_on_spark, LOOK_S)
             else:
                 for number in range(INGEST_THREADS_MAX):
-                    self._thread(f"ingest-{number}", self._ingest_forever, number)
+                    self._thread(f"ingest-{number}", Stage.INGEST, self._ingest_forever, number)
         if Stage.INGEST in stages:
-            self._thread("partitions", self._join_forever)
+            self._thread("partitions", Stage.INGEST, self._join_forever)
         if Stage.TIER in stages:
-            self._thread("tier", self._forever, Stage.TIER, self._tier, LOOK_S)
+            self._stage(Stage.TIER, self._tier, LOOK_S)
         tidy_every_s = LOOK_S if self.worker.options.until_idle else TIDY_EVERY_S
         if Stage.OTREE in stages:
-            self._thread("otree", self._forever, Stage.OTREE, self._otree, tidy_every_s)
+            self._stage(Stage.OTREE, self._otree, tidy_every_s)
         if Stage.COMPACT in stages:
-            self._thread("compact", self._forever, Stage.COMPACT, self._compact, tidy_every_s)
+            self._stage(Stage.COMPACT, self._compact, tidy_every_s)
         if Stage.EXPIRE in stages and not self.worker.options.until_idle:
-            self._thread("expire", self._forever, Stage.EXPIRE, self._expire, EXPIRE_EVERY_S)
+            self._stage(Stage.EXPIRE, self._expire, EXPIRE_EVERY_S)
 
     @property
     def is_alive(self) -> bool:
@@ -200,12 +208,20 @@ class _TableWorker:
         for keeper in self._keepers.values():
             keeper.release()
 
-    def _thread(self, name: str, target: Callable[..., None], *arguments: object) -> None:
+    def _stage(self, stage: Stage, step: Callable[[], bool], pause_s: float) -> None:
+        self._thread(stage, stage, self._forever, stage, step, pause_s)
+
+    def _thread(self, name: str, stage: Stage, loop: Callable[..., None], *arguments: object) -> None:
+        """Keep *loop* up until the worker ends: what it does not handle holds *stage*, then it begins anew."""
+
         def guarded() -> None:
+            backoff = _Backoff(self, stage)
             try:
-                target(*arguments)
+                while not self.worker.stop.wait(backoff.held_until - time.monotonic()):
+                    with backoff.holding():
+                        loop(backoff, *arguments)
             except BaseException as error:
-                # A defect, not trouble of the table: the worker ends with it instead of going on without a thread.
+                # Of the worker itself: it ends with it instead of going on without a thread.
                 self.worker.defect = error
                 self.worker.stop.set()
 
@@ -215,9 +231,14 @@ class _TableWorker:
 
     def refresh(self) -> None:
         """Look at the ledger and the log for those who watch; trouble there is shown by the stages."""
-        if time.monotonic() - self._last_refresh < LOOK_S:
+        if time.monotonic() < max(self._last_refresh + LOOK_S, self._watching.held_until):
             return
         self._last_refresh = time.monotonic()
+        with self._watching.holding():
+            self._look()
+            self._watching.over()
+
+    def _look(self) -> None:
         if self._ingests:
             self.progress.rows = sum(loop.progress.rows for loop in self._ingests)
             self.progress.refused = sum(loop.progress.refused for loop in self._ingests)
@@ -255,17 +276,17 @@ class _TableWorker:
 
     # -- loops ----------------------------------------------------------------------------------------------
 
-    def _forever(self, stage: Stage, step: Callable[[], bool], pause_s: float) -> None:
+    def _forever(self, backoff: _Backoff, stage: Stage, step: Callable[[], bool], pause_s: float) -> None:
         """Hold the claim, do *step*, pause while it has nothing to do."""
-        backoff = _Backoff(self, stage)
         while not self.worker.stop.is_set():
+            held = False
             try:
                 self._admit(stage)
                 held = self._keepers[stage].acquire()
                 busy = held and step()
                 backoff.reset()
             except HarnessError as error:
-                backoff.wait(error)
+                backoff.wait(error, pause_s=pause_s if held else 0.0)
                 continue
             if not busy:  # a stand-by asks often, however rarely the stage itself has work
                 self.worker.stop.wait(pause_s if held else LOOK_S)
@@ -283,19 +304,24 @@ class _TableWorker:
             if stage is not Stage.INGEST or isinstance(error, WarehouseTaken | LedgerOlderThanLake):
                 raise
 
-    def _ingest_forever(self, number: int) -> None:
-        keeper = self._keepers[Stage.INGEST]
-        backoff = _Backoff(self, Stage.INGEST)
+    def _ingest_forever(self, backoff: _Backoff, number: int) -> None:
         loop = ingest.IngestLoop(
             self.table,
             self.stores.log,
             segments=self.stores.segments,
-            claim=keeper.current,
+            claim=self._keepers[Stage.INGEST].current,
             sessions=self.stores.writer_sessions,
             poll_s=ingest.LAST_POLL_S if self.worker.options.until_idle else ingest.POLL_S,
             run_id=self.worker.options.run_id,
         )
         self._ingests.append(loop)
+        try:
+            self._ingest(loop, backoff, number)
+        finally:
+            loop.close()
+
+    def _ingest(self, loop: ingest.IngestLoop, backoff: _Backoff, number: int) -> None:
+        keeper = self._keepers[Stage.INGEST]
         started: int | None = None
         while not self.worker.stop.is_set():
             try:
@@ -314,14 +340,13 @@ class _TableWorker:
             except HarnessError as error:
                 started = None
                 backoff.wait(error)
-        loop.close()
 
     def _ingest_on_spark(self) -> bool:
         done = ingest_spark.ingest_on_spark(self.stores, self.table, self._keepers[Stage.INGEST].current())
         self.progress.rows += done.rows
         return bool(done.reached)
 
-    def _join_forever(self) -> None:
+    def _join_forever(self, backoff: _Backoff) -> None:
         """Partitions that were added to the topic join by themselves; those of a keyed table stop its ingest."""
         while not self.worker.stop.wait(PARTITIONS_EVERY_S):
             with suppress(HarnessError):  # the ingest threads show what is wrong with the topic
@@ -331,9 +356,11 @@ class _TableWorker:
                         self.stores.ledger.add_partitions(self.table, starts)
                         log.info("ingest.partitions_joined", table=self.table.name, partitions=sorted(starts))
                     self._generation += 1  # the ingest threads look anew
+            backoff.over()
 
     def _tier(self) -> bool:
-        trigger = self._trigger()
+        idle = self._ingest_is_idle if self.worker.options.until_idle else None
+        trigger = tier.trigger(self.stores, self.table, idle=idle)
         if trigger is None:
             return False
         claim = self._keepers[Stage.TIER].current()
@@ -378,18 +405,6 @@ class _TableWorker:
         moved = all(b.stream_hi >= b.buffer_hi for b in bounds.values())
         return Stage.TIER not in self.worker.options.stages or (moved and self._ingest_is_idle(bounds))
 
-    def _trigger(self) -> str | None:
-        """Why tier should move now; an open move always has to be finished first."""
-        if self.stores.ledger.open_move(self.table, Stage.TIER, shard=0) is not None:
-            return "recovery"
-        bounds = tier.takeable(self.stores, self.table)
-        if self.worker.options.until_idle and self._ingest_is_idle(bounds):
-            return "idle" if any(b.buffer_hi > b.stream_hi for b in bounds.values()) else None
-        sizes = self.stores.segments.sizes(self.table)
-        since = (datetime.now(UTC) - self.stores.ledger.head(self.table).committed_at).total_seconds()
-        buffered = sum(int(s["bytes"]) for s in sizes if s["state"] != "retired")
-        return tier.due(self.table, bounds, buffered_bytes=buffered, oldest_s=since)
-
     def _ingest_is_idle(self, bounds: Mapping[int, Bounds]) -> bool:
         if Stage.INGEST not in self.worker.options.stages:
             return True
@@ -411,21 +426,27 @@ class _TableWorker:
 class _Backoff:
     """Waits longer after each failure, shows the trouble, and forgets it after the next success of the same thread."""
 
-    def __init__(self, owner: _TableWorker, stage: Stage) -> None:
+    def __init__(self, owner: _TableWorker, stage: str) -> None:
         self._owner, self._stage = owner, stage
-        self._wait_s = 0.1
+        self._wait_s, self._broken_s = 0.1, BROKEN_S_MIN
+        self.held_until = 0.0  #: on the monotonic clock
         self._trouble: HarnessError | None = None
         self._stopped_before = owner.table.stopped is not None
 
     def reset(self) -> None:
         """The thread did its work: its trouble is over. That of another thread of the stage is not."""
-        self._wait_s = 0.1
-        over, self._trouble = self._trouble, None
         owner = self._owner
         if self._stopped_before:  # what stopped the worker before this one is repaired
             self._stopped_before = False
             with suppress(HarnessError):
                 owner.stores.ledger.stop_table(owner.table, None)
+        self.over()
+
+    def over(self) -> None:
+        """What the thread itself has shown is over."""
+        owner = self._owner
+        self._wait_s, self._broken_s = 0.1, BROKEN_S_MIN
+        over, self._trouble = self._trouble, None
         if over is None:
             return
         if owner.progress.trouble.get(self._stage) == str(over):
@@ -435,22 +456,42 @@ class _Backoff:
             with suppress(HarnessError):
                 owner.stores.ledger.stop_table(owner.table, None)
 
-    def wait(self, error: HarnessError) -> None:
+    def wait(self, error: HarnessError, *, pause_s: float = 0.0) -> None:
+        """Show *error* and wait; where a person is needed *pause_s* at least, as long as the stage itself rests."""
         if isinstance(error, FencedOut):
-            self._owner._keepers[self._stage].doubt()
+            self._owner._keepers[Stage(self._stage)].doubt()
             return
         if isinstance(error, SparkInterrupted):
             return
-        self._trouble = error
-        shown = self._owner.progress.trouble
-        if shown.get(self._stage) != str(error):
-            log.warning("stage.trouble", table=self._owner.table.name, stage=self._stage, error=str(error))
-        shown[self._stage] = str(error)
-        if not isinstance(error, TryAgain) and error.recovery == "never":
-            self._owner.fatal = error
-            with suppress(HarnessError):
-                self._owner.stores.ledger.stop_table(self._owner.table, str(error))
-        if self._stage is not Stage.INGEST and not isinstance(error, TryAgain):
+        self._show(error)
+        if self._stage != Stage.INGEST and not isinstance(error, TryAgain):
             self._wait_s = max(self._wait_s, COUNTED_S)
-        self._owner.worker.stop.wait(self._wait_s)
+        self._owner.worker.stop.wait(max(self._wait_s, pause_s if error.recovery is Recovery.NEVER else 0.0))
         self._wait_s = min(self._wait_s * 2, BACKOFF_S_MAX)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """What nobody foresaw holds the stage for a while, by name; the traceback is in the log."""
+        try:
+            yield
+        except Exception as error:  # the outer edge of a stage
+            name, hold_s = self._owner.table.name, self._broken_s
+            broken = StageBroken(
+                f"{name}: {self._stage} met an error that has no name, {type(error).__name__}: {error}; the worker's "
+                f"log has the traceback. It is tried again in {hold_s:.0f} s, all else goes on"
+            )
+            broken.__cause__ = error
+            self._show(broken)
+            log.exception("stage.broken", table=name, stage=self._stage, error=str(error))
+            self.held_until, self._broken_s = time.monotonic() + hold_s, min(hold_s * 2, BROKEN_S_MAX)
+
+    def _show(self, error: HarnessError) -> None:
+        owner, self._trouble = self._owner, error
+        shown = owner.progress.trouble
+        if shown.get(self._stage) != str(error):
+            log.warning("stage.trouble", table=owner.table.name, stage=self._stage, error=str(error))
+        shown[self._stage] = str(error)
+        if error.recovery is Recovery.NEVER:
+            owner.fatal = error
+            with suppress(HarnessError):
+                owner.stores.ledger.stop_table(owner.table, str(error))

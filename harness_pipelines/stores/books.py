@@ -157,6 +157,7 @@ class Books:
     retained_from: int
     stopped: str | None
     now: datetime
+    since_tier_s: float  #: since tier last moved something, or since the table was made
     pointers: Mapping[ViewName, str]  #: metadata files that the catalog names; a view that it does not have is missing
     positions: Mapping[int, PositionRow]
     versions: Sequence[VersionRow]
@@ -204,12 +205,12 @@ def held(database: Database, name: str) -> Iterator[None]:
         yield
     finally:
         if lease is not None:
-            database.rows("reads/end_lease", {"lease_id": lease["lease_id"]})
+            database.run("reads/end_lease", {"lease_id": lease["lease_id"]})
 
 
 def read_books(database: Database, name: str, *, catalog: str) -> Books:
     """All rows of the table *name* at one instant. Raises: TableUnknown, TableDamaged, PostgresUnreachable."""
-    with database.transaction() as connection:
+    with database.reading() as connection:
         connection.execute(sql("checks/repeatable_read"))
         table = connection.execute(sql("fsck/table"), {"name": name}).fetchone()
         if table is None:
@@ -224,6 +225,8 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
                 pointers[view] = pointer["metadata_location"]
         positions = {row["partition"]: PositionRow(**row) for row in _all(connection, "positions", key)}
         segments = [_segment(row) for row in _all(connection, "segments", key)]
+        since = connection.execute(sql("ledger/since_tier"), key).fetchone()
+        assert since is not None, "the table's row was read at this instant"
         return Books(
             table_id=table["table_id"],
             name=name,
@@ -237,6 +240,7 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
             retained_from=table["retained_from"],
             stopped=table["stopped"],
             now=table["now"],
+            since_tier_s=since["since_tier_s"],
             pointers=pointers,
             positions=positions,
             versions=[_version(row) for row in _all(connection, "versions", key)],

@@ -23,12 +23,11 @@ from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
 from harness_pipelines.protocol.segments import SchemaMoved, check_unit, check_writable
-from harness_pipelines.spec.settings import redact
 from harness_pipelines.spec.table import Column
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.ports import IngestPosition, RefusedRecord, Segment, TableRow
-from harness_pipelines.stores.postgres import Database, LedgerBusy, PostgresUnreachable, sql
+from harness_pipelines.stores.postgres import Asked, Database, PostgresReadOnly, PostgresUnreachable, named, sql
 from harness_pipelines.stores.segment_types import (
     OPERATION,
     segment_ddl,
@@ -188,18 +187,14 @@ class SegmentWriter:
         try:
             yield
         except (adbc_driver_manager.Error, pa.ArrowInvalid) as error:
-            state = getattr(error, "sqlstate", None) or ""
-            if state in {"55P03", "57014"}:
-                raise LedgerBusy(f"{self._table.name}: a lock was not granted in time; nothing was written") from error
-            if state == "23505":
+            if getattr(error, "sqlstate", None) == UniqueViolation.sqlstate:  # a refused record is there already
                 raise BoundaryGap(what="quarantine", partition=-1, expected_low=-1, got_low=-1) from error
-            if isinstance(error, adbc_driver_manager.OperationalError | adbc_driver_manager.InternalError) or not state:
-                self.close()
-                raise PostgresUnreachable(
-                    f"{self._table.name}: the buffer's Postgres did not answer: {redact(str(error))}; "
-                    "nothing was written"
-                ) from error
-            raise
+            found = named(error, Asked(dsn=self._sessions.dsn, table=self._table.name))
+            if isinstance(found, PostgresUnreachable | PostgresReadOnly):
+                self.close()  # the next one may lead to another server
+            if found is None:
+                raise
+            raise found from error
 
 
 class Segments:
@@ -228,7 +223,7 @@ class Segments:
         """
         key = table.spec.key_columns
         # IF NOT EXISTS does not see an index that another thread is making; when that shows, it is made.
-        with suppress(UniqueViolation), self.database.transaction() as connection:
+        with suppress(UniqueViolation), self.database.transaction(table=table.name) as connection:
             connection.execute(segment_index(SCHEMA, segment.name))
             if key:
                 connection.execute(segment_key_index(SCHEMA, segment.name, key))

@@ -11,28 +11,16 @@ from typing import Any
 import adbc_driver_manager
 import pyarrow as pa
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
 
-from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.predicate import TRUE, Predicate, Ranges
-from harness_pipelines.spec.settings import redact
 from harness_pipelines.stores.adbc import AdbcSessions
-from harness_pipelines.stores.postgres import READER, PostgresUnreachable
+from harness_pipelines.stores.postgres import READER, Asked, named
 from harness_pipelines.stores.predicates import to_postgres
 from harness_pipelines.stores.segment_types import BUFFER_SCHEMA, adbc_select, from_copy
 
 POINT_OFFSETS_MAX = 20_000  #: a read of no more offsets goes by the index, a larger one reads the segments through
 CONNECTIONS_KEPT = 4
-_UNDEFINED_TABLE, _CANCELED, _NO_RIGHT = "42P01", "57014", "42501"
-
-
-class SegmentMissing(HarnessError):
-    """A segment that a read plan names is not there: the lease that held it has ended, or it was dropped by hand."""
-
-
-class BufferBusy(TryAgain):
-    """Postgres stopped the read: it took longer than the session allows."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,7 +55,7 @@ class BufferReader:
         self._lock = threading.Lock()
 
     def read(self, query: BufferQuery, stats: BufferStats) -> pa.Table:
-        """All wanted rows in one table. Raises: SegmentMissing, BufferBusy, PostgresUnreachable."""
+        """All wanted rows in one table. Raises: SegmentMissing, LedgerBusy, PostgresUnreachable."""
         return pa.concat_tables([query.schema.empty_table(), *self.batches(query, stats)])
 
     def batches(self, query: BufferQuery, stats: BufferStats) -> Iterator[pa.Table]:
@@ -85,7 +73,8 @@ class BufferReader:
         try:
             yield from cursor.fetch_record_batch()
         except (OSError, pa.ArrowException) as error:
-            raise self._explained(error, query) from error
+            self._explain(error, query)
+            raise
 
     def close(self) -> None:
         """Close the connections that are not in use."""
@@ -107,7 +96,8 @@ class BufferReader:
         except adbc_driver_manager.Error as error:
             self._discard(connection)
             connection = None
-            raise self._explained(error, query) from error
+            self._explain(error, query)
+            raise
         except BaseException:
             # Rows of an unfinished COPY are still on the wire.
             self._discard(connection)
@@ -143,21 +133,11 @@ class BufferReader:
         if connection is not None:
             self._sessions.end(connection)
 
-    def _explained(self, error: Exception, query: BufferQuery) -> HarnessError:
-        state, detail = getattr(error, "sqlstate", None) or "", redact(str(error)).strip()
-        names = ", ".join(segment.name for segment in query.segments)
-        if state == _UNDEFINED_TABLE:
-            return SegmentMissing(
-                f"{query.table}: a segment of this read is gone ({detail}; it named {names}): its lease has ended or "
-                "the segment was dropped by hand; nothing is returned, read again"
-            )
-        if state == _CANCELED:
-            return BufferBusy(f"{query.table}: Postgres stopped the read of {names}: {detail}; nothing is returned")
-        place = conninfo_to_dict(self._sessions.dsn)
-        return PostgresUnreachable(
-            f"{query.table}: the buffer in Postgres at {place.get('host', 'the local socket')}:"
-            f"{place.get('port', 5432)} cannot be read: {detail}; nothing is returned"
-        )
+    def _explain(self, error: Exception, query: BufferQuery) -> None:
+        """Raises: what *error* is to the harness, if it is anything."""
+        segments = tuple(segment.name for segment in query.segments)
+        if found := named(error, Asked(dsn=self._sessions.dsn, table=query.table, reading=segments)):
+            raise found from error
 
 
 def statement(query: BufferQuery) -> str:

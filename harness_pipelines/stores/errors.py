@@ -66,6 +66,19 @@ class TopicMissing(HarnessError):
         )
 
 
+class TopicCompacted(UsageError):
+    """Kafka drops records of the topic that have a successor, and the table would keep every record."""
+
+    def __init__(self, topic: str, *, table: str, policy: str) -> None:
+        self.topic, self.policy = topic, policy
+        super().__init__(
+            f"{table} keeps every record (it has no `key`), but topic {topic!r} is compacted "
+            f"(cleanup.policy={policy}): Kafka drops records of it, taken or not, and nothing would tell which; "
+            "nothing was made. "
+            "Give the spec a `key`, so that the newest record of each key counts; or set cleanup.policy=delete"
+        )
+
+
 class TopicRecreated(HarnessError):
     """A topic of the same name, but not the one that the table follows: offsets mean other records now."""
 

@@ -12,17 +12,17 @@ from pyiceberg.table.snapshots import Snapshot
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.history import Extent, PastMove, parse_ranges
-from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.moves import Move, move_of
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.stores.catalog import MetadataMissing, StagingCatalog
-from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, offset_bounds, reachable
+from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, LakeAway, offset_bounds, reachable
 from harness_pipelines.stores.lake_deletes import ForeignDeletes, split
 from harness_pipelines.stores.lake_revert import STREAM_HI
+from harness_pipelines.stores.manifests import entries_of, manifests_of
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.upkeep import plain_path
 
 TIPS_MAX = 3  #: newest metadata files that are looked at by those who only want to know whether the ledger is older
-BRANCH = re.compile(r"move_(\d+)_\d+")
 _NUMBERED = re.compile(r"^(\d+)-.*\.metadata\.json$")
 
 
@@ -94,11 +94,18 @@ class LakeHistory:
         """The largest move id that the newest metadata files name, of those numbered *at_least* and above; 0 if none.
 
         No move writes a file before the ledger has its row, so a ledger without that id is older than the lake.
+        Raises: LakeAway for an empty folder, because what the catalog names is in it.
         """
+        folder = f"{self.location}/metadata"
+        if not _names(folder):
+            raise LakeAway(
+                f"{folder} holds no file, and the catalog names one there: the warehouse is not mounted, or somebody "
+                "emptied it (`harness fsck` names what is gone); nothing was written, it is tried again"
+            )
         ids = [0]
         for view in self._tips(at_least):
             ids += [int(s.summary[MOVE] or 0) for s in view.metadata.snapshots if s.summary and s.summary[MOVE]]
-            ids += [int(named[1]) for ref in view.metadata.refs if (named := BRANCH.fullmatch(ref))]
+            ids += [move for ref in view.metadata.refs if (move := move_of(ref)) is not None]
         return max(ids)
 
     def newest(self, *, at_least: int = 0) -> LakeState:
@@ -230,8 +237,7 @@ LiveFile = tuple[int | None, str, int, int, int]  #: partition (None: several), 
 
 def _live(view: Table, head: Snapshot) -> tuple[list[LiveFile], list[str]]:
     """The data files, and the paths of the files that hide rows of theirs. Raises: MetadataMissing."""
-    manifests = head.manifests(view.io)
-    entries = (entry for m in manifests for entry in m.fetch_manifest_entry(view.io, discard_deleted=True))
+    entries = (entry for manifest in manifests_of(head, view.io) for entry in entries_of(manifest, view.io))
     try:
         files, deletes = split(entry.data_file for entry in entries)
     except ForeignDeletes as foreign:

@@ -9,11 +9,17 @@ from datetime import datetime
 from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not in __all__
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]  # not in __all__
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores.errors import KafkaLoginFailed, PartitionsMissing, TopicMissing
+from harness_pipelines.stores.errors import (
+    KafkaFailed,
+    KafkaLoginFailed,
+    PartitionsMissing,
+    TopicForbidden,
+    TopicMissing,
+)
 from harness_pipelines.stores.kafka_client import KafkaClient, KafkaTimeouts, LeaderUnsettled, Trail, as_kafka_error
 from harness_pipelines.stores.kafka_contact import OffsetAnswer, Offsets
 from harness_pipelines.stores.kafka_reader import KafkaReader
@@ -108,6 +114,18 @@ class KafkaLog:
         at_ms = -int(-start.timestamp() * 1000 // 1)  # rounded up: a record before the start is never taken
         first, end = self._offsets(topic, wanted, OffsetSpec.for_timestamp(at_ms), _LATEST)
         return {p: min(first[p], end[p]) if first[p] >= 0 else end[p] for p in wanted}
+
+    def cleanup_policy(self, topic: str) -> str | None:
+        asked = self._admin.describe_configs(
+            [ConfigResource(ConfigResource.Type.TOPIC, topic)], request_timeout=self._client.timeouts.request_s
+        )
+        [answer] = asked.values()
+        try:
+            found = self._answer(answer, topic=topic, doing=f"reading the settings of topic {topic!r}")
+        except (TopicForbidden, KafkaFailed):  # a right of its own, and services like Kafka need not have it
+            return None
+        entry = found.get("cleanup.policy")
+        return None if entry is None else str(entry.value)
 
     def reader(self, topic: str, positions: Mapping[int, int], *, identity: TopicIdentity | None = None) -> KafkaReader:
         known = identity or self.describe(topic)

@@ -25,7 +25,7 @@ from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.protocol.bounds import Vector
-from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.moves import Move, move_of
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import lake_fields, user_fields
@@ -41,7 +41,8 @@ from harness_pipelines.stores.catalog import (
 )
 from harness_pipelines.stores.lake_deletes import DeletesBroken, ForeignDeletes, Hidden, Positions
 from harness_pipelines.stores.lake_replace import Replacement, replace_files
-from harness_pipelines.stores.ports import Swap, TableRow, view_names
+from harness_pipelines.stores.manifests import ManifestDamaged, entries_of, manifests_of
+from harness_pipelines.stores.ports import Swap, TableRow, view_dropped, view_names
 from harness_pipelines.stores.postgres import Database
 
 MOVE, ATTEMPT, SCHEMA_VERSION, RANGES = (
@@ -152,7 +153,7 @@ class Lake:
         return -1 if snapshot is None else snapshot
 
     def current(self, table: TableRow, view: ViewName) -> Table:
-        """A view as the catalog's row names it now."""
+        """A view as the catalog's row names it now. Raises: TableUnknown for one that was dropped."""
         return self.load(table, self._pointer(table, view), view=view)
 
     def make_branch(self, table: TableRow, move: Move, base: View) -> str:
@@ -273,7 +274,7 @@ class Lake:
             snapshot = lake_revert.restoring_snapshot(view, restored, wanted.snapshot, properties=properties)
             updates = lake_revert.restoring_updates(view.metadata, known.metadata, snapshot)
             transaction._apply(updates, ())
-            branches = [name for name in view.metadata.refs if name.startswith("move_")]
+            branches = [name for name in view.metadata.refs if move_of(name) is not None]
             transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=branches), ())
         return Swap(view=name, old=base, base_snapshot=published.snapshot, new=_head(view))
 
@@ -309,7 +310,9 @@ class Lake:
 
     def _pointer(self, table: TableRow, view: ViewName) -> str:
         key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.views[view]}
-        return str(self.database.rows("reads/pointer", key)[0]["metadata_location"])
+        if not (found := self.database.rows("reads/pointer", key)):
+            raise view_dropped(table, view)
+        return str(found[0]["metadata_location"])
 
     def _move_pointer(self, table: TableRow, view: ViewName, *, old: str, new: str) -> bool:
         key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.views[view]}
@@ -352,7 +355,7 @@ def reachable(table: str, doing: str) -> Iterator[None]:
     """Trouble of the warehouse by the harness's name; nothing is published while it lasts."""
     try:
         yield
-    except (ForeignDeletes, DeletesBroken) as error:
+    except (ForeignDeletes, DeletesBroken, ManifestDamaged) as error:
         raise type(error)(f"{table}: {doing}: {error}") from error
     except OSError as error:
         raise LakeAway(f"{table}: {doing}: {error}; nothing was published, it is tried again") from error
@@ -379,7 +382,7 @@ def check_no_overlap(table: TableRow, view: Table, move: Move) -> None:
 def _highest(view: Table, snapshot: Snapshot) -> dict[int, tuple[int, str]]:
     """Per Kafka partition the highest offset of any live file, and that file."""
     highest: dict[int, tuple[int, str]] = {}
-    for manifest in snapshot.manifests(view.io):
+    for manifest in manifests_of(snapshot, view.io):
         make = partial(_manifest_highest, manifest, view)
         for partition, offset, path in _highest_of.get(manifest.manifest_path, make):
             if partition not in highest or highest[partition][0] < offset:
@@ -389,7 +392,7 @@ def _highest(view: Table, snapshot: Snapshot) -> dict[int, tuple[int, str]]:
 
 def _manifest_highest(manifest: ManifestFile, view: Table) -> tuple[tuple[int, int, str], ...]:
     highest: dict[int, tuple[int, str]] = {}
-    for entry in manifest.fetch_manifest_entry(view.io, discard_deleted=True):
+    for entry in entries_of(manifest, view.io):
         partition, (_, offset) = int(entry.data_file.partition[0]), offset_bounds(entry.data_file, view)
         if partition not in highest or highest[partition][0] < offset:
             highest[partition] = (offset, entry.data_file.file_path)
@@ -417,9 +420,9 @@ def _added_files(io: FileIO, snapshot: Snapshot) -> list[DataFile]:
     """The files that exactly this snapshot added."""
     return [
         entry.data_file
-        for manifest in snapshot.manifests(io)
+        for manifest in manifests_of(snapshot, io)
         if manifest.added_snapshot_id == snapshot.snapshot_id
-        for entry in manifest.fetch_manifest_entry(io)
+        for entry in entries_of(manifest, io)
         if entry.status is ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id
     ]
 

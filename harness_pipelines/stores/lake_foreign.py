@@ -13,6 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, reachable
+from harness_pipelines.stores.manifests import entries_of, manifests_of
 from harness_pipelines.stores.reconcile import FOREIGN_PARTITION
 
 ACCEPTED = "harness.accepted-rows"
@@ -73,8 +74,8 @@ def replace_foreign(found: ForeignFilesFound, *, move_id: int, first: int, schem
 def _live(view: Table, head: Snapshot | None) -> tuple[dict[str, DataFile], list[str]]:
     files: dict[str, DataFile] = {}
     deletes: list[str] = []
-    for manifest in head.manifests(view.io) if head else []:
-        found = manifest.fetch_manifest_entry(view.io, discard_deleted=True)
+    for manifest in manifests_of(head, view.io):
+        found = entries_of(manifest, view.io)
         if manifest.content is ManifestContent.DELETES:
             deletes += [entry.data_file.file_path for entry in found]
         else:

@@ -7,8 +7,6 @@ a file is there is told by the listing, never by the cache.
 from __future__ import annotations
 
 import gzip
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +29,7 @@ from pyiceberg.types import LongType, PrimitiveType, StringType
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import OFFSET
 from harness_pipelines.stores.lake_deletes import deleted_from
+from harness_pipelines.stores.manifests import DAMAGE
 from harness_pipelines.stores.segment_types import OPERATION
 from harness_pipelines.stores.upkeep import plain_path
 
@@ -100,11 +99,6 @@ class ManifestSeen:
     manifest: ManifestFile = field(repr=False, compare=False)
 
 
-#: What a damaged file does to the parsers of JSON and Avro, which do not check what they read.
-_DAMAGE = (
-    *(OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError, EOFError, ArithmeticError),
-    *(zlib.error, struct.error),
-)
 _metadata: ByPath[MetadataSeen] = ByPath(4_000)
 _lists: ByPath[tuple[ManifestSeen, ...]] = ByPath(20_000)
 _files: ByPath[tuple[FileSeen, ...]] = ByPath(20_000)
@@ -160,7 +154,7 @@ class LakeLook:
             return Unreadable(path, GONE)
         try:
             return cache.get(path, make)
-        except _DAMAGE as error:
+        except (OSError, *DAMAGE) as error:
             return Unreadable(path, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
 
 

@@ -17,6 +17,7 @@ from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import Type
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.lake_deletes import split
+from harness_pipelines.stores.manifests import entries_of, manifests_of
 
 _COORDINATE_TYPES = {"_kafka_timestamp": "timestamptz"}
 _entries_of: ByPath[tuple[ManifestEntry, ...]] = ByPath(20_000)
@@ -63,11 +64,10 @@ def staged_files(view: Table, columns: Sequence[IndexedColumn], files: Iterable[
 
 def live_entries(view: Table) -> Iterator[ManifestEntry]:
     """What the manifests of *view*'s main branch hold; each manifest is read once."""
-    snapshot = view.metadata.current_snapshot()
-    for manifest in snapshot.manifests(view.io) if snapshot else ():
+    for manifest in manifests_of(view.metadata.current_snapshot(), view.io):
         yield from _entries_of.get(
             manifest.manifest_path,
-            lambda m=manifest: tuple(m.fetch_manifest_entry(view.io, discard_deleted=True)),  # type: ignore[misc]
+            lambda m=manifest: tuple(entries_of(m, view.io)),  # type: ignore[misc]
         )
 
 

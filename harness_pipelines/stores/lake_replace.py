@@ -30,6 +30,7 @@ from pyiceberg.utils.properties import property_as_int
 
 from harness_pipelines.protocol.files import check_untouched
 from harness_pipelines.stores.lake_deletes import Hidden, split
+from harness_pipelines.stores.manifests import entries_of, manifests_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,7 +66,7 @@ class _SwapFiles(_OverwriteFiles):
         if self._deleted_data_files:
             return super()._existing_manifests()
         head = self._transaction.table_metadata.snapshot_by_name(self._target_branch)
-        return head.manifests(self._io) if head else []
+        return manifests_of(head, self._io)
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Few manifests: small ones are put together as in appends, and those of which no file is live are left out."""
@@ -85,7 +86,7 @@ class _SwapFiles(_OverwriteFiles):
     def _delete_manifests(self, known: Iterable[ManifestFile]) -> list[ManifestFile]:
         """All of the snapshot's delete files in one manifest."""
         gone = {file.file_path for file in self.deletes_removed}
-        entries = [entry for manifest in known for entry in manifest.fetch_manifest_entry(self._io)]
+        entries = [entry for manifest in known for entry in entries_of(manifest, self._io)]
         if not (entries or self.deletes_added):
             return []
         with self._delete_manifest_writer() as writer:
@@ -172,6 +173,6 @@ def live_files(transaction: Transaction, wanted: Iterable[str]) -> tuple[dict[st
     """
     paths, view = set(wanted), transaction._table
     snapshot: Any = transaction.table_metadata.current_snapshot()
-    manifests = snapshot.manifests(view.io) if snapshot else ()
-    data, deletes = split(entry.data_file for manifest in manifests for entry in manifest.fetch_manifest_entry(view.io))
+    manifests = manifests_of(snapshot, view.io)
+    data, deletes = split(entry.data_file for manifest in manifests for entry in entries_of(manifest, view.io))
     return {f.file_path: f for f in data if f.file_path in paths}, {p: f for p, f in deletes.items() if p in paths}

@@ -27,6 +27,7 @@ from pyiceberg.table.update import (
 )
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.stores.manifests import manifests_of
 
 REVERT_OF, STREAM_HI = "harness.revert-of", "harness.stream-hi"
 
@@ -58,7 +59,7 @@ def restoring_snapshot(view: Table, restored: Table, snapshot: int, *, propertie
         sequence_number=sequence,
         avro_compression="deflate",
     ) as writer:
-        writer.add_manifests(source.manifests(restored.io))
+        writer.add_manifests(manifests_of(source, restored.io))
     told = source.summary.additional_properties if source.summary else {}
     totals = {name: value for name, value in told.items() if name.startswith("total-")}
     return Snapshot(

@@ -53,6 +53,7 @@ from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stores.catalog import BATCH_HI, STARTS, vector_of
 from harness_pipelines.stores.conform import FIELD_ID, by_field_ids
 from harness_pipelines.stores.lake_deletes import DeletesBroken, ForeignDeletes, Positions, positions_of, split
+from harness_pipelines.stores.manifests import ManifestDamaged, entries_of, manifests_of
 from harness_pipelines.stores.predicates import to_arrow, to_iceberg
 from harness_pipelines.stores.segment_types import COORDINATES
 
@@ -243,7 +244,7 @@ def _pinned(location: str) -> PinnedView:
     table = _opened(location)
     snapshot = table.metadata.current_snapshot()
     offset_id = table.schema().find_field(OFFSET).field_id
-    manifests = snapshot.manifests(table.io) if snapshot else ()
+    manifests = manifests_of(snapshot, table.io)
     data, deletes = split(file for manifest in manifests for file in _live_files(_Manifest(manifest, table.io)))
     files = [_lake_file(file, deletes.get(file.file_path), offset_id) for file in data]
     files.sort(key=lambda file: (file.partition or 0, file.low))
@@ -277,7 +278,7 @@ class _Manifest:
 
 @lru_cache(maxsize=MANIFESTS_KEPT)
 def _live_files(held: _Manifest) -> tuple[DataFile, ...]:
-    return tuple(entry.data_file for entry in held.manifest.fetch_manifest_entry(held.io, discard_deleted=True))
+    return tuple(entry.data_file for entry in entries_of(held.manifest, held.io))
 
 
 def _lake_file(data: DataFile, deletes: DataFile | None, offset_id: int) -> LakeFile:
@@ -484,6 +485,8 @@ def named_errors(query: LakeQuery, path: str) -> Iterator[None]:
         ) from error
     except (ForeignDeletes, DeletesBroken) as error:
         raise type(error)(f"{place}: {error}") from error
+    except ManifestDamaged as error:
+        raise LakeFileBroken(f"{place}: {error}; nothing is returned") from error
     except pa.ArrowInvalid as error:
         raise LakeFileBroken(
             f"{place}: {path} is damaged: {error}; nothing is returned. `harness fsck` names all that is; bring the "

@@ -20,7 +20,7 @@ from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim, may_take
-from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open, took_effect
+from harness_pipelines.protocol.moves import NO_RESULT, Move, MoveClosed, MoveState, check_open, took_effect
 from harness_pipelines.protocol.reverts import RevertPlan
 from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
 from harness_pipelines.spec.load import dump_spec
@@ -28,6 +28,7 @@ from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores import drop
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.drop import Dropped
+from harness_pipelines.stores.outcome import resolved
 from harness_pipelines.stores.ports import (
     Boundary,
     BuildRevert,
@@ -39,6 +40,7 @@ from harness_pipelines.stores.ports import (
     TableExists,
     TableRow,
     TableUnknown,
+    view_dropped,
 )
 from harness_pipelines.stores.ports_log import TopicIdentity
 from harness_pipelines.stores.postgres import Connection, Database, sql
@@ -46,7 +48,6 @@ from harness_pipelines.stores.revert import Reverts
 
 log = structlog.get_logger(__name__)
 OPTIMISTIC_BUILDS = 3  #: builds on a head read without a lock, before one is made while the lock is held
-OUTCOME_CHECKS = 5
 NAMES_SHOWN_MAX = 20
 
 
@@ -116,7 +117,7 @@ class PostgresLedger:
 
     def table(self, name: str) -> TableRow:
         """The table called ``namespace.name``. Raises: TableUnknown, with the names that are most like it."""
-        with self.database.transaction() as connection:
+        with self.database.reading() as connection:
             found = self._find(name, connection)
         if found is None:
             known = [str(row["name"]) for row in self.database.rows("ledger/table_names")]
@@ -224,17 +225,20 @@ class PostgresLedger:
             return rows.move(row)
 
     def close_move(self, claim: Claim, move: Move, *, state: MoveState, error: str) -> None:
-        """End a move without effect."""
+        """End a move without effect; its last error stays behind *error*, the reason."""
         with self.database.transaction() as connection:
             _run(connection, "ledger/lock_move", move_id=move.move_id)
             _run(connection, "ledger/close_move", move_id=move.move_id, state=state, rows=None, bytes=None, error=error)
             self._check_claim(connection, claim)
 
-    def note_failure(self, move: Move, *, error: str, counts: bool) -> int:
-        """Record why an attempt failed; *counts* is false for outages. Returns the failures that count so far."""
+    def note_failure(self, move: Move, *, error: str | None, counts: bool) -> int:
+        """Record why an attempt failed; *counts* is false for outages. Returns the failures that count so far.
+
+        ``None``: of its end nothing is known, and what was noted before stays.
+        """
         with self.database.transaction() as connection:
-            key = {"move_id": move.move_id, "attempt": move.attempt, "error": error[:2000], "counts": int(counts)}
-            _run(connection, "ledger/note_failure", **key)
+            said = {"error": error and error[:2000], "nothing": NO_RESULT, "counts": int(counts)}
+            _run(connection, "ledger/note_failure", move_id=move.move_id, attempt=move.attempt, **said)
             return int(_one(connection, "ledger/lock_move", move_id=move.move_id)["failures"])
 
     def moves(self, table: TableRow, *, stage: Stage | None = None, limit: int = 100) -> list[Mapping[str, Any]]:
@@ -268,13 +272,15 @@ class PostgresLedger:
             for row in self.database.rows("reads/positions", {"table_id": table.table_id})
         ]
 
+    def since_tier_s(self, table: TableRow) -> float:
+        """Seconds since tier last moved something, or since the table was made, by the database's clock."""
+        return float(self.database.rows("ledger/since_tier", {"table_id": table.table_id})[0]["since_tier_s"])
+
     def pointer(self, table: TableRow, view: ViewName) -> str:
-        """The metadata file that the catalog names for *view* now."""
+        """The metadata file that the catalog names for *view* now. Raises: TableUnknown for one that was dropped."""
         found = self.database.rows("reads/pointer", self._pointer_key(table, view))
         if not found:
-            raise TableUnknown(
-                f"{table.name}: the catalog has no view {table.views[view]}; was it dropped by another engine?"
-            )
+            raise view_dropped(table, view)
         return str(found[0]["metadata_location"])
 
     def layout(self, table: TableRow, version: Version) -> LayoutState | None:
@@ -293,7 +299,7 @@ class PostgresLedger:
         *build* writes the new metadata on top of a metadata location; it is called again when the pointer
         moved meanwhile, the last time while the pointer is locked.
 
-        Raises: FencedOut, MoveClosed, BoundaryGap; never returns without knowing the outcome.
+        Raises: FencedOut, MoveClosed, BoundaryGap, CommitLost; OutcomeUnknown only when Postgres stays away then.
         """
         for _ in range(OPTIMISTIC_BUILDS):
             swap = self._built(table, boundary.move, build)
@@ -312,7 +318,7 @@ class PostgresLedger:
         """Publish a version that restores version *to* (``None``: the head itself, as the ledger knows it).
 
         *log_from* is Kafka's log start by partition, for ``buffer: none``. See `harness_pipelines.stores.revert`.
-        Raises: RevertRefused, VersionGone; never returns without knowing the outcome.
+        Raises: RevertRefused, VersionGone, CommitLost; OutcomeUnknown only when Postgres stays away then.
         """
         return Reverts(self.database, table, catalog=self.catalog, log_from=log_from).commit(to, build)
 
@@ -394,16 +400,17 @@ class PostgresLedger:
 
     def _resolve(self, table: TableRow, boundary: Boundary, unknown: OutcomeUnknown) -> Version:
         """After a lost answer: read the move under the locks of the publish, and say what happened."""
-        with self.database.transaction() as connection:
-            _run(connection, "ledger/lock_table", table_id=table.table_id)
-            found = _one(connection, "ledger/lock_move", move_id=boundary.move.move_id)
-            if took_effect(boundary.move, rows.move(found)):
-                published = connection.execute(
-                    sql("reads/version_of_move"), {"table_id": table.table_id, "move_id": boundary.move.move_id}
-                ).fetchone()
-                assert published is not None
-                return rows.version(published)
-        raise MoveClosed(f"{table.name}: {unknown}; the ledger shows that it did not take effect: plan again")
+
+        def ask() -> Version | None:
+            with self.database.transaction() as connection:
+                _run(connection, "ledger/lock_table", table_id=table.table_id)
+                found = _one(connection, "ledger/lock_move", move_id=boundary.move.move_id)
+                if not took_effect(boundary.move, rows.move(found)):
+                    return None
+                key = {"table_id": table.table_id, "move_id": boundary.move.move_id}
+                return rows.version(_one(connection, "reads/version_of_move", **key))
+
+        return resolved(table.name, unknown, ask)
 
 
 def insert_refused(connection: Connection, table_id: int, boundary: Boundary) -> None:

@@ -119,7 +119,7 @@ class Stores:
     def upkeep(self) -> Upkeep:
         from harness_pipelines.stores.upkeep import Upkeep
 
-        return Upkeep(self.database, self.catalog)
+        return Upkeep(self.database, self.catalog, self.ownership)
 
     @cached_property
     def reconciler(self) -> Reconciler:
@@ -137,7 +137,7 @@ class Stores:
     def ownership(self) -> Ownership:
         from harness_pipelines.stores.owner import Ownership
 
-        return Ownership(self.readers, warehouse=self.warehouse)
+        return Ownership(self.database, warehouse=self.warehouse)
 
     @cached_property
     def standing(self) -> Standing:
@@ -162,8 +162,10 @@ class Stores:
         """The Spark session, opened by the first caller and again once stopped. Raises: SparkUnreachable."""
         return self.spark_sessions.current()
 
-    def buffer_rows(self, segments: Sequence[SegmentRef], ranges: Sequence[OffsetRange]) -> dict[int, int]:
-        """Exact number of buffered rows per partition in *ranges*, over all *segments*."""
+    def buffer_rows(
+        self, table: TableRow, segments: Sequence[SegmentRef], ranges: Sequence[OffsetRange]
+    ) -> dict[int, int]:
+        """Exact number of buffered rows per partition in *ranges*, over all *segments*. Raises: SegmentMissing."""
         from harness_pipelines.stores.buffer import SCHEMA
 
         if not segments or not ranges:
@@ -182,7 +184,7 @@ class Stores:
             for r in ranges
         ]
         counts: dict[int, int] = {}
-        with self.database.transaction() as connection:
+        with self.database.reading(table=table.name) as connection:
             for row in connection.execute(compose.SQL(" UNION ALL ").join(parts)):
                 counts[row["partition"]] = counts.get(row["partition"], 0) + row["rows"]
         return counts

@@ -123,6 +123,13 @@ class Log(Protocol):
         """
         ...
 
+    def cleanup_policy(self, topic: str) -> str | None:
+        """Kafka's ``cleanup.policy``: ``delete``, ``compact`` or both. None where the user may not see it.
+
+        Raises: TopicMissing.
+        """
+        ...
+
     def reader(self, topic: str, positions: Mapping[int, int], *, identity: TopicIdentity | None = None) -> LogReader:
         """Open a reader. With *identity* a lost position is told apart from a topic that was created again."""
         ...

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from math import inf
@@ -18,7 +19,7 @@ from typing import Any, LiteralString, cast
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg_pool import ConnectionPool
 
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain
 from harness_pipelines.spec.settings import redact
@@ -33,6 +34,7 @@ class Connection(psycopg.Connection[DictRow]):
 TRUSTED_S = 2.0  #: a session that was used so lately is not tried out first
 
 WORKER, READER = "harness_worker", "harness_reader"
+BUFFER = "harness_buffer"  #: the schema of the segments
 SESSION_OPTIONS: Mapping[str, str] = {
     "lock_timeout": "10s",
     "statement_timeout": "120s",
@@ -56,8 +58,12 @@ class PostgresUnreachable(TryAgain):
     """The database did not answer, or the connection was lost before anything was committed."""
 
 
+class PostgresReadOnly(TryAgain):
+    """The database takes no writes: a stand-by, a failover that is under way, or a disk that is full."""
+
+
 class LedgerBusy(TryAgain):
-    """A lock was not granted in time; nothing was written."""
+    """A lock was not granted, in time or because two sessions waited for each other; nothing was written."""
 
 
 class NotInitialised(HarnessError):
@@ -66,6 +72,32 @@ class NotInitialised(HarnessError):
 
 class MissingRole(HarnessError):
     """The login may not act as a worker or reader."""
+
+
+class SegmentMissing(HarnessError):
+    """A segment that is named is not there: the lease that held it has ended, or it was dropped by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was asked of Postgres, for the message that tells why it was not done."""
+
+    dsn: str
+    table: str | None = None
+    reading: tuple[str, ...] = ()  #: the segments of a read
+
+    @property
+    def about(self) -> str:
+        return f"{self.table}: " if self.table else ""
+
+    @property
+    def place(self) -> str:
+        place = conninfo_to_dict(self.dsn)
+        return f"Postgres at {place.get('host', 'the local socket')}:{place.get('port', 5432)}"
+
+    @property
+    def outcome(self) -> str:
+        return "nothing is returned" if self.reading else "nothing was written"
 
 
 @cache
@@ -95,29 +127,77 @@ def _flags(options: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def explained(dsn: str) -> Iterator[None]:
+def explained(dsn: str, *, table: str | None = None) -> Iterator[None]:
     """Turn the driver's errors into the harness's own, without secrets."""
     try:
         yield
-    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
-        raise LedgerBusy(f"another session holds what is needed, try again: {error}; nothing was written") from error
-    except psycopg.errors.UndefinedTable as error:
-        raise NotInitialised("the database has no ledger (or another version of it): run `harness init`") from error
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise MissingRole(
-            f"the database login lacks a right ({error}): GRANT {WORKER} or {READER} to it (`harness init` and "
-            "`harness table drop` are for the owner of the database)"
-        ) from error
-    except (*_SESSION_LOST, PoolTimeout) as error:
-        if any(f'role "{role}" does not exist' in str(error) for role in (WORKER, READER)):
-            raise NotInitialised("the database has no role of the harness yet: run `harness init`") from error
-        if "permission denied to set role" in str(error) or 'invalid value for parameter "role"' in str(error):
-            raise MissingRole(f"{redact(str(error))}: run `harness init`, then GRANT {WORKER} or {READER}") from error
-        place = conninfo_to_dict(dsn)
-        raise PostgresUnreachable(
-            f"Postgres at {place.get('host', 'the local socket')}:{place.get('port', 5432)} is not answering: "
-            f"{redact(str(error)).strip()}; nothing was written, check HARNESS_DSN or `harness services status`"
-        ) from error
+    except psycopg.Error as error:
+        if not (error.sqlstate or isinstance(error, _SESSION_LOST)):  # the driver was called in a wrong way
+            raise
+        found = named(error, Asked(dsn=dsn, table=table))
+        if found is None:
+            raise
+        raise found from error
+
+
+def named(error: Exception, asked: Asked) -> HarnessError | None:
+    """What *error* of a driver, psycopg or ADBC, is to the harness, by its SQLSTATE; ``None``: a defect.
+
+    Without a SQLSTATE the session was lost, or there never was one.
+    """
+    state: str = (getattr(error, "sqlstate", None) or "").strip("\0")  # ADBC's is a field of five bytes
+    said = redact(str(error)).strip()
+    # The Arrow driver looks the columns of a table up by itself, and keeps no SQLSTATE of that.
+    if state == "42P01" or getattr(getattr(error, "status_code", None), "name", "") == "NOT_FOUND":
+        return _missing(said, asked)
+    if state == "42501":
+        return MissingRole(
+            f"{asked.about}the database login lacks a right ({said}): GRANT {WORKER} or {READER} to it (`harness init` "
+            f"and `harness table drop` are for the owner of the database); {asked.outcome}"
+        )
+    if state == "25006":
+        return PostgresReadOnly(
+            f"{asked.about}{asked.place} may only be read, as a stand-by or with a full disk: {said}; {asked.outcome}, "
+            "it is tried again over another connection"
+        )
+    if state == "57014" or state[:2] in {"40", "55"}:  # canceled; rolled back, as in a deadlock; held by another one
+        return LedgerBusy(
+            f"{asked.about}another session holds what is needed, or it took too long, try again: {said}; "
+            f"{asked.outcome}"
+        )
+    if not state or state == "25P03" or state[:2] in {"08", "53", "57", "58"}:
+        return _away(said, asked)
+    return None
+
+
+def _missing(said: str, asked: Asked) -> HarnessError:
+    """A relation that is not there: of the ledger, or a segment of the buffer."""
+    if f"{BUFFER}." not in said:
+        return NotInitialised("the database has no ledger (or another version of it): run `harness init`")
+    table = asked.table or "TABLE"
+    if asked.reading:
+        return SegmentMissing(
+            f"{table}: a segment of this read is gone ({said}; it named {', '.join(asked.reading)}): its lease has "
+            "ended or the segment was dropped by hand; nothing is returned, read again"
+        )
+    return SegmentMissing(
+        f"{table}: a segment of the buffer is gone ({said}): it was dropped by hand; nothing was written. What it held "
+        f"and the lake does not have is in Kafka alone, as far as its retention goes; `harness fsck {table}` counts "
+        f"it. The way on: stop the workers, `harness table drop {table} --yes`, then `harness reconcile SPEC --rebuild "
+        "--yes` takes the lake over and goes on from Kafka where it ends"
+    )
+
+
+def _away(said: str, asked: Asked) -> HarnessError:
+    """A session that was lost, or that never began."""
+    if any(f'role "{role}" does not exist' in said for role in (WORKER, READER)):
+        return NotInitialised("the database has no role of the harness yet: run `harness init`")
+    if "permission denied to set role" in said or 'invalid value for parameter "role"' in said:
+        return MissingRole(f"{said}: run `harness init`, then GRANT {WORKER} or {READER}")
+    return PostgresUnreachable(
+        f"{asked.about}{asked.place} is not answering: {said}; {asked.outcome}, check HARNESS_DSN or "
+        "`harness services status`"
+    )
 
 
 class Database:
@@ -144,17 +224,26 @@ class Database:
         self._pool.close()
 
     @contextmanager
-    def session(self) -> Iterator[Connection]:
-        """A session outside any transaction of the caller's; closed transactions only."""
+    def session(self, *, table: str | None = None) -> Iterator[Connection]:
+        """A session outside any transaction of the caller's; closed transactions only. Messages name *table*.
+
+        Raises: NotInitialised, at the first one, when the ledger is not of this harness.
+        """
         if not self._opened:
-            with explained(self.dsn):
-                # The first connection is made here so that a wrong address fails at once and by its own message.
-                psycopg.connect(self.dsn).close()
+            # The first connection is made here so that a wrong address fails at once and by its own message.
+            with (
+                explained(self.dsn),
+                psycopg.connect(self.dsn, autocommit=True, row_factory=dict_row) as connection,
+            ):
+                _check_fits(connection)
             self._pool.open()
             self._opened = True
-        with explained(self.dsn), self._pool.connection() as connection:
+        with explained(self.dsn, table=table), self._pool.connection() as connection:
             try:
                 yield connection
+            except psycopg.errors.ReadOnlySqlTransaction:
+                connection.close()  # after a failover the address leads to another server
+                raise
             finally:
                 if connection.closed:  # what ended it may have ended the others
                     self._lost_at = time.monotonic()
@@ -166,12 +255,12 @@ class Database:
             ConnectionPool.check_connection(connection)
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(self, *, table: str | None = None) -> Iterator[Connection]:
         """One READ COMMITTED transaction. A COMMIT whose answer is lost is told apart from a failure.
 
         Raises: OutcomeUnknown (RESOLVE) only when COMMIT was sent and no answer came.
         """
-        with self.session() as connection:
+        with self.session(table=table) as connection:
             try:
                 yield connection
             except BaseException:
@@ -183,9 +272,21 @@ class Database:
             except _SESSION_LOST as error:
                 raise OutcomeUnknown(f"COMMIT was sent, its answer was lost: {redact(str(error))}") from error
 
+    @contextmanager
+    def reading(self, *, table: str | None = None) -> Iterator[Connection]:
+        """A transaction that changes nothing, so a lost answer of its COMMIT says no more than that Postgres is away.
+
+        Raises: PostgresUnreachable.
+        """
+        try:
+            with self.transaction(table=table) as connection:
+                yield connection
+        except OutcomeUnknown as lost:
+            raise _away(str(lost), Asked(dsn=self.dsn, table=table)) from lost
+
     def rows(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[DictRow]:
-        """Run the statement *name* in a transaction of its own and return its rows."""
-        with self.transaction() as connection:
+        """Run the query *name*, which changes nothing, in a transaction of its own and return its rows."""
+        with self.reading() as connection:
             return connection.execute(sql(name), parameters or {}).fetchall()
 
     def run(self, name: str, parameters: Mapping[str, Any] | None = None) -> int:
@@ -213,21 +314,44 @@ def migrate(dsn: str) -> list[str]:
     with explained(dsn), psycopg.connect(session_dsn(dsn, role=None), row_factory=dict_row) as connection:
         connection.execute(sql("init/lock"))
         connection.execute(sql("init/create_migrations"))
-        done = {row["number"]: row for row in connection.execute(sql("init/applied")).fetchall()}
-        known = migrations()
-        if unknown := sorted(set(done) - {number for number, _, _ in known}):
-            raise NotInitialised(
-                f"the ledger has migrations {unknown} that this harness does not know: it was made by a newer "
-                "harness; nothing was changed, install that version"
-            )
-        applied = []
-        for number, name, text in known:
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            if number in done:
-                if done[number]["digest"] != digest:
-                    raise NotInitialised(f"migration {name} differs from the one that was applied; nothing was changed")
-                continue
+        missing = _not_applied(connection, migrations())
+        for number, name, text in missing:  # a number that was left free may come after higher ones
             connection.execute(text)
-            connection.execute(sql("init/record"), {"number": number, "name": name, "digest": digest})
-            applied.append(name)
-        return applied
+            connection.execute(sql("init/record"), {"number": number, "name": name, "digest": _digest(text)})
+        return [name for _, name, _ in missing]
+
+
+def _check_fits(connection: psycopg.Connection[DictRow]) -> None:
+    """The ledger has the migrations of this harness, all and no others. Raises: NotInitialised; UndefinedTable."""
+    try:
+        missing = _not_applied(connection, migrations())
+    except psycopg.errors.InsufficientPrivilege as error:  # the right to look came with this check
+        raise NotInitialised(
+            f"the ledger was made by an older harness, or restored without its grants ({error}); nothing was changed. "
+            "Stop all workers, then run `harness init`"
+        ) from error
+    if missing:
+        raise NotInitialised(
+            f"the ledger was made by an older harness: it lacks migrations {[number for number, _, _ in missing]}; "
+            "nothing was changed. Stop all workers, then run `harness init`"
+        )
+
+
+def _not_applied(
+    connection: psycopg.Connection[DictRow], known: Sequence[tuple[int, str, str]]
+) -> list[tuple[int, str, str]]:
+    """Those of *known* that the ledger does not have. Raises: NotInitialised when it has others, or an edited one."""
+    done = {row["number"]: row["digest"] for row in connection.execute(sql("init/applied"))}
+    if unknown := sorted(set(done) - {number for number, _, _ in known}):
+        raise NotInitialised(
+            f"the ledger has migrations {unknown} that this harness does not know: it was made by a newer "
+            "harness; nothing was changed, install that version"
+        )
+    for number, name, text in known:
+        if done.get(number, _digest(text)) != _digest(text):
+            raise NotInitialised(f"migration {name} differs from the one that was applied; nothing was changed")
+    return [one for one in known if one[0] not in done]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

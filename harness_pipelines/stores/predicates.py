@@ -1,13 +1,14 @@
 """A predicate in the words of each engine.
 
 Arrow and Spark get it exactly. Postgres and Iceberg get one that may hold for more rows and never for fewer: what they
-let through is filtered again in Arrow, so that collation, NaN and NULL mean the same everywhere.
+let through is filtered again in Arrow or Spark, so that collation, NaN and NULL mean the same everywhere.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import operator
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -56,6 +57,10 @@ _OPERATORS: Mapping[Op, Callable[[Any, Any], Any]] = {
 }
 
 
+#: Microseconds that Python's calendar can write, from year 1 to 9999; one with a zone reaches some hours further.
+_CALENDAR = range(-719_162 * 86_400_000_000, 2_932_897 * 86_400_000_000)
+
+
 def _is_float(ref: Ref) -> bool:
     return ref.type in _FLOATS
 
@@ -92,10 +97,21 @@ def _arrow_leaf(leaf: Leaf, column: pc.Expression) -> pc.Expression:
             return column.is_valid() if negated else column.is_null()
         case IsNaN(_, negated):
             return ~pc.is_nan(column) if negated else pc.is_nan(column)
-        case Like(_, pattern, negated):
-            found = pc.match_like(column, pattern)
+        case Like(_, _, negated):
+            found = _arrow_like(leaf, column)
             return ~found if negated else found
     raise AssertionError(leaf)
+
+
+def _arrow_like(leaf: Like, column: pc.Expression) -> pc.Expression:
+    if leaf.is_prefix:
+        return pc.starts_with(column, leaf.prefix)
+    if "\\\\" not in leaf.pattern:
+        return pc.match_like(column, leaf.pattern)
+    # Arrow's LIKE looks for both backslashes of a quoted one.
+    parts = re.findall(r"\\.|.", leaf.pattern, re.DOTALL)
+    regex = "".join({"%": ".*", "_": "."}.get(part) or re.escape(part[-1]) for part in parts)
+    return pc.match_substring_regex(column, rf"(?s)\A{regex}\z")
 
 
 def to_iceberg(predicate: Predicate) -> BooleanExpression:
@@ -179,6 +195,8 @@ def _postgres_can(leaf: Leaf) -> bool:
     values = leaf.values if isinstance(leaf, OneOf) else (leaf.value,) if isinstance(leaf, Compare) else ()
     if any(isinstance(value, str) and "\x00" in value for value in values):
         return False
+    if ref.column == TIMESTAMP and not all(value in _CALENDAR for value in values):
+        return False
     if isinstance(leaf, Like):
         return "\x00" not in leaf.prefix and (leaf.is_prefix or not leaf.negated)
     return True
@@ -261,6 +279,11 @@ def _spark_leaf(leaf: Leaf, column: SparkColumn) -> SparkColumn:
     from pyspark.sql import functions as f
 
     match leaf:
+        case Compare(ref, Op.EQ | Op.GE | Op.LE as op, value) if _is_float(ref) and value == 0:
+            # Iceberg's Java side sorts -0.0 before 0.0 and holds them for two values, so it is asked for what is
+            # between: an `or` of both Spark, to which they are one, would be free to simplify.
+            low, high = column >= _spark_literal(ref, -0.0), column <= _spark_literal(ref, 0.0)
+            return high if op is Op.LE else low & (high if op is Op.EQ else ~f.isnan(column))
         case Compare(ref, op, value):
             found: SparkColumn = _OPERATORS[op](column, _spark_literal(ref, value))
             return found & ~f.isnan(column) if _is_float(ref) and op in (Op.GT, Op.GE) else found

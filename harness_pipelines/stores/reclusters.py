@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from psycopg.types.json import Jsonb
@@ -10,6 +11,15 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.layout.requested import Request
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import Database, sql
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A relayout that failed in every attempt."""
+
+    move_id: int
+    files: frozenset[str]  #: paths of what it took
+    error: str
 
 
 class Reclusters:
@@ -34,11 +44,22 @@ class Reclusters:
             wanted = {**key, "paths": Jsonb(list(paths)), "upto": upto, "rebuild": rebuild}
             made = connection.execute(sql("recluster/ask"), wanted).fetchone()
             assert made is not None
+            connection.execute(sql("recluster/forget_left_out"), key)  # a person has looked
             return _request(made)
 
     def end(self, table: TableRow, request: Request) -> None:
         """Nothing is left of *request*, or nobody wants it any more. A second call changes nothing."""
         self.database.run("recluster/end", {"table_id": table.table_id, "request_id": request.request_id})
+
+    def leave_out(self, table: TableRow, *, move_id: int, files: Iterable[str], error: str) -> None:
+        """Record that the relayout *move_id* of *files* failed in every attempt. A second call changes nothing."""
+        given_up = {"move_id": move_id, "table_id": table.table_id, "files": Jsonb(sorted(files)), "error": error}
+        self.database.run("recluster/leave_out", given_up)
+
+    def left_out(self, table: TableRow) -> list[LeftOut]:
+        """Relayouts that failed in every attempt, oldest first, since somebody last asked for one."""
+        rows = self.database.rows("recluster/left_out", {"table_id": table.table_id})
+        return [LeftOut(row["move_id"], frozenset(row["files"]), row["error"]) for row in rows]
 
 
 def _request(row: Mapping[str, Any]) -> Request:

@@ -18,7 +18,7 @@ from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.history import HistoryBroken
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.stores import ledger_rows as rows
-from harness_pipelines.stores.ports import PointerMoved, TableRow, TableUnknown
+from harness_pipelines.stores.ports import PointerMoved, TableRow, TableUnknown, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, sql
 
 TRIGGER = "reconcile"
@@ -73,7 +73,7 @@ class Reconciler:
         self.catalog = catalog
 
     def highest_move(self, table: TableRow) -> int:
-        """The largest number that the ledger gave to a move of *table*; 0 if none."""
+        """The largest number that the ledger gave to a move of *table* that writes files; 0 if none."""
         return int(self.database.rows("reconcile/highest_move", {"table_id": table.table_id})[0]["move_id"])
 
     def leases_over(self, table: TableRow) -> list[Mapping[str, Any]]:
@@ -163,6 +163,16 @@ class Reconciler:
             self._retain(connection, table, retained_from)
             return following
 
+    def reserve(self, table: TableRow, move: AdoptedMove, *, on: Version) -> int:
+        """Record *move*, which takes another writer's rows over on top of version *on*, before a file names its number.
+
+        It counts as abandoned until it is accepted. Raises: TableHeld.
+        """
+        key = {"table_id": table.table_id, "base_version": on.version, "schema_version": table.schema_version}
+        with self._locked(table) as connection:
+            ranges = {"lo": rows.vector(move.lo), "hi": rows.vector(move.hi)}
+            return int(_one(connection, "reconcile/reserve_foreign", **key, **ranges)["move_id"])
+
     def accept(self, table: TableRow, *, pointer: str, stream: View, on: Version, move: AdoptedMove) -> Version:
         """Publish *stream*, which holds another writer's rows in the pseudo-partition, on top of version *on*.
 
@@ -182,12 +192,6 @@ class Reconciler:
             )
             self._publish(connection, table, following, event="accepted-foreign")
             return following
-
-    def new_move_id(self) -> int:
-        """A number for a move that is recorded together with its effect."""
-        with self.database.transaction() as connection:
-            connection.execute(sql("drop/as_owner"))
-            return int(_one(connection, "reconcile/next_move_id")["move_id"])
 
     def accepted(self, table: TableRow) -> list[Mapping[str, Any]]:
         """What was taken over from other writers: move, offsets in the pseudo-partition, rows."""
@@ -218,8 +222,10 @@ class Reconciler:
 
     def _swap(self, connection: Connection, table: TableRow, view: ViewName, *, old: str, new: str) -> None:
         where = {"catalog": self.catalog, "namespace": table.spec.namespace, "view": table.views[view]}
-        found = str(_one(connection, "ledger/lock_pointer", **where)["metadata_location"])
-        if found != old:
+        locked = connection.execute(sql("ledger/lock_pointer"), where).fetchone()
+        if locked is None:
+            raise view_dropped(table, view)
+        if (found := str(locked["metadata_location"])) != old:
             raise PointerMoved(f"{table.name}: the catalog is at {found}, not at {old}; nothing was written")
         _run(connection, "put_pointer", **where, old=old, new=new)
 

@@ -16,10 +16,11 @@ import structlog
 from harness_pipelines import faults
 from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.protocol.bounds import Vector, vector_to_json
-from harness_pipelines.protocol.moves import Move, MoveClosed
+from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reverts import Held, RevertPlan, check_revert, in_effect, plan_revert, reverted
 from harness_pipelines.protocol.versions import Version, VersionGone, ViewName
 from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.outcome import resolved
 from harness_pipelines.stores.ports import BuildRevert, PointerMoved, Swap, TableRow, TableUnknown
 from harness_pipelines.stores.postgres import Connection, Database, sql
 
@@ -31,7 +32,8 @@ OPTIMISTIC_BUILDS = 3
 class _Locked:
     """What a revert has locked and read."""
 
-    pointers: Mapping[ViewName, str]
+    pointers: Mapping[ViewName, str]  #: what is built on
+    dropped: frozenset[ViewName]  #: views that the catalog does not have any more
     starts: Vector
     plan: RevertPlan
 
@@ -58,13 +60,16 @@ class Reverts:
             return planned
 
     def commit(self, to: int | None, build: BuildRevert) -> Version:
-        """Publish the version that restores *to*. Raises: VersionGone, RevertRefused; never with an unknown outcome."""
+        """Publish the version that restores *to*.
+
+        Raises: VersionGone, RevertRefused, CommitLost; OutcomeUnknown only when Postgres stays away then.
+        """
         move_id = self._reserve(to)
         for _ in range(OPTIMISTIC_BUILDS):
             planned = self.plan(to)
             check_revert(planned)
             swaps = {
-                name: build(name, self._pointer(name), planned.head, planned.target, move_id)
+                name: build(name, self._pointer(name, planned.head), planned.head, planned.target, move_id)
                 for name in self._pointer_keys
             }
             faults.point("revert.before_lock")
@@ -94,45 +99,42 @@ class Reverts:
 
     def _resolve(self, move_id: int, unknown: OutcomeUnknown) -> Version:
         """After a lost answer: the move's number was given to this revert alone, so its version tells the outcome."""
-        with self._database.transaction() as connection:
-            connection.execute(sql("ledger/lock_table"), self._key)
-            key = {**self._key, "move_id": move_id}
-            found = connection.execute(sql("reads/version_of_move"), key).fetchone()
-            if found is not None:
-                return rows.version(found)
-        raise MoveClosed(f"{self._table.name}: {unknown}; the ledger shows that it did not take effect: revert again")
 
-    def _pointer(self, view: ViewName) -> str:
+        def ask() -> Version | None:
+            with self._database.transaction() as connection:
+                connection.execute(sql("ledger/lock_table"), self._key)
+                key = {**self._key, "move_id": move_id}
+                found = connection.execute(sql("reads/version_of_move"), key).fetchone()
+                return None if found is None else rows.version(found)
+
+        return resolved(self._table.name, unknown, ask)
+
+    def _pointer(self, view: ViewName, head: Version) -> str:
         found = self._database.rows("reads/pointer", self._pointer_keys[view])
-        if not found:
-            raise self._no_view(view)
-        return str(found[0]["metadata_location"])
-
-    def _no_view(self, view: ViewName) -> TableUnknown:
-        name = self._table.views[view]
-        return TableUnknown(f"{self._table.name}: the catalog has no view {name}; was it dropped by another engine?")
+        return _base(view, found[0] if found else None, head)
 
     # -- in the transaction ---------------------------------------------------------------------------------
 
     def _lock(self, connection: Connection, to: int | None) -> _Locked:
         """Take the locks in order, up to the trim lock, and plan on what is there then."""
         table = connection.execute(sql("ledger/lock_table"), self._key).fetchone()
-        pointers = {}
-        for view, key in self._pointer_keys.items():
-            pointer = connection.execute(sql("ledger/lock_pointer"), key).fetchone()
-            if table is None or pointer is None:
-                raise self._no_view(view)
-            pointers[view] = str(pointer["metadata_location"])
-        assert table is not None
+        if table is None:
+            raise TableUnknown(f"table {self._table.name} is not there any more; nothing was changed")
+        rows_of = {
+            view: connection.execute(sql("ledger/lock_pointer"), key).fetchone()
+            for view, key in self._pointer_keys.items()
+        }
         moves = [rows.move(row) for row in connection.execute(sql("revert/lock_open_moves"), self._key)]
         connection.execute(sql("ledger/lock_positions"), self._key)
         connection.execute(sql("reads/take_trim_lock"), self._key)
         positions = connection.execute(sql("ledger/lock_positions"), self._key).fetchall()
         starts = {row["partition"]: row["start"] for row in positions}
+        plan = self._plan(connection, to, table, positions, starts=starts, moves=moves)
         return _Locked(
-            pointers=pointers,
+            pointers={view: _base(view, row, plan.head) for view, row in rows_of.items()},
+            dropped=frozenset(view for view, row in rows_of.items() if row is None),
             starts=starts,
-            plan=self._plan(connection, to, table, positions, starts=starts, moves=moves),
+            plan=plan,
         )
 
     def _plan(
@@ -184,7 +186,10 @@ class Reverts:
         )
         for view, pointer in locked.pointers.items():
             key = {**self._pointer_keys[view], "old": pointer, "new": new[view].metadata}
-            connection.execute(sql("ledger/move_pointer"), key)
+            if view not in locked.dropped:
+                connection.execute(sql("ledger/move_pointer"), key)
+            elif connection.execute(sql("revert/put_back"), key).rowcount != 1:
+                raise PointerMoved(f"the {view} view is in the catalog again; nothing was written")
         self._close_moves(connection, plan)
         for partition, bounds in sorted(following.bounds.items()):
             where = {**self._key, "partition": partition}
@@ -229,6 +234,11 @@ class Reverts:
             sql("ledger/append_outbox"), {**self._key, "event": "reverted", "payload": rows.json(payload)}
         )
         connection.execute(sql("ledger/stop_table"), {**self._key, "stopped": None})
+
+
+def _base(view: ViewName, row: Mapping[str, Any] | None, head: Version) -> str:
+    """What the catalog's *row* names; of a view that another engine dropped what the ledger published last."""
+    return head.views[view].metadata if row is None else str(row["metadata_location"])
 
 
 def _only(swaps: Mapping[ViewName, Swap], planned: RevertPlan) -> BuildRevert:

@@ -229,7 +229,8 @@ def jdbc_select(
 ) -> str:
     """A relation for Spark's JDBC source (``dbtable``): the raw rows of *segments* with all five coordinates.
 
-    Predicates on the coordinates reach the index of each segment. `spark_columns` turns the raw values into the user's.
+    *condition* and a task's predicate on the coordinates reach the index of each segment. `spark_columns` turns the raw
+    values into the user's.
     """
     names = [c.name for c in columns] + list(COORDINATES)
     where = sql.SQL(" WHERE {}").format(condition) if condition else sql.SQL("")
@@ -245,15 +246,12 @@ def jdbc_select(
 
 
 def jdbc_nothing(columns: Sequence[Named], *, unless: sql.Composable) -> str:
-    """A relation of the shape of `jdbc_select` without rows, whose every use evaluates *unless* once.
-
-    OFFSET 0 keeps Postgres from seeing that a filter on the NULLs can never hold, and so from not evaluating it.
-    """
+    """A relation of the shape of `jdbc_select` without rows, whose every use evaluates *unless* once."""
     shapes = [(stored_name(c.name), _postgres_type(arrow_type(c.type))) for c in columns]
     shapes += [(PARTITION, "integer"), (OFFSET, "bigint"), (TIMESTAMP, "timestamptz")]
     shapes += [(OPERATION, "text"), (SCHEMA_VERSION, "integer")]
     nulls = [sql.SQL("NULL::{} AS {}").format(sql.SQL(kind), sql.Identifier(name)) for name, kind in shapes]
-    return sql.SQL("(SELECT {} WHERE NOT {} OFFSET 0) AS no_rows").format(sql.SQL(", ").join(nulls), unless).as_string()
+    return sql.SQL("(SELECT {} WHERE NOT {}) AS no_rows").format(sql.SQL(", ").join(nulls), unless).as_string()
 
 
 def spark_columns(columns: Sequence[Named], coordinates: Sequence[str] = COORDINATES) -> list[SparkColumn]:

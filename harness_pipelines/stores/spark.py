@@ -33,6 +33,15 @@ REACH_TIMEOUT_S = 5.0
 #: For how long a call that finds no server is tried: some seconds, then the stage shows its trouble and tries again by
 #: itself. PySpark alone would be silent for ten minutes, and wait up to one more after the server has come back.
 RETRIES_MAX, RETRY_MS_MAX = 7, 1500
+#: Of every channel to Spark Connect. Who waits for an answer has nothing to send, so TCP does not tell that a server
+#: hangs, lost its power, or is behind a firewall that forgot the connection; a ping without an answer does. Not more
+#: often: Spark's server allows a ping in five minutes, ends a connection at the third above that, and counts anew
+#: whenever it sends something, which it does every two minutes to a call that it is at work for. Nor without a call.
+KEEPALIVE: Mapping[str, int] = {
+    "grpc.keepalive_time_ms": 60_000,
+    "grpc.keepalive_timeout_ms": 20_000,
+    "grpc.http2.max_pings_without_data": 0,  # any number; by default the third ping of a long wait is not sent
+}
 #: Of every session. HotSpot compiles no method above 8000 bytes of byte code: rather than run such a one interpreted,
 #: ten times slower, Spark shall cut it into several.
 SESSION_OPTIONS = {"spark.sql.session.timeZone": "UTC", "spark.sql.codegen.hugeMethodLimit": "8000"}
@@ -114,6 +123,8 @@ def open_spark(
     """
     if not settings.spark:
         raise UsageError("where is Spark? Set HARNESS_SPARK, or start the embedded services: `harness services up`")
+    if settings.spark.startswith("sc://"):
+        keep_channels_alive()
     if opener is not None:
         spark: SparkSession = opener(session_options(settings, app_name=app_name))
         spark.conf.set("spark.sql.session.timeZone", "UTC")
@@ -144,6 +155,16 @@ def import_pyspark() -> None:
     import pyspark.sql.functions  # noqa: F401  # all that stages use begins here
 
 
+def keep_channels_alive() -> None:
+    """Give `KEEPALIVE` to every Connect channel that this process opens from now on, unless it has settings of its own.
+
+    By PySpark's defaults: a session that dagster-pyspark makes is given an address alone.
+    """
+    from pyspark.sql.connect.client import ChannelBuilder
+
+    ChannelBuilder.GRPC_DEFAULT_OPTIONS = list({**KEEPALIVE, **dict(ChannelBuilder.GRPC_DEFAULT_OPTIONS)}.items())
+
+
 def is_stopped(spark: SparkSession) -> bool:
     """Whether *spark* is a Connect session that was stopped here; one that its server forgot is not known by this."""
     return bool(getattr(spark, "is_stopped", False))
@@ -152,6 +173,13 @@ def is_stopped(spark: SparkSession) -> bool:
 def is_closed_channel(error: ValueError) -> bool:
     """gRPC's way to say that another stage's thread has closed the session that they share: its server went away."""
     return "closed" in str(error).lower() and "channel" in str(error).lower()
+
+
+def hang_up(spark: SparkSession, settings: Settings) -> None:
+    """End all calls of a Connect session at once, also those that its server will never answer."""
+    if settings.spark and settings.spark.startswith("sc://"):
+        connected: Any = spark  # whose type is that of a master's session, which has no `client`
+        connected.client._channel.close()  # its own `close` waits for calls on it first
 
 
 def close_spark(spark: SparkSession, settings: Settings) -> None:

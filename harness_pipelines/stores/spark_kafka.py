@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import UsageError
@@ -174,13 +175,19 @@ def _decode_rows(batch: pa.RecordBatch, codec: RecordCodec, schema: pa.Schema, s
     columns = {name: _for_spark(decoded.rows.column(name).combine_chunks()) for name in decoded.rows.column_names}
     columns["_kafka_partition"] = batch.column("partition").take(accepted)
     columns["_kafka_offset"] = batch.column("offset").take(accepted)
-    columns["_kafka_timestamp"] = batch.column("timestamp").take(accepted).cast(pa.timestamp("us", "UTC"))
+    columns["_kafka_timestamp"] = _timestamps(batch.column("timestamp").take(accepted))
     columns.setdefault("_op", pa.repeat(pa.scalar("put"), len(accepted)))
     columns["_schema_version"] = pa.repeat(pa.scalar(schema_version, pa.int32()), len(accepted))
     yield from pa.table([columns[name] for name in schema.names], schema=schema).combine_chunks().to_batches()
     if decoded.refused:  # counted, so that records = rows + refused can be checked
         empty = [pa.nulls(len(decoded.refused), kind) for kind in schema.types]
         yield pa.record_batch(empty, schema=schema)
+
+
+def _timestamps(moments: pa.Array) -> pa.Array:
+    """*moments*, NULL where the log has none: Kafka's -1 ms, of which Spark's source makes a moment of 1969."""
+    stamps = moments.cast(pa.timestamp("us", "UTC"))
+    return pc.if_else(pc.equal(stamps, pa.scalar(-1_000, stamps.type)), None, stamps)
 
 
 def _for_spark(array: pa.Array) -> pa.Array:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from harness_pipelines.layout.boxes import At, Slab
+from harness_pipelines.layout.boxes import At, Cut, Slab
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn, Value, column_values, rescaled, unscaled
 from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.row_hash import COORDINATE, threshold
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _DRAW_BITS = 31
 _REGION, _PIECE, _CURVE = "_harness_region", "_harness_piece", "_harness_curve"
+_NESTED_MAX = 20  #: cuts in one expression: what is sent to Spark may nest 100 deep, a cut and a projection 2 each
 _CELL_BITS = 6  #: a region has some dozens of row groups at most
 Ints = npt.NDArray[np.int32]
 _EPOCH = date(1970, 1, 1)
@@ -122,23 +123,51 @@ def _scale(of: IndexedColumn) -> int:
     return int(of.type.rpartition(",")[2].rstrip(") ")) if of.type.startswith("decimal") else 0
 
 
-def region_index(tree: RegionTree) -> Column:
-    """The index of a row's region in ``tree.regions()``."""
-    nodes, leaf = iter(tree.nodes()), iter(range(len(tree)))
+def with_regions(frame: DataFrame, tree: RegionTree) -> DataFrame:
+    """*frame* and the index of each row's region in ``tree.regions()``.
 
-    def side() -> Column:
-        node = next(nodes)
+    By nested comparisons with the cuts, `_NESTED_MAX` levels of them in each projection: a row that has not reached its
+    region by then has the number of the node that it stands at, below zero, and the next projection goes on from there.
+    """
+    first, *deeper = _steps(tree)
+    frame = frame.withColumn(_REGION, first[0])
+    for step in deeper:
+        (node, below), *others = step.items()
+        found = f.when(f.col(_REGION) == -node, below)
+        for node, below in others:
+            found = found.when(f.col(_REGION) == -node, below)
+        frame = frame.withColumn(_REGION, found.otherwise(f.col(_REGION)))
+    return frame
+
+
+def _steps(tree: RegionTree) -> list[dict[int, Column]]:
+    """Per projection, by the number of a node, where the rows go that stand there. Nodes are numbered in preorder."""
+    nodes = tree.nodes()
+    depths, waiting = list[int](), [0]
+    for node in nodes:
+        depths.append(waiting.pop())
+        waiting += [] if node is None else [depths[-1] + 1] * 2
+    steps: list[dict[int, Column]] = [{} for _ in range(max(depths) // _NESTED_MAX + 1)]
+    leaf, sides = len(tree), list[Column]()
+    for number in range(len(nodes) - 1, -1, -1):  # both sides of a node come before it
+        node, depth = nodes[number], depths[number]
         if node is None:
-            return f.lit(next(leaf))
-        axis, cut = node
-        column = tree.columns[axis]
-        low, high = side(), side()
-        if isinstance(cut, At):  # NULL and NaN are never below a cut
-            return f.when(_comparable(column) < _literal(column, cut.value), low).otherwise(high)
-        slab = _named(column).isNull() if cut is Slab.NULL else f.isnan(_named(column))
-        return f.when(slab, high).otherwise(low)
+            leaf -= 1
+            found = f.lit(leaf)
+        else:
+            found = _divided(tree.columns[node[0]], node[1], low=sides.pop(), high=sides.pop())
+        if number == 0 or (node is not None and depth % _NESTED_MAX == 0):
+            steps[depth // _NESTED_MAX][number] = found
+            found = f.lit(-number)
+        sides.append(found)
+    return [step for step in steps if step]
 
-    return side()
+
+def _divided(column: IndexedColumn, cut: Cut, *, low: Column, high: Column) -> Column:
+    if isinstance(cut, At):  # NULL and NaN are never below a cut
+        return f.when(_comparable(column) < _literal(column, cut.value), low).otherwise(high)
+    slab = _named(column).isNull() if cut is Slab.NULL else f.isnan(_named(column))
+    return f.when(slab, high).otherwise(low)
 
 
 def in_pieces(
@@ -150,15 +179,15 @@ def in_pieces(
     groups are small boxes too; rows of one place on it by their coordinates.
     """
     first = np.concatenate([[0], np.cumsum(pieces)]).astype(int)
-    frame = frame.withColumn(_REGION, region_index(tree))
+    frame = with_regions(frame, tree)
     index = f.col(_REGION)
     if len(first) - 1 < int(first[-1]):  # some region has several: its rows are dealt out
         starts, counts = _by_region(first[:-1]), _by_region(pieces)
         index = starts + f.pmod(row_hash(), counts).cast("int")
     # Each step is a projection of its own: an expression that stands in the next one ten times is computed ten times.
     cells = _cells(tree, values)
-    for name, cell in cells.items():
-        frame = frame.withColumn(name, cell)
+    if cells:  # of text and UUIDs there are none
+        frame = frame.withColumns(cells)
     placed = frame.withColumn(_CURVE, _interleaved(list(cells))).withColumn(_PIECE, index)
     placed = placed.repartitionById(int(first[-1]), _PIECE)
     ordered = placed.sortWithinPartitions(_CURVE, "_kafka_partition", "_kafka_offset")

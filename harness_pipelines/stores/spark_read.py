@@ -45,7 +45,9 @@ class GuardedJdbc:
             **self.options.properties,
             "fetchsize": str(FETCH_ROWS),
             "sessionInitStatement": guard,
-            "pushDownPredicate": "true",
+            # Spark does not evaluate again what it hands to a database, where text has the database's collation, a
+            # float is compared as a double and infinity is a column. What may be asked of it is in the relation.
+            "pushDownPredicate": "false",
         }
         return spark.read.jdbc(self.options.url, relation, predicates=list(predicates), properties=properties)
 

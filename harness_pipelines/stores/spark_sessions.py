@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,20 @@ from uuid import uuid4
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores.spark import SparkAway, SparkInterrupted, close_spark, is_stopped, open_spark
+from harness_pipelines.stores.spark import (
+    SparkAway,
+    SparkInterrupted,
+    close_spark,
+    hang_up,
+    is_stopped,
+    open_spark,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Opener = Callable[[Mapping[str, str]], Any]  #: makes a session from Spark's options
+DEAF_S = 5.0  #: for Spark to answer that it was interrupted; then it is not waited for
 
 
 class SparkSessions:
@@ -28,6 +37,8 @@ class SparkSessions:
         self._opener: Opener | None = None
         self._tag = f"harness-{uuid4()}"  # what stages of this process do, in a session that others may use too
         self._interrupted = threading.Event()
+        self._asking: threading.Thread | None = None  # Spark to interrupt
+        self._asked_at = 0.0  # the monotonic clock
 
     def current(self) -> SparkSession:
         """The session, opened by the first caller and again once stopped. Raises: SparkUnreachable."""
@@ -75,21 +86,33 @@ class SparkSessions:
     def interrupt(self) -> None:
         """End what stages of this process do on Spark, for good: for those who stop and do not want to wait.
 
-        Work that was about to begin may not have been met: call it until the threads have ended.
+        Work that was about to begin may not have been met: call it until the threads have ended. It never waits for
+        Spark: one that does not answer within `DEAF_S` is hung up on, which ends the calls that wait for it.
         """
         self._interrupted.set()
-        with self._lock:
-            session = self._session
-        if session is not None:
-            import grpc
-            from pyspark.errors import PySparkException
+        session = self._session  # not under the lock: who opens one may be waiting for a server that hangs
+        if session is None:
+            return
+        if self._asking is None or not self._asking.is_alive():
+            self._asked_at = time.monotonic()
+            self._asking = threading.Thread(target=self._ask, args=(session,), name="interrupt-spark", daemon=True)
+            self._asking.start()
+        elif time.monotonic() - self._asked_at >= DEAF_S:
+            hang_up(session, self._settings)
 
-            with suppress(PySparkException, grpc.RpcError, OSError, ValueError):  # gone already, by itself
-                session.interruptTag(self._tag)
+    def _ask(self, session: SparkSession) -> None:
+        import grpc
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        with suppress(PySparkException, Py4JError, grpc.RpcError, OSError, ValueError):  # gone already, by itself
+            session.interruptTag(self._tag)
 
     def close(self) -> None:
         """End the session, unless it is somebody else's."""
         with self._lock:
             session, self._session = self._session, None
         if session is not None and self._opener is None:
+            if self._asking is not None and self._asking.is_alive():  # it would not answer a farewell either
+                hang_up(session, self._settings)
             close_spark(session, self._settings)

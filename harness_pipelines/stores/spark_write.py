@@ -37,6 +37,7 @@ _OUTAGES = (
     "Connection reset",
     "SparkContext was shut down",
     "UNAVAILABLE",
+    "too_many_pings",  # a server that allows fewer than Spark's own: the client sends fewer then
     "INVALID_HANDLE",
     "NO_ACTIVE_SESSION",
     "SESSION_CLOSED",

@@ -1,4 +1,4 @@
-"""May this ledger work on a table's lake? Asked once per process before anything is written or removed there."""
+"""May this ledger work on a table's lake? Asked before anything is written or removed there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness_pipelines.stores.history import LakeHistory, number_of
 from harness_pipelines.stores.lake import reachable
 from harness_pipelines.stores.ledger import PostgresLedger
 from harness_pipelines.stores.owner import Ownership
-from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.ports import TableRow, TableUnknown
 from harness_pipelines.stores.reconcile import Reconciler
 
 
@@ -17,7 +17,7 @@ class LedgerOlderThanLake(HarnessError):
 
 
 class Standing:
-    """The two questions, and the answers that were yes."""
+    """The two questions; the second is asked once per process, whose the warehouse is again and again."""
 
     def __init__(self, ownership: Ownership, reconciler: Reconciler, catalog: StagingCatalog) -> None:
         self._ownership, self._reconciler, self._catalog = ownership, reconciler, catalog
@@ -28,9 +28,9 @@ class Standing:
 
         Raises: WarehouseTaken, LedgerOlderThanLake (NEVER); LakeAway.
         """
+        self._ownership.check()
         if table.table_id in self._good:
             return
-        self._ownership.check()
         highest, known = self.highest_in_lake(table, ledger), self._reconciler.highest_move(table)
         if highest > known:
             raise LedgerOlderThanLake(
@@ -44,7 +44,10 @@ class Standing:
         """The largest move number that the newest metadata files of the table's views name."""
         highest = 0
         for view in table.views:
-            pointer = ledger.pointer(table, view)
+            try:
+                pointer = ledger.pointer(table, view)
+            except TableUnknown:  # dropped by another engine: its folder is still there
+                pointer = ledger.head(table).views[view].metadata
             history = LakeHistory.of(self._catalog, table, pointer, view=view)
             with reachable(table.name, "comparing the ledger with the lake"):
                 highest = max(highest, history.highest_move(at_least=number_of(pointer)))

@@ -22,13 +22,15 @@ from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
 from harness_pipelines.protocol.files import condemned_before
-from harness_pipelines.protocol.moves import dead_branches
+from harness_pipelines.protocol.moves import dead_branches, move_of
 from harness_pipelines.protocol.segments import may_drop, retirable
 from harness_pipelines.protocol.versions import ViewName, kept_versions, reached_versions, trim_floor
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import StagingCatalog
-from harness_pipelines.stores.ports import Segment, TableRow, TableUnknown
+from harness_pipelines.stores.manifests import entries_of, manifests_of
+from harness_pipelines.stores.owner import Ownership
+from harness_pipelines.stores.ports import Segment, TableRow, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, LedgerBusy, sql
 from harness_pipelines.stores.snapshots import versions_named
 
@@ -60,11 +62,12 @@ class StoredFile:
 
 
 class Upkeep:
-    """Decisions and removals of the expire stage for one database and catalog."""
+    """Decisions and removals of the expire stage for one database, catalog and warehouse."""
 
-    def __init__(self, database: Database, catalog: StagingCatalog) -> None:
+    def __init__(self, database: Database, catalog: StagingCatalog, ownership: Ownership) -> None:
         self.database = database
         self.catalog = catalog
+        self.ownership = ownership
 
     def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision:
         """Raise the trim floor, retire the segments below it, and move ``retained_from`` up, all or nothing.
@@ -165,7 +168,7 @@ class Upkeep:
     ) -> list[str]:
         """Delete files that have been condemned for longer than the grace and that still nothing reaches.
 
-        Raises: SizeGuard, with nothing removed, unless *remove_large*.
+        Raises: SizeGuard, with nothing removed, unless *remove_large*; WarehouseTaken.
         """
         grace = timedelta(seconds=table.spec.retention.grace)
         with self.database.transaction() as connection:
@@ -173,13 +176,18 @@ class Upkeep:
             found = connection.execute(sql("upkeep/ripe"), {"table_id": table.table_id, "grace": grace}).fetchall()
             if not dry_run:
                 self._fence(connection, claim)
+        if not found:  # the lake is not walked for nothing
+            return []
         reached = self._reached(table)
         ripe = [(str(row["path"]), int(row["bytes"])) for row in found if owner_path(row["path"]) not in reached]
         if not dry_run:
             if not remove_large:
                 self._guard(table, ripe)
             ripe = ripe[:FILES_PER_RUN_MAX]
+            if ripe:
+                self.ownership.confirm()  # another ledger may reach what this one does not
             for path, _ in ripe:
+                self.ownership.check()
                 with self.database.transaction() as connection:  # a holder that slept here has been replaced
                     self._fence(connection, claim)
                 self._delete(path)
@@ -224,7 +232,7 @@ class Upkeep:
         namespace, name = _identifiers(table)[view]
         key = {"catalog": self.catalog.name, "namespace": namespace, "view": name}
         if not (found := self.database.rows("reads/pointer", key)):
-            raise TableUnknown(f"{table.name}: the catalog has no view {name}; was it dropped by another engine?")
+            raise view_dropped(table, view)
         return str(found[0]["metadata_location"])
 
     def _snapshot_files(self, identifier: tuple[str, str], location: str, *, all_snapshots: bool) -> set[str]:
@@ -233,7 +241,7 @@ class Upkeep:
         files: set[str] = set()
         for snapshot in view.metadata.snapshots if all_snapshots else [s for s in (head,) if s]:
             files.add(snapshot.manifest_list)
-            for manifest in snapshot.manifests(view.io):
+            for manifest in manifests_of(snapshot, view.io):
                 files.add(manifest.manifest_path)
                 files |= _files_of.get(manifest.manifest_path, partial(_data_files, manifest, view.io))
         return files
@@ -269,7 +277,7 @@ class Upkeep:
     def dead_branches(self, table: TableRow, *, view: ViewName = "stream") -> list[str]:
         """Branches in the view's metadata whose move is closed, or that a later attempt has superseded."""
         refs = self.catalog.at(_identifiers(table)[view], self._pointer(table, view)).metadata.refs
-        named = {name: int(name.split("_")[1]) for name in refs if name.startswith("move_")}
+        named = {name: move for name in refs if (move := move_of(name)) is not None}
         found = self.database.rows("upkeep/moves_by_id", {"move_ids": sorted(set(named.values()))}) if named else []
         return dead_branches(named, [(row["move_id"], row["attempt"], row["state"]) for row in found])
 
@@ -291,5 +299,4 @@ def owner_path(path: str) -> str:
 
 
 def _data_files(manifest: ManifestFile, io: FileIO) -> frozenset[str]:
-    entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
-    return frozenset(entry.data_file.file_path for entry in entries)
+    return frozenset(entry.data_file.file_path for entry in entries_of(manifest, io))

@@ -6,12 +6,14 @@ files that are arrays of row numbers, so that 50 merges with all that follows fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from harness_pipelines.layout.balance import balanced, depth_max
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
 from harness_pipelines.layout.files import Extent, FileStats, place
 from harness_pipelines.layout.parts import Due, due
@@ -21,17 +23,22 @@ from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.spec.table import Layout as LayoutRules
 from harness_pipelines.stages import otree
 from harness_pipelines_tests.bench.base import Figure, Run
-from harness_pipelines_tests.bench.layout_data import Dataset, batches_2d, queries
+from harness_pipelines_tests.bench.layout_data import Dataset, batches_2d, batches_in_order, queries
 from harness_pipelines_tests.bench.layout_files import boxes_of, rows_touched
 from harness_pipelines_tests.bench.layout_peers import FileBoxes, geomean_ratio
 
 BATCHES = 50
 ROWS, QUICK_ROWS = 5_000_000, 20_000
 FILES, QUICK_FILES = 500, 100  #: of the target size, once all batches are there
-DRIFTS = {"stationary": 0.0, "drifting": 1.0}  #: sides of the square that the centres travel
+#: Clusters with centres that stay, or travel one side of the square; and rows in order of time.
+SCENARIOS: Mapping[str, Callable[..., Iterator[Dataset]]] = {
+    "stationary": batches_2d,
+    "drifting": partial(batches_2d, drift=1.0),
+    "in_order": batches_in_order,
+}
 LOOKS = 10  #: how often both layouts are read in the course of the batches
 SEED = 1
-SCAN_GOAL, WRITTEN_GOAL = 1.45, 3.6
+SCAN_GOAL, WRITTEN_GOAL, DEPTH_GOAL = 1.45, 3.6, 1.0
 RULES = LayoutRules()  #: as a table has them that sets nothing
 TARGET_BYTES = RULES.target_file_mb * 2**20
 
@@ -39,9 +46,9 @@ Rows = npt.NDArray[np.int64]  #: row numbers, in order of arrival
 
 
 def measure(run: Run) -> Sequence[Figure]:
-    """50 batches with a stationary and with a drifting distribution, each moved until nothing is due."""
+    """50 batches of each scenario, each moved until nothing is due."""
     rows, files = run.size(ROWS, QUICK_ROWS), run.size(FILES, QUICK_FILES)
-    return [figure for name in DRIFTS for figure in _scenario(run, name, rows=rows, files=files)]
+    return [figure for name in SCENARIOS for figure in _scenario(run, name, rows=rows, files=files)]
 
 
 def _scenario(run: Run, name: str, *, rows: int, files: int) -> list[Figure]:
@@ -49,7 +56,7 @@ def _scenario(run: Run, name: str, *, rows: int, files: int) -> list[Figure]:
     run.say(f"batches: {rows:,} rows in {BATCHES} batches, {name}")
     view = BatchView(rows_per_file=rows / files)
     ratios, waiting, peer_written = [], [], 0
-    for number, batch in enumerate(batches_2d(rows, SEED, count=BATCHES, drift=DRIFTS[name]), start=1):
+    for number, batch in enumerate(SCENARIOS[name](rows, SEED, count=BATCHES), start=1):
         view.merge(batch)
         while view.relayout():
             pass
@@ -69,6 +76,7 @@ def _scenario(run: Run, name: str, *, rows: int, files: int) -> list[Figure]:
     return [
         Figure(figure=f"batches.{name}.scan", value=geomean_ratio(ratios), unit="x", goal=SCAN_GOAL, sense="<="),
         Figure(figure=f"batches.{name}.written", value=written, unit="x", goal=WRITTEN_GOAL, sense="<="),
+        Figure(figure=f"batches.{name}.depth", value=view.deepest, unit="x", goal=DEPTH_GOAL, sense="<="),
     ]
 
 
@@ -100,6 +108,7 @@ class BatchView:
     written: int = 0  #: rows that all moves wrote, those of dropped ones too
     relayouts: int = 0
     dropped: int = 0  #: relayouts that were staged and not better
+    deepest: float = 0.0  #: the tree's depth at worst, against the one above which it is balanced
     _batches: list[Dataset] = field(default_factory=list)
     _data: Dataset | None = None
     _layout: otree.Layout | None = None
@@ -115,6 +124,11 @@ class BatchView:
     @property
     def rows(self) -> int:
         return self.data.rows
+
+    @property
+    def tree(self) -> RegionTree:
+        assert self._layout is not None
+        return self._layout.tree
 
     @property
     def waiting(self) -> int:
@@ -152,10 +166,10 @@ class BatchView:
         tree = self._layout.tree
         for path in anew:
             tree = sample.cut_again(tree, path, target_rows=self.rows_per_file)
-        parts = tree if anew else sample.pieces(tree, target_rows=self.rows_per_file)
+        parts = tree.between(anew) if anew else sample.pieces(tree, target_rows=self.rows_per_file)
         staged = self._write(rows, parts, sample)
         fewer = not anew and len(staged) < len(taken)
-        if not (fewer or self._is_better(chosen, staged, parts, sample)):
+        if not (fewer or self._is_better(chosen, staged, tree if anew else parts, sample)):
             self.dropped, self._judged = self.dropped + 1, True
             return False
         self.relayouts += 1
@@ -163,7 +177,9 @@ class BatchView:
         clustered = {p: at for p, at in self._layout.clustered.items() if not p.startswith(tuple(anew))}
         fresh = [p for p in tree.paths() if p.startswith(tuple(anew))]
         clustered |= dict.fromkeys(fresh, self._sequence)
+        tree, clustered = balanced(tree, [file.stats for file in self.files], clustered)
         self._layout = otree.Layout(tree=tree, clustered=clustered)
+        self.deepest = max(self.deepest, tree.depth / depth_max(len(tree)))
         return True
 
     def written_anew(self) -> FileBoxes:

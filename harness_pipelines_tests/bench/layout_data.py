@@ -91,6 +91,19 @@ def batches_2d(rows: int, seed: int, *, count: int = 50, drift: float = 0.0) -> 
         yield clusters.rows(rng, share, shift=drift * _SIDE * number / max(count - 1, 1))
 
 
+def batches_in_order(rows: int, seed: int, *, count: int = 50) -> Iterator[Dataset]:
+    """*rows* orders in *count* batches in order of time, but for some seconds inside a batch."""
+    rng = np.random.default_rng(seed)
+    made_s = _EVENT_START_S + np.sort(rng.uniform(0, _EVENT_SPAN_S, rows))
+    first = 0
+    for share in _shares(rows, count):
+        order = np.arange(first, first + share)
+        late_s = rng.exponential(2.0, share)
+        columns = (((made_s[order] - late_s) * 1e6).astype(np.int64), order)
+        yield Dataset(name="orders", names=("at", "order_id"), types=("timestamptz", "long"), columns=columns)
+        first += share
+
+
 def events_3d(rows: int, seed: int) -> Dataset:
     """An event log of 30 days: time that arrives late by minutes, users by zipf's law, lognormal amounts.
 

@@ -169,7 +169,8 @@ def test_the_layout_bench_prints_each_layout_beside_its_peers_and_each_goal_besi
         assert 1 <= found[f"clustering.{data}.file_p95_to_p50"]["value"] < 3
         assert notes[f"clustering.{data}.to_arrival"] < 1
     assert found["clustering.tree_in_memory"]["holds"]
-    for scenario in layout_batches.DRIFTS:
+    for scenario in layout_batches.SCENARIOS:
+        assert found[f"batches.{scenario}.depth"]["holds"]
         assert (
             1 <= found[f"batches.{scenario}.written"]["value"] < notes[f"batches.{scenario}.written_by_full_relayouts"]
         )

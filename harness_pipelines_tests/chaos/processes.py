@@ -96,6 +96,11 @@ class Worker:
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def broken_stages(self) -> list[str]:
+        """What its stages met that has no name: each was held, the worker went on."""
+        return broken_stages(self._log)
+
     def supervise(self) -> None:
         """Note an end, and start it again when it is time."""
         if self._process is not None and self._process.poll() is not None:
@@ -160,6 +165,12 @@ class Worker:
             return False
         os.kill(self._process.pid, number)
         return True
+
+
+def broken_stages(log: Path) -> list[str]:
+    """The lines of a worker's *log* that tell of errors without a name."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return [f"{log.stem}: {line}" for line in lines if " stage.broken " in line]
 
 
 def tail(log: Path, *, lines: int = LOG_LINES) -> str:

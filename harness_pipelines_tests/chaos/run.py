@@ -38,7 +38,7 @@ _POSTGRES = frozenset(
 #: The faults by which a reader of each engine may fail, by name; no other may reach it at all.
 MAY_FAIL_BY: Mapping[str, frozenset[Kind]] = {
     "arrow": _POSTGRES,
-    "spark": _POSTGRES | {Kind.CUT_SPARK, Kind.SPARK_KILL},
+    "spark": _POSTGRES | {Kind.CUT_SPARK, Kind.SPARK_KILL, Kind.SPARK_STOP},
 }
 READERS = ("arrow", "arrow", "spark")
 
@@ -215,7 +215,7 @@ class Storm:
         self._drain()
         for worker in self._world.workers:
             worker.end()
-            for defect in worker.defects:
+            for defect in (*worker.defects, *worker.broken_stages):
                 self._find(defect)
         self._result.worker_starts = sum(worker.starts for worker in self._world.workers)
         for outage in self._result.outages:

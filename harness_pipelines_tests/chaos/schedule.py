@@ -28,6 +28,7 @@ class Kind(StrEnum):
     KAFKA_KILL = "kafka_kill"  #: SIGKILL of the broker, then a start
     KAFKA_STOP = "kafka_stop"  #: SIGSTOP of the broker (SIGCONT)
     SPARK_KILL = "spark_kill"  #: SIGKILL of the Connect server, then a start
+    SPARK_STOP = "spark_stop"  #: SIGSTOP of the Connect server (SIGCONT)
 
 
 #: One round: every kind at least once. A run goes through round after round, each shuffled.
@@ -46,6 +47,7 @@ HEAVY = (
     Kind.KAFKA_KILL,
     Kind.KAFKA_STOP,
     Kind.SPARK_KILL,
+    Kind.SPARK_STOP,
 )
 _REST_S = {True: (4.0, 10.0), False: (0.5, 5.0)}  #: after a heavy fault, after a light one
 _LASTS_S = {
@@ -53,6 +55,7 @@ _LASTS_S = {
     Kind.WORKER_STOP: (0.5, 10.0),  # shorter and longer than the workers' lease
     Kind.POSTGRES_AWAY: (0.5, 5.0),
     Kind.KAFKA_STOP: (1.0, 8.0),
+    Kind.SPARK_STOP: (1.0, 15.0),
 }
 
 

@@ -22,6 +22,12 @@ def test_thirty_minutes_break_every_kind_of_thing_more_than_a_hundred_times():
         assert {fault.kind for fault in faults} == set(Kind)
 
 
+def test_what_is_stopped_is_woken_again_before_and_after_a_workers_lease_has_ended():
+    for kind in (Kind.WORKER_STOP, Kind.KAFKA_STOP, Kind.SPARK_STOP):
+        lasted = [fault.lasts_s for seed in range(20) for fault in schedule(seed, 1800) if fault.kind is kind]
+        assert 0 < min(lasted) < 3 < max(lasted)
+
+
 def test_every_fault_begins_and_is_over_while_the_run_lasts():
     for seed in range(50):
         for fault in schedule(seed, 60):

@@ -174,13 +174,13 @@ class World:
         self.postgres_proxy.up()
         return True
 
-    def _stop_broker(self, fault: Fault, began: Began) -> bool:
+    def _stop_service(self, name: ServiceName, fault: Fault, began: Began) -> bool:
         with self._turn() as mine:
             if mine:
                 began()
-                self._services.send("kafka", signal.SIGSTOP)
+                self._services.send(name, signal.SIGSTOP)
                 self._over.wait(fault.lasts_s)
-                self._services.send("kafka", signal.SIGCONT)
+                self._services.send(name, signal.SIGCONT)
         return mine
 
     def _restart(self, name: ServiceName, end: Callable[[], None], began: Began) -> bool:
@@ -226,8 +226,9 @@ _WAYS: Mapping[Kind, Callable[[World, Fault, Began], bool]] = {
     Kind.POSTGRES_IMMEDIATE: lambda world, _, began: world._restart("postgres", world._end_postgres_at_once, began),
     Kind.POSTGRES_KILL: lambda world, _, began: world._crash("postgres", began),
     Kind.KAFKA_KILL: lambda world, _, began: world._crash("kafka", began),
-    Kind.KAFKA_STOP: World._stop_broker,
+    Kind.KAFKA_STOP: lambda world, fault, began: world._stop_service("kafka", fault, began),
     Kind.SPARK_KILL: lambda world, _, began: world._crash("spark", began),
+    Kind.SPARK_STOP: lambda world, fault, began: world._stop_service("spark", fault, began),
 }
 
 

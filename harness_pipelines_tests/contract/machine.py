@@ -22,9 +22,10 @@ from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.moves import MoveClosed, MoveState
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.protocol.versions import VersionGone
-from harness_pipelines.stores.buffer_scan import SegmentMissing
 from harness_pipelines.stores.lake import BaseGone, ForeignFiles
+from harness_pipelines.stores.outcome import CommitLost
 from harness_pipelines.stores.ports import LeaseEnded
+from harness_pipelines.stores.postgres import SegmentMissing
 from harness_pipelines_tests.contract.sides import KEPT, UNDONE, Seen, Side
 from harness_pipelines_tests.contract.truth import (
     CLAIM_M,
@@ -230,8 +231,10 @@ class TableMachine(RuleBasedStateMachine):
             self.staged(attempt)
         truth, move, held = self.truth, attempt.move, self.acting(Stage.TIER, name)
         wrong = self.fenced(held)
-        if not attempt.current or lost == UNDONE:
+        if not attempt.current:
             wrong.add(MoveClosed)
+        if lost == UNDONE:
+            wrong.add(CommitLost)
         if any(truth.stream_hi[p] != at for p, at in move.lo.items()):
             wrong |= {BoundaryGap, ForeignFiles}
         staged = attempt.staged or []

@@ -24,19 +24,20 @@ import pyarrow as pa
 from harness_pipelines import faults
 from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.moves import Move, MoveClosed
+from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.read.arrow import read_arrow
 from harness_pipelines.read.plan import make_plan
 from harness_pipelines.stores.buffer import DecodedRange
-from harness_pipelines.stores.buffer_scan import BufferReader, SegmentMissing
+from harness_pipelines.stores.buffer_scan import BufferReader
 from harness_pipelines.stores.lake import BaseGone, Staged
 from harness_pipelines.stores.memory.lake import MemoryFile, MemoryStaged
+from harness_pipelines.stores.outcome import CommitLost
 from harness_pipelines.stores.ports import Boundary, RefusedRecord, Segment, Swap, TableRow
 from harness_pipelines.stores.ports_buffer import BufferWriter
-from harness_pipelines.stores.postgres import Connection
+from harness_pipelines.stores.postgres import Connection, SegmentMissing
 from harness_pipelines.stores.upkeep import Upkeep
 from harness_pipelines_tests.contract.stores_rig import Files, MemoryRig, RealRig, StoresRig, agrees, rows_at
 from harness_pipelines_tests.contract.truth import RETENTION, Rows, TrueLog
@@ -263,7 +264,7 @@ class MemorySide(Side):
         yield
         if lost == UNDONE:
             self.rig.state.books = before
-            raise MoveClosed("the ledger shows that it did not take effect")
+            raise CommitLost("the ledger shows that it did not take effect")
 
     def rows(self, plan: ReadPlan) -> Rows:
         found: Rows = Counter()
@@ -289,7 +290,7 @@ class RealSide(Side):
 
     def __init__(self, rig: RealRig) -> None:
         super().__init__(rig)
-        self.upkeep = Upkeep(rig.database, rig.catalog)
+        self.upkeep = Upkeep(rig.database, rig.catalog, rig.ownership)
         self.buffer_reader = BufferReader(rig.dsn)
 
     def close(self) -> None:

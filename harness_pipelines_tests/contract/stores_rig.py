@@ -36,6 +36,7 @@ from harness_pipelines.stores.memory.leases import MemoryLeases
 from harness_pipelines.stores.memory.ledger import MemoryLedger
 from harness_pipelines.stores.memory.state import MemoryState
 from harness_pipelines.stores.memory.upkeep import MemoryUpkeep
+from harness_pipelines.stores.owner import Ownership
 from harness_pipelines.stores.ports import (
     Boundary,
     Ledger,
@@ -198,6 +199,10 @@ class StoresRig:
         """Let the clock of the stores go ahead."""
         raise AssertionError
 
+    def drop_view(self, table: TableRow, view: ViewName) -> None:
+        """What another engine's DROP TABLE does: the catalog's row goes, the files stay."""
+        raise AssertionError
+
     def contents(self, table: TableRow) -> Any:
         """All that the stores hold of *table*, to compare before and after."""
         raise AssertionError
@@ -256,6 +261,10 @@ class MemoryRig(StoresRig):
     def pass_time(self, by: timedelta) -> None:
         self.state.pass_time(by)
 
+    def drop_view(self, table: TableRow, view: ViewName) -> None:
+        with self.state.transaction() as books:
+            del books.pointers[table.spec.namespace, table.views[view]]
+
     def contents(self, table: TableRow) -> Any:
         return copy.copy(self.state.books)
 
@@ -311,7 +320,8 @@ class RealRig(StoresRig):
         self.ledger = PostgresLedger(self.database, catalog=CATALOG)
         self.leases = Leases(self.readers)
         self.segments = Segments(self.database)
-        self.upkeep = Upkeep(self.database, self.catalog)
+        self.ownership = Ownership(self.database, warehouse=folder.as_uri())
+        self.upkeep = Upkeep(self.database, self.catalog, self.ownership)
         self.lake = self._lake = Lake(self.catalog, self.database, warehouse=folder.as_uri())
 
     def ask(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[dict[str, Any]]:
@@ -334,6 +344,10 @@ class RealRig(StoresRig):
                     compose.Identifier("harness", name), older
                 )
                 connection.execute(statement, {"by": by, "tables": [table.table_id for table in self.made]})
+
+    def drop_view(self, table: TableRow, view: ViewName) -> None:
+        where = [table.spec.namespace, table.views[view]]
+        self.ask("DELETE FROM public.iceberg_tables WHERE table_namespace = %s AND table_name = %s", where)
 
     def contents(self, table: TableRow) -> Any:
         held = {}
@@ -403,6 +417,7 @@ class RealRig(StoresRig):
 
 
 _TIMES: Mapping[str, Sequence[str]] = {
+    "tables": ["created_at"],
     "claims": ["lease_until"],
     "leases": ["until", "born"],
     "versions": ["committed_at"],

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from harness_pipelines.audit.checks import is_fresh
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.moves import MoveClosed, MoveState
 from harness_pipelines.protocol.versions import ForeignCommit, Version
-from harness_pipelines.stores.ports import Boundary, RefusedRecord, Swap, TableExists, TableUnknown
-from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, StoresRig, fresh_view
+from harness_pipelines.stages import tier
+from harness_pipelines.stores.ports import Boundary, MoveDraft, RefusedRecord, Swap, TableExists, TableUnknown
+from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig, StoresRig, fresh_view
 
 
 @pytest.fixture
@@ -236,6 +241,79 @@ def test_failures_count_for_the_open_attempt_alone_and_outages_not_at_all(stores
     stores.ledger.take_attempt(claim, move, run_id=None)
     assert stores.ledger.note_failure(move, error="too late", counts=True) == 1
     assert stores.ledger.moves(table, stage=Stage.TIER)[0]["error"] == "an outage"
+
+
+# -- when tier is due ---------------------------------------------------------------------------------------
+
+
+def another_stage(stores: StoresRig, table) -> Version:
+    """A version that moves nothing out of the buffer, as compactions and relayouts publish them."""
+    claim = stores.claim(table, Stage.COMPACT)
+    base = stores.ledger.head(table).version
+    draft = MoveDraft(stage=Stage.COMPACT, shard=0, lo={}, hi={}, base_version=base, schema_version=1, trigger="files")
+    published = stores.publish(table, claim, stores.ledger.plan_move(claim, draft))
+    stores.ledger.release(claim)
+    return published
+
+
+def test_the_age_of_tier_is_that_of_its_own_last_move(stores: StoresRig, table):
+    stores.pass_time(HOUR)
+    assert stores.ledger.since_tier_s(table) == pytest.approx(3600, abs=60), "since the table was made"
+
+    stores.move(table, {0: 0}, {0: 5})
+    assert stores.ledger.since_tier_s(table) == pytest.approx(0, abs=60)
+
+    stores.pass_time(HOUR)
+    claim = stores.claim(table)
+    given_up = stores.plan(table, claim, {0: 5}, {0: 10})
+    stores.ledger.close_move(claim, given_up, state=MoveState.ABANDONED, error="enough")
+    another_stage(stores, table)
+    assert stores.ledger.since_tier_s(table) == pytest.approx(3600, abs=60)
+
+
+def test_versions_of_other_stages_do_not_put_tier_off(stores: StoresRig, table):
+    """L8: while relayouts follow each other, tier still moves once per `max_age`."""
+    opened: Any = SimpleNamespace(
+        tables=stores.ledger, ledger=stores.ledger, segments=SimpleNamespace(sizes=lambda _table: [])
+    )
+    stores.move(table, {0: 0}, {0: 5})
+    another_stage(stores, table)
+    assert tier.trigger(opened, table) is None
+
+    stores.pass_time(2 * MINUTE)
+    another_stage(stores, table)
+    assert tier.trigger(opened, table) == "age"
+
+
+def test_a_table_whose_tier_stands_still_is_not_fresh_however_young_its_head_is(real: RealRig):
+    table = real.table()
+    real.ingest(table, {0: (0, 10)})
+    marks = {0: SimpleNamespace(end=10), 1: SimpleNamespace(end=0)}
+    log = SimpleNamespace(watermarks=lambda _topic, _partitions: marks)
+    opened: Any = SimpleNamespace(tables=real.ledger, readers=real.readers, log=log)
+    real.pass_time(HOUR)
+    another_stage(real, table)
+
+    found = is_fresh(opened, table)
+    assert not found.passed
+    assert re.fullmatch(r"10 offsets wait in the buffer, no move of tier for 36\d\d s", found.description)
+
+    real.move(table, {0: 0}, {0: 10})
+    assert is_fresh(opened, table).passed
+
+
+def test_what_is_buffered_is_moved_at_once_when_ingest_has_nothing_left(stores: StoresRig, table):
+    opened: Any = SimpleNamespace(
+        tables=stores.ledger, ledger=stores.ledger, segments=SimpleNamespace(sizes=lambda _table: [])
+    )
+    assert tier.trigger(opened, table, idle=lambda _bounds: False) is None
+    assert tier.trigger(opened, table, idle=lambda _bounds: True) == "idle"
+
+    claim = stores.claim(table)
+    move = stores.plan(table, claim, {0: 0, 1: 0}, {0: 10, 1: 20})
+    assert tier.trigger(opened, table, idle=lambda _bounds: True) == "recovery"
+    stores.publish(table, claim, move)
+    assert tier.trigger(opened, table, idle=lambda _bounds: True) is None
 
 
 # -- the boundary commit ------------------------------------------------------------------------------------

@@ -151,6 +151,14 @@ def test_a_partition_that_the_topic_does_not_have_is_named(rig):
         rig.log.watermarks(topic, [0, 7])
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete"])
+def test_what_a_topic_keeps_is_told_by_its_policy(rig, policy: str):
+    topic = rig.create(config={} if policy == "delete" else {"cleanup.policy": policy})
+    assert rig.log.cleanup_policy(topic) == policy
+    with pytest.raises(TopicMissing):
+        rig.log.cleanup_policy("nowhere")
+
+
 def test_added_partitions_show_in_the_identity_and_can_be_joined(rig):
     topic = rig.create(1)
     before = rig.log.describe(topic)

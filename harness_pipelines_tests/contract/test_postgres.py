@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import uuid
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -17,16 +19,32 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from harness_pipelines import faults
+from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stores import postgres
+from harness_pipelines.protocol.versions import Version, ViewName
+from harness_pipelines.stores import outcome, postgres
+from harness_pipelines.stores.drop import Dropped
 from harness_pipelines.stores.leases import Leases
 from harness_pipelines.stores.ledger import PostgresLedger
-from harness_pipelines.stores.ports import TableUnknown
-from harness_pipelines.stores.postgres import READER, WORKER, Database, NotInitialised, migrate, session_dsn
+from harness_pipelines.stores.outcome import OUTCOME_CHECKS, CommitLost
+from harness_pipelines.stores.owner import MARK, Ownership, WarehouseTaken
+from harness_pipelines.stores.ports import Boundary, Swap, TableUnknown
+from harness_pipelines.stores.postgres import (
+    READER,
+    WORKER,
+    Connection,
+    Database,
+    NotInitialised,
+    PostgresUnreachable,
+    migrate,
+    session_dsn,
+)
+from harness_pipelines.stores.reconcile import Reconciler
 from harness_pipelines.stores.snapshots import SnapshotInUse, Snapshots, SnapshotUnknown
 from harness_pipelines.stores.upkeep import Upkeep
-from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, decoded
+from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, decoded, fresh_view
 from harness_pipelines_tests.producer import wait_until
 
 # -- rights -------------------------------------------------------------------------------------------------
@@ -112,6 +130,50 @@ def test_a_ledger_of_another_harness_is_left_alone(real: RealRig, change: str, u
         real.ask(undo)
 
 
+@pytest.mark.parametrize("role", [READER, WORKER])
+def test_an_older_harness_is_refused_on_a_newer_ledger_at_its_first_session(real: RealRig, role: str):
+    real.ask("INSERT INTO public.harness_migrations VALUES (999, 'later', 'x')")
+    database = Database(real.dsn, role=role)
+    try:
+        with pytest.raises(NotInitialised, match=r"\[999\] that this harness does not know.*install that version"):
+            database.rows("reads/now")
+    finally:
+        database.close()
+        real.ask("DELETE FROM public.harness_migrations WHERE number = 999")
+
+
+@pytest.mark.parametrize("role", [READER, WORKER, None])
+def test_a_newer_harness_is_sent_to_init_by_an_older_ledger_and_goes_on_after_it(
+    make_database: Callable[[], str], role: str | None
+):
+    dsn = make_database()
+    with patch.object(postgres, "migrations", return_value=postgres.migrations()[:-1]):
+        migrate(dsn)
+    database = Database(dsn, role=role)
+    try:
+        with pytest.raises(NotInitialised, match="made by an older harness.*nothing was changed.*`harness init`"):
+            database.rows("reads/now")
+        assert migrate(dsn)
+        assert len(database.rows("reads/now")) == 1
+    finally:
+        database.close()
+
+
+def test_a_migration_whose_number_was_left_free_is_applied_when_it_comes(make_database: Callable[[], str]):
+    dsn = make_database()
+    every = postgres.migrations()
+    with patch.object(postgres, "migrations", return_value=[m for m in every if m[0] != 9]):
+        migrate(dsn)
+    database = Database(dsn, role=None)
+    try:
+        with pytest.raises(NotInitialised, match=r"it lacks migrations \[9\]"):
+            database.rows("reads/now")
+    finally:
+        database.close()
+    assert migrate(dsn) == [name for number, name, _ in every if number == 9]
+    assert migrate(dsn) == []
+
+
 def test_a_table_of_an_earlier_harness_keeps_a_batch_view_without_a_sample_layer(make_database: Callable[[], str]):
     dsn = make_database()
     with patch.object(postgres, "migrations", return_value=[m for m in postgres.migrations() if m[0] < 8]):
@@ -155,8 +217,8 @@ class RecordingDatabase(Database):
         self.transactions: list[list[str]] = []
 
     @contextmanager
-    def transaction(self) -> Iterator[Any]:
-        with super().transaction() as connection:
+    def transaction(self, *, table: str | None = None) -> Iterator[Any]:
+        with super().transaction(table=table) as connection:
             self.transactions.append([])
             yield Recorded(connection, self.transactions[-1])
 
@@ -214,7 +276,7 @@ def test_a_retire_locks_in_the_order_of_the_design(real: RealRig, recording: Rec
     real.pass_time(timedelta(days=2))
     claim = real.claim(table, Stage.EXPIRE)
 
-    assert len(Upkeep(recording, real.catalog).trim(table, claim).retire) == 1
+    assert len(Upkeep(recording, real.catalog, real.ownership).trim(table, claim).retire) == 1
 
     (retiring,) = [t for t in recording.transactions if any("trim_floor = " in s for s in t)]
     found = [name for name in locked(retiring) if name != "harness.moves"]  # orphaned moves: no publish waits there
@@ -321,6 +383,25 @@ def test_a_snapshot_is_of_all_its_tables_or_not_made(real: RealRig):
     assert name not in {one.name for one in snapshots.all()}
 
 
+def test_a_drop_waits_for_the_reader_that_is_looking_and_lets_it_leave_its_lease(real: RealRig):
+    table, done = real.table(), list[Dropped]()
+    dropping = threading.Thread(target=lambda: done.append(real.ledger.drop_table(table)))  # type: ignore[attr-defined]
+    with psycopg.connect(session_dsn(real.dsn, role=READER), row_factory=dict_row) as looking:
+        looking.execute(postgres.sql("reads/share_trim_lock"), {"table_id": table.table_id})
+        dropping.start()
+
+        def waits() -> bool:
+            found = real.ask("SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+            return bool(found[0]["n"])
+
+        wait_until(waits, "the drop waits for the reader", deadline_s=8)
+        wanted = {"table_id": table.table_id, "version": None, "lease_id": uuid.uuid4(), "holder": "a reader"}
+        assert looking.execute(postgres.sql("reads/look"), {**wanted, "lease": timedelta(minutes=1)}).fetchone()
+    dropping.join(30)
+
+    assert [dropped.readers for dropped in done] == [1]
+
+
 def test_a_thief_waits_for_the_commit_that_was_fenced_in_time(real: RealRig):
     """Between the fence and COMMIT nobody may take the claim over, or two holders would have effect."""
     table = real.table()
@@ -333,6 +414,150 @@ def test_a_thief_waits_for_the_commit_that_was_fenced_in_time(real: RealRig):
                 thief.execute(
                     postgres.sql("ledger/lock_claim"), {"table_id": table.table_id, "stage": "tier", "shard": 0}
                 )
+
+
+# -- a ledger that was restored -----------------------------------------------------------------------------
+
+
+def test_numbers_that_ingest_was_given_tell_nothing_of_what_the_lake_may_hold(real: RealRig):
+    table, reconciler = real.table(), Reconciler(real.database, catalog=CATALOG)
+    real.ingest(table, {0: (0, 10)})
+    assert reconciler.highest_move(table) == 0
+
+    moved = real.move(table, {0: 0}, {0: 10}).move_id
+    real.ingest(table, {0: (10, 20)})
+
+    assert reconciler.highest_move(table) == moved
+    assert max(m["move_id"] for m in real.ledger.moves(table)) > moved
+
+
+# -- answers that are lost ----------------------------------------------------------------------------------
+
+
+class AwayDatabase(Database):
+    """Away for some transactions after the answer of a publish was lost."""
+
+    away = 0
+
+    @contextmanager
+    def transaction(self, *, table: str | None = None) -> Iterator[Any]:
+        if self.away:
+            self.away -= 1
+            raise PostgresUnreachable("Postgres is not answering")
+        with super().transaction(table=table) as connection:
+            yield connection
+
+    def lose_answer(self, *, kept: bool, away: int) -> None:
+        """Of the next COMMIT; it took effect if it is *kept*."""
+        commit = Connection.commit
+
+        def once(connection: Connection) -> None:
+            armed.stop()
+            commit(connection) if kept else connection.rollback()
+            self.away = away
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+        armed = patch.object(Connection, "commit", once)
+        armed.start()
+
+
+@pytest.fixture
+def away(real: RealRig, monkeypatch: pytest.MonkeyPatch) -> Iterator[AwayDatabase]:
+    monkeypatch.setattr(outcome, "PAUSE_S", 0.0)
+    made = AwayDatabase(real.dsn)
+    yield made
+    patch.stopall()
+    faults.disarm()
+    made.close()
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["took effect", "was lost"])
+def test_postgres_that_goes_away_with_a_commit_is_asked_until_it_is_back(real: RealRig, away: AwayDatabase, kept: bool):
+    table = real.table()
+    real.ingest(table, {0: (0, 10)})
+    claim = real.claim(table)
+    move = real.plan(table, claim, {0: 0}, {0: 10})
+    ledger = PostgresLedger(away, catalog=CATALOG)
+    faults.arm("tier.in_transaction", lambda: away.lose_answer(kept=kept, away=OUTCOME_CHECKS - 1))
+    boundary = Boundary(claim=claim, move=move, rows=7, bytes=70)
+
+    if kept:
+        assert ledger.publish(table, boundary, real.build(table)).version == 2
+    else:
+        with pytest.raises(CommitLost, match="did not take effect: try again"):
+            ledger.publish(table, boundary, real.build(table))
+    assert away.away == 0
+    assert real.ledger.head(table).version == (2 if kept else 1)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["took effect", "was lost"])
+def test_the_outcome_of_a_commit_stays_unknown_while_postgres_stays_away(real: RealRig, away: AwayDatabase, kept: bool):
+    table = real.table()
+    real.ingest(table, {0: (0, 10)})
+    real.move(table, {0: 0}, {0: 10})
+    ledger = PostgresLedger(away, catalog=CATALOG)
+    faults.arm("revert.in_transaction", lambda: away.lose_answer(kept=kept, away=OUTCOME_CHECKS))
+
+    def build(view: ViewName, base: str, head: Version, _target: Version, _move: int) -> Swap:
+        return Swap(view=view, old=base, base_snapshot=head.views[view].snapshot, new=fresh_view())
+
+    with pytest.raises(OutcomeUnknown, match=f"{table.name}: COMMIT was sent.*harness status {table.name}"):
+        ledger.revert(table, to=None, log_from={}, build=build)
+    assert real.ledger.head(table).version == (3 if kept else 2)
+
+
+def test_a_query_whose_commit_is_lost_has_found_postgres_away(real: RealRig, away: AwayDatabase):
+    assert away.rows("reads/now")
+    away.lose_answer(kept=True, away=0)
+
+    with pytest.raises(PostgresUnreachable, match="its answer was lost.*nothing was written"):
+        away.rows("reads/now")
+    assert away.rows("reads/now")
+
+
+# -- whose the warehouse is ---------------------------------------------------------------------------------
+
+
+def test_a_take_over_gives_the_ledger_an_epoch_of_its_own(make_database: Callable[[], str], tmp_path: Path):
+    dsn = make_database()
+    migrate(dsn)
+    database = Database(dsn)
+    try:
+        own = Ownership(database, warehouse=tmp_path.as_uri())
+        own.check()
+        first = own.ours()
+        own.take_over()
+        assert first.epoch == first.ledger != own.ours().epoch
+        assert own.stranger() is None
+    finally:
+        database.close()
+    assert refused(dsn, READER, "UPDATE harness.ledger SET epoch = gen_random_uuid()")
+    assert refused(dsn, WORKER, "UPDATE harness.ledger SET ledger_id = gen_random_uuid()")
+
+
+def test_no_file_is_deleted_from_a_warehouse_that_somebody_took_over(real: RealRig, tmp_path: Path):
+    table = real.table(files=True)
+    claim = real.claim(table, Stage.EXPIRE)
+    own = Ownership(real.database, warehouse=tmp_path.as_uri())
+    own.check()
+    upkeep = Upkeep(real.database, real.catalog, own)
+    orphan, mark = tmp_path / "orphan.parquet", tmp_path / MARK
+    orphan.touch()
+    real.ask(
+        "INSERT INTO harness.condemned_files (table_id, path, bytes, since) "
+        "VALUES (%s, %s, 0, clock_timestamp() - interval '2 days')",
+        [table.table_id, orphan.as_uri()],
+    )
+    ours = mark.read_text()
+    mark.write_text(json.dumps({**json.loads(ours), "epoch": "of a copy that took over"}))
+
+    with pytest.raises(WarehouseTaken, match="another copy of this ledger"):
+        upkeep.delete_ripe(table, claim)
+    assert orphan.exists()
+
+    mark.write_text(ours)
+    assert upkeep.delete_ripe(table, claim) == [orphan.as_uri()]
+    assert not orphan.exists()
 
 
 # -- a ledger that was changed by hand ----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.moves import MoveClosed, MoveState
 from harness_pipelines.protocol.reverts import RevertRefused
 from harness_pipelines.protocol.versions import Version, VersionGone, ViewName
-from harness_pipelines.stores.ports import Boundary, BuildRevert, Swap, TableRow
+from harness_pipelines.stores.ports import Boundary, BuildRevert, Swap, TableRow, TableUnknown
 from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, StoresRig, fresh_view
 
 OLD = {"versions": "1h", "grace": "1h"}
@@ -122,6 +122,8 @@ def test_a_stuck_move_is_closed_too(stores: StoresRig, table: TableRow):
     revert(stores, table, to=3)
 
     assert stores.ledger.open_move(table, Stage.TIER, shard=0) is None
+    said = "the table was reverted to version 3; its last error: again and again"
+    assert stores.ledger.moves(table, stage=Stage.TIER)[0]["error"] == said
 
 
 def test_claims_are_fenced_and_free_at_once_but_ingest_goes_on(stores: StoresRig, table: TableRow):
@@ -149,6 +151,30 @@ def test_the_head_restores_itself_whatever_it_is_by_then(stores: StoresRig, tabl
 
     assert (made.version, made.revert_of, made.stream_hi) == (4, 3, {0: 6, 1: 8})
     assert states(stores, table, Stage.TIER) == [("COMMITTED", False), ("COMMITTED", False)]
+
+
+@pytest.mark.parametrize("to", [None, 2])
+def test_a_view_that_another_engine_dropped_names_its_way_back_and_is_put_back(
+    stores: StoresRig, table: TableRow, to: int | None
+):
+    head, built_on = stores.ledger.head(table), dict[ViewName, str]()
+    stores.drop_view(table, "stream")
+    way = rf"no view {table.views['stream']}: .*`harness revert {table.name} --to HEAD --yes` puts it back"
+    with pytest.raises(TableUnknown, match=way):
+        stores.ledger.pointer(table, "stream")
+    assert stores.ledger.plan_revert(table, to=to, log_from={}).head.version == head.version
+
+    def build(view: ViewName, base: str, locked: Version, _target: Version, _move: int) -> Swap:
+        built_on[view] = base
+        return Swap(view=view, old=base, base_snapshot=locked.views[view].snapshot, new=fresh_view())
+
+    made = stores.ledger.revert(table, to=to, log_from={}, build=build)
+
+    assert built_on == {view: pins.metadata for view, pins in head.views.items()}
+    for view, pins in made.views.items():
+        assert stores.ledger.pointer(table, view) == pins.metadata
+    assert stream_hi(stores, table) == {0: 6 if to is None else 4, 1: 8}
+    assert stores.move(table, {1: 8}, {1: 20}).version == made.version + 1
 
 
 def test_a_plan_changes_nothing(stores: StoresRig, table: TableRow):

@@ -174,8 +174,8 @@ def _drill(ground: Ground, drill: Drill, batch: Sequence[Cell]) -> list[Outcome]
         ]
         _await_deaths(drilled)
         drill.more(rigs)
-        with ground.worker(drill, rigs):
-            _await_recovery(drill, drilled)
+        with ground.worker(drill, rigs) as follower:
+            _await_recovery(drill, drilled, follower)
             _judge(drilled)
         _wake(drill, [one for one in drilled if one.cell.act == "stop" and one.down_at is not None])
     _judge(drilled, audited=True)
@@ -210,8 +210,8 @@ def _await_deaths(drilled: Sequence[_Drilled]) -> None:
     _or_trouble(drilled, lambda: wait_until(all_down, "every point was reached", deadline_s=DEADLINE_S))
 
 
-def _await_recovery(drill: Drill, drilled: Sequence[_Drilled]) -> None:
-    """Note how long each table took to move again."""
+def _await_recovery(drill: Drill, drilled: Sequence[_Drilled], follower: WorkerProcess) -> None:
+    """Note how long each table took to move again under *follower*."""
 
     def all_recovered() -> bool:
         for one in drilled:
@@ -222,9 +222,12 @@ def _await_recovery(drill: Drill, drilled: Sequence[_Drilled]) -> None:
     try:
         wait_until(all_recovered, "every table moved again", deadline_s=DEADLINE_S)
     except AssertionError as error:
+        ended = follower.exit_code
+        if ended is None:
+            follower.say_where()
         for one in drilled:
             if one.outcome.recovered_s is None:
-                one.outcome.trouble.append(f"held up: {error}")
+                one.outcome.trouble.append(f"held up: {error}; exit code of the worker that followed: {ended}")
 
 
 def _wake(drill: Drill, asleep: Sequence[_Drilled]) -> None:

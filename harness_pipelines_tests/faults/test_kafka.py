@@ -15,7 +15,7 @@ import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores.errors import RecordsLost, TopicMissing, TopicRecreated
+from harness_pipelines.stores.errors import RecordsLost, TopicCompacted, TopicMissing, TopicRecreated
 from harness_pipelines.stores.kafka import KafkaLog
 from harness_pipelines.stores.kafka_client import KafkaTimeouts
 from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
@@ -91,6 +91,14 @@ def test_a_table_over_a_topic_that_is_not_there_is_refused_and_the_topic_named(h
         harness.apply(hp.TableSpec.model_validate({"table": "faults.f_nowhere", "columns": {"id": "long"}}))
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_over_a_compacted_topic_only_a_keyed_table_is_made(make_rig: MakeRig, policy: str):
+    config = {"cleanup.policy": policy}
+    with pytest.raises(TopicCompacted, match=rf"keeps every record .* is compacted \(cleanup.policy={policy}\).*`key`"):
+        make_rig(topic_config=config)
+    assert make_rig(topic_config=config, key=["id"]).table.spec.key == ("id",)
+
+
 def test_a_topic_deleted_under_a_table_is_named_and_what_was_read_stays_readable(rig: TableRig):
     rig.produce(20)
     with rig.working() as worker:
@@ -114,6 +122,21 @@ def test_a_topic_created_again_is_never_mistaken_for_the_one_that_the_table_foll
     ):
         rig.ingest()
     assert rig.read() == old
+
+
+@pytest.mark.parametrize("count", [10, 40], ids=["fewer records", "more records"])
+@pytest.mark.parametrize("buffer", ["postgres", "none"])
+def test_a_read_of_the_tail_takes_no_record_of_a_topic_created_again(make_rig: MakeRig, buffer: str, count: int):
+    rig = make_rig(buffer=buffer)
+    rig.produce(20)
+    if buffer == "postgres":
+        rig.ingest()
+    assert rig.read(tail=True) == rig.truth
+    rig.kafka.delete(rig.topic)
+    rig.kafka.create(2, topic=rig.topic)
+    rig.produce(count)
+    with pytest.raises(TopicRecreated, match=rf"{rig.topic}.*deleted and created again"):
+        rig.read(tail=True)
 
 
 def test_a_topic_created_again_under_a_running_worker_adds_no_row(rig: TableRig):

@@ -21,8 +21,8 @@ from harness_pipelines.read.arrow import read_arrow
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages import tier
 from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores.buffer_scan import SegmentMissing
 from harness_pipelines.stores.ports import LeaseEnded
+from harness_pipelines.stores.postgres import SegmentMissing
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import COORDINATES, TIER, TableRig, await_trouble, running
 

@@ -7,16 +7,28 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 
+import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores.postgres import Database, PostgresUnreachable
 from harness_pipelines_tests.faults.drills import DRILLS
 from harness_pipelines_tests.producer import wait_until
-from harness_pipelines_tests.rig import Command, PostgresProxy, TableRig, await_trouble, with_session
+from harness_pipelines_tests.rig import (
+    INGEST,
+    Command,
+    PostgresProxy,
+    TableRig,
+    await_trouble,
+    running,
+    with_session,
+)
+
+from .conftest import MakeRig
 
 INGEST_COMMIT = b"harness.advance_ingest("
 PUBLISH = b"INSERT INTO harness.versions"
@@ -141,7 +153,7 @@ def test_a_read_that_is_cut_in_the_middle_of_its_rows_fails_by_name_and_returns_
     rig.ingest()
     table = through.table(rig.name)
     proxy.cut_after(40_000)  # of some 100,000
-    with pytest.raises(PostgresUnreachable, match=rf"Postgres at 127.0.0.1:{proxy.port} cannot be read"):
+    with pytest.raises(PostgresUnreachable, match=rf"{rig.name}: Postgres at 127.0.0.1:{proxy.port} is not answering"):
         table.read()
     assert proxy.cuts == 1
     assert table.read().num_rows == 4_000
@@ -159,3 +171,22 @@ def test_timeouts_that_a_user_sets_in_the_dsn_win_but_role_and_time_zone_do_not(
 
 def _show(connection, name: str) -> str:
     return str(connection.execute("SELECT current_setting(%s) AS value", [name]).fetchone()["value"])
+
+
+def test_a_segment_that_was_dropped_by_hand_stops_its_table_by_name_and_no_other(make_rig: MakeRig):
+    sick, well = make_rig(), make_rig(partitions=1)
+    sick.produce(5)
+    sick.ingest()
+    [segment] = sick.stores.segments.all(sick.table.row)
+    assert sick.harness.settings.dsn is not None
+    with psycopg.connect(sick.harness.settings.dsn, autocommit=True) as owner:
+        owner.execute(f"DROP TABLE harness_buffer.{segment.name}")
+    sick.produce(5)
+    worker = Worker(sick.stores, [sick.table.row, well.table.row], WorkerOptions(stages=INGEST))
+    with running(worker):
+        said = await_trouble(worker, Stage.INGEST)
+        well.produce(10)
+        well.await_exact()
+    assert re.search(
+        rf"{sick.name}: a segment of the buffer is gone .*{segment.name}.*reconcile SPEC --rebuild", said, re.S
+    )

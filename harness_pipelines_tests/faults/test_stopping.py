@@ -6,29 +6,34 @@ import gc
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+from urllib.parse import urlsplit
 
 import pytest
-from pyspark.sql.connect.client import SparkConnectClient
+from pyspark.sql.connect.client import ChannelBuilder, SparkConnectClient
 
 import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores import spark, spark_write
-from harness_pipelines.stores.spark import SparkInterrupted
+from harness_pipelines.stores.spark import SparkAway, SparkInterrupted
+from harness_pipelines.stores.spark_sessions import DEAF_S
 from harness_pipelines_tests.producer import KafkaRig, wait_until
+from harness_pipelines_tests.proxy import TcpProxy
 from harness_pipelines_tests.rig import TIER, TableRig
 
 TASKS = 40_000  #: which take minutes
 MOVE: Any = SimpleNamespace(move_id=7, attempt=2)
 TABLE: Any = SimpleNamespace(name="shop.orders")
 PROMPT_S = 10.0  #: far less than Spark would take for what it is asked
+NOTICED_S = 90.0  #: a ping without an answer, then some new connections without one
 
 
 @pytest.fixture
@@ -124,3 +129,75 @@ def test_a_session_whose_server_goes_away_while_it_is_opened_is_closed(tmp_path:
             spark.open_spark(Settings(home=tmp_path, spark=remote))
         assert opened_clients() <= before
         server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def hanging(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[hp.Harness, TcpProxy]]:
+    """A harness whose way to Spark can freeze, and who would notice within seconds."""
+    assert settings.spark is not None
+    defaults = [(name, value) for name, value in ChannelBuilder.GRPC_DEFAULT_OPTIONS if name not in spark.KEEPALIVE]
+    monkeypatch.setattr(ChannelBuilder, "GRPC_DEFAULT_OPTIONS", defaults)
+    times = {"grpc.keepalive_time_ms": 5_000, "grpc.keepalive_timeout_ms": 2_000}
+    monkeypatch.setattr(spark, "KEEPALIVE", {**spark.KEEPALIVE, **times})
+    monkeypatch.setattr(spark, "RETRIES_MAX", 1)
+    port = urlsplit(settings.spark).port or 0
+    proxy = TcpProxy("127.0.0.1", port)
+    with hp.connect(replace(settings, spark=settings.spark.replace(f":{port}/", f":{proxy.port}/"))) as opened:
+        yield opened, proxy
+        (tmp_path / "over").touch()  # Spark was never told to stop
+        proxy.close()
+
+
+def at_work(harness: hp.Harness, folder: Path) -> tuple[threading.Thread, list[BaseException]]:
+    """A thread for which Spark does something until the test is over, and what ends it."""
+    ended: list[BaseException] = []
+    begun, over = folder / "begun", folder / "over"
+
+    def task(batches: Iterable[Any]) -> Iterable[Any]:
+        begun.touch()
+        while not over.exists():
+            threading.Event().wait(0.1)
+        yield from batches
+
+    def work() -> None:
+        try:
+            with harness.stores.spark_sessions.working() as session, spark_write.explained(TABLE, MOVE):
+                session.range(0, 1, 1, 1).mapInArrow(task, "id long").collect()
+        except (SparkAway, SparkInterrupted) as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    wait_until(begun.exists, "Spark is at work")
+    return thread, ended
+
+
+@pytest.mark.timeout(300)
+def test_a_spark_that_hangs_is_noticed_and_named(hanging: tuple[hp.Harness, TcpProxy], tmp_path: Path):
+    """Nothing would ever tell TCP: who waits for an answer has nothing to send."""
+    harness, proxy = hanging
+    thread, ended = at_work(harness, tmp_path)
+    proxy.freeze()
+    thread.join(NOTICED_S)
+    assert [type(error) for error in ended] == [SparkAway]
+    assert "move 7, attempt 2" in str(ended[0])
+
+
+@pytest.mark.timeout(300)
+def test_who_ends_while_spark_hangs_does_not_wait_for_it(
+    hanging: tuple[hp.Harness, TcpProxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    harness, proxy = hanging
+    times = {"grpc.keepalive_time_ms": 3_600_000, "grpc.keepalive_timeout_ms": 3_600_000}
+    monkeypatch.setattr(spark, "KEEPALIVE", {**spark.KEEPALIVE, **times})
+    thread, ended = at_work(harness, tmp_path)
+    proxy.freeze()
+
+    def is_over() -> bool:
+        harness.stores.spark_sessions.interrupt()
+        return not thread.is_alive()
+
+    wait_until(is_over, "the work is given up", deadline_s=6 * DEAF_S)
+    assert [type(error) for error in ended] == [SparkInterrupted]

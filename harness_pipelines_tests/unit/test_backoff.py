@@ -11,17 +11,22 @@ from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.worker import BACKOFF_S_MAX, COUNTED_S, _Backoff
 from harness_pipelines.stores.spark_write import SparkFailed
+from harness_pipelines.stores.upkeep import SizeGuard
 
 
-def waits(stage: Stage, error: HarnessError, *, times: int) -> list[float]:
+def waits(stage: Stage, error: HarnessError, *, times: int, pause_s: float = 0.0) -> list[float]:
     """What a stage that fails again and again waits for."""
     waited: list[float] = []
-    worker = SimpleNamespace(stop=SimpleNamespace(wait=waited.append))
-    table = SimpleNamespace(name="a.b", stopped=None)
-    owner: Any = SimpleNamespace(worker=worker, table=table, progress=SimpleNamespace(trouble={}), fatal=None)
+    owner: Any = SimpleNamespace(
+        worker=SimpleNamespace(stop=SimpleNamespace(wait=waited.append)),
+        table=SimpleNamespace(name="a.b", stopped=None),
+        progress=SimpleNamespace(trouble={}),
+        stores=SimpleNamespace(ledger=SimpleNamespace(stop_table=lambda *_: None)),
+        fatal=None,
+    )
     backoff = _Backoff(owner, stage)
     for _ in range(times):
-        backoff.wait(error)
+        backoff.wait(error, pause_s=pause_s)
     return waited
 
 
@@ -35,3 +40,10 @@ def test_failures_that_count_against_a_move_come_seconds_apart():
     """Three of them halve it, or hold its stage: a fault of a moment must not do that."""
     assert waits(Stage.OTREE, SparkFailed("out of memory"), times=3) == [COUNTED_S, 2 * COUNTED_S, 4 * COUNTED_S]
     assert waits(Stage.INGEST, SparkFailed("a unit is decoded again"), times=1) == pytest.approx([0.1])
+
+
+def test_what_needs_a_person_is_not_looked_at_more_often_than_the_stage_works():
+    """Each look of expire lists all of a table's folders."""
+    assert waits(Stage.EXPIRE, SizeGuard("too much at once"), times=3, pause_s=60.0) == [60.0, 60.0, 60.0]
+    assert waits(Stage.TIER, SizeGuard("as an example"), times=2, pause_s=0.25) == [COUNTED_S, 2 * COUNTED_S]
+    assert waits(Stage.EXPIRE, TryAgain("the lake is away"), times=2, pause_s=60.0) == pytest.approx([0.1, 0.2])

@@ -24,7 +24,8 @@ def spoken(page: Path) -> Iterator[list[str]]:
     """The words of every command line of ours on *page*, in blocks and in the text."""
     text = page.read_text()
     lines = [line for kind, block in _BLOCK.findall(text) if kind != "python" for line in block.splitlines()]
-    for line in [*lines, *_SPAN.findall(_BLOCK.sub("", text))]:
+    spans = [span for span in _SPAN.findall(_BLOCK.sub("", text)) if _COMMAND.match(span)]  # not: messages
+    for line in [*lines, *spans]:
         for said in _COMMAND.findall(line):
             words = said.replace("[", " ").replace("]", " ").split()
             if words and re.fullmatch(r"[a-z][a-z-]*", words[0]):

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from harness_pipelines.protocol.files import FilesGone
-from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.moves import Move, move_of
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.lake import BaseGone, ForeignFiles, StagedWrong
@@ -170,7 +170,7 @@ class MemoryLake:
         view, restored = self.state.views[base], self.state.views[wanted.metadata]
         files = restored.snapshots[wanted.snapshot].files
         made = MemorySnapshot(snapshot=self.state.next_id(), files=files, move=(move_id, 1))
-        refs = {name: at for name, at in view.refs.items() if not name.startswith("move_")} | {MAIN: made.snapshot}
+        refs = {name: at for name, at in view.refs.items() if move_of(name) is None} | {MAIN: made.snapshot}
         kept = {*[*view.snapshots, made.snapshot][-keep:], *refs.values()}
         snapshots = {s: at for s, at in {**view.snapshots, made.snapshot: made}.items() if s in kept}
         after = self._save(snapshots, refs)

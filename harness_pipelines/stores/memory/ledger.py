@@ -10,7 +10,7 @@ from typing import Any
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector, vector_to_json
 from harness_pipelines.protocol.claims import Claim, Stage, may_take
-from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open
+from harness_pipelines.protocol.moves import NO_RESULT, Move, MoveClosed, MoveState, check_open, closed_by
 from harness_pipelines.protocol.reverts import RevertPlan
 from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
 from harness_pipelines.spec.table import TableSpec
@@ -27,6 +27,7 @@ from harness_pipelines.stores.ports import (
     TableExists,
     TableRow,
     TableUnknown,
+    view_dropped,
 )
 from harness_pipelines.stores.ports_log import TopicIdentity
 
@@ -186,14 +187,17 @@ class MemoryLedger:
         with self.state.transaction() as books:
             entry = books.moves[move.move_id]
             if entry.move.state in _OPEN:
-                books.moves[move.move_id] = replace(ended(entry, now=self.state.now(), state=state), error=error)
+                closed = ended(entry, now=self.state.now(), state=state)
+                books.moves[move.move_id] = replace(closed, error=closed_by(error, entry.error))
             books.fence(claim, now=self.state.now())
 
-    def note_failure(self, move: Move, *, error: str, counts: bool) -> int:
+    def note_failure(self, move: Move, *, error: str | None, counts: bool) -> int:
+        """Record why an attempt failed; ``None``: of its end nothing is known, and what was noted before stays."""
         with self.state.transaction() as books:
             entry = books.moves[move.move_id]
             if entry.move.state is MoveState.PLANNED and entry.move.attempt == move.attempt:
-                entry = replace(entry, failures=entry.failures + int(counts), error=error[:2000])
+                said = error[:2000] if error else entry.error or NO_RESULT
+                entry = replace(entry, failures=entry.failures + int(counts), error=said)
                 books.moves[move.move_id] = entry
             return entry.failures
 
@@ -227,12 +231,19 @@ class MemoryLedger:
             for p, at in books.ingest_of(table.table_id).items()
         ]
 
+    def since_tier_s(self, table: TableRow) -> float:
+        """Seconds since tier last moved something, or since the table was made, by the clock of the stores."""
+        books = self.state.books
+        mine = [e for e in books.moves.values() if (e.move.table_id, e.move.stage) == (table.table_id, Stage.TIER)]
+        ends = [e.committed_at for e in mine if e.move.state is MoveState.COMMITTED and e.committed_at is not None]
+        since = max(ends, default=books.versions[table.table_id][0].committed_at)
+        return (self.state.now() - since).total_seconds()
+
     def pointer(self, table: TableRow, view: ViewName) -> str:
-        """The metadata file that the catalog names for *view* now."""
-        name = table.views[view]
-        found = self.state.books.pointers.get((table.spec.namespace, name))
+        """The metadata file that the catalog names for *view* now. Raises: TableUnknown for one that was dropped."""
+        found = self.state.books.pointers.get((table.spec.namespace, table.views[view]))
         if found is None:
-            raise TableUnknown(f"{table.name}: the catalog has no view {name}; was it dropped by another engine?")
+            raise view_dropped(table, view)
         return found
 
     def layout(self, table: TableRow, version: Version) -> LayoutState | None:

@@ -72,6 +72,7 @@ class _Partition:
 class _Topic:
     topic_id: str
     partitions: list[_Partition]
+    policy: str
 
 
 class MemoryTransaction:
@@ -111,9 +112,9 @@ class MemoryLog:
 
     # -- the administrator's and the producer's side
 
-    def create_topic(self, topic: str, partitions: int) -> None:
+    def create_topic(self, topic: str, partitions: int, *, policy: str = "delete") -> None:
         with self.changed:
-            self._topics[topic] = _Topic(str(uuid.uuid4()), [_Partition() for _ in range(partitions)])
+            self._topics[topic] = _Topic(str(uuid.uuid4()), [_Partition() for _ in range(partitions)], policy)
 
     def delete_topic(self, topic: str) -> None:
         with self.changed:
@@ -205,6 +206,11 @@ class MemoryLog:
                 late = (e.offset for e in self.part(topic, p).entries if e.timestamp_ms >= start.timestamp() * 1000)
                 first[p] = min(next(late, mark.end), mark.end)
             return first
+
+    def cleanup_policy(self, topic: str) -> str | None:
+        with self.changed:
+            self._answer(topic, f"reading the settings of topic {topic!r}")
+            return self._topics[topic].policy
 
     def reader(
         self, topic: str, positions: Mapping[int, int], *, identity: TopicIdentity | None = None

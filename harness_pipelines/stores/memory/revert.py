@@ -7,7 +7,7 @@ from datetime import datetime
 
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.moves import Move, MoveState
+from harness_pipelines.protocol.moves import Move, MoveState, closed_by
 from harness_pipelines.protocol.reverts import (
     Held,
     RevertPlan,
@@ -52,10 +52,8 @@ def commit(state: MemoryState, table: TableRow, *, to: int | None, log_from: Vec
         planned, now, move_id = plan(books, table, to=to, log_from=log_from), state.now(), state.next_id()
         check_revert(planned)
         pointers = {view: (table.spec.namespace, name) for view, name in table.views.items()}
-        new = {
-            view: build(view, books.pointers[pointer], planned.head, planned.target, move_id).new
-            for view, pointer in pointers.items()
-        }
+        bases = {v: books.pointers.get(at, planned.head.views[v].metadata) for v, at in pointers.items()}
+        new = {view: build(view, base, planned.head, planned.target, move_id).new for view, base in bases.items()}
         lake = books.lake_of(table.table_id)
         following = reverted(
             planned.head,
@@ -93,7 +91,7 @@ def _record(books: Books, planned: RevertPlan, following: Version, *, now: datet
     assert move_id is not None
     for open_move in planned.open_moves:
         closed = ended(books.moves[open_move.move_id], now=now, state=MoveState.ABANDONED)
-        why = f"the table was reverted to version {planned.target.version}"
+        why = closed_by(f"the table was reverted to version {planned.target.version}", closed.error)
         books.moves[open_move.move_id] = replace(closed, error=why)
     move = Move(
         move_id=move_id,

@@ -2,7 +2,8 @@
 SET LOCAL ROLE NONE
 
 -- name: lock_table
-SELECT table_id FROM harness.tables WHERE table_id = %(table_id)s FOR UPDATE
+-- Not FOR UPDATE: a reader that holds the trim lock, which the drop waits for, inserts its lease yet.
+SELECT table_id FROM harness.tables WHERE table_id = %(table_id)s FOR NO KEY UPDATE
 
 -- name: lock_pointers
 SELECT table_name, metadata_location FROM public.iceberg_tables

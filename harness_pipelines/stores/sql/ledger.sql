@@ -113,9 +113,14 @@ SELECT * FROM harness.moves
 WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s AND state IN ('PLANNED', 'QUARANTINED')
 ORDER BY move_id DESC LIMIT 1
 
--- name: last_move
-SELECT * FROM harness.moves
-WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s ORDER BY move_id DESC LIMIT 1
+-- name: since_tier
+-- Seconds, by this clock, since tier last moved something; where it never did, since the table was made. Versions of
+-- other stages do not count: while relayouts follow each other, what is buffered waits all the same.
+SELECT extract(epoch FROM clock_timestamp() - coalesce((
+    SELECT m.committed_at FROM harness.moves m
+    WHERE m.table_id = t.table_id AND m.stage = 'tier' AND m.state = 'COMMITTED' ORDER BY m.move_id DESC LIMIT 1
+), t.created_at))::float8 AS since_tier_s
+FROM harness.tables t WHERE t.table_id = %(table_id)s
 
 -- name: moves
 SELECT * FROM harness.moves WHERE table_id = %(table_id)s AND (%(stage)s::text IS NULL OR stage = %(stage)s)
@@ -130,12 +135,14 @@ WHERE move_id = %(move_id)s AND state = 'PLANNED' AND attempt = %(attempt)s
 RETURNING *
 
 -- name: close_move
+-- The error that was noted last stays, behind the reason why the move is closed.
 UPDATE harness.moves SET state = %(state)s, rows = coalesce(%(rows)s, rows), bytes = coalesce(%(bytes)s, bytes),
-    error = coalesce(%(error)s, error), committed_at = CASE WHEN %(state)s = 'COMMITTED' THEN clock_timestamp() END
+    error = nullif(concat_ws('; its last error: ', %(error)s::text, error), ''),
+    committed_at = CASE WHEN %(state)s = 'COMMITTED' THEN clock_timestamp() END
 WHERE move_id = %(move_id)s AND state IN ('PLANNED', 'QUARANTINED')
 
 -- name: note_failure
-UPDATE harness.moves SET failures = failures + %(counts)s, error = %(error)s
+UPDATE harness.moves SET failures = failures + %(counts)s, error = coalesce(%(error)s::text, error, %(nothing)s)
 WHERE move_id = %(move_id)s AND state = 'PLANNED' AND attempt = %(attempt)s
 
 -- name: claim

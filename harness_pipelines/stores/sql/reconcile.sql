@@ -1,5 +1,6 @@
 -- name: highest_move
-SELECT coalesce(max(move_id), 0) AS move_id FROM harness.moves WHERE table_id = %(table_id)s
+-- Moves of ingest write no file, and go on where nobody looks at the lake: by numbers that a restored ledger gives again.
+SELECT coalesce(max(move_id), 0) AS move_id FROM harness.moves WHERE table_id = %(table_id)s AND stage <> 'ingest'
 
 -- name: leases_over
 SELECT lease_id::text AS lease_id, version, holder, until FROM harness.leases
@@ -26,6 +27,13 @@ VALUES (%(move_id)s, %(table_id)s, 'tier', 0, '{}', '{}', %(schema_version)s, 'A
         'numbers up to this one were given out by a ledger that is lost')
 ON CONFLICT DO NOTHING
 
+-- name: reserve_foreign
+-- The metadata names the move, so the ledger has its row before any file is written.
+INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, error)
+VALUES (%(table_id)s, 'tier', 0, %(lo)s, %(hi)s, %(base_version)s, %(schema_version)s, 'ABANDONED', 0, 'accept-foreign',
+        'the rows of another writer were not taken over')
+RETURNING move_id
+
 -- name: adopt_move
 INSERT INTO harness.moves AS m
     (move_id, table_id, stage, shard, lo, hi, base_version, schema_version, state, attempt, epoch, trigger, rows, bytes,
@@ -36,8 +44,8 @@ VALUES (%(move_id)s, %(table_id)s, %(stage)s, 0, %(lo)s, %(hi)s, %(base_version)
 ON CONFLICT (move_id) DO UPDATE
     SET state = 'COMMITTED', attempt = excluded.attempt, rows = excluded.rows, bytes = excluded.bytes,
         error = NULL, committed_at = clock_timestamp()
-    WHERE m.table_id = excluded.table_id AND m.stage = excluded.stage AND m.state = 'PLANNED'
-        AND m.lo = excluded.lo AND m.hi = excluded.hi
+    WHERE m.table_id = excluded.table_id AND m.stage = excluded.stage AND m.lo = excluded.lo AND m.hi = excluded.hi
+        AND (m.state = 'PLANNED' OR (m.state = 'ABANDONED' AND m.trigger = 'accept-foreign'))
 RETURNING move_id
 
 -- name: abandon_open
@@ -73,7 +81,10 @@ SELECT move_id, (lo ->> '-1')::bigint AS low, (hi ->> '-1')::bigint AS high, row
 WHERE table_id = %(table_id)s AND trigger = 'accept-foreign' AND state = 'COMMITTED' ORDER BY low
 
 -- name: ledger_id
-SELECT l.ledger_id::text AS ledger_id, current_database() AS database,
+SELECT l.ledger_id::text AS ledger_id, l.epoch::text AS epoch, current_database() AS database,
        (SELECT c.system_identifier::text FROM pg_control_system() c) || '/' ||
        (SELECT d.oid::text FROM pg_database d WHERE d.datname = current_database()) AS instance
 FROM harness.ledger l
+
+-- name: new_epoch
+UPDATE harness.ledger SET epoch = gen_random_uuid()

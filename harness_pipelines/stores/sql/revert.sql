@@ -12,8 +12,16 @@ SELECT * FROM harness.versions WHERE table_id = %(table_id)s AND version = %(ver
 SELECT * FROM harness.moves WHERE table_id = %(table_id)s AND state IN ('PLANNED', 'QUARANTINED')
 ORDER BY move_id FOR NO KEY UPDATE
 
+-- name: put_back
+-- A view that another engine dropped.
+INSERT INTO public.iceberg_tables
+    (catalog_name, table_namespace, table_name, metadata_location, previous_metadata_location, iceberg_type)
+VALUES (%(catalog)s, %(namespace)s, %(view)s, %(new)s, %(old)s, 'TABLE')
+ON CONFLICT DO NOTHING
+
 -- name: abandon_moves
-UPDATE harness.moves SET state = 'ABANDONED', error = %(error)s WHERE move_id = ANY(%(move_ids)s)
+UPDATE harness.moves SET state = 'ABANDONED', error = concat_ws('; its last error: ', %(error)s::text, error)
+WHERE move_id = ANY(%(move_ids)s)
 
 -- name: set_position
 UPDATE harness.lake_positions SET stream_hi = %(stream_hi)s, batch_hi = %(batch_hi)s,

@@ -57,8 +57,12 @@ ON CONFLICT DO NOTHING
 DELETE FROM harness.condemned_files WHERE table_id = %(table_id)s AND NOT (path = ANY(%(paths)s))
 
 -- name: ripe
+-- Condemned for a grace, and before the oldest open move was planned: whatever the storage's clock says of its age, a
+-- file that such a move writes was not there then. Both times are of this one clock.
 SELECT path, bytes FROM harness.condemned_files
-WHERE table_id = %(table_id)s AND since <= clock_timestamp() - %(grace)s ORDER BY since, path
+WHERE table_id = %(table_id)s AND since <= clock_timestamp() - %(grace)s AND since <= coalesce((
+    SELECT min(planned_at) FROM harness.moves m WHERE m.table_id = %(table_id)s AND m.state = 'PLANNED'
+), clock_timestamp()) ORDER BY since, path
 
 -- name: forget_file
 DELETE FROM harness.condemned_files WHERE table_id = %(table_id)s AND path = %(path)s

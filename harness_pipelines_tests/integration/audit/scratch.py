@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -20,6 +21,7 @@ from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.services import Endpoints
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.worker import Worker, WorkerOptions
+from harness_pipelines.stores.owner import MARK
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import TableRig, settings_for
 
@@ -43,6 +45,11 @@ class Scratch:
     @property
     def settings(self) -> Settings:
         return settings_for(self._endpoints, self._folder, dsn=self.dsn, warehouse=self.warehouse)
+
+    @property
+    def mark(self) -> Path:
+        """The file that names whose the warehouse is."""
+        return Path(urlsplit(self.warehouse).path) / MARK
 
     @property
     def dsn(self) -> str:

@@ -71,7 +71,7 @@ def test_a_lost_database_takes_a_batch_view_over_with_what_is_hidden_in_it(place
     if not whole:
         delete_files(rig)[0].unlink()
     place.lose()
-    rebuild(place.harness.stores, plan_rebuild(place.harness.stores, rig.table.spec))
+    rebuild(place.harness.stores, plan_rebuild(place.harness.stores, rig.table.spec), take_over=True)
     place.resume(rig)
     assert {p: b.batch_hi for p, b in rig.head.bounds.items()} == reached
     goes_on(rig)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import uuid
 from datetime import timedelta
 from pathlib import Path
@@ -9,16 +11,23 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from harness_pipelines.audit.accept_loss import accept_loss
+from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.audit.reconcile import Report, look, settle
-from harness_pipelines.audit.reconcile_lake import Way
+from harness_pipelines.audit.reconcile_lake import NothingToAdopt, Way
+from harness_pipelines.audit.reconcile_rebuild import plan_rebuild
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages import tier
+from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.errors import RecordsLost
 from harness_pipelines.stores.history import number_of
+from harness_pipelines.stores.lake import LakeAway
 from harness_pipelines.stores.owner import WarehouseTaken
+from harness_pipelines.stores.ports import TableUnknown
 from harness_pipelines.stores.standing import LedgerOlderThanLake
-from harness_pipelines_tests.rig import TableRig
+from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.rig import INGEST, TIER, TableRig, await_trouble
 
 from .scratch import Scratch, assert_sound, forget, work
 
@@ -107,6 +116,33 @@ def test_a_metadata_file_that_its_writer_never_finished_stops_nobody(place: Scra
     assert_sound(rig)
 
 
+def test_a_view_that_another_engine_dropped_has_one_way_back_and_everybody_names_it(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    place.sql("DELETE FROM public.iceberg_tables WHERE table_name = %s", rig.table.row.tiered_view)
+    place.reopen(rig)  # so that its worker asks anew whether the lake is the ledger's
+    rig.produce(10)
+    stores, table, way = rig.stores, rig.table.row, f"`harness revert {rig.name} --to HEAD --yes` puts it back"
+    for ask in (
+        lambda: look(stores, table),
+        lambda: plan_rebuild(stores, table.spec),
+        lambda: stores.upkeep.condemn(table, dry_run=True),
+        lambda: work(rig),
+    ):
+        with pytest.raises(TableUnknown, match=re.escape(way)):
+            ask()
+    assert way in (rig.harness.table(rig.name).row.stopped or "")
+    assert any(way in found.detail for found in fsck(stores, [rig.name]).broken)
+
+    revert_table(stores, table, to=None)
+
+    assert looked(rig).acts == []
+    work(rig)
+    rig.assert_exact()
+    assert_sound(rig)
+
+
 def test_a_restored_backup_stops_its_workers_and_goes_on_from_kafka(place: Scratch):
     rig = place.rig()
     rig.produce(30)
@@ -117,6 +153,10 @@ def test_a_restored_backup_stops_its_workers_and_goes_on_from_kafka(place: Scrat
         work(rig)
     lost = max(m["move_id"] for m in rig.stores.ledger.moves(rig.table.row))
     place.restore(backup, rig)
+    before = place.rows()
+    with pytest.raises(LedgerOlderThanLake, match=r"restored from an older backup.*harness reconcile"):
+        revert_table(rig.stores, rig.table.row, to=None)
+    assert place.rows() == before
     with pytest.raises(LedgerOlderThanLake, match=r"restored from an older backup.*harness reconcile"):
         work(rig)
     before = place.rows()
@@ -130,6 +170,49 @@ def test_a_restored_backup_stops_its_workers_and_goes_on_from_kafka(place: Scrat
     assert min(m["move_id"] for m in rig.stores.ledger.moves(rig.table.row, limit=2)) > lost
     assert_sound(rig)
     assert looked(rig).acts == []
+
+
+def test_a_restored_backup_is_told_of_after_ingest_went_on_while_the_lake_was_away(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    backup = place.dump()
+    rig.produce(10)
+    work(rig)
+    lost = max(m["move_id"] for m in rig.stores.ledger.moves(rig.table.row))
+    metadata = Path(urlsplit(rig.table.versions()[-1].stream.metadata).path).parent
+    place.restore(backup, rig)
+    aside = metadata.rename(metadata.with_name("aside"))
+    for _ in range(lost):  # each worker's claim takes one number
+        rig.produce(1)
+        rig.ingest()
+        if rig.stores.ledger.moves(rig.table.row, limit=1)[0]["move_id"] > lost:
+            break
+    assert rig.stores.ledger.moves(rig.table.row, limit=1)[0]["move_id"] > lost
+    aside.rename(metadata)
+
+    with pytest.raises(LedgerOlderThanLake, match=r"restored from an older backup.*harness reconcile"):
+        work(rig)
+    assert settled(rig).settled
+    work(rig)
+    rig.assert_exact()
+    assert_sound(rig)
+
+
+def test_a_lake_that_is_not_mounted_is_away_and_not_empty(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    metadata = Path(urlsplit(rig.table.versions()[-1].stream.metadata).path).parent
+    aside = metadata.rename(metadata.with_name("aside"))
+    place.reopen(rig)
+
+    with pytest.raises(LakeAway, match="holds no file, and the catalog names one there"):
+        rig.stores.standing.check(rig.table.row, rig.stores.ledger)
+
+    aside.rename(metadata)
+    work(rig)
+    rig.assert_exact()
 
 
 def test_a_restored_backup_adopts_what_kafka_has_dropped(place: Scratch):
@@ -197,16 +280,39 @@ def test_records_that_only_the_lost_buffer_had_are_named_and_accepted(place: Scr
     report = looked(rig)
     [lost] = report.lake.lost
     assert (lost.partition, lost.low, lost.high) == (0, 20, 30)
+    with pytest.raises(LedgerOlderThanLake, match="harness reconcile"):  # the lake has [10, 20)
+        accept_loss(rig.stores, rig.table.row, partition=0, to=30)
     settled(rig)
     with pytest.raises(RecordsLost, match="accept-loss"):
         work(rig)
-    from harness_pipelines.audit.accept_loss import accept_loss
-
     accept_loss(rig.stores, rig.table.row, partition=0, to=30)
     rig.produce(10)
     work(rig)
     kept = {key: n for key, n in rig.truth.items() if not 20 <= key[1] < 30}
     assert rig.read() == kept
+
+
+def test_a_loss_that_no_lake_can_mend_is_accepted_on_a_restored_ledger_too(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    backup = place.dump()
+    rig.produce(10)
+    rig.ingest()
+    claim = rig.claim(Stage.TIER)
+    move = tier.plan(rig.stores, rig.table.row, claim, trigger="test", run_id=None)
+    assert move is not None
+    rig.stores.lake.make_branch(rig.table.row, move, rig.table.versions()[-1].stream)  # the lake names it, no more
+    rig.stores.ledger.release(claim)
+    forget(rig)
+    place.restore(backup, rig)
+    with pytest.raises(NothingToAdopt, match="harness accept-loss"):
+        looked(rig)
+    accept_loss(rig.stores, rig.table.row, partition=0, to=20)
+    assert settled(rig).settled
+    rig.produce(10)
+    work(rig)
+    assert rig.read() == {key: n for key, n in rig.truth.items() if not 10 <= key[1] < 20}
 
 
 def test_a_backup_restored_beside_the_old_database_must_take_the_warehouse_over(place: Scratch):
@@ -218,10 +324,46 @@ def test_a_backup_restored_beside_the_old_database_must_take_the_warehouse_over(
         work(rig)
     with pytest.raises(WarehouseTaken):
         looked(rig)
+    with pytest.raises(WarehouseTaken):
+        revert_table(rig.stores, rig.table.row, to=None)
     report = look(rig.stores, rig.table.row, take_over=True)
     assert [v.act for v in report.acts] == ["take the warehouse over"]
     with pytest.raises(WarehouseTaken):
         looked(rig)
+    assert settle(rig.stores, rig.table.row, report, take_over=True).settled
+    rig.produce(10)
+    work(rig)
+    rig.assert_exact()
+
+
+def test_a_running_worker_stops_by_name_when_its_warehouse_is_taken_over(
+    place: Scratch, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("harness_pipelines.stores.owner.TRUSTED_S", 0.0)
+    rig = place.rig(partitions=1, tier={"max_rows": 10, "max_age": "1s"})
+    theirs, ours = place.mark.with_name("theirs"), place.mark.with_name("ours")
+    theirs.write_text(json.dumps({"ledger": "theirs", "instance": "1/1", "epoch": "theirs", "database": "theirs"}))
+    ours.write_bytes(place.mark.read_bytes())
+    with rig.working(INGEST | TIER) as worker:
+        rig.produce(10)
+        wait_until(lambda: rig.status() == {0: (10, 10)}, "the rows are in the lake")
+        theirs.replace(place.mark)
+        assert "belongs to the ledger theirs in database theirs" in await_trouble(worker, Stage.TIER)
+        rig.produce(10)
+        ours.replace(place.mark)
+        wait_until(lambda: rig.status() == {0: (20, 20)}, "it goes on once the warehouse is its again")
+    rig.assert_exact()
+
+
+def test_a_mark_that_cannot_be_read_is_written_anew_by_a_take_over(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    place.mark.write_text("{")
+    place.reopen(rig)
+    with pytest.raises(WarehouseTaken, match=r"cannot be read.*--take-over"):
+        looked(rig)
+    report = look(rig.stores, rig.table.row, take_over=True)
     assert settle(rig.stores, rig.table.row, report, take_over=True).settled
     rig.produce(10)
     work(rig)

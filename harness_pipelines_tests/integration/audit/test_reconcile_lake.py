@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -15,14 +19,18 @@ from click.testing import CliRunner
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
 
+import harness_pipelines as hp
 from harness_pipelines.audit.reconcile_foreign import ForeignRefused, accept_foreign, find_foreign
 from harness_pipelines.audit.reconcile_rebuild import SchemaDiffers, plan_rebuild, rebuild
 from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.stores.catalog import _sqlalchemy_url
 from harness_pipelines.stores.errors import TopicRecreated
 from harness_pipelines.stores.lake import ForeignFiles
+from harness_pipelines.stores.owner import WarehouseTaken
+from harness_pipelines.stores.reconcile import Reconciler, TableHeld
 from harness_pipelines_tests.rig import TableRig
 
 from .scratch import Scratch, assert_sound, forget, work
@@ -30,7 +38,7 @@ from .scratch import Scratch, assert_sound, forget, work
 
 def rebuilt(place: Scratch, rig: TableRig) -> dict[str, Any]:
     plan = plan_rebuild(place.harness.stores, rig.table.spec)
-    rebuild(place.harness.stores, plan)
+    rebuild(place.harness.stores, plan, take_over=True)
     place.resume(rig)
     return plan.to_json()
 
@@ -83,10 +91,37 @@ def test_a_rebuild_goes_by_the_topic_and_the_columns_that_the_lake_names(place: 
         plan_rebuild(stores, spec)
 
 
+def test_a_rebuild_in_a_warehouse_of_another_ledger_is_refused_until_it_is_taken_over(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(5)
+    work(rig)
+    with hp.connect(place.settings) as other:  # it is not lost at all
+        other.stores.ownership.check()
+        place.lose()
+        stores, mark = place.harness.stores, place.mark.read_bytes()
+        plan = plan_rebuild(stores, rig.table.spec)
+        with pytest.raises(WarehouseTaken, match=r"belongs to the ledger.*--rebuild --take-over --yes"):
+            rebuild(stores, plan)
+        assert place.mark.read_bytes() == mark
+        assert place.harness.tables() == []
+        other.stores.ownership.confirm()
+
+        rebuild(stores, plan, take_over=True)
+
+        with pytest.raises(WarehouseTaken, match=f"in database {place.database}"):
+            other.stores.ownership.confirm()
+        with pytest.raises(WarehouseTaken):
+            other.stores.standing.check(other.table(rig.name).row, other.stores.ledger)
+    place.resume(rig)
+    work(rig)
+    rig.assert_exact()
+
+
 def test_the_command_says_what_it_would_rebuild_and_then_does(place: Scratch, tmp_path: Path):
     rig = place.rig(partitions=1)
     rig.produce(5)
     work(rig)
+    first = place.database
     place.lose()
     file = tmp_path / "table.yaml"
     file.write_text(yaml.safe_dump(dump_spec(rig.table.spec)))
@@ -94,8 +129,10 @@ def test_the_command_says_what_it_would_rebuild_and_then_does(place: Scratch, tm
     before = place.rows()
     said = command(place, str(file), "--rebuild", "--dry-run")
     assert "partition 0: the lake has [0, 5), 5 rows" in said
+    assert re.search(rf"the warehouse belongs to the ledger \S+ in database {first} at .*--take-over", said), said
+    assert "belongs to the ledger" in command(place, str(file), "--rebuild", "--yes", code=1)
     assert place.rows() == before
-    command(place, str(file), "--rebuild", "--yes")
+    command(place, str(file), "--rebuild", "--take-over", "--yes")
     place.resume(rig)
     rig.produce(5)
     work(rig)
@@ -104,7 +141,22 @@ def test_the_command_says_what_it_would_rebuild_and_then_does(place: Scratch, tm
     assert "nothing is to be rebuilt" in command(place, str(file), "--rebuild", "--dry-run", code=1)
 
 
+def test_files_in_a_warehouse_that_somebody_took_over_are_not_purged(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(5)
+    work(rig)
+    place.mark.write_text(json.dumps({"ledger": "theirs", "instance": "1/1", "epoch": "theirs", "database": "theirs"}))
+
+    assert "in database theirs" in harness(place, "table", "drop", rig.name, "--yes", "--purge", code=1)
+    rig.assert_exact()
+    harness(place, "table", "drop", rig.name, "--yes")
+
+
 def command(place: Scratch, *arguments: str, code: int = 0) -> str:
+    return harness(place, "reconcile", *arguments, code=code)
+
+
+def harness(place: Scratch, *arguments: str, code: int = 0) -> str:
     settings = place.settings
     env = {
         "HARNESS_HOME": str(settings.home),
@@ -113,7 +165,7 @@ def command(place: Scratch, *arguments: str, code: int = 0) -> str:
         "HARNESS_SPARK": settings.spark,
         "HARNESS_WAREHOUSE": settings.warehouse,
     }
-    result = CliRunner().invoke(cli, ["reconcile", *arguments], env=env)
+    result = CliRunner().invoke(cli, list(arguments), env=env)
     assert result.exit_code == code, result.output
     return result.output
 
@@ -170,6 +222,59 @@ def test_foreign_rows_are_taken_over_under_a_partition_of_their_own_and_the_tabl
     append(place, rig, stranger(7))
     accept_foreign(rig.stores, rig.table.row, find_foreign(rig.stores, rig.table.row))
     assert [row for row in seen_by_others(place, rig) if row[0] < 0] == [(-1, 0, 3), (-1, 1, 900), (-1, 2, 7)]
+    rig.produce(5)
+    work(rig)
+    rig.assert_exact()
+    assert_sound(rig)
+
+
+def metadata_of(rig: TableRig) -> set[str]:
+    """Names of the metadata files of the stream view, whoever wrote them."""
+    pointer = rig.stores.ledger.pointer(rig.table.row, "stream")
+    return {file.name for file in Path(urlsplit(pointer).path).parent.glob("*.metadata.json")}
+
+
+def test_foreign_rows_are_not_written_anew_while_somebody_works_on_the_table(place: Scratch):
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    append(place, rig, stranger(3))
+    found = find_foreign(rig.stores, rig.table.row)
+    claim = rig.claim(Stage.TIER)
+    before, files = place.rows(), metadata_of(rig)
+
+    with pytest.raises(TableHeld, match=rf"tier by {claim.holder}.*nothing was changed"):
+        accept_foreign(rig.stores, rig.table.row, found)
+
+    assert (place.rows(), metadata_of(rig)) == (before, files)
+    rig.stores.ledger.release(claim)
+    accept_foreign(rig.stores, rig.table.row, found)
+    work(rig)
+    rig.assert_exact()
+    assert_sound(rig)
+
+
+def test_files_of_a_take_over_that_did_not_happen_name_a_move_that_the_ledger_knows(place: Scratch):
+    """Else they would look like those of moves that a restored backup has lost, and stop the table."""
+    rig = place.rig(partitions=1)
+    rig.produce(10)
+    work(rig)
+    append(place, rig, stranger(3))
+    found, files = find_foreign(rig.stores, rig.table.row), metadata_of(rig)
+    with patch.object(Reconciler, "accept", side_effect=TableHeld("a worker came meanwhile")), pytest.raises(TableHeld):
+        accept_foreign(rig.stores, rig.table.row, found)
+    assert metadata_of(rig) > files, "files were written"
+
+    place.reopen(rig)
+    rig.stores.standing.check(rig.table.row, rig.stores.ledger)
+    accept_foreign(rig.stores, rig.table.row, find_foreign(rig.stores, rig.table.row))
+
+    assert [row for row in seen_by_others(place, rig) if row[0] < 0] == [(-1, 0, 3)]
+    taken = rig.stores.ledger.moves(rig.table.row, stage=Stage.TIER, limit=2)
+    assert [(m["state"], m["trigger"]) for m in taken] == [
+        ("COMMITTED", "accept-foreign"),
+        ("ABANDONED", "accept-foreign"),
+    ]
     rig.produce(5)
     work(rig)
     rig.assert_exact()

@@ -26,7 +26,8 @@ from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.versions import ForeignCommit, Version
 from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.moving import make_branch
-from harness_pipelines.stages.otree import otree_once, plan
+from harness_pipelines.stages.otree import layout_of, otree_once, plan
+from harness_pipelines.stages.recluster import plan_recluster
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.lake_scan import pinned
 from harness_pipelines_tests.producer import wait_until
@@ -357,9 +358,19 @@ def test_a_lost_database_takes_the_batch_view_over_or_begins_it_anew(place: Scra
         for file in batch_files(head(rig)):
             file.unlink()
     place.lose()
-    rebuild(place.harness.stores, plan_rebuild(place.harness.stores, rig.table.spec))
+    rebuild(place.harness.stores, plan_rebuild(place.harness.stores, rig.table.spec), take_over=True)
     place.resume(rig)
     reached = 30 if whole else 0
     assert [(b.batch_hi, b.stream_hi) for b in head(rig).bounds.values()] == [(reached, 35), (reached, 35)]
+    assert head(rig).layout is None
+    found = layout_of(rig.stores, rig.table.row, head(rig))
+    if whole:  # the files tell what the ledger has lost
+        assert found is not None
+        assert set(found.clustered) <= set(found.tree.paths())
+        asked = plan_recluster(rig.stores, rig.table.row, rebuild=True)
+        assert sum(len(part.files) for part in asked.parts) == len(batch_files(head(rig)))
+    else:
+        assert found is None
     rig.assert_exact()
     goes_on(rig)
+    assert head(rig).layout is not None, "it is kept from the next merge on"

@@ -18,8 +18,8 @@ from harness_pipelines.protocol.plan import LakePart, ReadPlan, SegmentRef, Tail
 from harness_pipelines.read.arrow import ArrowReader, ReadResult, ReadStats, read_arrow
 from harness_pipelines.read.explain import analyzed, explain
 from harness_pipelines.read.selection import Selection, UnknownColumn
-from harness_pipelines.stores.buffer_scan import SegmentMissing
 from harness_pipelines.stores.lake_scan import LakeFileMissing, pinned
+from harness_pipelines.stores.postgres import SegmentMissing
 from harness_pipelines_tests.integration.read.world import (
     COORDINATE_NAMES,
     KEY,

@@ -5,6 +5,7 @@ Judged by the producer's log. A round is one move of tier, so one small file per
 
 from __future__ import annotations
 
+import os
 import random
 import uuid
 from collections import Counter
@@ -330,6 +331,37 @@ def test_expire_does_not_remove_most_of_a_table_without_a_persons_word(
             return not any(path.exists() for path in small)
 
         wait_until(removed, "they are gone", deadline_s=30)
+    rig.assert_exact()
+
+
+def test_expire_with_a_storage_an_hour_behind_removes_no_file_that_an_open_move_writes(make_rig: MakeRig) -> None:
+    rig = make_rig(retention={"grace": "1s"})
+    rounds(rig, 1)
+    rig.produce(PER_ROUND)
+    rig.ingest()
+    stores, row = rig.stores, rig.table.row
+    with claimed(rig, Stage.TIER) as claim, claimed(rig, Stage.EXPIRE) as cleaner:
+        move = tier.plan(stores, row, claim, trigger="test", run_id=None)
+        assert move is not None
+        written = on_disk(files(rig)[0].path).with_name(f"{uuid.uuid4()}.parquet")  # not in any branch yet
+        written.write_bytes(b"rows")
+        behind = written.stat().st_mtime - 3600
+        os.utime(written, (behind, behind))
+        assert written in map(on_disk, expire_once(stores, row, cleaner).condemned)
+
+        def grace_has_ended() -> bool:
+            query = "SELECT max(since) < clock_timestamp() - interval '1 s' AS ended FROM harness.condemned_files"
+            with stores.database.session() as connection:
+                found = connection.execute(query + " WHERE table_id = %s", [row.table_id]).fetchone()
+            return bool(found and found["ended"])
+
+        wait_until(grace_has_ended, "the file is condemned for longer than the grace", deadline_s=30)
+        expire_once(stores, row, cleaner)
+        assert written.exists()
+
+        stores.ledger.close_move(claim, move, state=MoveState.ABANDONED, error="test")
+        assert written in map(on_disk, expire_once(stores, row, cleaner).deleted)
+        assert not written.exists()
     rig.assert_exact()
 
 

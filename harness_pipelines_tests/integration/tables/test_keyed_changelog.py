@@ -14,6 +14,7 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.keys import PartitionsGrown
 from harness_pipelines.stages import worker
 from harness_pipelines.stages.compact import compact_once
+from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores.ports import TableExists
 from harness_pipelines_tests.keyed import Change, NumbersRig
 from harness_pipelines_tests.producer import KafkaRig, wait_until
@@ -96,6 +97,44 @@ def test_a_topic_that_grows_stops_the_table_by_name(make_keyed: MakeKeyed):
     rig.put_numbers({1: 6})
     with pytest.raises(PartitionsGrown, match="had 2 partitions and has 3 now, so a key may have moved to partition 2"):
         rig.ingest()
+
+
+def tier_from_kafka(rig: NumbersRig) -> None:
+    rig.tier()
+
+
+def ingest_on_spark(rig: NumbersRig) -> None:
+    options = WorkerOptions(stages=frozenset({Stage.INGEST}), ingest_on="spark", until_idle=True)
+    Worker(rig.stores, [rig.table.row], options).run()
+
+
+def read_the_tail(rig: NumbersRig) -> None:
+    rig.table.read(tail=True)
+
+
+def audit(rig: NumbersRig) -> None:
+    rig.table.audit()
+
+
+@pytest.mark.parametrize(
+    ("buffer", "route"),
+    [
+        ("none", tier_from_kafka),
+        ("postgres", ingest_on_spark),
+        ("none", read_the_tail),
+        ("postgres", read_the_tail),
+        ("postgres", audit),
+    ],
+)
+def test_a_topic_that_grows_stops_every_route_that_takes_from_it(
+    make_keyed: MakeKeyed, buffer: str, route: Callable[[NumbersRig], None]
+):
+    rig = make_keyed(buffer=buffer)
+    rig.put_numbers({1: 5})
+    route(rig)
+    rig.kafka.add_partitions(rig.topic, 3)
+    with pytest.raises(PartitionsGrown, match="had 2 partitions and has 3 now, so a key may have moved to partition 2"):
+        route(rig)
 
 
 def test_a_topic_that_grows_under_a_worker_stops_its_ingest(make_keyed: MakeKeyed, monkeypatch: pytest.MonkeyPatch):

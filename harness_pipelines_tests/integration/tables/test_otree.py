@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import math
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import orjson
 import pytest
+from pyspark.sql import functions as f
 
 import harness_pipelines as hp
-from harness_pipelines.layout import parts
+from harness_pipelines.audit.checks import nothing_is_stuck
+from harness_pipelines.layout import balance, parts
+from harness_pipelines.layout.boxes import At
+from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.files import FileStats, classify
 from harness_pipelines.layout.scores import Score
+from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveClosed
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.read.arrow import read_arrow
 from harness_pipelines.read.explain import explain
 from harness_pipelines.read.selection import Selection
-from harness_pipelines.stages import otree
+from harness_pipelines.stages import otree, recluster
+from harness_pipelines.stages.moving import FAILURES_MAX
 from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stores import spark_otree
+from harness_pipelines.stores.spark_write import SparkFailed
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import COORDINATES, OTREE, TIER, TableRig
+from harness_pipelines_tests.unit.layout.given import arrays, tree_of
 
 BY_VALUE = {"columns": ["n", "id"], "regions": 8}
 
@@ -214,7 +224,9 @@ def test_a_view_to_which_much_was_added_is_written_anew_and_keeps_its_rows_and_b
     assert otree.trigger(rig.stores, rig.table.row) is None
 
 
-def test_a_part_that_is_written_anew_leaves_the_files_of_all_others_where_they_are(rig: TableRig):
+def test_a_part_that_is_written_anew_leaves_the_files_of_all_others_where_they_are(
+    rig: TableRig, monkeypatch: pytest.MonkeyPatch
+):
     taken(rig, 1000)
     merged(rig)
     before = files(rig)
@@ -223,14 +235,46 @@ def test_a_part_that_is_written_anew_leaves_the_files_of_all_others_where_they_a
     rig.ingest()
     rig.tier()
     merged(rig)
-    assert merged(rig) is not None
+    routed: list[int] = []
+    in_pieces = spark_otree.in_pieces
+
+    def counting(frame: Any, tree: RegionTree, *rest: Any, **options: Any) -> Any:
+        routed.append(len(tree))
+        return in_pieces(frame, tree, *rest, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(spark_otree, "in_pieces", counting)
+        assert merged(rig) is not None
     assert moves(rig)[-1] == ("COMMITTED", False)
     after = {f.path for f in files(rig)}
     tree = layout(rig).tree
+    fresh = {f.path for f in files(rig)} - {f.path for f in before}
+    assert routed == [len(fresh)] < [len(tree)], "one task for each region that is written, none for all others"
     touched = [f for f in before if f.path not in after]
     assert 0 < len(touched) <= len(before) / 2 + 1, "the one file of the sample layer too"
     assert None not in classify(tree, files(rig))
     rig.assert_exact()
+
+
+def test_a_view_filled_in_order_keeps_a_shallow_tree_and_what_was_clustered_is_not_written_again(
+    harness: hp.Harness, kafka: KafkaRig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(balance, "depth_max", lambda regions: 3)
+    rig = TableRig(
+        harness, kafka, partitions=1, views="both",
+        columns={"id": {"type": "long", "required": True}}, layout={"columns": ["id"], "regions": 8, "sample": 0},
+    )  # fmt: skip
+    for first in range(0, 3200, 800):
+        rig.kafka.produce(rig.topic, 0, [b'{"id":%d}' % i for i in range(first, first + 800)])
+        rig.worker(until_idle=True).run()
+        rig.assert_exact()
+
+    tree, held = layout(rig).tree, files(rig)
+    assert len(tree) >= 8
+    assert tree.depth <= 4
+    assert None not in classify(tree, held)
+    assert set(layout(rig).clustered) == set(tree.paths())
+    assert otree.trigger(rig.stores, rig.table.row) is None
 
 
 def test_rows_that_arrive_during_a_relayout_are_neither_lost_nor_blocked(rig: TableRig):
@@ -265,6 +309,37 @@ def test_a_relayout_that_would_not_be_better_is_dropped_and_not_tried_again_unti
     taken(rig, 100)
     merged(rig)
     assert otree.trigger(rig.stores, rig.table.row) == "due"
+    rig.assert_exact()
+
+
+def test_a_relayout_that_fails_in_every_attempt_is_left_out_and_merges_go_on(
+    rig: TableRig, monkeypatch: pytest.MonkeyPatch
+):
+    grown(rig)
+    assert otree.trigger(rig.stores, rig.table.row) == "due"
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise SparkFailed("a file cannot be read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(spark_otree, "file_rows", broken)
+        for _ in range(FAILURES_MAX):
+            with pytest.raises(SparkFailed):
+                merged(rig)
+        taken(rig, 50)
+        merged(rig)
+    assert batch_hi(rig) == {0: 1950, 1: 1950}
+    assert moves(rig)[-2:] == [("ABANDONED", False), ("COMMITTED", True)]
+    abandoned = rig.stores.ledger.moves(rig.table.row, stage=Stage.OTREE)[1]
+    assert "a file cannot be read" in abandoned["error"]
+    assert "a file cannot be read" in nothing_is_stuck(rig.stores, rig.table.row).description
+    rig.assert_exact()
+
+    asked = recluster.plan_recluster(rig.stores, rig.table.row)  # the cause was repaired
+    recluster.ask(rig.stores, rig.table.row, asked)
+    merged(rig)
+    assert moves(rig)[-1] == ("COMMITTED", False)
+    assert nothing_is_stuck(rig.stores, rig.table.row).passed
     rig.assert_exact()
 
 
@@ -348,6 +423,61 @@ def test_any_type_is_clustered_with_nulls_and_equal_keys_and_no_row_is_lost(
     assert all(path is not None or f.sequence > clustered for path, f in zip(placed, found, strict=True))
     again = rig.table.read(columns=["id"], where="v IS NULL")
     assert again.num_rows == values.count(None)
+
+
+SPARK_TYPES: dict[str, list[Any]] = {
+    "boolean": [0, 1],
+    "int": [-(2**31), -1, 0, 7, 2**31 - 1],
+    "long": [-(2**63), -1, 0, 7, 2**63 - 1],
+    "float": [-math.inf, -1.5, 0.0, 0.5, math.inf, math.nan],
+    "double": [-math.inf, -1e308, -0.0, 0.1, 1e308, math.inf, math.nan],
+    "decimal(12,2)": [-(10**11), -1, 0, 1, 10**11],
+    "decimal(38,5)": [-(10**37), 0, 10**37],
+    "date": [-30_000, 0, 20_000],
+    "timestamp": [-(10**15), 0, 1, 10**15],
+    "timestamptz": [-(10**15), 0, 1, 10**15],
+    "string": ["", "a", "ab", "\xe4", "\U0001f600", "z" * 15],
+    "uuid": [b"\x00" * 16, b"\x7f" + b"\xff" * 15, b"\x80" + b"\x00" * 15, b"\xff" * 16],
+}
+
+SPARK_NAMES = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz", "uuid": "string"}
+
+
+def row_frame(rig: TableRig, columns: Sequence[IndexedColumn], rows: Sequence[Sequence[Any]]) -> Any:
+    """A frame with *rows*, whose values are in the domain of the tree."""
+    frame = rig.stores.spark().range(len(rows))
+    for axis, column in enumerate(columns):
+        name = {"timestamptz": "timestamp", "timestamp": "timestamp_ntz", "uuid": "string"}.get(
+            column.type, column.type
+        )
+        cells = [None if (v := row[axis]) is None else spark_otree._literal(column, v) for row in rows]
+        typed = [(f.lit(None) if cell is None else cell).cast(name) for cell in cells]
+        frame = frame.withColumn(column.name, f.element_at(f.array(*typed), f.col("id").cast("int") + 1))
+    return frame
+
+
+def assert_routed_alike(rig: TableRig, tree: RegionTree, rows: Sequence[tuple[Any, ...]]) -> None:
+    placed = spark_otree.with_regions(row_frame(rig, tree.columns, rows), tree).toArrow()
+    values = [spark_otree.to_values(placed.column(c.name), c) for c in tree.columns]
+    assert placed.column(spark_otree._REGION).to_pylist() == tree.route(values).tolist()
+    assert tree.route(values).tolist() == tree.route(arrays(tree.columns, rows)).tolist()
+
+
+@pytest.mark.parametrize("nested_max", [1, 3, 20])
+@pytest.mark.parametrize("type_", SPARK_TYPES)
+def test_spark_routes_every_value_as_the_tree_does(
+    rig: TableRig, monkeypatch: pytest.MonkeyPatch, type_: str, nested_max: int
+):
+    monkeypatch.setattr(spark_otree, "_NESTED_MAX", nested_max)
+    columns = (IndexedColumn("v", type_), IndexedColumn("w", "double"))
+    rows = [(v, w) for v in (*SPARK_TYPES[type_], None) for w in (-math.inf, 0.0, 2.5, math.nan, None)]
+    assert_routed_alike(rig, tree_of(columns, rows, target_rows=1), rows)
+
+
+def test_rows_find_their_regions_in_a_tree_that_is_deeper_than_a_request_to_spark_may_nest(rig: TableRig):
+    columns = (IndexedColumn("n", "long"),)
+    chain = [node for cut in range(150) for node in ((0, At(cut)), None)]
+    assert_routed_alike(rig, RegionTree.of(columns, [*chain, None]), [(n,) for n in range(-1, 151)] + [(None,)])
 
 
 def test_one_value_with_most_of_the_rows_ends_in_files_of_bounded_size(harness: hp.Harness, kafka: KafkaRig):

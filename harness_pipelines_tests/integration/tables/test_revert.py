@@ -29,6 +29,8 @@ from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages import expire, tier
 from harness_pipelines.stages.revert import plan_revert, revert_table
 from harness_pipelines.stores.lake import ForeignFiles
+from harness_pipelines.stores.outcome import CommitLost
+from harness_pipelines.stores.ports import TableUnknown
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import COORDINATES, TIER, Command, PostgresProxy, Row, TableRig
 
@@ -345,7 +347,7 @@ def test_a_lost_answer_of_commit_is_found_out(
         if forwards:
             assert revert_table(through.stores, rig.table.row, to=2).version == 4
         else:
-            with pytest.raises(MoveClosed, match="did not take effect: revert again"):
+            with pytest.raises(CommitLost, match="did not take effect: try again"):
                 revert_table(through.stores, rig.table.row, to=2)
     assert proxy.cuts == 1
     assert stream_hi(rig) == ({0: 20, 1: 20} if forwards else {0: 40, 1: 40})
@@ -403,9 +405,30 @@ def recreate_with_pyiceberg(rig: TableRig) -> None:
     foreign.close()
 
 
+def drop_with_pyiceberg(rig: TableRig) -> None:
+    """The view leaves the catalog, its files stay."""
+    properties = rig.stores.catalog.properties
+    foreign = SqlCatalog(rig.stores.catalog.name, uri=properties["uri"], warehouse=properties["warehouse"])
+    foreign.drop_table((rig.table.spec.namespace, rig.table.row.tiered_view))
+    foreign.close()
+
+
+def drop_with_spark(rig: TableRig) -> None:
+    name = f"{rig.stores.settings.catalog_name}.{rig.table.spec.namespace}.{rig.table.row.tiered_view}"
+    rig.stores.spark().sql(f"DROP TABLE {name}").collect()
+
+
 @pytest.mark.parametrize(
     "write",
-    [append_with_pyiceberg, append_with_spark, delete_with_spark, alter_with_spark, recreate_with_pyiceberg],
+    [
+        append_with_pyiceberg,
+        append_with_spark,
+        delete_with_spark,
+        alter_with_spark,
+        recreate_with_pyiceberg,
+        drop_with_pyiceberg,
+        drop_with_spark,
+    ],
     ids=lambda write: write.__name__,
 )
 def test_after_a_foreign_commit_the_table_stops_by_name_and_the_head_lets_it_go_on(
@@ -419,7 +442,7 @@ def test_after_a_foreign_commit_the_table_stops_by_name_and_the_head_lets_it_go_
     rig.ingest()
 
     with pytest.raises(
-        (ForeignCommit, ForeignFiles), match=r"Nothing was written.*`harness revert .* --to HEAD --yes`"
+        (ForeignCommit, ForeignFiles, TableUnknown), match=r"Nothing was written.*`harness revert .* --to HEAD --yes`"
     ):
         rig.tier()
     assert "--to HEAD" in (rig.harness.table(rig.name).row.stopped or "")

@@ -77,6 +77,7 @@ def books(**changes) -> Books:
         retained_from=1,
         stopped=None,
         now=NOW,
+        since_tier_s=0.0,
         pointers={"stream": "file:///t/metadata/3.json"},
         positions={0: position()},
         versions=[version(1, 0, buffer_hi=0), version(2, 10, move_id=11), version(3, 20, move_id=12)],

@@ -150,10 +150,10 @@ def test_a_lease_above_its_age_and_one_on_no_version_are_broken():
 
 
 def test_a_table_that_waits_too_long_or_was_stopped_is_a_hint():
-    late = books(now=NOW + timedelta(hours=1), stopped="records lost")
+    late = books(since_tier_s=3600.0, stopped="records lost")
 
     first, second = hints(fsck_ledger.lake_lag, late)
-    assert first.startswith("10 offsets are not in the lake yet")
+    assert first == "10 offsets are not in the lake yet, no move of tier for 3600 s (goal 900 s)"
     assert second == "the table is stopped: records lost"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -69,6 +71,23 @@ def test_a_tombstone_whose_key_does_not_tell_what_it_deletes_is_refused(key: byt
     assert found.accepted.tolist() == [0, 2]
 
 
+@pytest.mark.parametrize("depth", [500, 1_000, 100_000])
+@pytest.mark.parametrize("words", [{}, {"delete": {"field": "op", "values": ["d"]}}, {"format": "debezium"}])
+def test_what_is_nested_deep_is_refused_and_its_neighbours_are_not(words: dict[str, Any], depth: int):
+    nested = b"[" * depth + b"]" * depth
+    put = b'{"op": "c", "after": {"id": 1, "total": 5}}' if "format" in words else b'{"id": 1, "total": 5}'
+    found = decode([(b"1", put), (b"1", b'{"x": %b}' % nested), (nested, None), (b"2", None)], **words)
+    assert [(one.index, one.reason) for one in found.refused] == [(1, Reason.MALFORMED), (2, Reason.MALFORMED)]
+    assert all("nested more than 400 deep" in one.detail for one in found.refused)
+    assert [(row["_op"], row["id"]) for row in found.rows.to_pylist()] == [("put", 1), ("delete", 2)]
+
+
+def test_a_text_key_may_look_nested():
+    text = b"[" * 1_000
+    found = decode([(text, None)], key_format="text", columns={"id": "string"})
+    assert [row["id"] for row in found.rows.to_pylist()] == [text.decode()]
+
+
 def test_what_is_required_of_a_put_is_not_of_a_delete():
     assert decode([(b"1", b'{"id": 1}')]).refused[0].reason is Reason.MISSING_FIELD
     assert decode([(b"1", None)]).refused == []
@@ -82,6 +101,41 @@ def test_what_is_required_of_a_put_is_not_of_a_delete():
 def test_a_key_may_be_plain_text(type_: str, key: bytes, value: object):
     found = decode([(key, None)], columns={"id": type_}, key_format="text")
     assert [row["id"] for row in found.rows.to_pylist()] == [value]
+
+
+@pytest.mark.parametrize(
+    ("type_", "source", "key"),
+    [
+        *(
+            (kind, "iso8601", b"2023-11-14T22:13:20" + zone)
+            for kind, zone in (("timestamp", b""), ("timestamptz", b"Z"))
+        ),
+        *((kind, "epoch_ms", b"1700000000000") for kind in ("timestamp", "timestamptz")),
+        *((kind, "epoch_us", b"1700000000000000") for kind in ("timestamp", "timestamptz")),
+        *((kind, "epoch_ns", b"1700000000000000000") for kind in ("timestamp", "timestamptz")),
+        ("date", "iso8601", b"2023-11-14"),
+        ("date", "epoch_days", b"19675"),
+        ("time", "iso8601", b"22:13:20"),
+        ("time", "ms_of_day", b"80000000"),
+        ("time", "us_of_day", b"80000000000"),
+        ("time", "ns_of_day", b"80000000000000"),
+        ("decimal(12,2)", "number", b"12.50"),
+        ("decimal(12,2)", "base64", b"BOI="),
+    ],
+)
+def test_a_text_key_is_written_as_its_column_says(type_: str, source: str, key: bytes):
+    columns = {"id": {"type": type_, "from": source}}
+    found = decode([(key, None)], columns=columns, key_format="text")
+    assert found.refused == []
+    moment = datetime(2023, 11, 14, 22, 13, 20)
+    value: object = {
+        "timestamp": moment,
+        "timestamptz": moment.replace(tzinfo=UTC),
+        "date": moment.date(),
+        "time": moment.time(),
+        "decimal(12,2)": Decimal("12.50"),
+    }[type_]
+    assert [(row["_op"], row["id"]) for row in found.rows.to_pylist()] == [("delete", value)]
 
 
 def test_a_text_key_that_is_no_utf8_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -33,8 +34,10 @@ def file(low: int, high: int, *, size: int = TARGET, staged: bool = False) -> Fi
     )  # fmt: skip
 
 
-def found(*files: FileStats, ratio: float = 0.5, budget: int = PLENTY) -> list[Due]:
-    return due(TREE, files, CLUSTERED, target_bytes=TARGET, staged_ratio=ratio, budget_bytes=budget)
+def found(
+    *files: FileStats, ratio: float = 0.5, budget: int = PLENTY, left_out: Sequence[frozenset[str]] = ()
+) -> list[Due]:
+    return due(TREE, files, CLUSTERED, target_bytes=TARGET, staged_ratio=ratio, budget_bytes=budget, left_out=left_out)
 
 
 WHOLE = (file(0, 9), file(10, 19), file(20, 29), file(30, 39))
@@ -121,6 +124,56 @@ def test_however_small_the_merges_are_few_files_wait_and_no_row_is_written_often
     tiers = 4
     assert len(waiting) <= tiers * (WAITING_MAX - 1)
     assert written <= tiers * sum(sizes)
+
+
+def paths(*files: FileStats) -> frozenset[str]:
+    return frozenset(file.path for file in files)
+
+
+def test_what_a_failed_move_took_is_not_taken_as_a_whole_again_but_its_parts_are():
+    added = [file(low, low + 9, size=600, staged=True) for low in (0, 10, 20, 30)]
+
+    def taken(*failed: frozenset[str]) -> list[str]:
+        return [part.path for part in found(*WHOLE, *added, left_out=failed)]
+
+    everything, bad = paths(*WHOLE, *added), paths(WHOLE[0], added[0])
+    assert taken() == [""]
+    assert taken(everything) == ["0"], "half of what is left, for both halves are all of it"
+    assert taken(bad) == ["01", "1"]
+    assert taken(paths(*WHOLE, file(0, 1))) == [""], "one of these files is gone"
+
+
+def test_files_of_a_failed_move_that_wait_are_left_where_they_are_and_others_put_together():
+    many = crowd(5, 35, size=10, count=2 * WAITING_MAX)
+    failed = many[:WAITING_MAX]
+
+    [part] = found(*BIG, *many, left_out=[paths(*failed)])
+
+    assert set(part.files) == set(many) - set(failed)
+
+
+@given(st.sets(st.integers(0, 15), min_size=1))
+def test_a_file_that_fails_every_move_is_found_and_all_others_are_written_anew(bad: set[int]):
+    tree = RegionTree.single(TREE.columns)
+    for number in range(15):
+        tree = tree.split("1" * number, 0, At(number * 10 + 10))
+    held = [file(number * 10, number * 10 + 9) for number in range(16)]
+    clustered, left_out = {path: 0 for path in tree.paths()}, list[frozenset[str]]()
+    for _ in range(200):
+        chosen = due(
+            tree, held, clustered, target_bytes=TARGET, staged_ratio=0.5, budget_bytes=4 * TARGET, left_out=left_out
+        )
+        if not chosen:
+            break
+        taken = [f for part in chosen for f in part.files]
+        if any(held.index(f) in bad for f in taken):
+            left_out.append(paths(*taken))
+            continue
+        clustered |= {path: 9 for path in tree.paths() for part in chosen if path.startswith(part.path)}
+        held = [replace(f, path=f.path + "'", sequence=5) if f in taken else f for f in held]
+
+    assert not chosen
+    assert {number for number, f in enumerate(held) if not f.path.endswith("'")} == bad
 
 
 files_anywhere = st.builds(

@@ -90,6 +90,41 @@ def test_collapse_makes_one_region_of_all_below_and_leaves_the_others(table, dat
         assert collapsed.paths()[new] in (tree.paths()[old], path)
 
 
+@given(table=tables(), data=st.data())
+def test_rows_of_some_parts_find_their_regions_by_the_cuts_of_these_parts_alone(table, data):
+    columns, rows = table
+    tree = tree_of(columns, rows)
+    paths = tree.paths()
+    anywhere = data.draw(st.sets(st.sampled_from([p[:end] for p in paths for end in range(len(p) + 1)]), min_size=1))
+    parts = [path for path in anywhere if not any(path.startswith(q) for q in anywhere - {path})]
+
+    between = tree.between(parts)
+
+    inside = [i for part in sorted(parts) for i in tree.below(part)]
+    assert len(between) == len(inside)
+    deepest = max(len(paths[i]) - len(part) for part in parts for i in tree.below(part))
+    assert between.depth <= deepest + len(parts) - 1
+    kept = [(row, i) for row, i in zip(rows, tree.route(arrays(columns, rows)).tolist(), strict=True) if i in inside]
+    routed = between.route(arrays(columns, [row for row, _ in kept])).tolist()
+    assert [inside[i] for i in routed] == [i for _, i in kept]
+
+
+def test_the_depth_of_a_tree_is_that_of_its_deepest_region():
+    chain = RegionTree.single([Y])
+    for number in range(9):
+        chain = chain.split("1" * number, 0, At(number))
+
+    assert RegionTree.single([Y]).depth == 0
+    assert chain.depth == 9 == max(map(len, chain.paths()))
+    assert chain.between(["1" * 9]).depth == 0
+    assert chain.between(["0", "1" * 8]).depth == 2
+
+
+def test_a_part_that_the_tree_does_not_have_is_refused():
+    with pytest.raises(RegionUnknown):
+        RegionTree.single([Y]).between(["0"])
+
+
 def test_the_digest_does_not_depend_on_the_order_of_splits():
     root = RegionTree.single([X, Y]).split("", 0, At(1.0))
 

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from harness_pipelines.protocol.bounds import Bounds, buffered
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim, may_take
 from harness_pipelines.protocol.moves import (
+    ATTEMPTS_MAX,
     Move,
     MoveClosed,
     MoveState,
+    budget_of,
     check_open,
     halve,
     may_relayout,
@@ -106,6 +108,12 @@ def a_move(**changes: object) -> Move:
 
 def test_the_ranges_of_a_move_are_those_with_offsets():
     assert [(r.partition, r.low, r.high) for r in a_move().ranges] == [(0, 0, 9)]
+
+
+def test_the_byte_budget_of_a_move_halves_after_every_so_many_attempts():
+    turns = [1, ATTEMPTS_MAX, ATTEMPTS_MAX + 1, 2 * ATTEMPTS_MAX, 2 * ATTEMPTS_MAX + 1, 100 * ATTEMPTS_MAX]
+
+    assert [budget_of(a_move(attempt=turn), bytes_max=64) for turn in turns] == [64, 64, 32, 32, 16, 0]
 
 
 def test_the_recorded_attempt_may_publish():

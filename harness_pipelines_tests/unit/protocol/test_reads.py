@@ -11,7 +11,7 @@ import pytest
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.files import condemned_before
-from harness_pipelines.protocol.moves import Move, MoveState, dead_branches, took_effect
+from harness_pipelines.protocol.moves import Move, MoveState, branch_of, dead_branches, move_of, took_effect
 from harness_pipelines.protocol.reads import cut_now, cut_of_old
 from harness_pipelines.protocol.segments import SchemaMoved, SegmentClosed, check_unit, check_writable, may_drop, needed
 from harness_pipelines.protocol.versions import Version, View, kept_versions, reached_versions
@@ -134,6 +134,13 @@ def test_a_branch_is_alive_only_while_its_own_attempt_is_open():
     )
 
     assert found == ["move_1_1", "move_2_1", "move_3_1"]
+
+
+@pytest.mark.parametrize("name", ["move_x", "move_2024", "move_1_x", "move_1_1_old", "my_move_1_1", f"move_{10**18}_1"])
+def test_a_branch_of_somebody_else_is_not_ours_to_remove(name: str):
+    assert move_of(name) is None
+    assert dead_branches([name, branch_of(7, 2)], []) == ["move_7_2"]
+    assert move_of(branch_of(7, 2)) == 7
 
 
 def test_a_unit_is_taken_where_the_buffer_ends_and_in_the_schema_that_is_in_force():

@@ -49,7 +49,7 @@ def _leaf(ref: Ref) -> st.SearchStrategy[Predicate]:
     if ref.type in FLOATS:
         found |= st.builds(p.IsNaN, st.just(ref), st.booleans())
     if ref.type == Primitive("string"):
-        pattern = st.text(alphabet="ab%_é\n0", max_size=4).map(lambda t: t.replace("0", "\\%"))
+        pattern = st.text(alphabet="ab%_é\n01", max_size=4).map(lambda t: t.replace("0", "\\%").replace("1", "\\\\"))
         found |= st.builds(p.Like, st.just(ref), pattern, st.booleans())
     return found
 

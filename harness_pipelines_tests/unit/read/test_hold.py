@@ -20,7 +20,7 @@ class Leases:
     def __init__(self) -> None:
         self.renewed: Counter[str] = Counter()
         self.gone: list[str] = []
-        self.trouble: dict[str, HarnessError] = {}
+        self.trouble: dict[str, Exception] = {}
 
     def renew(self, lease_id: str, *, lease: timedelta) -> None:
         self.renewed[lease_id] += 1
@@ -69,4 +69,18 @@ def test_an_outage_is_waited_for_and_an_end_is_told_at_the_next_check(leases: Le
         with pytest.raises(HarnessError, match="the lease has ended"):
             check()
     ended.end()
-    assert leases.gone == ["away"]
+    assert leases.gone == ["away", "ended"]
+
+
+def test_what_nobody_foresaw_ends_the_read_that_met_it_and_no_other(leases: Leases):
+    leases.trouble = {"sick": RuntimeError("cannot execute UPDATE in a read-only transaction")}
+    sick, well = held(leases, "sick", 0.06), held(leases, "well", 0.06)
+    wait_until(lambda: leases.renewed["sick"] >= 1, "it was tried")
+    seen = leases.renewed["well"]
+    wait_until(lambda: leases.renewed["well"] >= seen + 3, "the other one is renewed as before")
+    for check in (sick.check, sick.finish):
+        with pytest.raises(RuntimeError, match="read-only"):
+            check()
+    well.finish()
+    sick.end()
+    assert leases.gone == ["well", "sick"], "it may be alive, and nobody else gives it back"

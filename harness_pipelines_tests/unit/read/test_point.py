@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import uuid
 from decimal import Decimal
 from typing import Any
@@ -87,6 +88,13 @@ def test_no_row_has_a_key_that_its_column_cannot_hold(kind: str, value: Any):
 def test_what_is_no_key_is_refused(value: Any, message: str):
     with pytest.raises(KeyUnfit, match=message):
         form("long", "string").key(value)
+
+
+@pytest.mark.parametrize("value", ["NaN", "sNaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("kind", ["long", "decimal(12, 2)"])
+def test_what_is_no_number_is_no_key(kind: str, value: str):
+    with pytest.raises(KeyUnfit, match=f"k0 is {re.escape(kind)}: it never holds {value}"):
+        form(kind).key(Decimal(value))
 
 
 def test_words_of_a_command_line_are_read_by_the_type_of_their_column():

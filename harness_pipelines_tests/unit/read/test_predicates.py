@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.predicate import FALSE, TRUE, Compare, OneOf, Op, Ref, all_of, any_of, narrowed, relaxed
+from harness_pipelines.protocol.predicate import (
+    FALSE,
+    TRUE,
+    Compare,
+    Like,
+    OneOf,
+    Op,
+    Ref,
+    all_of,
+    any_of,
+    narrowed,
+    relaxed,
+)
+from harness_pipelines.read.where import parse_where
 from harness_pipelines.spec.types import Primitive
-from harness_pipelines.stores.predicates import to_arrow
+from harness_pipelines.stores.predicates import to_arrow, to_postgres
 from harness_pipelines_tests.unit.read.predicates import holds, physical, predicates
 from harness_pipelines_tests.unit.read.values import primitive_types, tables
 
@@ -42,6 +56,19 @@ def test_arrow_lets_through_exactly_the_rows_for_which_a_predicate_is_true(data)
     assert found.column("row").to_pylist() == [i for i, row in enumerate(rows) if holds(predicate, row)]
 
 
+@pytest.mark.parametrize(
+    "pattern", ["a\\\\b%", "C:\\\\dir%", "%a\\\\b", "%a\\\\b%", "%\\\\", "_\\\\_", "\\\\%", "%\\\\\\%", ".*"]
+)
+def test_a_quoted_backslash_is_a_backslash_wherever_a_pattern_has_it(pattern):
+    texts = ["a\\b", "C:\\dir\\x", "\\", "x\\", "a\nb\\", "é\\é", "\\%", "ab", "", None]
+    table = pa.table({"s": pa.array(texts, pa.string())})
+
+    for negated in (False, True):
+        like = Like(Ref(("s",), Primitive("string")), pattern, negated)
+
+        assert table.filter(to_arrow(like)).column("s").to_pylist() == [t for t in texts if holds(like, {"s": t})]
+
+
 @given(trees)
 def test_pruning_by_coordinates_never_loses_a_matching_offset(predicate):
     ranges = {0: (0, 10), 1: (3, 5), 2: (7, 7)}
@@ -68,6 +95,22 @@ def test_what_an_engine_cannot_ask_is_left_to_the_filter_behind_it():
 
     assert relaxed(all_of(exact, unknown), lambda leaf: leaf == exact) == exact
     assert relaxed(any_of(exact, unknown), lambda leaf: leaf == exact) == TRUE
+
+
+@pytest.mark.parametrize(
+    ("moment", "written"),
+    [
+        ("9999-12-31T23:59:59-05:00", None),
+        ("0001-01-01T00:00:00+05:00", None),
+        ("9999-12-31T23:59:59.999999Z", "9999-12-31T23:59:59.999999+00"),
+        ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00+00"),
+    ],
+)
+def test_a_moment_that_a_zone_takes_out_of_the_calendar_is_left_to_the_filter_behind_postgres(moment, written):
+    asked = to_postgres(parse_where(f"_kafka_timestamp < '{moment}'", {"_kafka_timestamp": Primitive("timestamptz")}))
+
+    expected = None if written is None else f"\"_kafka_timestamp\" < '{written}'::timestamptz"
+    assert (None if asked is None else asked.as_string()) == expected
 
 
 def test_constants_are_folded():

@@ -106,6 +106,11 @@ def test_decimals_are_exact_whatever_their_length():
         ("n < 2147483648", p.IsNull(ref("n"), negated=True)),
         ("n >= 2147483648", p.FALSE),
         ("n in (1, 1.5)", p.OneOf(ref("n"), (1,))),
+        ("n < 1e999999999999", p.IsNull(ref("n"), negated=True)),
+        ("wide <= -1e999999999999", p.FALSE),
+        ("id > 1e-999999999999", one("id", Op.GT, 0)),
+        ("wide < -1e-999999999999", one("wide", Op.LE, Decimal("-0.01"))),
+        ("wide = 0e999999999999", one("wide", Op.EQ, Decimal("0.00"))),
     ],
 )
 def test_a_number_that_the_column_cannot_hold_is_compared_and_not_rounded(text, expected):
@@ -127,6 +132,8 @@ def test_a_number_is_compared_with_a_float_column_in_the_columns_own_width():
         ("id = 5 status = 'a'", "expected 'and', 'or' or the end, found 'status' at character 8"),
         ("(id = 5", "expected '\\)', found the end"),
         ("id = 5 ; drop table x", "cannot read '; drop table x' at character 8"),
+        ("id < 1e9999999999999999999", "expected a number with an exponent of at most 17 digits, found '1e99"),
+        ("ratio < 1e-9999999999999999999", "expected a number with an exponent of at most 17 digits"),
         ("id = 'five'", "id is long: it cannot be compared with text"),
         ("status = 5", "status is string: it cannot be compared with a number"),
         ("day = '2026-02-30'", "day is date: '2026-02-30' is not a date like 2026-01-31"),
@@ -147,7 +154,8 @@ def test_what_cannot_be_read_is_named_with_its_place(text, message):
 @pytest.mark.parametrize(
     ("pattern", "prefix", "is_prefix"),
     [("ab%", "ab", True), ("a%b", "a", False), ("a_%", "a", False), ("a\\%b%", "a%b", True), ("ab", "ab", False),
-     ("%", "", True), ("a\\%", "a%", False)],
+     ("%", "", True), ("a\\%", "a%", False), ("a\\\\%", "a\\", True), ("a\\\\\\%", "a\\%", False),
+     ("a\\%%", "a%", True)],
 )  # fmt: skip
 def test_the_fixed_beginning_of_a_pattern_is_known(pattern, prefix, is_prefix):
     like = p.Like(ref("status"), pattern)

@@ -52,6 +52,18 @@ def test_a_postgres_that_takes_no_more_sessions_is_waited_for_and_does_not_count
         raise error
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        'StatusCode.UNAVAILABLE details = "keepalive watchdog timeout"',
+        'StatusCode.RESOURCE_EXHAUSTED details = "GOAWAY received; Error code: 11; Debug Text: too_many_pings"',
+    ],
+)
+def test_a_connection_that_pings_ended_does_not_count_against_the_move(said: str):
+    with pytest.raises(SparkAway, match="move 7, attempt 2"), explained(TABLE, MOVE):
+        raise PySparkException(f"<_MultiThreadedRendezvous of RPC that terminated with: status = {said}>")
+
+
 def test_what_spark_cannot_do_counts_against_the_move():
     with pytest.raises(SparkFailed, match="move 7, attempt 2"), explained(TABLE, MOVE):
         raise PySparkException("Job aborted due to stage failure: java.lang.OutOfMemoryError: Java heap space")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import uuid
 
+import pyarrow as pa
+
 from harness_pipelines.codecs.json import JsonCodec
+from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stores.spark_kafka import _for_spark, spark_schema
+from harness_pipelines.stores.spark_kafka import _decode_rows, _for_spark, spark_schema
 
 SPEC = TableSpec.model_validate({
     "table": "a.b",
@@ -57,3 +60,18 @@ def test_nothing_stays_nothing_and_empty_stays_empty():
 
 def test_no_rows_have_the_same_types():
     assert in_spark() == []
+
+
+def test_a_record_for_which_the_log_has_no_timestamp_has_none():
+    stamps = [-1_000, 0, 1_700_000_000_123_000]  # Spark makes a moment of Kafka's -1 ms
+    records = pa.record_batch({
+        "partition": pa.array([0, 0, 0], pa.int32()),
+        "offset": pa.array([7, 8, 9], pa.int64()),
+        "timestamp": pa.array(stamps, pa.timestamp("us", "America/New_York")),
+        "key": pa.nulls(3, pa.binary()),
+        "value": pa.array([b"{}"] * 3, pa.binary()),
+    })  # fmt: skip
+
+    rows = pa.Table.from_batches(_decode_rows(records, RecordCodec(SPEC), spark_schema(SPEC), 1))
+
+    assert rows.column("_kafka_timestamp").cast(pa.int64()).to_pylist() == [None, *stamps[1:]]

@@ -1,0 +1,113 @@
+"""What expire does where the lake's files are not what the ledger says: the buffer is trimmed all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.stages.expire import Expired, expire_once
+from harness_pipelines.stores import catalog, upkeep
+from harness_pipelines.stores.catalog import MetadataMissing
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
+from harness_pipelines_tests.contract.test_lake import moved
+
+RETENTION = {"versions": "1h"}
+
+
+@pytest.fixture(autouse=True)
+def _read_anew() -> Iterator[None]:
+    """Metadata files that a test removes were read before."""
+    catalog._parsed.cache_clear()
+    yield
+    catalog._parsed.cache_clear()
+
+
+@pytest.fixture
+def table(real: RealRig) -> TableRow:
+    """One partition with real files; [0, 10) lies in a closed segment, [10, 15) in the open one."""
+    return buffered(real, real.table(partitions=1, files=True, retention=RETENTION))
+
+
+def buffered(real: RealRig, table: TableRow) -> TableRow:
+    real.ingest(table, {0: (0, 10)})
+    real.segments.rotate(table)
+    real.ingest(table, {0: (10, 15)})
+    return table
+
+
+def expire(real: RealRig, table: TableRow, **options: Any) -> Expired:
+    stores: Any = real
+    claim = real.claim(table, Stage.EXPIRE)
+    try:
+        return expire_once(stores, real.again(table), claim, **options)
+    finally:
+        real.ledger.release(claim)
+
+
+def states(real: RealRig, table: TableRow) -> list[str]:
+    return [segment.state for segment in real.segments.all(table)]
+
+
+def condemned_long_ago(real: RealRig, table: TableRow) -> None:
+    real.ask(
+        "INSERT INTO harness.condemned_files (table_id, path, bytes, since) "
+        "VALUES (%s, 'file:///nowhere/old.parquet', 1000, clock_timestamp() - interval '1 day')",
+        [table.table_id],
+    )
+
+
+def test_a_version_whose_metadata_file_was_removed_gets_out_of_reach_by_itself(real: RealRig, table: TableRow):
+    claim = real.claim(table)
+    old, new = moved(real, table, claim, 0, 5), moved(real, table, claim, 5, 15)
+    Path(urlsplit(old.stream.metadata).path).unlink()
+    catalog._parsed.cache_clear()
+
+    with pytest.raises(MetadataMissing, match=old.stream.metadata.rsplit("/", 1)[-1]):
+        expire(real, table)  # it is retained, so somebody has to hear of it
+
+    real.pass_time(2 * HOUR)
+    done = expire(real, table)
+    assert done.retained_from == new.version
+    assert states(real, table) == ["retired", "open"]
+
+
+@pytest.mark.parametrize("ripe", [True, False], ids=["files to delete", "nothing to delete"])
+def test_the_buffer_is_trimmed_though_the_lake_cannot_be_read(real: RealRig, ripe: bool):
+    table = buffered(real, real.table(partitions=1, retention=RETENTION))  # a view without any file
+    real.move(table, {0: 0}, {0: 15})
+    real.pass_time(2 * HOUR)
+    if ripe:
+        condemned_long_ago(real, table)
+
+    with pytest.raises(MetadataMissing):
+        expire(real, table)
+
+    assert states(real, table) == ["retired", "open"]
+    assert [p.trim_floor for p in real.ledger.positions(table)] == [15]
+
+
+def test_the_buffer_is_trimmed_though_the_size_guard_holds_the_files(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(upkeep, "GUARD_FREE_BYTES", 0)
+    monkeypatch.setattr(upkeep, "SHARE_MAX", 0.0)
+    moved(real, table, real.claim(table), 0, 15)
+    real.pass_time(2 * HOUR)
+    condemned_long_ago(real, table)
+
+    with pytest.raises(upkeep.SizeGuard, match="nothing was removed"):
+        expire(real, table)
+
+    assert states(real, table) == ["retired", "open"]
+
+
+def test_with_nothing_to_delete_the_lake_is_not_walked(real: RealRig):
+    table = real.table(retention=RETENTION)  # a view without any file: to walk it fails
+
+    assert real.upkeep.delete_ripe(table, real.claim(table, Stage.EXPIRE)) == []  # type: ignore[attr-defined]

@@ -1,0 +1,95 @@
+"""Channels to Spark that notice when it hangs, and an interrupt that does not wait for one that does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql.connect.client import ChannelBuilder, DefaultChannelBuilder
+
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stores import spark, spark_sessions
+from harness_pipelines.stores.spark_sessions import SparkSessions
+from harness_pipelines_tests.producer import wait_until
+
+DEFAULTS = [("grpc.max_send_message_length", 1), ("grpc.max_receive_message_length", 2)]
+
+
+@pytest.fixture(autouse=True)
+def _defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark's own; what a test sets is taken back."""
+    monkeypatch.setattr(ChannelBuilder, "GRPC_DEFAULT_OPTIONS", list(DEFAULTS))
+
+
+def options() -> list[tuple[str, Any]]:
+    return DefaultChannelBuilder("sc://127.0.0.1:1")._channel_options
+
+
+def test_every_channel_to_spark_connect_asks_whether_its_server_is_alive(tmp_path: Path):
+    opened: list[list[tuple[str, Any]]] = []
+
+    def opener(asked: Any) -> Any:
+        opened.append(options())
+        return SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None))
+
+    spark.open_spark(Settings(home=tmp_path, spark="sc://127.0.0.1:1"), opener=opener)
+
+    assert dict(opened[0]) == {**spark.KEEPALIVE, **dict(DEFAULTS)}
+
+
+def test_a_second_session_changes_nothing_and_a_users_own_settings_stay():
+    ChannelBuilder.GRPC_DEFAULT_OPTIONS.append(("grpc.keepalive_time_ms", 7))
+    spark.keep_channels_alive()
+    spark.keep_channels_alive()
+
+    assert dict(options())["grpc.keepalive_time_ms"] == 7
+    assert len(options()) == len(dict(options())) == len(DEFAULTS) + len(spark.KEEPALIVE)
+
+
+class Deaf:
+    """A Connect session whose server does not answer, until its channel is closed."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+        self.asked = 0
+        self.client = SimpleNamespace(_channel=SimpleNamespace(close=self.closed.set))
+
+    def interruptTag(self, _tag: str) -> None:
+        self.asked += 1
+        self.closed.wait()
+
+
+@pytest.fixture
+def deaf() -> Iterator[Deaf]:
+    made = Deaf()
+    yield made
+    made.closed.set()
+
+
+def test_an_interrupt_returns_though_spark_does_not_answer_and_then_hangs_up(
+    tmp_path: Path, deaf: Deaf, monkeypatch: pytest.MonkeyPatch
+):
+    sessions = SparkSessions(Settings(home=tmp_path, spark="sc://127.0.0.1:1"))
+    held: Any = deaf
+    sessions._session = held
+    sessions.interrupt()
+    sessions.interrupt()
+    wait_until(lambda: deaf.asked == 1, "Spark is asked once")
+    assert not deaf.closed.is_set()
+
+    monkeypatch.setattr(spark_sessions, "DEAF_S", 0.0)
+    sessions.interrupt()
+    assert deaf.closed.is_set()
+
+
+def test_an_interrupt_does_not_wait_for_who_opens_a_session(tmp_path: Path):
+    sessions = SparkSessions(Settings(home=tmp_path, spark="sc://127.0.0.1:1"))
+    with sessions._lock:
+        asking = threading.Thread(target=sessions.interrupt, daemon=True)
+        asking.start()
+        asking.join(10)
+        assert not asking.is_alive()
