@@ -105,11 +105,12 @@ def decoded_rows(records: DataFrame, table: TableRow) -> DataFrame:
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    from harness_pipelines.stores.spark_python import standing
+
     schema = spark_schema(table.spec)
     narrow = records.select("partition", "offset", "timestamp", "key", "value")
-    return narrow.mapInArrow(
-        _row_decoder(dump_spec(table.spec), table.schema_version), from_arrow_schema(schema)
-    ).withColumn("_refused", f.col("_op").isNull())
+    decoder = standing(_row_decoder(dump_spec(table.spec), table.schema_version))
+    return narrow.mapInArrow(decoder, from_arrow_schema(schema)).withColumn("_refused", f.col("_op").isNull())
 
 
 def tail_frame(spark: SparkSession, settings: Settings, table: TableRow, part: TailPart) -> DataFrame:
@@ -123,8 +124,11 @@ def refused_records(records: DataFrame, table: TableRow) -> list[RefusedRecord]:
     """The records that do not fit, with their raw bytes; decodes all of *records* once more."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    from harness_pipelines.stores.spark_python import standing
+
     narrow = records.select("partition", "offset", "key", "value")
-    found = narrow.mapInArrow(_refusal_decoder(dump_spec(table.spec)), from_arrow_schema(REFUSED)).collect()
+    decoder = standing(_refusal_decoder(dump_spec(table.spec)))
+    found = narrow.mapInArrow(decoder, from_arrow_schema(REFUSED)).collect()
     return [
         RefusedRecord(
             partition=row["partition"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -21,6 +21,7 @@ from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.spec.settings import redact
 from harness_pipelines.stores.spark import SparkAway, is_closed_channel
+from harness_pipelines.stores.spark_python import Work, standing
 
 _shipped: WeakSet[SparkSession] = WeakSet()
 _lock = threading.Lock()
@@ -39,7 +40,7 @@ class ExecutorsAway(SparkAway):
 def run(
     spark: SparkSession,
     ranges: Sequence[OffsetRange],
-    work: Callable[[Iterable[Any]], Iterable[Any]],
+    work: Work,
     result: pa.Schema,
 ) -> list[Mapping[str, Any]]:
     """Run *work* over batches of (partition, low, high), one range per task; returns the rows that it yields.
@@ -53,7 +54,7 @@ def run(
         rows = [(r.partition, r.low, r.high) for r in ranges]
         frame = spark.createDataFrame(rows, "partition int, low long, high long")
         spread = frame.repartitionByRange(len(rows), "partition")
-        return [row.asDict() for row in spread.mapInArrow(work, from_arrow_schema(result)).collect()]
+        return [row.asDict() for row in spread.mapInArrow(standing(work), from_arrow_schema(result)).collect()]
     except grpc.RpcError as error:
         raise ExecutorsAway(f"Spark was lost: {redact(str(error))[:500]}") from error
     except (PySparkException, Py4JError) as error:

@@ -23,6 +23,7 @@ from harness_pipelines.stages import tier
 from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores.ports import LeaseEnded
 from harness_pipelines.stores.postgres import SegmentMissing
+from harness_pipelines.stores.spark import open_spark
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import COORDINATES, TIER, TableRig, await_trouble, running
 
@@ -160,6 +161,25 @@ def test_a_spark_session_that_ended_is_trouble_once_and_the_next_attempt_has_its
         assert set(rig.status().values()) == {(10, 10)}
         [move] = [m for m in harness.stores.ledger.moves(rig.table.row) if m["stage"] == "tier"]
         assert (move["state"], move["attempt"], move["failures"]) == ("COMMITTED", 2, 0)
+        rig.assert_exact()
+
+
+REMEMBERED = 100  #: sessions by an executor, unless `spark.executor.isolatedSessionCache.size` says otherwise
+
+
+def test_a_spark_session_that_executors_forgot_still_runs_python(settings: Settings, kafka: KafkaRig) -> None:
+    """They remove its folder, in which its Python daemon still stands; so they do after half an hour without a task."""
+    with hp.connect(settings) as harness:
+        rig = TableRig(harness, kafka, buffer="none")
+        kafka.produce(rig.topic, 0, rig.values(10))
+        rig.tier()  # by one Python worker
+        for _ in range(REMEMBERED + 1):
+            other = open_spark(replace(settings, warehouse=None))
+            other.range(0, 1, 1, 1).collect()
+            other.stop()
+        rig.produce(10)
+        rig.tier()  # by two at once: one of them is new and imports what it needs
+        assert rig.status() == {0: (20, 20), 1: (10, 10)}
         rig.assert_exact()
 
 
