@@ -18,7 +18,7 @@ def standing(work: Work) -> Work:
     removes its folder (Spark 4.1, ``spark.executor.isolatedSessionCache``). The session's Python daemon goes on in the
     folder that is no more, and its workers cannot import what asks for the current folder, as PyIceberg does.
     """
-    packed = cloudpickle.dumps(work)
+    packed = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]  # vendored without types
 
     def unpacked(batches: Iterable[Any]) -> Iterable[Any]:
         import os
@@ -35,4 +35,4 @@ def standing(work: Work) -> Work:
 
 
 # Or an executor would import this module, and its package, in order to begin.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
