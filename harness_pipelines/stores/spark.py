@@ -40,6 +40,7 @@ RETRIES_MAX, RETRY_MS_MAX = 7, 1500
 KEEPALIVE: Mapping[str, int] = {
     "grpc.keepalive_time_ms": 60_000,
     "grpc.keepalive_timeout_ms": 20_000,
+    "grpc.http2.ping_timeout_ms": 20_000,  # what newer clients go by
     "grpc.http2.max_pings_without_data": 0,  # any number; by default the third ping of a long wait is not sent
 }
 #: Of every session. HotSpot compiles no method above 8000 bytes of byte code: rather than run such a one interpreted,
@@ -179,6 +180,7 @@ def hang_up(spark: SparkSession, settings: Settings) -> None:
     """End all calls of a Connect session at once, also those that its server will never answer."""
     if settings.spark and settings.spark.startswith("sc://"):
         connected: Any = spark  # whose type is that of a master's session, which has no `client`
+        connected.release_session_on_close = False  # nobody would hear it
         connected.client._channel.close()  # its own `close` waits for calls on it first
 
 

@@ -113,6 +113,8 @@ class SparkSessions:
         with self._lock:
             session, self._session = self._session, None
         if session is not None and self._opener is None:
-            if self._asking is not None and self._asking.is_alive():  # it would not answer a farewell either
-                hang_up(session, self._settings)
+            if self._asking is not None:
+                self._asking.join(DEAF_S)
+                if self._asking.is_alive():  # it would not answer a farewell either
+                    hang_up(session, self._settings)
             close_spark(session, self._settings)

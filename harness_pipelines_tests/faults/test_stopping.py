@@ -33,6 +33,7 @@ TASKS = 40_000  #: which take minutes
 MOVE: Any = SimpleNamespace(move_id=7, attempt=2)
 TABLE: Any = SimpleNamespace(name="shop.orders")
 PROMPT_S = 10.0  #: far less than Spark would take for what it is asked
+PINGS = "grpc.http2.max_pings_without_data"
 NOTICED_S = 90.0  #: a ping without an answer, then some new connections without one
 
 
@@ -139,8 +140,8 @@ def hanging(
     assert settings.spark is not None
     defaults = [(name, value) for name, value in ChannelBuilder.GRPC_DEFAULT_OPTIONS if name not in spark.KEEPALIVE]
     monkeypatch.setattr(ChannelBuilder, "GRPC_DEFAULT_OPTIONS", defaults)
-    times = {"grpc.keepalive_time_ms": 5_000, "grpc.keepalive_timeout_ms": 2_000}
-    monkeypatch.setattr(spark, "KEEPALIVE", {**spark.KEEPALIVE, **times})
+    times = dict.fromkeys(spark.KEEPALIVE, 2_000) | {"grpc.keepalive_time_ms": 5_000}
+    monkeypatch.setattr(spark, "KEEPALIVE", {**times, PINGS: spark.KEEPALIVE[PINGS]})
     monkeypatch.setattr(spark, "RETRIES_MAX", 1)
     port = urlsplit(settings.spark).port or 0
     proxy = TcpProxy("127.0.0.1", port)
@@ -190,8 +191,7 @@ def test_who_ends_while_spark_hangs_does_not_wait_for_it(
     hanging: tuple[hp.Harness, TcpProxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     harness, proxy = hanging
-    times = {"grpc.keepalive_time_ms": 3_600_000, "grpc.keepalive_timeout_ms": 3_600_000}
-    monkeypatch.setattr(spark, "KEEPALIVE", {**spark.KEEPALIVE, **times})
+    monkeypatch.setattr(spark, "KEEPALIVE", dict.fromkeys(spark.KEEPALIVE, 3_600_000))
     thread, ended = at_work(harness, tmp_path)
     proxy.freeze()
 
