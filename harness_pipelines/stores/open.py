@@ -23,15 +23,18 @@ from harness_pipelines.stores.postgres import READER, WORKER, Database
 # Arrow, ADBC, PyIceberg and the Kafka client are imported by what uses them: a command that only asks the ledger
 # starts in a fraction of the time.
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from harness_pipelines.protocol.versions import Version
     from harness_pipelines.stores.adbc import AdbcSessions
     from harness_pipelines.stores.buffer import Segments
     from harness_pipelines.stores.buffer_scan import BufferReader
     from harness_pipelines.stores.catalog import StagingCatalog
     from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.lake import Lake
+    from harness_pipelines.stores.overlays import Overlays
     from harness_pipelines.stores.owner import Ownership
+    from harness_pipelines.stores.recalls import Recalls
     from harness_pipelines.stores.reclusters import Reclusters
     from harness_pipelines.stores.reconcile import Reconciler
     from harness_pipelines.stores.snapshots import Snapshots
@@ -134,6 +137,18 @@ class Stores:
         return Reclusters(self.database)
 
     @cached_property
+    def recalls(self) -> Recalls:
+        from harness_pipelines.stores.recalls import Recalls
+
+        return Recalls(self.database)
+
+    @cached_property
+    def overlays(self) -> Overlays:
+        from harness_pipelines.stores.overlays import Overlays
+
+        return Overlays(self.database, self.writer_sessions, self.buffer_reader)
+
+    @cached_property
     def ownership(self) -> Ownership:
         from harness_pipelines.stores.owner import Ownership
 
@@ -227,6 +242,17 @@ class Stores:
                 f"{table.name}: move {move.move_id}: {seen} records gave {rows} rows and {len(refused)} refused"
             )
         return rows, refused
+
+    def recalled_rows(self, spark: SparkSession, table: TableRow, version: Version) -> DataFrame:
+        """The rows of the batch view of *version* that lie in Postgres, with all coordinates, in Spark."""
+        from harness_pipelines.stores import spark_write
+        from harness_pipelines.stores.overlays import refs
+        from harness_pipelines.stores.spark import jdbc_options
+
+        bounds = version.bounds.items()
+        ranges = [OffsetRange(partition=p, low=b.start, high=b.batch_hi) for p, b in bounds if b.start < b.batch_hi]
+        jdbc = jdbc_options(self.dsn, role=READER)
+        return spark_write.read_segments(spark, table, segments=refs(version.overlays), ranges=ranges, jdbc=jdbc)
 
     def run_on_spark(
         self, ranges: Sequence[OffsetRange], work: Callable[[Iterable[Any]], Iterable[Any]], result: Any
