@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from harness_pipelines.protocol.overlays import Act
     from harness_pipelines.read.arrow import ArrowReader
     from harness_pipelines.read.hold import Hold
     from harness_pipelines.stores.open import Stores
+    from harness_pipelines.stores.recalls import RecallRequest
     from harness_pipelines.stores.snapshots import NamedSnapshot
 
 WAIT_STEP_S = 0.005
@@ -444,6 +446,31 @@ class Table:
             yield plan, hold
         finally:
             hold.end()
+
+    def recall(self, where: str, *, wait: bool = True) -> RecallRequest:
+        """Bring the rows of the lake for which *where* holds back to Postgres, where updates of them cost little.
+
+        Reads show the same rows before, meanwhile and after. The request is kept in the ledger, and whoever runs
+        otree for the table does it; with *wait* that may be this call, which returns when it is done.
+        Raises: NotRecallable, RecallTooLarge, WhereError; with *wait* TableStopped, MoveStuck, TryAgain.
+        """
+        from harness_pipelines.protocol.overlays import Act
+
+        return self._asked(Act.RECALL, where=where, wait=wait)
+
+    def release_recalled(self, *, wait: bool = True) -> RecallRequest:
+        """Put everything that is recalled back into the lake; arguments and errors are those of `recall`."""
+        from harness_pipelines.protocol.overlays import Act
+
+        return self._asked(Act.RELEASE, where=None, wait=wait)
+
+    def _asked(self, act: Act, *, where: str | None, wait: bool) -> RecallRequest:
+        from harness_pipelines.stages.recall import ask, run
+
+        request = ask(self.harness.stores, self.row, act, where=where)
+        for now in run(self.harness.stores, self.row, request) if wait else ():
+            request = now
+        return request
 
     def positions(self) -> list[PartitionStatus]:
         """Bounds of every partition now."""

@@ -15,8 +15,11 @@ import harness_pipelines as hp
 from harness_pipelines.audit.complete import audit_table
 from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.overlays import Act
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.otree import otree_once
+from harness_pipelines.stores.overlays import refs
+from harness_pipelines.stores.recalls import RecallRequest
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import OTREE, TableRig
 
@@ -110,6 +113,10 @@ class KeyedRig(TableRig):
         finally:
             self.stores.ledger.release(claim)
 
+    def recall(self, where: str) -> RecallRequest:
+        """Rows of the lake go to Postgres, after what a merge or a relayout has to finish first."""
+        return self.table.recall(where)
+
     def merge_all(self) -> None:
         """Everything comes to the batch view, relayouts that are due too."""
         self.to_stream()
@@ -129,22 +136,45 @@ class KeyedRig(TableRig):
         assert set(self.quarantine()) == self._misfits
 
     def batch_rows(self, version: Version | None = None) -> pa.Table:
-        """The batch view of *version*, as any other engine reads it."""
+        """The batch view of *version*, as any other engine reads it: without what is recalled."""
         batch = (version or self.head).batch
         assert batch is not None
         return StaticTable.from_metadata(batch.metadata).scan().to_arrow()
 
+    def recalled_rows(self, version: Version | None = None) -> pa.Table:
+        """The rows of the batch view of *version* that lie in Postgres."""
+        return self.stores.overlays.read(self.table.row, refs((version or self.head).overlays))
+
     def assert_merged(self, version: Version | None = None) -> None:
-        """The batch view of *version* has one row for each key that lives below its batch_hi, and nothing else."""
+        """The batch view of *version* has one row for each key that lives below its batch_hi, and nothing else.
+
+        What is recalled belongs to it.
+        """
         version = version or self.head
-        rows = self.batch_rows(version)
+        parts = [self.batch_rows(version), self.recalled_rows(version)]
         names = [*(c.name for c in self.table.spec.columns), "_kafka_partition", "_kafka_offset"]
-        columns = [[_plain(value) for value in rows.column(name).to_pylist()] for name in names]
+        columns = [[_plain(v) for rows in parts for v in rows.column(name).to_pylist()] for name in names]
         found = sorted(map(repr, zip(*columns, strict=True)))
         expected = sorted(map(repr, self.state({p: b.batch_hi for p, b in version.bounds.items()}).values()))
         lost, strange = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
         assert found == expected, f"lost {lost[:3]}, too many {strange[:3]}, {len(found)} rows for {len(expected)}"
-        assert set(rows.column("_op").to_pylist()) <= {"put"}
+        assert {op for rows in parts for op in rows.column("_op").to_pylist()} <= {"put"}
+
+
+class RecalledRig(KeyedRig):
+    """A keyed table half of whose keys are recalled and released by turns, each time that more is produced."""
+
+    def __init__(self, harness: hp.Harness, kafka: KafkaRig, **spec: Any) -> None:
+        super().__init__(harness, kafka, **spec)
+        self._produced = 0
+
+    def produce(self, count: int) -> None:
+        if self._produced % 2:
+            self.stores.recalls.ask(self.table.row, Act.RECALL, where=f"id < {KEYS // 2}", by="test")
+        elif self._produced:
+            self.stores.recalls.ask(self.table.row, Act.RELEASE, where=None, by="test")
+        self._produced += 1
+        super().produce(count)
 
 
 def row(id_: int | None, region: str | None = "eu", *, n: int = 0) -> dict[str, Any]:

@@ -4,8 +4,9 @@ A file of the batch view mixes partitions and offsets, so it cannot be walked be
 files are read once each, and of every partition only the count and the digest are kept. Where these differ the rows of
 that partition are read again and compared one by one.
 
-The batch view of a keyed table holds what the stream view folds to: the newest put of each key below batch_hi, unless a
-delete is newer. The stream view is read once more for that, and no two rows of the batch view may have one key (S17).
+The batch view of a keyed table, with the rows of it that were recalled to Postgres, holds what the stream view folds
+to: the newest put of each key below batch_hi, unless a delete is newer. The stream view is read once more for that, and
+no two of these rows may have one key (S17).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from harness_pipelines.audit.digest import Words, added, row_digests, total_digest
 from harness_pipelines.audit.folding import Versions, folded, key_digests, met_again
@@ -23,6 +25,7 @@ from harness_pipelines.audit.report import BatchAudit, Finding, Findings, Kind, 
 from harness_pipelines.audit.sides import LakeSide, Offsets, Rows, field_ids, file_tables, judged, lake_schema
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.files import rows_below
+from harness_pipelines.protocol.overlays import Overlay
 from harness_pipelines.stores.lake_scan import PinnedView, pinned
 from harness_pipelines.stores.ports import TableRow
 
@@ -38,6 +41,8 @@ class BatchJob:
     batch: str
     stream: str
     foreign: str | None  #: what another writer did to the batch view
+    overlays: tuple[Overlay, ...] = ()  #: rows of the batch view that lie in Postgres
+    recalled: Callable[[], pa.Table] | None = None  #: reads these
 
 
 def judge_batch(
@@ -59,7 +64,7 @@ def judge_batch(
     if keyed and parts is not None:
         least = most = sum(part.stream_rows for part in parts)
     return BatchAudit(
-        rows=sum(file.rows for file in batch.files),
+        rows=sum(file.rows for file in batch.files) + sum(one.rows for one in job.overlays),
         least=least,
         most=most,
         keyed=keyed,
@@ -75,7 +80,7 @@ def _compared(
 ) -> Iterator[TwoViews]:
     found = dict.fromkeys(job.bounds, (0, 0))
     keys: list[_Keys] = []
-    for held in _rows(job.table, batch, step):
+    for held in _all_rows(job, batch, step):
         partition, inside = held.partition, _inside(job, held.partition, held.rows)
         for offset in held.rows.offsets[~inside].tolist():
             detail = "a row in a file of the batch view, outside of what the batch view answers for"
@@ -135,20 +140,27 @@ class _Keys:
     keys: Words
 
 
-def _rows(table: TableRow, batch: PinnedView, step: Callable[[int], None]) -> Iterator[_Held]:
-    """The rows of all files, by partition, a batch at a time; in no order."""
+def _all_rows(job: BatchJob, batch: PinnedView, step: Callable[[int], None]) -> Iterator[_Held]:
+    """The rows of all files and those that were recalled, by partition, a batch at a time; in no order."""
+    table = job.table
     schema, ids, key = lake_schema(table), field_ids(table, batch), table.spec.key
     for file in batch.files:
         with judged(table, file):
             for rows in file_tables(batch, file, schema, ids):
-                partitions = rows.column("_kafka_partition").to_numpy()
-                offsets, digests = rows.column("_kafka_offset").to_numpy(), row_digests(rows)
-                keys = key_digests(rows, key) if key else None
-                for partition in np.unique(partitions).tolist():
-                    chosen = partitions == partition
-                    told = np.empty(0, np.uint64) if keys is None else keys[chosen]
-                    yield _Held(int(partition), Rows(offsets[chosen], digests[chosen]), told)
+                yield from _by_partition(rows, key)
         step(0)
+    if job.recalled is not None:
+        yield from _by_partition(job.recalled(), key)
+
+
+def _by_partition(rows: pa.Table, key: Sequence[str]) -> Iterator[_Held]:
+    partitions = rows.column("_kafka_partition").to_numpy()
+    offsets, digests = rows.column("_kafka_offset").to_numpy(), row_digests(rows)
+    keys = key_digests(rows, key) if key else None
+    for partition in np.unique(partitions).tolist():
+        chosen = partitions == partition
+        told = np.empty(0, np.uint64) if keys is None else keys[chosen]
+        yield _Held(int(partition), Rows(offsets[chosen], digests[chosen]), told)
 
 
 def _one_row_per_key(held: Sequence[_Keys], findings: Findings) -> None:
@@ -199,7 +211,7 @@ def _name(job: BatchJob, batch: PinnedView, two: TwoViews, findings: Findings, s
         _note(findings, Kind.CHANGED, partition, two.low, detail, to=two.high)
         return
     ours = _stream_rows(job, partition)
-    theirs = Rows.of([held.rows for held in _rows(job.table, batch, step) if held.partition == partition])
+    theirs = Rows.of([held.rows for held in _all_rows(job, batch, step) if held.partition == partition])
     theirs = theirs.split(two.high)[0].split(two.low)[1]
     for kind, offsets, detail in differences(ours, theirs):
         for offset in offsets:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness_pipelines.stages.otree import left_out
+from harness_pipelines.stages.recluster import left_out
 from harness_pipelines.stores.overview import Overview, buffered_rows
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import sql

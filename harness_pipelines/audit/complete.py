@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from harness_pipelines.audit.accounts import ACCEPT_LOSS, Accounts, TakenMove, settle, taken_moves
 from harness_pipelines.audit.batch import BatchJob, judge_batch
@@ -49,6 +50,7 @@ from harness_pipelines.audit.signing import (
 )
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.overlays import Overlay
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.protocol.signoff import SignOff
 from harness_pipelines.protocol.versions import ViewName
@@ -56,6 +58,7 @@ from harness_pipelines.read.plan import make_plan
 from harness_pipelines.stages.ingest import check_source
 from harness_pipelines.stores import audits
 from harness_pipelines.stores.lake_scan import pinned
+from harness_pipelines.stores.overlays import rows_of
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import MissingRole
 from harness_pipelines.stores.reconcile import FOREIGN_PARTITION
@@ -115,7 +118,15 @@ def audit_table(
         batch = None
         if table.spec.views == "both":
             judged, strange = _judged_head(stores, table, plan, "batch")
-            both = BatchJob(table=table, bounds=plan.bounds, batch=judged, foreign=strange, stream=metadata)
+            both = BatchJob(
+                table=table,
+                bounds=plan.bounds,
+                batch=judged,
+                foreign=strange,
+                stream=metadata,
+                overlays=_overlays(stores, table, plan),
+                recalled=_recalled(stores, table, plan) if plan.overlay else None,
+            )
             batch = judge_batch(both, done if full else None, findings, step=_Beat(check, lambda *_: None, 0).step)
         check()
     return AuditReport(
@@ -166,6 +177,17 @@ def _judged_head(stores: Stores, table: TableRow, plan: ReadPlan, view: ViewName
         f"the catalog's {table.views[view]} is at snapshot {snapshot}, which no version of the ledger names: another "
         "writer committed to it; its head was judged"
     )
+
+
+def _overlays(stores: Stores, table: TableRow, plan: ReadPlan) -> tuple[Overlay, ...]:
+    """What the judged version says of the rows of its batch view that lie in Postgres."""
+    return next((v.overlays for v in stores.tables.versions(table) if v.version == plan.version), ())
+
+
+def _recalled(stores: Stores, table: TableRow, plan: ReadPlan) -> Callable[[], pa.Table]:
+    assert plan.overlay is not None
+    segments = plan.overlay.segments
+    return lambda: rows_of(stores.buffer_reader, table.spec, segments, plan.bounds)
 
 
 def _job(

@@ -6,19 +6,22 @@ objects to is looked at again from the beginning, and only what both looks saw i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness_pipelines.audit import fsck_batch, fsck_buffer, fsck_lake, fsck_ledger, fsck_log
+from harness_pipelines.audit import fsck_batch, fsck_buffer, fsck_lake, fsck_ledger, fsck_log, fsck_overlays
+from harness_pipelines.audit.digest import row_digests, shown, total_digest
 from harness_pipelines.audit.fsck_rules import RULES, Found, LogSeen, Look, Rule
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
+from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.stores.books import Books, TableDamaged, held, read_books, table_names
 from harness_pipelines.stores.errors import KafkaFailed, KafkaLoginFailed, TopicForbidden
 from harness_pipelines.stores.lake_look import folder_of
 from harness_pipelines.stores.lake_survey import Survey, survey
 from harness_pipelines.stores.ports_log import TopicIdentity, added_partitions
+from harness_pipelines.stores.postgres import SegmentMissing
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -34,6 +37,7 @@ __all__ = [
     "fsck_lake",
     "fsck_ledger",
     "fsck_log",
+    "fsck_overlays",
 ]
 Progress = Callable[[str, int, int], None]  #: table, files read, files to read as far as known
 #: Kafka does not say; anything else that it raises is about the topic.
@@ -142,7 +146,27 @@ class _Looks:
         """The ledger first: what it names was written before, and is held by a lease."""
         books = read_books(self.stores.readers, name, catalog=self.stores.settings.catalog_name)
         log, trouble = self._log(books)
-        return Look(books=books, surveys=self._surveys(books), log=log, log_trouble=trouble)
+        return Look(
+            books=books,
+            surveys=self._surveys(books),
+            log=log,
+            log_trouble=trouble,
+            recalled=dict(self._recalled(books)),
+        )
+
+    def _recalled(self, books: Books) -> Iterator[tuple[str, tuple[int, str]]]:
+        """What is in the tables of recalled rows; one that is gone or cannot be read is another rule's finding."""
+        from harness_pipelines.stores.overlays import rows_of
+
+        there = {row.name for row in books.overlays if row.stored}
+        named = {one.segment: one for version in books.retained for one in version.overlays}
+        for name in sorted(named.keys() & there):
+            ref = SegmentRef(name=name, schema_version=named[name].schema_version)
+            try:
+                rows = rows_of(self.stores.buffer_reader, books.spec, [ref], books.positions)
+            except SegmentMissing:  # it was dropped since
+                continue
+            yield name, (rows.num_rows, shown(total_digest(row_digests(rows))))
 
     def _surveys(self, books: Books) -> dict[ViewName, Survey] | None:
         try:

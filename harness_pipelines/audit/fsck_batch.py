@@ -29,7 +29,7 @@ def same_rows(look: Look) -> Iterator[Found]:
             runs[file.partition].append((file.rows, file.low, file.high))
     counts = [rows_below(runs[p], cut.batch_hi) for p, cut in look.head.bounds.items()]
     least, most = sum(low for low, _ in counts), sum(high for _, high in counts)
-    found = batch.rows
+    found = batch.rows + sum(one.rows for one in look.head.overlays)
     least = 0 if look.books.spec.key else least
     if not least <= found <= most:
         expected = f"{least:,}" if least == most else f"{least:,} to {most:,}"

@@ -193,9 +193,12 @@ def files_once(look: Look) -> Iterator[Found]:
                 yield Found(path, f"{path} is live {count} times: its rows are doubled")
 
 
-@rule("S20", "a compaction or a relayout leaves as many rows in its view as there were", "lake")
+@rule("S20", "a compaction, a relayout, a recall or a release leaves as many rows in its view as there were", "lake")
 def rewrites_keep_rows(look: Look) -> Iterator[Found]:
-    """Counts alone, by manifest lists; which rows they are is the audit's, and that bounds stay is seen by S9."""
+    """Counts alone, by manifest lists; which rows they are is the audit's, and that bounds stay is seen by S9.
+
+    Rows of the batch view that lie in Postgres are rows of it.
+    """
     moves = {m.move_id: m for m in look.books.moves if not m.lo}
     for view in look.views.values():
         for before, after in pairwise(look.books.versions):
@@ -209,7 +212,9 @@ def rewrites_keep_rows(look: Look) -> Iterator[Found]:
 
 
 def _rows(view: ViewSeen, version: VersionRow) -> int | None:
-    return view.survey.rows(version.views[view.name].metadata) if view.name in version.views else None
+    in_files = view.survey.rows(version.views[view.name].metadata) if view.name in version.views else None
+    recalled = sum(one.rows for one in version.overlays) if view.name == "batch" else 0
+    return None if in_files is None else in_files + recalled
 
 
 # -- the stream view ----------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ class Look:
     surveys: Mapping[ViewName, Survey] | None
     log: LogSeen | None
     log_trouble: str | None = None  #: why the topic is not what the table was made from
+    recalled: Mapping[str, tuple[int, str]] = field(default_factory=dict)  #: rows and digest of tables of recalled rows
 
     @cached_property
     def head(self) -> VersionRow | None:

@@ -134,7 +134,8 @@ def _owner(stores: Stores, *, take_over: bool) -> list[Verdict]:
 def _ledger(lake: LakePlan) -> list[Verdict]:
     if lake.way is Way.NONE:
         return []
-    return [Verdict(kind="ledger", subject="older than the lake", verdict=lake.why, act=lake.act)]
+    subject = "recalled rows" if lake.way is Way.BATCH else "older than the lake"
+    return [Verdict(kind="ledger", subject=subject, verdict=lake.why, act=lake.act)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The batch view of a ledger that was lost or set back: it is derived, so it is taken over only where that is plain.
 
-Its newest state goes on if it reaches no further than the stream view does and all its files are there. Else an empty
-one is begun in a folder of its own and otree merges again; expire removes what was.
+Its newest state goes on if it reaches no further than the stream view does, all its files are there, and no row of it
+was recalled: such rows are in a database that is not this one any more, and in the stream view. Else an empty one is
+begun in a folder of its own and otree merges again; expire removes what was.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness_pipelines.protocol.bounds import Vector, covers
+from harness_pipelines.protocol.overlays import told
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.catalog import STARTS, TOPIC, MetadataMissing, vector_text
@@ -21,8 +23,9 @@ from harness_pipelines.stores.history import (
     number_of,
     view_locations,
 )
-from harness_pipelines.stores.lake import reachable, reached_by
+from harness_pipelines.stores.lake import reachable, reached_by, recalled_from
 from harness_pipelines.stores.ports import TableRow, view_names
+from harness_pipelines.stores.recalls import overlays_there
 from harness_pipelines.stores.reconcile import NewBatch
 
 if TYPE_CHECKING:
@@ -56,7 +59,7 @@ def plan_batch(stores: Stores, table: TableRow, stream_hi: Vector, *, kept: Vect
         return None
     pointer = stores.tables.pointer(table, "batch")
     history = LakeHistory.of(stores.catalog, table, pointer, view="batch")
-    if kept is not None and _is_whole(history, pointer, kept):
+    if kept is not None and _is_whole(history, pointer, kept, overlays=_overlays(stores, table)):
         return None
     state = _newest(history, stream_hi)
     if state is None:
@@ -85,13 +88,25 @@ def left_behind(stores: Stores, spec: TableSpec, stream_hi: Vector) -> View | No
     return max(found, key=lambda one: one[:2])[2] if found else None
 
 
-def _is_whole(history: LakeHistory, pointer: str, reaches: Vector) -> bool:
+def _overlays(stores: Stores, table: TableRow) -> str | None:
+    """What the ledger says of recalled rows; None where a table of them is gone."""
+    overlays = stores.tables.head(table).overlays
+    return told(overlays) if {one.segment for one in overlays} <= overlays_of(stores, table) else None
+
+
+def overlays_of(stores: Stores, table: TableRow) -> frozenset[str]:
+    """The tables of recalled rows that are there."""
+    with stores.readers.session() as connection:
+        return overlays_there(connection, table.table_id)
+
+
+def _is_whole(history: LakeHistory, pointer: str, reaches: Vector, *, overlays: str | None) -> bool:
     try:
         state = history.read(MetadataFile(number=number_of(pointer), path=pointer))
     except MetadataMissing:
         return False
-    told = reached_by(state.view)
-    return _is_sound(state) and all(told.get(p, o) == o for p, o in reaches.items())
+    found, lacks = reached_by(state.view), recalled_from(state.view)
+    return _is_sound(state) and lacks == overlays and all(found.get(p, o) == o for p, o in reaches.items())
 
 
 def _newest(history: LakeHistory, stream_hi: Vector) -> LakeState | None:
@@ -105,7 +120,8 @@ def _newest(history: LakeHistory, stream_hi: Vector) -> LakeState | None:
                 state = history.read(file)
             except MetadataMissing:  # half written when its writer died
                 continue
-            return state if _is_sound(state) and covers(stream_hi, reached_by(state.view)) else None
+            goes_on = _is_sound(state) and covers(stream_hi, reached_by(state.view)) and not recalled_from(state.view)
+            return state if goes_on else None
     return None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from harness_pipelines.audit.reconcile_batch import BatchPlan, made, plan_batch
+from harness_pipelines.audit.reconcile_batch import BatchPlan, made, overlays_of, plan_batch
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Stage
@@ -42,6 +42,7 @@ class Way(StrEnum):
     NONE = "none"  #: ledger and lake agree
     KAFKA = "kafka"
     ADOPT = "adopt"
+    BATCH = "batch"  #: they do, but rows of the batch view that were in Postgres are gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,8 @@ class LakePlan:
         match self.way:
             case Way.NONE:
                 return None
+            case Way.BATCH:
+                return self.batch.act if self.batch else None
             case Way.KAFKA:
                 return f"go on from Kafka; move numbers of the lost time never come again{batch}"
             case Way.ADOPT:
@@ -109,7 +112,7 @@ def plan_lake(stores: Stores, table: TableRow) -> LakePlan:
     pointer = stores.tables.pointer(table, view)
     highest = stores.standing.highest_in_lake(table, stores.tables)
     if highest <= stores.reconciler.highest_move(table):
-        return LakePlan(way=Way.NONE)
+        return _without_recalled(stores, table, highest)
     known = _read(stores, table, view, pointer, highest)
     if (against := _against_kafka(table, known)) is None:
         batch = plan_batch(stores, table, known.stream_hi, kept={p: b.batch_hi for p, b in known.head.bounds.items()})
@@ -126,13 +129,28 @@ def plan_lake(stores: Stores, table: TableRow) -> LakePlan:
     return _adopting(stores, table, known, against)
 
 
+def _without_recalled(stores: Stores, table: TableRow, highest: int) -> LakePlan:
+    """Rows that were recalled are in the stream view too: where their table is gone, the batch view is made from it."""
+    head = stores.tables.head(table)
+    if not (gone := sorted({one.segment for one in head.overlays} - overlays_of(stores, table))):
+        return LakePlan(way=Way.NONE)
+    batch_hi = {p: b.batch_hi for p, b in head.bounds.items()}
+    return LakePlan(
+        way=Way.BATCH,
+        why=f"{', '.join(gone)}, which had rows of the batch view, is not in Postgres",
+        batch=plan_batch(stores, table, head.stream_hi, kept=batch_hi),
+        highest=highest,
+        retained_from=head.version + 1,
+    )
+
+
 def apply_plan(stores: Stores, table: TableRow, plan: LakePlan) -> None:
     """Write what *plan* says, in one transaction. Raises: TableHeld, PointerMoved, HistoryBroken."""
     if plan.way is Way.NONE:
         return
     batch = made(stores, table, plan.batch) if plan.batch else None
     highest, retained_from = plan.highest, plan.retained_from
-    if plan.way is Way.KAFKA:
+    if plan.way in (Way.KAFKA, Way.BATCH):
         stores.reconciler.go_on(table, highest=highest, retained_from=retained_from, batch=batch)
     elif plan.adoption is not None:
         stores.reconciler.adopt(table, plan.adoption, highest=highest, retained_from=retained_from, batch=batch)

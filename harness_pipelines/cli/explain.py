@@ -78,6 +78,7 @@ def _analyze(table: Table, plan: ReadPlan, wanted: Selection) -> dict[str, Any]:
         "rows": stats.rows,
         "ms": round((time.monotonic() - began) * 1000, 1),
         "lake": asdict(stats.lake),
+        "overlay": asdict(stats.overlay),
         "buffer": asdict(stats.buffer),
         "tail": {"rows": stats.tail_rows},
     }
@@ -88,6 +89,9 @@ def _show(plan: ReadPlan, left: dict[str, Any], taken: dict[str, Any] | None) ->
     for part in plan.lake:
         click.echo(f"  {part.view:<7} {_ranges(part.low, part.high)}{_after(left, part.view)}")
         click.echo(f"          {part.metadata}")
+    if plan.overlay:
+        click.echo(f"  recalled{_after(left, 'overlay')}")
+        click.echo(f"          {', '.join(s.name for s in plan.overlay.segments)}")
     if plan.buffer:
         click.echo(f"  buffer  {_ranges(plan.buffer.low, plan.buffer.high)}{_after(left, 'buffer')}")
         click.echo(f"          {', '.join(s.name for s in plan.buffer.segments)}")
@@ -121,11 +125,13 @@ def _show_bars(plan: ReadPlan) -> None:
 def _show_taken(taken: dict[str, Any]) -> None:
     from harness_pipelines.cli.render import size
 
-    lake, buffer = taken["lake"], taken["buffer"]
+    lake, overlay, buffer = taken["lake"], taken["overlay"], taken["buffer"]
+    recalled = f"recalled {overlay['rows_read']:,} rows; " if overlay["segments"] else ""
     skipped = ", ".join(f"{count} by {reason}" for reason, count in lake["skipped"].items() if count) or "none"
     click.echo(
         f"read {taken['rows']:,} rows in {taken['ms']:,.0f} ms: lake {lake['files_opened']} of {lake['files']} files "
-        f"(skipped: {skipped}), {lake['rows_read']:,} rows, {size(lake['bytes_read'])}; buffer {buffer['segments']} "
+        f"(skipped: {skipped}), {lake['rows_read']:,} rows, {size(lake['bytes_read'])}; "
+        f"{recalled}buffer {buffer['segments']} "
         f"segments, {buffer['rows_read']:,} rows, {size(buffer['bytes_read'])}; tail {taken['tail']['rows']:,} rows"
     )
 

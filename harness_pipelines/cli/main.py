@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "layout": "harness_pipelines.cli.layout:layout",
     "quarantine": "harness_pipelines.cli.quarantine:quarantine",
     "read": "harness_pipelines.cli.read:read",
+    "recall": "harness_pipelines.cli.recall:recall",
     "recluster": "harness_pipelines.cli.recluster:recluster",
     "reconcile": "harness_pipelines.cli.reconcile:reconcile",
     "revert": "harness_pipelines.cli.revert:revert",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.overview import Counts
     from harness_pipelines.stores.ports import PartitionStatus
+    from harness_pipelines.stores.recalls import RecallRequest
 
 KAFKA_WAIT_S = 5.0
 ERROR_CHARS_MAX = 160
@@ -63,6 +64,7 @@ class TableSeen:
     claims: list[Mapping[str, Any]]
     open_moves: list[Mapping[str, Any]]
     counts: Counts
+    asked: list[RecallRequest]  #: to recall or to release rows, and not done yet
     stopped: str | None
     trouble: str | None  #: why the log's ends are not known
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -81,6 +83,11 @@ class TableSeen:
     @property
     def has_batch(self) -> bool:
         return self.head.batch is not None
+
+    @property
+    def recalled_rows(self) -> int:
+        """Rows of the batch view that lie in Postgres."""
+        return sum(one.rows for one in self.head.overlays)
 
     @property
     def spans(self) -> list[Spans]:
@@ -107,6 +114,12 @@ class TableSeen:
             "quarantined": self.counts.quarantined,
             "readers": self.counts.readers,
             "lake_rows": self.counts.lake_rows,
+            "recalled": {
+                "rows": self.recalled_rows,
+                "bytes": sum(one.bytes for one in self.head.overlays),
+                "segments": [one.segment for one in self.head.overlays],
+                "requests": [request.to_json() for request in self.asked],
+            },
         }
 
 
@@ -151,6 +164,7 @@ class _Ends:
 
 def _look(harness: Harness, table: Table, kafka: _Ends) -> TableSeen:
     from harness_pipelines.stores.overview import Overview
+    from harness_pipelines.stores.recalls import Recalls
 
     books = Overview(harness.stores.readers)
     positions = table.positions()
@@ -165,6 +179,7 @@ def _look(harness: Harness, table: Table, kafka: _Ends) -> TableSeen:
         claims=books.claims(table.row),
         open_moves=books.open_moves(table.row),
         counts=books.counts(table.row),
+        asked=Recalls(harness.stores.readers).open(table.row),
         stopped=table.row.stopped,
         trouble=trouble,
     )
@@ -193,6 +208,7 @@ def _show_table(one: TableSeen) -> None:
         out.print(line)
     merge = f", {one.lag['stream']:,} not in the batch view yet" if one.has_batch else ""
     out.print(f"  lag: {tail} offsets only in Kafka, {one.lag['buffer']:,} only in the buffer{merge}")
+    _show_recalled(one)
     for claim in one.claims:
         if claim["alive"]:
             left = render.ago((claim["lease_until"] - one.at).total_seconds())
@@ -204,6 +220,21 @@ def _show_table(one: TableSeen) -> None:
     if one.counts.quarantined:
         out.print(f"  [yellow]{one.counts.quarantined:,} quarantined[/]: `harness quarantine list {one.table}`")
     _show_trouble(one)
+
+
+def _show_recalled(one: TableSeen) -> None:
+    from rich.markup import escape
+
+    from harness_pipelines.cli import render
+
+    out = render.console()
+    if one.recalled_rows:
+        size = render.size(sum(overlay.bytes for overlay in one.head.overlays))
+        out.print(f"  {one.recalled_rows:,} rows of the batch view are recalled to Postgres, {size}")
+    for request in one.asked:
+        wanted = "to release what is recalled" if request.where is None else f"to recall {escape(request.where)}"
+        asked = render.ago((one.at - request.asked_at).total_seconds())
+        out.print(f"  request {request.recall_id} {wanted} waits for {asked}")
 
 
 def _show_trouble(one: TableSeen) -> None:

@@ -120,11 +120,13 @@ def _views(one: Table) -> dict[str, Any]:
     """The views of the head; what is known of them while the warehouse is away is only why."""
     from harness_pipelines.read.views import costs
 
+    head = one.harness.stores.tables.head(one.row)
+    recalled = {"recalled": [overlay.to_json() for overlay in head.overlays]}
     try:
-        found = {cost.view: cost for cost in costs(one.row, one.harness.stores.tables.head(one.row))}
+        found = {cost.view: cost for cost in costs(one.row, head)}
     except HarnessError as away:
-        return {"views": None, "views_trouble": str(away)}
-    told: dict[str, Any] = {"views": {name: cost.to_json() for name, cost in found.items()}}
+        return {"views": None, "views_trouble": str(away), **recalled}
+    told: dict[str, Any] = {"views": {name: cost.to_json() for name, cost in found.items()}, **recalled}
     if len(found) == 2 and found["stream"].bytes:
         told["batch_to_stream"] = round(found["batch"].bytes / found["stream"].bytes, 3)
     return told
@@ -151,6 +153,9 @@ def _show_spec(shown: dict[str, Any]) -> None:
             f"# {name} view {view['name']}: {view['rows']:,} rows in {view['files']:,} files, {size(view['bytes'])}, "
             f"offsets below {reached}"
         )
+    for overlay in shown["recalled"]:
+        kept = f"{overlay['rows']:,} rows of it are recalled to Postgres, {size(overlay['bytes'])}"
+        click.echo(f"# batch view: {kept} in {overlay['segment']}")
     if "batch_to_stream" in shown:
         click.echo(f"# the batch view takes {shown['batch_to_stream']:.2f} times the bytes of the stream view")
 

@@ -49,6 +49,7 @@ class Move:
     epoch: int
     rows: int | None = None
     parts: tuple[str, ...] = ()  #: of the batch view, by path in its tree: somebody asked that they be written anew
+    recall: int | None = None  #: the request to recall or release rows that it answers
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:

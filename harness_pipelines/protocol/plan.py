@@ -11,7 +11,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.versions import ViewName
 
-PLAN_FORMAT = 2  #: since it has `key`
+PLAN_FORMAT = 3  #: since it has `overlay`
 
 
 class UnknownPlanFormat(HarnessError):
@@ -46,6 +46,15 @@ class BufferPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayPart:
+    """Rows ``[low, high)`` per partition of the batch view that were recalled: all of them in the named segments."""
+
+    segments: tuple[SegmentRef, ...]
+    low: Mapping[int, int]
+    high: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TailPart:
     """Records ``[low, high)`` per partition that only Kafka has."""
 
@@ -59,7 +68,8 @@ class ReadPlan:
     """A consistent cut of one table: disjoint parts, each with its own bounds.
 
     ``lake`` holds the batch view below ``batch_hi``, the stream view below ``stream_hi``, and for an old version the
-    stream view that its buffered rows have moved to since, as far as there are any. A reader filters every part by its
+    stream view that its buffered rows have moved to since, as far as there are any. ``overlay`` holds the rows of the
+    batch view that were recalled to Postgres: with it the batch view is whole. A reader filters every part by its
     bounds; a missing file or segment is an error.
     """
 
@@ -75,6 +85,7 @@ class ReadPlan:
     lease_id: str
     lease_until: datetime
     key: tuple[str, ...] = ()  #: of a keyed table: the newest row per value of these columns stands for all
+    overlay: OverlayPart | None = None
     format: int = PLAN_FORMAT
 
     def to_json(self) -> dict[str, Any]:
@@ -89,11 +100,8 @@ class ReadPlan:
             "key": list(self.key),
             "bounds": {str(p): self.bounds[p].to_json() for p in sorted(self.bounds)},
             "lake": [{"view": s.view, "metadata": s.metadata, **_ranges(s.low, s.high)} for s in self.lake],
-            "buffer": self.buffer
-            and {
-                "segments": [{"name": s.name, "schema_version": s.schema_version} for s in self.buffer.segments],
-                **_ranges(self.buffer.low, self.buffer.high),
-            },
+            "overlay": self.overlay and _segments(self.overlay),
+            "buffer": self.buffer and _segments(self.buffer),
             "tail": self.tail and {"topic": self.tail.topic, **_ranges(self.tail.low, self.tail.high)},
             "lease_id": self.lease_id,
             "lease_until": self.lease_until.isoformat(),
@@ -104,7 +112,7 @@ class ReadPlan:
         """Read a plan back. Raises: UnknownPlanFormat."""
         if value.get("format") != PLAN_FORMAT:
             raise UnknownPlanFormat(f"read plan of format {value.get('format')!r}; this harness reads {PLAN_FORMAT}")
-        buffer, tail = value["buffer"], value["tail"]
+        overlay, buffer, tail = value["overlay"], value["buffer"], value["tail"]
         return cls(
             table=value["table"],
             table_id=value["table_id"],
@@ -114,12 +122,21 @@ class ReadPlan:
             key=tuple(value["key"]),
             bounds={int(p): Bounds(**b) for p, b in value["bounds"].items()},
             lake=tuple(LakePart(view=s["view"], metadata=s["metadata"], **_vectors(s)) for s in value["lake"]),
-            buffer=buffer
-            and BufferPart(segments=tuple(SegmentRef(**s) for s in buffer["segments"]), **_vectors(buffer)),
+            overlay=overlay and OverlayPart(segments=_named(overlay), **_vectors(overlay)),
+            buffer=buffer and BufferPart(segments=_named(buffer), **_vectors(buffer)),
             tail=tail and TailPart(topic=tail["topic"], **_vectors(tail)),
             lease_id=value["lease_id"],
             lease_until=datetime.fromisoformat(value["lease_until"]),
         )
+
+
+def _segments(part: OverlayPart | BufferPart) -> dict[str, Any]:
+    names = [{"name": s.name, "schema_version": s.schema_version} for s in part.segments]
+    return {"segments": names, **_ranges(part.low, part.high)}
+
+
+def _named(value: Mapping[str, Any]) -> tuple[SegmentRef, ...]:
+    return tuple(SegmentRef(**segment) for segment in value["segments"])
 
 
 def _ranges(low: Mapping[int, int], high: Mapping[int, int]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Nothing is taken away by a revert: offsets between the old ``stream_hi`` and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
@@ -31,6 +31,7 @@ class Held:
     retained_from: int  #: files of versions below it may be gone
     hot: Literal["buffer", "tail"]  #: the tier that answers above ``stream_hi``
     hot_from: Vector  #: per partition: from here on that tier has every record (`trim_floor`, or Kafka's log start)
+    overlays: Collection[str] = ()  #: tables of recalled rows that are there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,8 @@ def limit_of(head: Version, target: Version, held: Held, *, starts: Vector) -> L
         return Limit(
             tier="lake", detail=f"it has schema {target.schema_version}, the table is at schema {head.schema_version}"
         )
+    if gone := sorted(one.segment for one in target.overlays if one.segment not in held.overlays):
+        return Limit(tier="buffer", detail=f"its recalled rows were in {', '.join(gone)}, which is gone")
     for taken in going_back(head, target, starts=starts):
         held_from = held.hot_from.get(taken.partition)
         if held_from is None or held_from > taken.low:
@@ -147,6 +150,7 @@ def reverted(
         stream=tiered_of(views),
         batch=views.get("batch"),
         layout=target.layout,
+        overlays=target.overlays,
         bounds=bounds,
         move_id=move_id,
         revert_of=target.version,

@@ -11,6 +11,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds, Vector, check_starts, covers, lowest
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.overlays import Overlay, OverlayChange
 
 ViewName = Literal["stream", "batch"]  #: the lake in offset order, and in value order
 BoundName = Literal["stream_hi", "batch_hi"]
@@ -70,6 +71,7 @@ class Version:
     batch: View | None = None  #: has every row below batch_hi; None in a table without a batch view
     layout: int | None = None  #: the version that last changed how the batch view is clustered
     revert_of: int | None = None  #: the version that a revert restored
+    overlays: tuple[Overlay, ...] = ()  #: rows of the batch view that lie in Postgres instead of it
 
     @property
     def views(self) -> dict[ViewName, View]:
@@ -122,12 +124,21 @@ def check_base(head: Version, base_snapshot: int, *, view: ViewName = "stream") 
 
 
 def advance(
-    head: Version, move: Move, *, view: View, buffer_hi: Vector, starts: Vector, now: datetime, relaid: bool = False
+    head: Version,
+    move: Move,
+    *,
+    view: View,
+    buffer_hi: Vector,
+    starts: Vector,
+    now: datetime,
+    relaid: bool = False,
+    overlays: OverlayChange | None = None,
 ) -> Version:
     """The next version: *head* as locked with only this move's columns changed.
 
-    *view* is what the move published; *relaid*: it changed how the batch view is clustered.
-    Raises: BoundaryGap (REFRESH).
+    *view* is what the move published; *relaid*: it changed how the batch view is clustered; *overlays*: what it
+    recalled, released or merged into recalled rows.
+    Raises: BoundaryGap, OverlaysMoved (REFRESH).
     """
     effect = (ONE_VIEW if head.tiered == "batch" else EFFECTS)[move.stage]
     positions = {p: head.bounds.get(p, Bounds.at(starts[p])) for p in buffer_hi}
@@ -141,6 +152,7 @@ def advance(
         stream=view if effect.view == head.tiered else head.stream,
         batch=view if effect.view == "batch" else head.batch,
         layout=head.version + 1 if relaid else head.layout,
+        overlays=head.overlays if overlays is None else overlays.applied(head.overlays),
         bounds=bounds,
         move_id=move.move_id,
         revert_of=None,

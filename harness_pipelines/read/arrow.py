@@ -30,6 +30,7 @@ class ReadStats:
     """What a read took from each tier."""
 
     lake: LakeStats = field(default_factory=LakeStats)
+    overlay: BufferStats = field(default_factory=BufferStats)  #: recalled rows
     buffer: BufferStats = field(default_factory=BufferStats)
     tail_rows: int = 0
     rows: int = 0  #: returned
@@ -116,7 +117,7 @@ class ArrowReader:
         self, plan: ReadPlan, work: Work, stats: ReadStats, buffered: Iterable[pa.Table]
     ) -> Iterator[pa.Table]:
         """Tables in exact types, with at least the rows and columns that are wanted."""
-        cold = _lake(work, work.cold, stats)
+        cold: Iterator[pa.Table] = chain(_lake(work, work.cold, stats), self._recalled(work, stats))
         if not work.key:
             yield from cold
             yield from self._rest(plan, work, stats, buffered)
@@ -138,6 +139,19 @@ class ArrowReader:
         rest = self._rest(plan, work, stats, buffered)
         return fold(work.table, pa.concat_tables([work.needed_schema.empty_table(), *rest]), work.key)
 
+    def _recalled(self, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
+        """The rows of the batch view that lie in Postgres."""
+        if work.overlays:
+            wanted = BufferQuery(
+                table=work.table,
+                segments=work.overlays,
+                ranges=work.overlay,
+                schema=work.cold_schema,
+                where=work.where,
+                stores_op=work.stores_op,
+            )
+            yield from self.buffer.batches(wanted, stats.overlay)
+
     def _buffered(self, work: Work, stats: ReadStats) -> Iterator[pa.Table]:
         if work.segments:
             wanted = BufferQuery(
@@ -154,7 +168,7 @@ class ArrowReader:
     @contextmanager
     def _buffered_meanwhile(self, work: Work, stats: ReadStats) -> Iterator[Iterable[pa.Table]]:
         """The buffer's rows, read by a thread of their own while the caller reads the lake: both wait for others."""
-        if not (work.segments and work.lake) or work.limit is not None:
+        if not (work.segments and (work.lake or work.overlays)) or work.limit is not None:
             yield self._buffered(work, stats)
             return
         with ThreadPoolExecutor(1) as thread:

@@ -41,6 +41,7 @@ def changes_plan(plan: ReadPlan, versions: Sequence[Version], *, since: int, to:
     return replace(
         plan,
         lake=tuple(part for part in lake if part.low),
+        overlay=None,  # the changes of recalled rows are in the stream view, as all are
         buffer=plan.buffer and _cut(plan.buffer, low, high),
         tail=plan.tail and _cut(plan.tail, low, high),
     )

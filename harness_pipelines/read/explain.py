@@ -20,7 +20,7 @@ BATCH_MARK, STREAM_MARK, BUFFER_MARK = "%", "=", "#"
 class ExplainedTier:
     """One part of the union. Offsets are counted, not rows: logs have gaps."""
 
-    tier: str  #: batch, stream, buffer or tail
+    tier: str  #: batch, overlay (rows of the batch view in Postgres), stream, buffer or tail
     source: str  #: the metadata file, the segments, or the topic
     offsets: int  #: in the plan
     offsets_left: int  #: that can hold wanted rows
@@ -103,6 +103,10 @@ def explain(plan: ReadPlan, selection: Selection | None = None) -> Explanation:
     work = work_of(plan, selection)
     left = {part.metadata: part for part in work.lake}
     tiers = [_lake(work, part, left.get(part.metadata)) for part in plan.lake]
+    if plan.overlay is not None:
+        before, after = work.pruned["overlay"]
+        names = ", ".join(segment.name for segment in plan.overlay.segments)
+        tiers.append(ExplainedTier(tier="overlay", source=names, offsets=before, offsets_left=after))
     if plan.buffer is not None:
         before, after = work.pruned["buffer"]
         names = ", ".join(segment.name for segment in plan.buffer.segments)
@@ -143,11 +147,13 @@ def _lake(work: Work, planned: LakePart, part: LakeWork | None) -> ExplainedTier
 
 def analyzed(stats: ReadStats) -> Iterator[str]:
     """Lines of ``explain --analyze``: what a read took."""
-    lake, buffer = stats.lake, stats.buffer
+    lake, overlay, buffer = stats.lake, stats.overlay, stats.buffer
     yield (
         f"lake    {lake.files_opened} of {lake.files} files opened, "
         f"{lake.rows_read} of {lake.rows_in_opened} rows taken, {lake.bytes_read} bytes of column chunks"
     )
+    if overlay.segments:
+        yield f"overlay {overlay.segments} segments, {overlay.rows_read} rows, {overlay.bytes_read} bytes"
     yield f"buffer  {buffer.segments} segments, {buffer.rows_read} rows, {buffer.bytes_read} bytes"
     yield f"tail    {stats.tail_rows} rows"
     yield f"result  {stats.rows} rows"

@@ -90,7 +90,7 @@ class Folded:
             yield from cold
             return
         rows_min = 0 if at_once else max(COLD_ROWS_PER_KEY * len(self.numbers), COLD_ROWS_MIN)
-        for rows in _gathered(cold, rows_min):
+        for rows in gathered(cold, rows_min):
             yield self._uncovered(rows, self.numbers)
 
     def _uncovered(self, rows: pa.Table, keys: KeyNumbers) -> pa.Table:
@@ -147,7 +147,7 @@ def key_text(rows: pa.Table, key: Sequence[str], row: int) -> str:
     return ", ".join(f"{name}={rows.column(name)[row].as_py()!r}" for name in key)
 
 
-def _gathered(tables: Iterable[pa.Table], rows_min: int) -> Iterator[pa.Table]:
+def gathered(tables: Iterable[pa.Table], rows_min: int) -> Iterator[pa.Table]:
     """*tables* joined until each has *rows_min* rows, but for the last."""
     waiting: list[pa.Table] = []
     rows = 0

@@ -20,7 +20,8 @@ from harness_pipelines.layout.scores import Score, Workload, score
 from harness_pipelines.layout.standing import Standing, standing
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.versions import Version, VersionGone
-from harness_pipelines.stages.otree import BUDGET_BYTES, layout_of, target_bytes
+from harness_pipelines.stages.clustering import layout_of, target_bytes
+from harness_pipelines.stages.otree import BUDGET_BYTES
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.plan import BufferPart, LakePart, ReadPlan, TailPart
+from harness_pipelines.protocol.plan import BufferPart, LakePart, OverlayPart, ReadPlan, SegmentRef, TailPart
 from harness_pipelines.protocol.reads import At
 from harness_pipelines.stages.ingest import check_topic
 from harness_pipelines.stores.ports import ReadState, TableRow
@@ -53,6 +53,7 @@ def _plan(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) ->
         key=table.spec.key,
         bounds=state.bounds,
         lake=tuple(_lake(state)),
+        overlay=_overlay(state),
         buffer=None if table.spec.buffer == "none" else _buffer(state),
         tail=_tail(stores, table, state, to_end=to_end),
         lease_id=state.lease_id,
@@ -74,6 +75,15 @@ def _lake(state: ReadState) -> Iterator[LakePart]:
         high = {p: buffer_hi[p] for p in low}
         later = state.answered_by
         yield LakePart(view=later.tiered, metadata=later.stream.metadata, low=low, high=high)
+
+
+def _overlay(state: ReadState) -> OverlayPart | None:
+    """The rows of the batch view that lie in Postgres: the whole of them, below its bounds."""
+    if not state.version.overlays:
+        return None
+    low = {p: b.start for p, b in state.bounds.items() if b.batch_hi > b.start}
+    segments = [SegmentRef(name=one.segment, schema_version=one.schema_version) for one in state.version.overlays]
+    return OverlayPart(segments=tuple(segments), low=low, high={p: state.bounds[p].batch_hi for p in low})
 
 
 def _buffer(state: ReadState) -> BufferPart | None:

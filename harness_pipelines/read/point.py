@@ -123,7 +123,8 @@ def rows_by_key(
 ) -> list[dict[str, Any] | None]:
     """For each key *given* (see `KeyForm.key`) its row as a dictionary, None where there is none.
 
-    Values are those of `Table.read`. The lake is read for those keys only that buffer and tail do not know.
+    Values are those of `Table.read`. The lake and recalled rows are read for those keys only that buffer and tail do
+    not know.
     Raises: KeyUnfit, UnknownColumn, and what `ArrowReader.read` raises.
     """
     form = key_form(plan)
@@ -135,7 +136,7 @@ def rows_by_key(
     for i in range(0, len(asked), KEYS_PER_READ):
         some = asked[i : i + KEYS_PER_READ]
         wanted = replace(selection, matching=form.where(some))
-        _note(found, form, reader.newest(replace(plan, lake=()), wanted), shown)
+        _note(found, form, reader.newest(replace(plan, lake=(), overlay=None), wanted), shown)
         if left := [key for key in some if key not in found]:
             older = replace(plan, buffer=None, tail=None)
             names = [*shown, *(name for name in plan.key if name not in shown)]

@@ -84,8 +84,8 @@ class Work:
     """A plan narrowed to a selection: what is left has to be read.
 
     Of a keyed table the stream view, buffer and tail are the hot side, whose newest row per key counts; the batch view
-    is the cold side, which has one row per key. The hot side is asked for more rows than `where` wants: its rows hide
-    others.
+    with the rows of it that were recalled is the cold side, which has one row per key. The hot side is asked for more
+    rows than `where` wants: its rows hide others.
     """
 
     table: str
@@ -94,10 +94,13 @@ class Work:
     stores_op: bool  #: the segments tell puts from deletes
     columns: tuple[ReadColumn, ...]  #: of the result, in order
     needed: tuple[ReadColumn, ...]  #: these and those that only `where` or the fold needs; never empty
+    cold_columns: tuple[ReadColumn, ...]  #: what is asked of the cold side: without what only the fold needs
     where: Predicate  #: of the result
     asked: Predicate  #: what buffer and tail can be asked
     limit: int | None
     lake: tuple[LakeWork, ...]
+    overlays: tuple[SegmentRef, ...]  #: recalled rows, of the cold side
+    overlay: Ranges
     segments: tuple[SegmentRef, ...]
     buffer: Ranges
     tail: Ranges
@@ -110,6 +113,10 @@ class Work:
     @property
     def needed_schema(self) -> pa.Schema:
         return pa.schema([column.arrow for column in self.needed])
+
+    @property
+    def cold_schema(self) -> pa.Schema:
+        return pa.schema([column.arrow for column in self.cold_columns])
 
     @property
     def hot(self) -> tuple[LakeWork, ...]:
@@ -163,6 +170,7 @@ def work_of(plan: ReadPlan, selection: Selection) -> Work:
                     layer=selection.layer and part.view == "batch",
                 )
             )
+    overlay = _narrowed("overlay", plan.overlay.low, plan.overlay.high, where, offsets) if plan.overlay else {}
     buffer = _narrowed("buffer", plan.buffer.low, plan.buffer.high, asked, offsets) if plan.buffer else {}
     tail = _narrowed("tail", plan.tail.low, plan.tail.high, asked, offsets) if plan.tail else {}
     return Work(
@@ -172,10 +180,13 @@ def work_of(plan: ReadPlan, selection: Selection) -> Work:
         stores_op=bool(plan.key),
         columns=columns,
         needed=needed,
+        cold_columns=cold if key else needed,
         where=where,
         asked=asked,
         limit=selection.limit,
         lake=tuple(lake),
+        overlays=plan.overlay.segments if plan.overlay and overlay else (),
+        overlay=overlay,
         segments=plan.buffer.segments if plan.buffer and buffer else (),
         buffer=buffer,
         tail=tail,

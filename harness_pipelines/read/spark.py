@@ -60,6 +60,9 @@ def to_spark(
     work = work_of(plan, Selection(columns=columns, where=where, coordinates=coordinates, layer=layer))
     jdbc = GuardedJdbc(options=jdbc_options(sources.dsn, role=READER), lease_id=plan.lease_id)
     cold = [lake_frame(spark, part.metadata, work.query(part)) for part in work.cold]
+    if work.overlays:
+        rows = RowsWanted(ranges=work.overlay, where=work.where, stores_op=work.stores_op, are_few=True)
+        cold.append(segments_frame(spark, jdbc, segments=work.overlays, columns=work.cold_columns, rows=rows))
     rest = _union(list(_rest(spark, plan, work, jdbc=jdbc, tail_frame=tail_frame)))
     if not work.key:
         return _finished(_union([rest, *cold]), work)

@@ -278,6 +278,14 @@ class TierRules(_Part):
     max_age: Annotated[Seconds, Field(description="So long after tier's last move, if anything is buffered.")] = 60.0
 
 
+class RecallRules(_Part):
+    """How much of the lake may be brought back to Postgres."""
+
+    max_rows: Annotated[
+        Count, Field(description="So many rows at most are recalled at one time; merges hold them in memory.")
+    ] = 1_000_000
+
+
 class Layout(_Part):
     """How the batch view is clustered."""
 
@@ -432,6 +440,7 @@ class TableSpec(BaseModel):
     ] = "postgres"
     shards: Annotated[Literal[1], Field(description="Sets of partitions that are worked on apart.")] = 1
     tier: Annotated[TierRules, Field(description="When buffered rows move to the lake.")] = TierRules()
+    recall: Annotated[RecallRules, Field(description="What `harness recall` may bring back.")] = RecallRules()
     on_error: Annotated[
         Literal["quarantine", "stop"],
         Field(description="A record that does not fit: keep it apart, or stop the table."),

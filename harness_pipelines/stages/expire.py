@@ -78,7 +78,7 @@ def expire_once(
         condemned = stores.upkeep.condemn(table, dry_run=dry_run)
     expired = Expired(
         floor=dict(decision.floor),
-        retired=[s.name for s in decision.retire],
+        retired=[*(s.name for s in decision.retire), *decision.overlays],
         dropped=dropped,
         condemned=[f.path for f in condemned],
         deleted=deleted,

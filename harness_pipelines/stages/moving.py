@@ -11,6 +11,7 @@ from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.files import FilesGone
 from harness_pipelines.protocol.moves import ATTEMPTS_MAX, Move, MoveState, MoveStuck, can_halve, halve
+from harness_pipelines.protocol.overlays import OverlaysMoved
 from harness_pipelines.protocol.versions import Version, check_base
 from harness_pipelines.stores.lake import BaseGone
 from harness_pipelines.stores.ports import TableRow
@@ -69,7 +70,7 @@ class Moving(Generic[Attempt]):
         except Pointless as why:
             ledger.close_move(claim, move, state=MoveState.ABANDONED, error=str(why))
             return None
-        except (BaseGone, FilesGone) as gone:
+        except (BaseGone, FilesGone, OverlaysMoved) as gone:
             ledger.close_move(claim, move, state=MoveState.ABANDONED, error=str(gone))
             check_ours(self._stores, self._table, move)
             return self.once(claim, trigger=trigger, run_id=run_id)
@@ -153,4 +154,6 @@ def base_of(stores: Stores, table: TableRow, move: Move) -> Version:
 
 def shown(move: Move) -> str:
     """What a move takes, for people."""
+    if move.recall is not None:
+        return f"request {move.recall} to recall or release rows"
     return ", ".join(f"partition {r.partition} [{r.low}, {r.high})" for r in move.ranges) or _UNRANGED[move.stage]

@@ -3,7 +3,8 @@
 Two kinds of moves alternate. A *merge* takes ``[batch_hi, stream_hi)`` and stages its rows by region; a *relayout*
 rewrites the regions to which much was added, cuts those that grew large, and moves no bound. In a keyed table a merge
 stages the newest put of each key; older ones of these keys it hides where they are, by position deletes, and writes
-files anew in which many are hidden.
+files anew in which many are hidden. Changes of recalled keys go to the next generation of these rows in Postgres. To
+*recall* rows and to *release* them are moves without ranges, as relayouts are (`harness_pipelines.stages.recalled`).
 
 plan: choose ranges, or that regions are due. stage: Spark writes one file per region to the attempt's branch.
 publish: the boundary commit, with the tree as it is from then on.
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from harness_pipelines.layout.balance import balanced, from_files
+from harness_pipelines.layout.balance import balanced
 from harness_pipelines.layout.files import FileStats, might_hold
 from harness_pipelines.layout.parts import Due, due, has_all_of, not_all_of, not_grown, taken_along
 from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
@@ -30,11 +31,14 @@ from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.files import check_merged_into
 from harness_pipelines.protocol.moves import Move, MoveState, budget_of, may_relayout, plan_ranges
+from harness_pipelines.protocol.overlays import Act, OverlayChange, next_generation
 from harness_pipelines.protocol.versions import Version, View
+from harness_pipelines.stages import recalled
+from harness_pipelines.stages.clustering import Layout, layout_of, target_bytes, target_rows_of
 from harness_pipelines.stages.moving import FAILURES_MAX, Moving, Pointless, base_of, make_branch
 from harness_pipelines.stores import audits
-from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.lake import BaseGone, Staged
+from harness_pipelines.stores.lake_deletes import Hidden
 from harness_pipelines.stores.lake_regions import indexed_columns
 from harness_pipelines.stores.lake_replace import Replacement
 from harness_pipelines.stores.lake_scan import stored_in
@@ -45,27 +49,16 @@ if TYPE_CHECKING:
 
     from harness_pipelines.stores.lake_deletes import Positions
     from harness_pipelines.stores.open import Stores
-    from harness_pipelines.stores.reclusters import LeftOut
     from harness_pipelines.stores.spark_merge import Changes, Met
     from harness_pipelines.stores.spark_write import BranchTarget
 
 log = structlog.get_logger(__name__)
 MOVE_OFFSETS_MAX = 50_000_000
 LEFT_OUT = "it failed in every attempt, and its files are left out until they change or somebody reclusters"
+REFUSED = "it failed in every attempt, and what was asked for is refused"
 NOT_BETTER = "the layout would not be better"  #: how the ledger says that a relayout was dropped
 BUDGET_BYTES = 2 * 2**30  #: of files that one relayout reads
 HIDDEN_SHARE_MAX = 0.2  #: of a file's rows, above which the file is written anew: readers still read what is hidden
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """The tree, and up to which sequence number the files of each region are clustered."""
-
-    tree: RegionTree
-    clustered: dict[str, int]
-
-
-_layout_of_files: ByPath[Layout | None] = ByPath(16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +71,13 @@ class Attempt:
     fresh: tuple[str, ...] = ()  #: the regions that a merge clustered
     change: Replacement | None = None  #: what goes for it; None: it is appended
     on: int | None = None  #: the one snapshot that it may be published on; None: any that still has the files
+    overlays: OverlayChange | None = None  #: what becomes of the recalled rows
 
 
 def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str | None = None) -> str | None:
     """Why otree should move now: ``recovery``, ``idle``, ``rows``, ``age``, ``request`` or ``due``; ``None``: need not.
+
+    A ``request`` is one to recall, to release or to recluster.
 
     *idle*: tier has nothing left to move, and whatever the batch view lacks is merged at once. *judged* is a metadata
     file of the batch view in which nothing was due.
@@ -96,7 +92,7 @@ def trigger(stores: Stores, table: TableRow, *, idle: bool = False, judged: str 
         return "rows"
     if lag and _waited_s(stores, table) >= table.spec.freshness.lake:
         return "age"
-    if stores.reclusters.open(table):
+    if stores.recalls.open(table) or stores.reclusters.open(table):
         return "request"
     if head.batch is None or head.batch.metadata == judged:
         return None
@@ -124,12 +120,19 @@ def otree_once(
 
 
 def _give_up(stores: Stores, table: TableRow, claim: Claim) -> None:
-    """Abandon a relayout that failed in all attempts and leave its files out: no merge waits for it (L8)."""
+    """Abandon a move without ranges that failed in all attempts: no merge waits for it (L8).
+
+    The files of a relayout are left out, what a person asked to recall or to release is refused.
+    """
     move = stores.ledger.open_move(table, Stage.OTREE, shard=claim.shard)
     if move is None or move.ranges:
         return
     last = next(m for m in stores.ledger.moves(table, stage=Stage.OTREE) if m["move_id"] == move.move_id)
     if move.state is MoveState.PLANNED and last["failures"] < FAILURES_MAX:
+        return
+    if move.recall is not None:
+        stores.recalls.refuse(move, detail=f"it failed in every attempt: {last['error']}")
+        stores.ledger.close_move(claim, move, state=MoveState.ABANDONED, error=REFUSED)
         return
     taken = list[str]()
     with suppress(BaseGone):
@@ -140,15 +143,6 @@ def _give_up(stores: Stores, table: TableRow, claim: Claim) -> None:
     stores.reclusters.leave_out(table, move_id=move.move_id, files=taken, error=str(last["error"]))
     stores.ledger.close_move(claim, move, state=MoveState.ABANDONED, error=LEFT_OUT)
     log.warning("otree.left_out", table=table.name, move=move.move_id, files=len(taken), error=last["error"])
-
-
-def left_out(stores: Stores, table: TableRow) -> list[LeftOut]:
-    """Relayouts that failed in all attempts and whose files are still there."""
-    head, found = stores.tables.head(table), stores.reclusters.left_out(table)
-    if not found or head.batch is None:
-        return []
-    live = {file.path for file in stores.lake.region_files(table, head.batch.metadata)}
-    return [one for one in found if one.files and one.files <= live]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +167,15 @@ class _OTree:
 def plan(
     stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None, below: Vector | None = None
 ) -> Move | None:
-    """Record a merge of what the stream view has more, or a relayout (no ranges) when regions are due."""
+    """Record a merge of what the stream view has more, or a move without ranges: a recall, a relayout that is due."""
     head = stores.ledger.head(table)
     lo, hi = plan_ranges(unmerged(head.bounds), offsets_max=MOVE_OFFSETS_MAX)
     parts: list[Due] = []
+    recall: int | None = None
     if below is not None:
         lo, hi = {p: lo[p] for p in below}, dict(below)
+    elif (recall := _recall_first(stores, table, merge=bool(lo))) is not None:
+        lo, hi = {}, {}
     elif _relayout_first(stores, table, head, merge=bool(lo)):
         lo, hi, parts = {}, {}, _requested(stores, table, head)
     elif not lo:
@@ -193,15 +190,26 @@ def plan(
         trigger=trigger,
         run_id=run_id,
         parts=[part.path for part in parts],
+        recall=recall,
     )
     return stores.ledger.plan_move(claim, draft)
 
 
+def _recall_first(stores: Stores, table: TableRow, *, merge: bool) -> int | None:
+    """The oldest request to recall or release rows, if it is the turn of a move without ranges."""
+    asked = next(iter(stores.recalls.open(table)), None)
+    return None if asked is None or not _may_relayout(stores, table, merge=merge) else asked.recall_id
+
+
 def _relayout_first(stores: Stores, table: TableRow, head: Version, *, merge: bool) -> bool:
-    last = next(iter(stores.ledger.moves(table, stage=Stage.OTREE, limit=1)), None)
-    if not may_relayout(rows_wait=merge, last_merged=last is not None and bool(last["lo"])):
+    if not _may_relayout(stores, table, merge=merge):
         return False
     return bool(_requested(stores, table, head) or _due(stores, table, head, budget_bytes=BUDGET_BYTES))
+
+
+def _may_relayout(stores: Stores, table: TableRow, *, merge: bool) -> bool:
+    last = next(iter(stores.ledger.moves(table, stage=Stage.OTREE, limit=1)), None)
+    return may_relayout(rows_wait=merge, last_merged=last is not None and bool(last["lo"]))
 
 
 def _requested(stores: Stores, table: TableRow, head: Version) -> list[Due]:
@@ -250,30 +258,6 @@ def _was_dropped(stores: Stores, table: TableRow, head: Version) -> bool:
     return tried_on is not None and tried_on.batch == head.batch
 
 
-def layout_of(stores: Stores, table: TableRow, version: Version) -> Layout | None:
-    """How the batch view of *version* is clustered; ``None`` before its first rows.
-
-    Where it has rows and the ledger no tree, since it was lost and made again from the lake, the files tell.
-    """
-    state = stores.tables.layout(table, version)
-    if state is not None:
-        return Layout(tree=RegionTree.from_json(state.tree), clustered=dict(state.clustered))
-    if table.spec.views == "batch":  # tier has put its rows there, and all of them wait
-        return Layout(tree=RegionTree.single(indexed_columns(table.spec)), clustered={})
-    if version.batch is None:
-        return None
-    metadata = version.batch.metadata
-    return _layout_of_files.get(metadata, lambda: _from_files(stores, table, metadata))
-
-
-def _from_files(stores: Stores, table: TableRow, metadata: str) -> Layout | None:
-    files = stores.lake.region_files(table, metadata)
-    if not files:
-        return None
-    tree, clustered = from_files(files, indexed_columns(table.spec))
-    return Layout(tree=tree, clustered=clustered)
-
-
 # -- stage --------------------------------------------------------------------------------------------------
 
 
@@ -281,6 +265,10 @@ def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
     """Let Spark write the move's rows by region to the attempt's branch, and check from metadata what it wrote."""
     base = make_branch(stores, table, move)
     layout = layout_of(stores, table, base)
+    if move.recall is not None:
+        if stores.recalls.find(table, move.recall).act is Act.RECALL:
+            return _stage_recall(stores, table, move, base=base)
+        return _stage_release(stores, table, move, base=base, layout=layout)
     if move.ranges:
         return _stage_merge(stores, table, move, base=base, layout=layout)
     assert layout is not None, "a relayout is planned only where there is a tree"
@@ -301,42 +289,94 @@ class _Incoming:
 
 def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
     """New rows go to the smallest parts of the tree that give them files of some size; the first rows make the tree."""
-    from harness_pipelines.stores import spark_otree, spark_write
+    from harness_pipelines.stores import spark_otree
 
     ranges = {r.partition: (r.low, r.high) for r in move.ranges}
     there = stored_in(base.stream.metadata, ranges)
     if there.rows == 0:
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))
-    held = [] if base.batch is None else stores.lake.region_files(table, base.batch.metadata)
-    sample = None
+    overlays = recalled.merged(stores, table, move, base=base, ranges=ranges)
+    on = _View(base, [] if base.batch is None else stores.lake.region_files(table, base.batch.metadata), layout)
     with stores.staging(table, move) as (spark, target):
         frame = spark_otree.stream_rows(spark, base.stream.metadata, ranges, layer=table.spec.layout.sample)
         new = _Incoming(frame=frame, rows=there.rows, bytes=there.bytes)
-        with _folded(stores, table, new, on=_View(base.batch, held, layout)) as coming:
-            if coming.rows:
-                of_rows = sum(f.live for f in held) - sum(f.live for f in coming.replaced) + coming.rows
-                target_rows = _target_rows(table, rows=coming.rows, size=coming.bytes, of_rows=of_rows)
-                if layout is not None and not coming.replaced and is_one_piece(coming.rows, target_rows=target_rows):
-                    spark_write.append_to_branch(spark_otree.in_one_piece(coming.frame), target)
-                else:
-                    sample = _sampled(table, coming.frame, rows=coming.rows, target_rows=target_rows)
-                    if layout is None:
-                        tree = parts = sample.tree(target_rows=target_rows)
-                    else:
-                        tree, parts = layout.tree, sample.pieces(layout.tree, target_rows=target_rows)
-                    _write(coming.frame, target, parts, sample, target_rows=target_rows)
+        with _folded(stores, table, new, on=on) as coming:
+            cut = _write_coming(table, coming, target, on=on) if coming.rows else None
     staged = stores.lake.staged(table, move, rows=coming.rows)
-    on = base.batch.snapshot if table.spec.key and base.batch is not None else None
-    attempt = Attempt(staged=staged, change=_change(stores, table, staged, coming, base=base), on=on)
+    snapshot = base.batch.snapshot if table.spec.key and base.batch is not None else None
+    change = _change(stores, table, staged, coming, base=base)
+    attempt = Attempt(staged=staged, change=change, on=snapshot, overlays=overlays)
     if base.layout is None:  # from the files: it is kept from now on, for merges make it no better
         attempt = replace(attempt, layout=layout)
-    if sample is None:
-        return attempt
-    files = stores.lake.staged_regions(table, staged)
-    if layout is not None:
-        fresh = not_grown(tree, coming.regions, coming.replaced, files, target_bytes=target_bytes(table, held))
-        return replace(attempt, layout=layout, fresh=tuple(fresh)) if fresh else attempt
-    judge = sample.judge(target_bytes=target_bytes(table, files), of_bytes=sum(f.bytes for f in files))
+    return attempt if cut is None else _with_layout(stores, table, attempt, coming, cut, on=on)
+
+
+def _stage_recall(stores: Stores, table: TableRow, move: Move, *, base: Version) -> Attempt:
+    """Rows of the batch view are copied to Postgres and hidden where they are; nothing is written for Spark to do."""
+    assert base.batch is not None
+    gathered = recalled.gather(stores, table, move, base=base)
+    change = Replacement(
+        removed=gathered.emptied,
+        added=(),
+        hidden=stores.lake.hide(table, base.batch.metadata, gathered.hidden) if gathered.hidden else Hidden(),
+        same_rows=False,
+    )
+    return Attempt(
+        staged=Staged(files=(), rows=0, bytes=0),
+        change=change,
+        on=base.batch.snapshot,
+        overlays=gathered.overlays,
+    )
+
+
+def _stage_release(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
+    """Everything that is recalled goes back to the lake, as the puts of a merge do."""
+    from harness_pipelines.stores import spark_otree
+
+    assert base.batch is not None
+    recalled.check_release(stores, table, move, base=base)
+    on = _View(base, stores.lake.region_files(table, base.batch.metadata), layout)
+    rows, size = sum(one.rows for one in base.overlays), sum(one.bytes for one in base.overlays)
+    with stores.staging(table, move) as (spark, target):
+        frame = stores.recalled_rows(spark, table, base)
+        layered = spark_otree.with_layer(frame, table.spec.layout.sample)
+        coming = _Incoming(frame=layered, rows=rows, bytes=size)
+        cut = _write_coming(table, coming, target, on=on)
+    staged = stores.lake.staged(table, move, rows=rows)
+    recalled.check_released(stores, table, staged, base=base)
+    overlays = next_generation(base.overlays, None)
+    attempt = Attempt(staged=staged, on=base.batch.snapshot, overlays=overlays)
+    return attempt if cut is None else _with_layout(stores, table, attempt, coming, cut, on=on)
+
+
+def _write_coming(table: TableRow, coming: _Incoming, target: BranchTarget, *, on: _View) -> _Cut | None:
+    """Let Spark write *coming* in files of some size; None where that was one file, whose region nobody looked for."""
+    from harness_pipelines.stores import spark_otree, spark_write
+
+    of_rows = sum(f.live for f in on.files) - sum(f.live for f in coming.replaced) + coming.rows
+    target_rows = target_rows_of(table, rows=coming.rows, size=coming.bytes, of_rows=of_rows)
+    if on.layout is not None and not coming.replaced and is_one_piece(coming.rows, target_rows=target_rows):
+        spark_write.append_to_branch(spark_otree.in_one_piece(coming.frame), target)
+        return None
+    sample = _sampled(table, coming.frame, rows=coming.rows, target_rows=target_rows)
+    if on.layout is None:
+        tree = parts = sample.tree(target_rows=target_rows)
+    else:
+        tree, parts = on.layout.tree, sample.pieces(on.layout.tree, target_rows=target_rows)
+    _write(coming.frame, target, parts, sample, target_rows=target_rows)
+    return _Cut(sample, tree)
+
+
+def _with_layout(
+    stores: Stores, table: TableRow, attempt: Attempt, coming: _Incoming, cut: _Cut, *, on: _View
+) -> Attempt:
+    """*attempt* with how the view is clustered after it: by a new tree, or where whole regions were written."""
+    files = stores.lake.staged_regions(table, attempt.staged)
+    tree = cut.tree
+    if on.layout is not None:
+        fresh = not_grown(tree, coming.regions, coming.replaced, files, target_bytes=target_bytes(table, on.files))
+        return replace(attempt, layout=on.layout, fresh=tuple(fresh)) if fresh else attempt
+    judge = cut.sample.judge(target_bytes=target_bytes(table, files), of_bytes=sum(f.bytes for f in files))
     return replace(
         attempt,
         layout=Layout(tree=tree, clustered={}),
@@ -360,11 +400,23 @@ def _change(stores: Stores, table: TableRow, staged: Staged, coming: _Incoming, 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The batch view that a merge builds on."""
+    """The batch view that a move builds on."""
 
-    pinned: View | None
+    version: Version
     files: Sequence[FileStats]
     layout: Layout | None
+
+    @property
+    def pinned(self) -> View | None:
+        return self.version.batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The tree by which rows were written, and the sample that it was chosen by."""
+
+    sample: Sample
+    tree: RegionTree
 
 
 @contextmanager
@@ -378,10 +430,12 @@ def _folded(stores: Stores, table: TableRow, new: _Incoming, *, on: _View) -> It
     if not table.spec.key:
         yield new
         return
-    with spark_merge.newest_of(table.spec, new.frame) as changes:
+    spark = new.frame.sparkSession
+    apart = stores.recalled_rows(spark, table, on.version) if on.version.overlays else None
+    with spark_merge.newest_of(table.spec, new.frame, recalled=apart) as changes:
         size = new.bytes * changes.puts // new.rows
         puts = _Incoming(frame=changes.rows, rows=changes.puts, bytes=size)
-        yield _rewriting(stores, table, puts, changes, on=on) if on.files else puts
+        yield _rewriting(stores, table, puts, changes, on=on) if on.files and changes.keys else puts
 
 
 def _rewriting(stores: Stores, table: TableRow, puts: _Incoming, changes: Changes, *, on: _View) -> _Incoming:
@@ -436,7 +490,7 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
     if not taken:
         return Attempt(staged=Staged(files=(), rows=0, bytes=0))
     rows, size = sum(f.live for f in taken), sum(part.bytes for part in chosen)
-    target_rows = _target_rows(table, rows=rows, size=size, of_rows=sum(f.live for f in files))
+    target_rows = target_rows_of(table, rows=rows, size=size, of_rows=sum(f.live for f in files))
     anew = [part.path for part in chosen if not part.waiting]
     tree = layout.tree
     with stores.staging(table, move) as (spark, target):
@@ -483,22 +537,6 @@ def _taken(stores: Stores, table: TableRow, move: Move, base: Version, files: Se
     return asked or _due(stores, table, base, budget_bytes=budget)
 
 
-def _target_rows(table: TableRow, *, rows: int, size: int, of_rows: int | None = None) -> float:
-    """Rows of a file of the target size, at the bytes that these rows take; *of_rows* are all of the view."""
-    rules = table.spec.layout
-    if rules.regions is not None:
-        return max((of_rows or rows) / rules.regions, 1.0)
-    return max(rules.target_file_mb * 2**20 * rows / max(size, 1), 1.0)
-
-
-def target_bytes(table: TableRow, files: Sequence[FileStats]) -> int:
-    """Of a file of the batch view."""
-    rules = table.spec.layout
-    if rules.regions is not None:
-        return max(sum(f.bytes for f in files) // rules.regions, 1)
-    return rules.target_file_mb * 2**20
-
-
 def _sampled(table: TableRow, frame: DataFrame, *, rows: int, target_rows: float) -> Sample:
     from harness_pipelines.stores import spark_otree
 
@@ -521,11 +559,12 @@ def _write(frame: DataFrame, target: BranchTarget, tree: RegionTree, sample: Sam
 def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: Attempt) -> Version:
     """Make the staged files part of the batch view: pointer, bound, version, layout and move in one transaction."""
     keep = table.spec.retention.snapshots
+    overlays = attempt.overlays.then if attempt.overlays else None
 
     def write(base: str) -> Swap:
         if attempt.change is not None:
-            return stores.lake.build_change(table, move, attempt.change, base=base, keep=keep)
-        return stores.lake.build_append(table, move, attempt.staged, base=base, keep=keep)
+            return stores.lake.build_change(table, move, attempt.change, base=base, keep=keep, overlays=overlays)
+        return stores.lake.build_append(table, move, attempt.staged, base=base, keep=keep, overlays=overlays)
 
     def build_on(base: str) -> Swap:
         swap = write(base)
@@ -538,7 +577,8 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
         state = LayoutState(tree=tree.to_json(), digest=tree.digest, clustered=clustered, scores={**attempt.scores})
         return replace(swap, layout=state)
 
-    boundary = Boundary(claim=claim, move=move, rows=attempt.staged.rows, bytes=attempt.staged.bytes)
+    rows, size = attempt.staged.rows, attempt.staged.bytes
+    boundary = Boundary(claim=claim, move=move, rows=rows, bytes=size, overlays=attempt.overlays)
     published = stores.ledger.publish(table, boundary, build_on)
     log.info(
         "otree.published",
@@ -548,6 +588,7 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
         files=len(attempt.staged.files),
         removed=len(attempt.change.removed) if attempt.change else 0,
         deleted_from=len(attempt.change.hidden.of) if attempt.change else 0,
+        recalled=sum(one.rows for one in published.overlays),
         move=move.move_id,
     )
     return published

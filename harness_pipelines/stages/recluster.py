@@ -21,13 +21,15 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.read.where import parse_where
 from harness_pipelines.stages.claims import ClaimKeeper
-from harness_pipelines.stages.otree import BUDGET_BYTES, Layout, layout_of, left_of_request, otree_once
+from harness_pipelines.stages.clustering import Layout, layout_of
+from harness_pipelines.stages.otree import BUDGET_BYTES, left_of_request, otree_once
 from harness_pipelines.stores.lake_scan import paths_matching
 from harness_pipelines.stores.ports import TableStopped
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
     from harness_pipelines.stores.ports import TableRow
+    from harness_pipelines.stores.reclusters import LeftOut
 
 LOOK_S = 0.5
 LEASE = timedelta(seconds=30)
@@ -170,3 +172,12 @@ def _rate(stores: Stores, table: TableRow) -> float | None:
     ]
     seconds = sum(took for _, took in seen)
     return sum(size for size, _ in seen) / seconds if seconds > 0 else None
+
+
+def left_out(stores: Stores, table: TableRow) -> list[LeftOut]:
+    """Relayouts that failed in all attempts and whose files are still there."""
+    head, found = stores.tables.head(table), stores.reclusters.left_out(table)
+    if not found or head.batch is None:
+        return []
+    live = {file.path for file in stores.lake.region_files(table, head.batch.metadata)}
+    return [one for one in found if one.files and one.files <= live]

@@ -16,6 +16,7 @@ from psycopg import sql as compose
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds, Vector, vector_from_json
+from harness_pipelines.protocol.overlays import Overlay, overlays_from_json
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import Version, View, ViewName, by_name
 from harness_pipelines.spec.table import TableSpec
@@ -71,6 +72,7 @@ class VersionRow:
     committed_at: datetime
     batch: View | None = None  #: None in a table without a batch view
     layout: int | None = None  #: the version that last changed how the batch view is clustered
+    overlays: tuple[Overlay, ...] = ()  #: tables of recalled rows
 
     @property
     def views(self) -> dict[ViewName, View]:
@@ -118,6 +120,16 @@ class SegmentRow:
     schema_version: int
     max_hi: Vector | None
     retired_at: datetime | None
+    stored: bool  #: its table exists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayRow:
+    """A table of recalled rows."""
+
+    name: str
+    move_id: int
+    retired: bool
     stored: bool  #: its table exists
 
 
@@ -173,6 +185,7 @@ class Books:
     quarantined_outside: Sequence[tuple[int, int]]  #: partition, offset
     buffered: Buffered
     snapshots: Sequence[Version] = ()  #: what named snapshots pin, with the bounds that it is read with
+    overlays: Sequence[OverlayRow] = ()
 
     @property
     def retained(self) -> list[VersionRow]:
@@ -258,6 +271,7 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
             ],
             buffered=_buffered(connection, key, segments, positions),
             snapshots=versions_named(connection, table["table_id"]),
+            overlays=[_overlay(row) for row in connection.execute(sql("overlays/all"), key)],
         )
 
 
@@ -308,6 +322,7 @@ def _version(row: Mapping[str, Any]) -> VersionRow:
         if row["batch_metadata"] is None
         else View(metadata=row["batch_metadata"], snapshot=row["batch_snapshot"]),
         layout=row["layout"],
+        overlays=overlays_from_json(row["overlays"]),
         schema_version=row["schema_version"],
         bounds={
             int(p): Cut(**{word: cut.get(word, -1) for word in ("start", "batch_hi", "stream_hi", "buffer_hi")})
@@ -317,6 +332,11 @@ def _version(row: Mapping[str, Any]) -> VersionRow:
         move_id=row["move_id"],
         committed_at=row["committed_at"],
     )
+
+
+def _overlay(row: Mapping[str, Any]) -> OverlayRow:
+    retired = row["retired_at"] is not None
+    return OverlayRow(name=row["segment"], move_id=row["move_id"], retired=retired, stored=row["stored"])
 
 
 def _move(row: Mapping[str, Any]) -> MoveRow:

@@ -41,6 +41,7 @@ PARTITION_ID, OFFSET_ID = 1_000_001, 1_000_002
 OFFSET = "_kafka_offset"
 TOPIC, STARTS = "harness.topic", "harness.starts"  #: properties of a view: what a rebuild of a lost ledger asks for
 BATCH_HI = "harness.batch-hi"  #: of a batch view's snapshot: it has the rows of the stream view below
+RECALLED = "harness.recalled"  #: of a batch view's snapshot: the tables in Postgres that have rows of it, and how many
 BY_PARTITION = PartitionSpec(
     PartitionField(source_id=PARTITION_ID, field_id=1000, transform=IdentityTransform(), name="_kafka_partition")
 )

@@ -90,6 +90,7 @@ def _look(connection: Connection, table: TableRow, catalog: str) -> Dropped:
     counts = connection.execute(sql("drop/ledger_rows"), key).fetchone()
     assert counts is not None
     segments = connection.execute(sql("drop/segments"), key).fetchall()
+    segments += connection.execute(sql("overlays/sizes"), key).fetchall()
     return Dropped(
         table=table.name,
         segments=tuple(SegmentSeen(name=s["segment"], state=s["state"], bytes=s["bytes"]) for s in segments),
@@ -113,6 +114,7 @@ def _drop(connection: Connection, table: TableRow, catalog: str, seen: Dropped) 
     key = {"table_id": table.table_id}
     for segment in seen.segments:
         connection.execute(compose.SQL("DROP TABLE IF EXISTS {}").format(compose.Identifier(SCHEMA, segment.name)))
+    connection.execute(sql("overlays/delete_all"), key)
     for statement in ("delete_segments", "delete_ingest_positions", "delete_quarantine", "delete_table"):
         connection.execute(sql(f"drop/{statement}"), key)
     connection.execute(sql("drop/delete_pointers"), _pointers(table, catalog))

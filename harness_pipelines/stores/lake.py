@@ -24,8 +24,8 @@ from pyiceberg.types import BooleanType, LongType
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.layer import LAYER
-from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.moves import Move, move_of
+from harness_pipelines.protocol.overlays import Overlay, told
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import lake_fields, user_fields
@@ -34,6 +34,7 @@ from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import (
     BATCH_HI,
     OFFSET,
+    RECALLED,
     StagingCatalog,
     vector_of,
     vector_text,
@@ -196,10 +197,20 @@ class Lake:
         check(table, move, [(f, offset_bounds(f, current)) for f in files], rows=rows)
         return Staged(files=tuple(files), rows=rows, bytes=sum(f.file_size_in_bytes for f in files))
 
-    def build_append(self, table: TableRow, move: Move, staged: Staged, *, base: str, keep: int) -> Swap:
+    def build_append(
+        self,
+        table: TableRow,
+        move: Move,
+        staged: Staged,
+        *,
+        base: str,
+        keep: int,
+        overlays: Sequence[Overlay] | None = None,
+    ) -> Swap:
         """Write the metadata that references *staged* on top of the metadata file *base*.
 
-        In the same change the branch goes, and of the snapshots only the newest *keep* stay.
+        In the same change the branch goes, and of the snapshots only the newest *keep* stay. *overlays* hold from then
+        on the rows that the view lacks; None: those that did.
         Raises: ForeignFiles when a live file reaches into the move's ranges.
         """
         name = table.effects[move.stage].view
@@ -210,7 +221,7 @@ class Lake:
             with reachable(table.name, doing):
                 check_no_overlap(table, view, move)
         with reachable(table.name, doing), view.transaction() as transaction:
-            properties = summary_of(move, reached=None if name == "stream" else reached_by(view))
+            properties = summary_of(move, view=None if name == "stream" else view, overlays=overlays)
             with transaction.update_snapshot(snapshot_properties=properties).merge_append() as append:
                 for file in staged.files:
                     append.append_data_file(file)
@@ -227,16 +238,26 @@ class Lake:
         change = Replacement(removed=dict.fromkeys(removed), added=staged.files, same_rows=True)
         return self.build_change(table, move, change, base=base, keep=keep)
 
-    def build_change(self, table: TableRow, move: Move, change: Replacement, *, base: str, keep: int) -> Swap:
+    def build_change(
+        self,
+        table: TableRow,
+        move: Move,
+        change: Replacement,
+        *,
+        base: str,
+        keep: int,
+        overlays: Sequence[Overlay] | None = None,
+    ) -> Swap:
         """Write the metadata with *change* on top of the metadata file *base*, without the branch of *move*.
 
+        *overlays* as in `build_append`.
         Raises: FilesGone when a file that it touches is not live there any more, or was deleted from since.
         """
         name = table.effects[move.stage].view
         view = self.load(table, base, view=name)
         base_snapshot = _head(view).snapshot
         with reachable(table.name, f"publishing move {move.move_id}"), view.transaction() as transaction:
-            properties = summary_of(move, reached=None if name == "stream" else reached_by(view))
+            properties = summary_of(move, view=None if name == "stream" else view, overlays=overlays)
             replace_files(transaction, change, properties=properties)
             transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
@@ -271,6 +292,7 @@ class Lake:
             restored = self.load(table, wanted.metadata, view=name)
             if name == "batch":
                 properties |= {BATCH_HI: vector_text({p: b.batch_hi for p, b in target.bounds.items()})}
+                properties |= {RECALLED: told(target.overlays)} if target.overlays else {}
             snapshot = lake_revert.restoring_snapshot(view, restored, wanted.snapshot, properties=properties)
             updates = lake_revert.restoring_updates(view.metadata, known.metadata, snapshot)
             transaction._apply(updates, ())
@@ -333,21 +355,34 @@ def _properties(spec: TableSpec, view: ViewName) -> dict[str, str]:
     }
 
 
-def summary_of(move: Move, *, reached: Vector | None) -> dict[str, str]:
-    """What a published snapshot tells of its move; *reached* is the batch view's bound before it."""
-    told = {
+def summary_of(move: Move, *, view: Table | None, overlays: Sequence[Overlay] | None = None) -> dict[str, str]:
+    """What a published snapshot tells of its move; *view* is the batch view that it goes into, None: a stream view."""
+    found = {
         MOVE: str(move.move_id),
         ATTEMPT: str(move.attempt),
         SCHEMA_VERSION: str(move.schema_version),
         RANGES: ",".join(f"{r.partition}:{r.low}-{r.high}" for r in move.ranges),
     }
-    return told if reached is None else {**told, BATCH_HI: vector_text({**reached, **move.hi})}
+    if view is None:
+        return found
+    lacks = recalled_from(view) if overlays is None else told(overlays)
+    found |= {BATCH_HI: vector_text({**reached_by(view), **move.hi})}
+    return {**found, RECALLED: lacks} if lacks else found
 
 
 def reached_by(view: Table) -> dict[int, int]:
     """The bound of a batch view as its current snapshot tells it: no row of it is at or above."""
+    return vector_of(_of_batch(view, BATCH_HI))
+
+
+def recalled_from(view: Table) -> str:
+    """The tables in Postgres that have rows of a batch view, as its current snapshot tells: empty if it is whole."""
+    return _of_batch(view, RECALLED) or ""
+
+
+def _of_batch(view: Table, word: str) -> str | None:
     snapshot = view.metadata.current_snapshot()
-    return vector_of(snapshot.summary[BATCH_HI] if snapshot and snapshot.summary else None)
+    return snapshot.summary[word] if snapshot and snapshot.summary else None
 
 
 @contextmanager

@@ -59,11 +59,13 @@ from harness_pipelines.stores.segment_types import COORDINATES
 
 METADATA_KEPT = 64
 MANIFESTS_KEPT = 4096
+POSITION = "_pos"  #: of a row in its file; Iceberg reserves the name
 FILES_AHEAD = 3  #: files that are read while the caller works on an earlier one
 _PARQUET = ds.ParquetFileFormat(pre_buffer=True, buffer_size=8 * 2**20)
 _OFFSET_REF = Ref((OFFSET,), Primitive("long"))
 _NONE_OF_LAYER = to_bytes(BooleanType(), False)
 _PARTITION_REF = Ref((PARTITION,), Primitive("int"))
+_NONE_HIDDEN: Positions = np.empty(0, np.int64)
 
 
 class LakeFileMissing(HarnessError):
@@ -167,6 +169,28 @@ def scan(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table
         _count_opened(stats, view, file, ids, query)
         stats.rows_read += table.num_rows
         yield table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Located:
+    """Rows of one file that are not hidden, and where in it they are."""
+
+    file: LakeFile
+    rows: pa.Table
+    positions: Positions  #: of the rows, in their order
+
+
+def located(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[Located]:
+    """What `scan` gives, file by file, with the place of each row. Raises: as `scan`."""
+    with named_errors(query, metadata):
+        view = pinned(metadata)
+    ids = _leaf_ids(view, query)
+    for file in choose_files(view, query, stats):
+        table = _read_file(view, file, query, with_positions=True)
+        _count_opened(stats, view, file, ids, query)
+        stats.rows_read += table.num_rows
+        positions = np.asarray(table.column(POSITION).to_numpy(), dtype=np.int64)
+        yield Located(file, table.drop_columns([POSITION]), positions)
 
 
 def forecast(metadata: str, query: LakeQuery) -> LakeStats:
@@ -353,8 +377,8 @@ def _pushed(view: PinnedView, query: LakeQuery) -> BooleanExpression:
     return to_iceberg(known)
 
 
-def _read_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> pa.Table:
-    """The wanted columns of one file, filtered by its bounds only if it straddles them.
+def _read_file(view: PinnedView, file: LakeFile, query: LakeQuery, *, with_positions: bool = False) -> pa.Table:
+    """The wanted columns of one file, filtered by its bounds only if it straddles them; on request `POSITION` too.
 
     Not by PyIceberg's ArrowScan: it turns a NULL list or map of structs into an empty one.
     """
@@ -369,41 +393,50 @@ def _read_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> pa.Table:
         names = dict(zip((c.name for c in query.columns), found, strict=True))
         wanted = [name for name in found if name is not None]
         pushed = _row_filter(view, file, query, names, physical)
-        if hidden is None:
+        if hidden is None and not with_positions:
             row_filter = None if pushed == TRUE else to_arrow(pushed)
             scanner = ds.Scanner.from_fragment(fragment, schema=physical, columns=wanted, filter=row_filter)
             table = scanner.to_table()
         else:
-            table = _not_hidden(fragment, wanted, pushed, hidden)
+            table = _not_hidden(fragment, wanted, pushed, _NONE_HIDDEN if hidden is None else hidden)
     columns = [
         pa.nulls(table.num_rows, type=schema_to_pyarrow(f.field_type, include_field_ids=False))
         if name is None
         else _shaped(table.column(name), f)
         for f, name in zip(fields, found, strict=True)
     ]
-    return pa.table(columns, names=[column.name for column in query.columns])
+    names_ = [column.name for column in query.columns]
+    if with_positions:
+        columns, names_ = [*columns, table.column(POSITION)], [*names_, POSITION]
+    return pa.table(columns, names=names_)
 
 
 def _not_hidden(
     fragment: ds.ParquetFileFragment, columns: Sequence[str], where: Predicate, hidden: Positions
 ) -> pa.Table:
-    """The rows at other positions than *hidden* for which *where* holds.
+    """The rows at other positions than *hidden* for which *where* holds, and `POSITION`.
 
     A row's position is told by the rows before it, so what is read is filtered afterwards, row group by row group.
     """
     if where == TRUE:
         rows = fragment.to_table(columns=columns or fragment.physical_schema.names[:1])
-        return rows.filter(pa.array(_is_live(rows.num_rows, hidden))).select(columns)
+        is_live = _is_live(rows.num_rows, hidden)
+        return _placed(rows, 0).filter(pa.array(is_live)).select([*columns, POSITION])
     row_filter = to_arrow(where)
     needed = list(dict.fromkeys([*columns, *(ref.column for ref in refs(where))]))
     firsts = np.cumsum([0, *(group.num_rows for group in fragment.row_groups)])
-    found = [pa.schema([fragment.physical_schema.field(name) for name in needed]).empty_table()]
+    found = [_placed(pa.schema([fragment.physical_schema.field(name) for name in needed]).empty_table(), 0)]
     for group in fragment.subset(row_filter, schema=fragment.physical_schema).row_groups:
         rows = fragment.subset(row_group_ids=[group.id]).to_table(columns=needed)
         first, last = np.searchsorted(hidden, firsts[[group.id, group.id + 1]])
         is_live = _is_live(rows.num_rows, hidden[first:last] - firsts[group.id])
-        found.append(rows.filter(pa.array(is_live)).filter(row_filter))
-    return pa.concat_tables(found).select(columns)
+        found.append(_placed(rows, int(firsts[group.id])).filter(pa.array(is_live)).filter(row_filter))
+    return pa.concat_tables(found).select([*columns, POSITION])
+
+
+def _placed(rows: pa.Table, first: int) -> pa.Table:
+    """*rows*, which follow each other in their file from *first* on, with their places."""
+    return rows.append_column(POSITION, pa.array(np.arange(first, first + rows.num_rows)))
 
 
 def _is_live(rows: int, hidden: Positions) -> NDArray[np.bool_]:

@@ -44,6 +44,7 @@ from harness_pipelines.stores.ports import (
 )
 from harness_pipelines.stores.ports_log import TopicIdentity
 from harness_pipelines.stores.postgres import Connection, Database, sql
+from harness_pipelines.stores.recalls import check_there, recall_done
 from harness_pipelines.stores.revert import Reverts
 
 log = structlog.get_logger(__name__)
@@ -199,6 +200,8 @@ class PostgresLedger:
         try:
             with self.database.transaction() as connection:
                 _run(connection, "ledger/lock_table", table_id=claim.table_id)
+                if draft.recall is not None:
+                    self._check_asked(connection, draft.recall)
                 row = _one(connection, "ledger/insert_move", **_draft_parameters(claim, draft), state=MoveState.PLANNED)
                 self._check_claim(connection, claim)
                 return rows.move(row)
@@ -206,6 +209,13 @@ class PostgresLedger:
             raise MoveClosed(
                 f"{draft.stage} of table {claim.table_id} has an open move of another holder; nothing was planned"
             ) from error
+
+    @staticmethod
+    def _check_asked(connection: Connection, recall: int) -> None:
+        """A request that was given up meanwhile is not taken up. Raises: MoveClosed."""
+        found = connection.execute(sql("recalls/lock"), {"recall": recall}).fetchone()
+        if found is None or found["state"] != "asked":
+            raise MoveClosed(f"request {recall} was given up or is done; nothing was planned")
 
     def open_move(self, table: TableRow, stage: Stage, *, shard: int) -> Move | None:
         """The move that a stage of a shard has to finish first, if any."""
@@ -369,7 +379,10 @@ class PostgresLedger:
             starts=starts,
             now=head["now"],
             relaid=swap.layout is not None,
+            overlays=boundary.overlays,
         )
+        if boundary.overlays is not None:
+            check_there(connection, table, following.overlays)
         _run(connection, "ledger/move_pointer", **pointer, old=swap.old, new=swap.new.metadata)
         for taken in move.ranges:
             where = {"table_id": table.table_id, "partition": taken.partition}
@@ -383,6 +396,8 @@ class PostgresLedger:
             _run(connection, "ledger/insert_layout", **rows.layout_parameters(following, swap.layout))
         closing = {"state": MoveState.COMMITTED, "rows": boundary.rows, "bytes": boundary.bytes, "error": None}
         _run(connection, "ledger/close_move", move_id=move.move_id, **closing)
+        if move.recall is not None:
+            _run(connection, "recalls/end", **recall_done(boundary))
         payload = {"version": following.version, "move": move.move_id, "stage": move.stage, "rows": boundary.rows}
         _emit(connection, table.table_id, "published", payload)
         self._check_claim(connection, boundary.claim)
@@ -459,6 +474,7 @@ def _draft_parameters(claim: Claim, draft: MoveDraft) -> dict[str, Any]:
         "run_id": draft.run_id,
         "parent_move": draft.parent_move,
         "parts": Jsonb(list(draft.parts)),
+        "recall": draft.recall,
         "rows": None,
     }
 

@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.protocol.bounds import Bounds, Vector, vector_from_json, vector_to_json
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState
+from harness_pipelines.protocol.overlays import overlays_from_json
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.ports import IngestPosition, LayoutState, Segment, TableRow
@@ -58,6 +59,7 @@ def move(row: Row) -> Move:
         epoch=row["epoch"],
         rows=row["rows"],
         parts=tuple(row["parts"]),
+        recall=row["recall"],
     )
 
 
@@ -75,6 +77,7 @@ def version(row: Row) -> Version:
         else View(metadata=row["batch_metadata"], snapshot=row["batch_snapshot"]),
         layout=row["layout"],
         revert_of=row["revert_of"],
+        overlays=overlays_from_json(row["overlays"]),
     )
 
 
@@ -89,6 +92,7 @@ def version_parameters(value: Version) -> dict[str, Any]:
         "layout": value.layout,
         "schema_version": value.schema_version,
         "bounds": Jsonb({str(p): value.bounds[p].to_json() for p in sorted(value.bounds)}),
+        "overlays": Jsonb([one.to_json() for one in value.overlays]),
         "move_id": value.move_id,
         "revert_of": value.revert_of,
         "committed_at": value.committed_at,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,15 +24,18 @@ from harness_pipelines.stores.postgres import READER, WORKER, Database
 # Arrow, ADBC, PyIceberg and the Kafka client are imported by what uses them: a command that only asks the ledger
 # starts in a fraction of the time.
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from harness_pipelines.protocol.versions import Version
     from harness_pipelines.stores.adbc import AdbcSessions
     from harness_pipelines.stores.buffer import Segments
     from harness_pipelines.stores.buffer_scan import BufferReader
     from harness_pipelines.stores.catalog import StagingCatalog
     from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.lake import Lake
+    from harness_pipelines.stores.overlays import Overlays
     from harness_pipelines.stores.owner import Ownership
+    from harness_pipelines.stores.recalls import Recalls
     from harness_pipelines.stores.reclusters import Reclusters
     from harness_pipelines.stores.reconcile import Reconciler
     from harness_pipelines.stores.snapshots import Snapshots
@@ -41,6 +45,18 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.upkeep import Upkeep
 
 TASK_OFFSETS_MAX = 1_000_000
+_opening = threading.RLock()
+
+if TYPE_CHECKING:
+    once = cached_property
+else:
+
+    class once(cached_property):  # like the one that it stands for
+        """A `cached_property` that two threads do not compute twice, as Python's own does from 3.12 on."""
+
+        def __get__(self, instance, owner=None):
+            with _opening:
+                return super().__get__(instance, owner)
 
 
 @dataclass
@@ -53,53 +69,53 @@ class Stores:
     def dsn(self) -> str:
         return _needed(self.settings.dsn, "HARNESS_DSN", "the Postgres database")
 
-    @cached_property
+    @once
     def database(self) -> Database:
         return Database(self.dsn)
 
-    @cached_property
+    @once
     def readers(self) -> Database:
         return Database(self.dsn, role=READER)
 
-    @cached_property
+    @once
     def ledger(self) -> PostgresLedger:
         return PostgresLedger(self.database, catalog=self.settings.catalog_name)
 
-    @cached_property
+    @once
     def tables(self) -> PostgresLedger:
         """The ledger as a reader may use it."""
         return PostgresLedger(self.readers, catalog=self.settings.catalog_name)
 
-    @cached_property
+    @once
     def leases(self) -> Leases:
         return Leases(self.readers)
 
-    @cached_property
+    @once
     def snapshots(self) -> Snapshots:
         from harness_pipelines.stores.snapshots import Snapshots
 
         return Snapshots(self.database)
 
-    @cached_property
+    @once
     def buffer_reader(self) -> BufferReader:
         from harness_pipelines.stores.buffer_scan import BufferReader
 
         return BufferReader(self.dsn)
 
-    @cached_property
+    @once
     def writer_sessions(self) -> AdbcSessions:
         """Those that ingest writes by."""
         from harness_pipelines.stores.adbc import AdbcSessions
 
         return AdbcSessions(self.dsn, role=WORKER)
 
-    @cached_property
+    @once
     def segments(self) -> Segments:
         from harness_pipelines.stores.buffer import Segments
 
         return Segments(self.database)
 
-    @cached_property
+    @once
     def catalog(self) -> StagingCatalog:
         from harness_pipelines.stores.catalog import StagingCatalog
 
@@ -109,50 +125,62 @@ class Stores:
     def warehouse(self) -> str:
         return _needed(self.settings.warehouse, "HARNESS_WAREHOUSE", "the folder of the lake")
 
-    @cached_property
+    @once
     def lake(self) -> Lake:
         from harness_pipelines.stores.lake import Lake
 
         return Lake(self.catalog, self.database, warehouse=self.warehouse)
 
-    @cached_property
+    @once
     def upkeep(self) -> Upkeep:
         from harness_pipelines.stores.upkeep import Upkeep
 
         return Upkeep(self.database, self.catalog, self.ownership)
 
-    @cached_property
+    @once
     def reconciler(self) -> Reconciler:
         from harness_pipelines.stores.reconcile import Reconciler
 
         return Reconciler(self.database, catalog=self.settings.catalog_name)
 
-    @cached_property
+    @once
     def reclusters(self) -> Reclusters:
         from harness_pipelines.stores.reclusters import Reclusters
 
         return Reclusters(self.database)
 
-    @cached_property
+    @once
+    def recalls(self) -> Recalls:
+        from harness_pipelines.stores.recalls import Recalls
+
+        return Recalls(self.database)
+
+    @once
+    def overlays(self) -> Overlays:
+        from harness_pipelines.stores.overlays import Overlays
+
+        return Overlays(self.database, self.writer_sessions, self.buffer_reader)
+
+    @once
     def ownership(self) -> Ownership:
         from harness_pipelines.stores.owner import Ownership
 
         return Ownership(self.database, warehouse=self.warehouse)
 
-    @cached_property
+    @once
     def standing(self) -> Standing:
         from harness_pipelines.stores.standing import Standing
 
         return Standing(self.ownership, self.reconciler, self.catalog)
 
-    @cached_property
+    @once
     def log(self) -> KafkaLog:
         from harness_pipelines.stores.kafka import KafkaLog
 
         _needed(self.settings.kafka, "HARNESS_KAFKA", "the Kafka cluster")
         return KafkaLog.from_settings(self.settings)
 
-    @cached_property
+    @once
     def spark_sessions(self) -> SparkSessions:
         from harness_pipelines.stores.spark_sessions import SparkSessions
 
@@ -227,6 +255,17 @@ class Stores:
                 f"{table.name}: move {move.move_id}: {seen} records gave {rows} rows and {len(refused)} refused"
             )
         return rows, refused
+
+    def recalled_rows(self, spark: SparkSession, table: TableRow, version: Version) -> DataFrame:
+        """The rows of the batch view of *version* that lie in Postgres, with all coordinates, in Spark."""
+        from harness_pipelines.stores import spark_write
+        from harness_pipelines.stores.overlays import refs
+        from harness_pipelines.stores.spark import jdbc_options
+
+        bounds = version.bounds.items()
+        ranges = [OffsetRange(partition=p, low=b.start, high=b.batch_hi) for p, b in bounds if b.start < b.batch_hi]
+        jdbc = jdbc_options(self.dsn, role=READER)
+        return spark_write.read_segments(spark, table, segments=refs(version.overlays), ranges=ranges, jdbc=jdbc)
 
     def run_on_spark(
         self, ranges: Sequence[OffsetRange], work: Callable[[Iterable[Any]], Iterable[Any]], result: Any

@@ -11,6 +11,7 @@ from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState
+from harness_pipelines.protocol.overlays import OverlayChange
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.reverts import RevertPlan
 from harness_pipelines.protocol.versions import Effect, Version, View, ViewName, effects_of
@@ -131,6 +132,7 @@ class MoveDraft:
     run_id: str | None = None
     parent_move: int | None = None
     parts: Sequence[str] = ()  #: of the batch view that somebody asked to have written anew
+    recall: int | None = None  #: the request to recall or release rows that it answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +183,7 @@ class Boundary:
     bytes: int
     refused: Sequence[RefusedRecord] = ()
     ingest_to: Mapping[int, int] = field(default_factory=dict)  #: `buffer: none`: buffer_hi moves with stream_hi
+    overlays: OverlayChange | None = None  #: what becomes of the recalled rows; None: they stay as they are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

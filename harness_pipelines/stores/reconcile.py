@@ -45,7 +45,7 @@ class AdoptedMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBatch:
-    """The batch view that the next version has: one of the lake's states, or an empty one."""
+    """The batch view that the next version has: one of the lake's states, or an empty one. No row of it is recalled."""
 
     pointer: str  #: what the catalog names now
     view: View
@@ -286,7 +286,8 @@ def _bounds(adoption: Adoption) -> dict[int, Bounds]:
 
 def _with_batch(version: Version, batch: NewBatch) -> Version:
     bounds = {p: replace(b, batch_hi=batch.batch_hi.get(p, b.start)) for p, b in version.bounds.items()}
-    return replace(version, batch=batch.view, bounds=bounds, layout=version.layout if batch.keeps_layout else None)
+    layout = version.layout if batch.keeps_layout else None
+    return replace(version, batch=batch.view, bounds=bounds, layout=layout, overlays=())
 
 
 def _run(connection: Connection, statement: str, /, **parameters: Any) -> int:

@@ -23,6 +23,7 @@ from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.outcome import resolved
 from harness_pipelines.stores.ports import BuildRevert, PointerMoved, Swap, TableRow, TableUnknown
 from harness_pipelines.stores.postgres import Connection, Database, sql
+from harness_pipelines.stores.recalls import overlays_there
 
 log = structlog.get_logger(__name__)
 OPTIMISTIC_BUILDS = 3
@@ -161,6 +162,7 @@ class Reverts:
             retained_from=table["retained_from"],
             hot="tail" if unbuffered else "buffer",
             hot_from=self._log_from if unbuffered else {row["partition"]: row["trim_floor"] for row in positions},
+            overlays=overlays_there(connection, self._table.table_id),
         )
         claims = [rows.claim(row) for row in connection.execute(sql("revert/claims"), self._key)]
         return plan_revert(head, target, versions, held, starts=starts, moves=moves, claims=claims)

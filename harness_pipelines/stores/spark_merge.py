@@ -89,9 +89,10 @@ class Changes:
 
 
 @contextmanager
-def newest_of(spec: TableSpec, rows: DataFrame) -> Iterator[Changes]:
+def newest_of(spec: TableSpec, rows: DataFrame, *, recalled: DataFrame | None = None) -> Iterator[Changes]:
     """The newest version of each key of *rows*, the changelog, for as long as the context lasts.
 
+    Keys of *recalled*, rows that lie in Postgres, are left out: their changes stay there.
     Raises: KeyInTwoPartitions.
     """
     partition, offset = map(f.col, _PLACE)
@@ -101,6 +102,10 @@ def newest_of(spec: TableSpec, rows: DataFrame) -> Iterator[Changes]:
     per_key = rows.groupBy(*(f.col(quoted(name)).alias(_key(i)) for i, name in enumerate(spec.key))).agg(
         winner.alias(_WINNER), f.min(partition).alias(_CHANGED_AT[0]), f.max(partition).alias(_LAST)
     )
+    if recalled is not None:
+        keys = recalled.select(*(f.col(quoted(name)).alias(_recalled(i)) for i, name in enumerate(spec.key)))
+        same = reduce(and_, (f.col(_key(i)).eqNullSafe(f.col(_recalled(i))) for i in range(len(spec.key))))
+        per_key = per_key.join(keys, same, "left_anti")
     newest = per_key.select(
         *map(_key, range(len(spec.key))),
         _CHANGED_AT[0],
@@ -152,6 +157,10 @@ def _stop(spec: TableSpec, met: DataFrame) -> NoReturn:
     assert found is not None
     key = ", ".join(f"{name}={found[name]}" for name in spec.key)
     raise key_in_two_partitions(spec.table, key, first=tuple(found[_FIRST]), second=tuple(found[_LAST]))
+
+
+def _recalled(at: int) -> str:
+    return f"_harness_recalled_{at}"
 
 
 def _key(at: int) -> str:

@@ -104,7 +104,8 @@ def segments_frame(
     """The rows of *segments* in *rows*, columns in order; some tasks, each with a statement of its own."""
     user = [c for c in columns if c.name not in COORDINATES]
     relation = jdbc_select(user, segments, condition=to_postgres(rows.where), stores_op=rows.stores_op)
-    frame = _user_columns(jdbc.load(spark, relation, list(_tasks(rows.ranges))), columns)
+    tasks = [_one_task(rows.ranges)] if rows.are_few else list(_tasks(rows.ranges))
+    frame = _user_columns(jdbc.load(spark, relation, tasks), columns)
     return frame if rows.where == TRUE else frame.filter(to_spark(rows.where))
 
 
@@ -122,6 +123,7 @@ class RowsWanted:
     ranges: Ranges
     where: Predicate = TRUE
     stores_op: bool = False  #: of a keyed table
+    are_few: bool = False  #: far fewer rows than offsets: one task reads them
 
 
 def filtered(frame: DataFrame, where: Predicate, columns: Sequence[str]) -> DataFrame:
@@ -153,6 +155,13 @@ def _inside(partition: int, low: int, high: int) -> SparkColumn:
 
     offset = f.col("_kafka_offset")
     return (f.col("_kafka_partition") == partition) & (offset >= low) & (offset < high)
+
+
+def _one_task(ranges: Ranges) -> str:
+    return " OR ".join(
+        f"(_kafka_partition = {partition} AND _kafka_offset >= {low} AND _kafka_offset < {high})"
+        for partition, (low, high) in sorted(ranges.items())
+    )
 
 
 def _tasks(ranges: Ranges) -> Iterator[str]:

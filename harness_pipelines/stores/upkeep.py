@@ -23,8 +23,9 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
 from harness_pipelines.protocol.files import condemned_before
 from harness_pipelines.protocol.moves import dead_branches, move_of
+from harness_pipelines.protocol.overlays import needless
 from harness_pipelines.protocol.segments import may_drop, retirable
-from harness_pipelines.protocol.versions import ViewName, kept_versions, reached_versions, trim_floor
+from harness_pipelines.protocol.versions import Version, ViewName, kept_versions, reached_versions, trim_floor
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import StagingCatalog
@@ -52,6 +53,7 @@ class TrimDecision:
     floor: Mapping[int, int]
     retire: tuple[Segment, ...]
     retained_from: int
+    overlays: tuple[str, ...] = ()  #: tables of recalled rows that retire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class Upkeep:
     def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision:
         """Raise the trim floor, retire the segments below it, and move ``retained_from`` up, all or nothing.
 
-        Layouts that no version in reach names go with it.
+        Layouts that no version in reach names go with it, and tables of recalled rows retire.
         """
         with self.database.transaction() as connection:
             connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
@@ -89,6 +91,7 @@ class Upkeep:
             for segment in decision.retire:
                 connection.execute(sql("buffer/lock_segment"), {"segment": segment.name})
                 connection.execute(sql("buffer/retire_segment"), {"segment": segment.name})
+            connection.execute(sql("overlays/retire"), {"segments": list(decision.overlays)})
             key = {"table_id": table.table_id, "retained_from": decision.retained_from}
             connection.execute(sql("upkeep/set_retained_from"), key)
             connection.execute(sql("upkeep/forget_layouts"), {"table_id": table.table_id})
@@ -115,6 +118,7 @@ class Upkeep:
             floor=floor,
             retire=tuple(retirable(segments, floor)),
             retained_from=kept[0].version,
+            overlays=tuple(_needless(connection, table, [*kept, *leased, *named])),
         )
 
     @staticmethod
@@ -130,20 +134,27 @@ class Upkeep:
         now: datetime = self.database.rows("reads/now")[0]["now"]
         for row in self.database.rows("buffer/segments", {"table_id": table.table_id}):
             segment = rows.segment(row)
-            if may_drop(segment.retired_at, grace=retired_for, now=now) and self._drop(segment):
+            if may_drop(segment.retired_at, grace=retired_for, now=now) and self._drop(
+                segment.name, "buffer/forget_segment"
+            ):
                 dropped.append(segment.name)
+        for row in self.database.rows("overlays/all", {"table_id": table.table_id}):
+            if may_drop(row["retired_at"], grace=retired_for, now=now) and self._drop(
+                row["segment"], "overlays/forget"
+            ):
+                dropped.append(row["segment"])
         return dropped
 
-    def _drop(self, segment: Segment) -> bool:
-        name = compose.Identifier("harness_buffer", segment.name)
+    def _drop(self, segment: str, forget: str) -> bool:
+        name = compose.Identifier("harness_buffer", segment)
         try:
             with self.database.transaction() as connection:
                 connection.execute(sql("buffer/short_lock_timeout"))
                 connection.execute(compose.SQL("DROP TABLE IF EXISTS {}").format(name))
-                connection.execute(sql("buffer/forget_segment"), {"segment": segment.name})
+                connection.execute(sql(forget), {"segment": segment})
                 faults.point("expire.in_drop")
         except LedgerBusy:
-            log.info("expire.segment_busy", segment=segment.name)
+            log.info("expire.segment_busy", segment=segment)
             return False
         return True
 
@@ -280,6 +291,20 @@ class Upkeep:
         named = {name: move for name in refs if (move := move_of(name)) is not None}
         found = self.database.rows("upkeep/moves_by_id", {"move_ids": sorted(set(named.values()))}) if named else []
         return dead_branches(named, [(row["move_id"], row["attempt"], row["state"]) for row in found])
+
+
+def _needless(connection: Connection, table: TableRow, in_reach: Iterable[Version]) -> list[str]:
+    """The tables of recalled rows that nothing needs, in the order in which it must be asked: a move is open, then it
+    makes its table, then it is closed."""
+    key = {"table_id": table.table_id}
+    made = {row["segment"]: row["move_id"] for row in connection.execute(sql("overlays/made"), key)}
+    if not made:
+        return []
+    moves = connection.execute(sql("overlays/open_moves"), key).fetchall()
+    bases = [row["base_version"] for row in moves if row["base_version"] is not None]
+    built_on = connection.execute(sql("upkeep/versions_of"), {**key, "versions": bases}).fetchall()
+    known = [*in_reach, *(rows.version(row) for row in built_on)]
+    return needless(made, in_reach=[v.overlays for v in known], open_moves={row["move_id"] for row in moves})
 
 
 def _identifiers(table: TableRow) -> dict[ViewName, tuple[str, str]]:

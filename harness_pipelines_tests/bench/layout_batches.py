@@ -22,6 +22,7 @@ from harness_pipelines.layout.sampling import Sample, share_to_draw
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.spec.table import Layout as LayoutRules
 from harness_pipelines.stages import otree
+from harness_pipelines.stages.clustering import Layout
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.layout_data import Dataset, batches_2d, batches_in_order, queries
 from harness_pipelines_tests.bench.layout_files import boxes_of, rows_touched
@@ -111,7 +112,7 @@ class BatchView:
     deepest: float = 0.0  #: the tree's depth at worst, against the one above which it is balanced
     _batches: list[Dataset] = field(default_factory=list)
     _data: Dataset | None = None
-    _layout: otree.Layout | None = None
+    _layout: Layout | None = None
     _sequence: int = 0
     _judged: bool = False  #: the last relayout was dropped, and nothing was merged since
 
@@ -146,7 +147,7 @@ class BatchView:
         sample = self._sampled(rows)
         if self._layout is None:
             tree = parts = sample.tree(target_rows=self.rows_per_file)
-            self._layout = otree.Layout(tree=tree, clustered=dict.fromkeys(tree.paths(), self._sequence + 1))
+            self._layout = Layout(tree=tree, clustered=dict.fromkeys(tree.paths(), self._sequence + 1))
         else:
             parts = sample.pieces(self._layout.tree, target_rows=self.rows_per_file)
         self.files += self._write(rows, parts, sample)
@@ -178,7 +179,7 @@ class BatchView:
         fresh = [p for p in tree.paths() if p.startswith(tuple(anew))]
         clustered |= dict.fromkeys(fresh, self._sequence)
         tree, clustered = balanced(tree, [file.stats for file in self.files], clustered)
-        self._layout = otree.Layout(tree=tree, clustered=clustered)
+        self._layout = Layout(tree=tree, clustered=clustered)
         self.deepest = max(self.deepest, tree.depth / depth_max(len(tree)))
         return True
 

@@ -30,12 +30,12 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.services import Services
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.faults.drills import DRILLS, Drill, work
-from harness_pipelines_tests.keyed import KeyedRig
+from harness_pipelines_tests.keyed import KeyedRig, RecalledRig
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import TableRig, WorkerProcess, settings_for, with_session
 
 Act = Literal["kill", "stop"]
-Kind = Literal["append", "keyed", "one view"]
+Kind = Literal["append", "keyed", "recalled", "one view"]
 Buffer = Literal["postgres", "none"]
 ACTS: tuple[Act, ...] = ("kill", "stop")
 LEASE_S = 2.0
@@ -143,7 +143,7 @@ def all_cells(
         for at in ats
         for name, point in faults.POINTS.items()
         if point.stage in DRILLS and not (point.buffered and buffer == "none")
-        if kind == "append" or point.stage in ("tier", "otree")
+        if kind == "append" or point.stage == "otree" or (point.stage == "tier" and kind != "recalled")
         for act in acts
     ]
 
@@ -189,6 +189,8 @@ def _table(ground: Ground, drill: Drill, cell: Cell) -> TableRig:
             return TableRig(ground.harness, ground.kafka, **words)
         case "keyed":
             return KeyedRig(ground.harness, ground.kafka, **words)
+        case "recalled":
+            return RecalledRig(ground.harness, ground.kafka, **words)
         case "one view":
             return TableRig(ground.harness, ground.kafka, **{**words, "views": "batch"})
 
@@ -335,7 +337,9 @@ def main(*, full: bool, stages: tuple[str, ...], times: int, home: Path | None, 
     """Kill and stop workers at every crash point; exit 1 if a table was not exact or was held up."""
     wanted = all_cells()
     if full:
-        wanted = all_cells(ats=(1, 3), buffers=("postgres", "none")) + all_cells(kinds=("keyed", "one view"))
+        wanted = all_cells(ats=(1, 3), buffers=("postgres", "none")) + all_cells(
+            kinds=("keyed", "recalled", "one view")
+        )
     wanted = [cell for cell in wanted if not stages or cell.stage in stages]
     points = [name for name, point in faults.POINTS.items() if point.stage in (stages or DRILLS)]
     outcomes = []

@@ -14,6 +14,8 @@ from harness_pipelines_tests.model.files import Files
 from harness_pipelines_tests.model.ingest import Ingest
 from harness_pipelines_tests.model.ingest import Left as IngestLeft
 from harness_pipelines_tests.model.moves import Left, Moves
+from harness_pipelines_tests.model.overlays import Left as OverlaysLeft
+from harness_pipelines_tests.model.overlays import Overlays
 from harness_pipelines_tests.model.reading import Reading
 from harness_pipelines_tests.model.snapshots import Snapshots
 from harness_pipelines_tests.model.views import Left as ViewsLeft
@@ -75,6 +77,10 @@ SNAPSHOTS_TRIM = Snapshots(records=2, name="snapshots: two records")
 SNAPSHOTS_REVERT = Snapshots(reverts=1, name="snapshots: reverts")
 SNAPSHOTS_CUT = Snapshots(tables=2, expires=False, name="snapshots: a cut of two tables")
 SNAPSHOTS_DROPS = Snapshots(*(0, 2, 2, 2), renewals=1, ends=1, expires=False, name="snapshots: dropped under readers")
+OVERLAYS = Overlays(OverlaysLeft(recalls=2, releases=2), records=6, name="overlays: merges of recalled rows")
+OVERLAYS_CRASH = Overlays(OverlaysLeft(crashes=1), name="overlays: late attempts")
+OVERLAYS_REVERT = Overlays(OverlaysLeft(reverts=1), name="overlays: reverts")
+OVERLAYS_READ = Overlays(OverlaysLeft(reads=1), name="overlays: reads")
 
 #: What the suite explores; each holds without a mutant.
 SUITE: tuple[AnyModel, ...] = (
@@ -95,6 +101,7 @@ SUITE: tuple[AnyModel, ...] = (
     *(KEYED, KEYED_LONG, KEYED_REVERT, KEYED_READ),
     *(SNAPSHOTS, SNAPSHOTS_TRIM, SNAPSHOTS_REVERT, SNAPSHOTS_CUT, SNAPSHOTS_DROPS),
     *(DELETES, DELETES_NEW, DELETES_FAULTS, DELETES_REVERT, DELETES_READ),
+    *(OVERLAYS, OVERLAYS_CRASH, OVERLAYS_REVERT, OVERLAYS_READ),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -216,6 +223,14 @@ MUTANTS: Mapping[str, Mutant] = {
         "S16/S17",
     ),
     "otree carries the stream view of a stale copy": Mutant(OTREE, ("version_from_stale_copy",), VIEWS_BOTH, "S3"),
+    "a recall hides rows and does not name them": Mutant(OTREE, ("recall_names_nothing",), OVERLAYS, "S16/S17"),
+    "a recall names rows and does not hide them": Mutant(OTREE, ("recall_leaves",), OVERLAYS, "S16/S17"),
+    "a merge puts recalled keys into the lake": Mutant(OTREE, ("merge_ignores_overlays",), OVERLAYS, "S16/S17"),
+    "a deleted row stays recalled": Mutant(OTREE, ("deletes_stay_recalled",), OVERLAYS, "S16/S17"),
+    "a merge changes an overlay in its place": Mutant(OTREE, ("generation_in_place",), OVERLAYS, "S10"),
+    "rows are released twice": Mutant(
+        OTREE, ("closed_move_published", "overlays_unchecked"), OVERLAYS_CRASH, "S16/S17"
+    ),
     # -- compact
     "compact publishes without a fence": Mutant(COMPACT, ("unfenced",), VIEWS_COMPACTORS, "S5"),
     "a compaction drops what tier appended": Mutant(COMPACT, ("replace_on_the_base",), VIEWS_COMPACT, "S20"),
@@ -254,6 +269,9 @@ MUTANTS: Mapping[str, Mutant] = {
     "trim looks at no snapshots": Mutant(EXPIRE, ("floor_ignores_names",), SNAPSHOTS_TRIM, "S10"),
     "a snapshot counts with the bounds of its version": Mutant(EXPIRE, ("pinned_with_own_bounds",), SNAPSHOTS, "S10"),
     "what is retained is read after the snapshots": Mutant(EXPIRE, ("retained_read_last",), SNAPSHOTS, "S10"),
+    "an overlay goes that an older version names": Mutant(EXPIRE, ("only_the_head_names",), OVERLAYS, "S10"),
+    "an overlay goes that a lease needs": Mutant(EXPIRE, ("leases_name_nothing",), OVERLAYS_READ, "S10"),
+    "an overlay of an open move goes": Mutant(EXPIRE, ("open_moves_ignored",), OVERLAYS, "S27"),
     # -- revert
     "a revert leaves moves open": Mutant(REVERT, ("revert_leaves_moves",), REVERTS, "S6"),
     "a revert leaves claims": Mutant(REVERT, ("revert_keeps_claims",), REVERTS, "S6"),
@@ -266,6 +284,7 @@ MUTANTS: Mapping[str, Mutant] = {
         REVERT, ("revert_leaves_moves", "replace_unchecked"), VIEWS_REVERT, "S20"
     ),
     "a revert forgets which rows were hidden": Mutant(REVERT, ("revert_without_deletes",), DELETES_REVERT, "S16/S17"),
+    "a revert keeps what is recalled": Mutant(REVERT, ("revert_keeps_overlays",), OVERLAYS_REVERT, "S16/S17"),
     # -- readers
     "a reader looks before it leases": Mutant(None, ("look_before_lease",), READS, "S10"),
     "a reader takes no trim lock": Mutant(None, ("reader_without_lock",), READS, "S10"),

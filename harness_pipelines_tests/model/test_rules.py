@@ -20,6 +20,7 @@ from harness_pipelines_tests.model import (
     ingest,
     moves,
     mutants,
+    overlays,
     reading,
     snapshots,
     views_moves,
@@ -144,6 +145,21 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
         replace(mutants.DELETES_NEW, bad=frozenset({"range_unchecked", "closed_move_published", "publish_unfenced"})),
         "S16/S17",
     ),
+    "needless keeps nothing": (overlays, "needless", lambda made, **_: sorted(made), mutants.OVERLAYS, "S"),
+    "split sends everything to the lake": (
+        overlays,
+        "split",
+        lambda changes, held: ({}, dict(changes)),
+        mutants.OVERLAYS,
+        "S16/S17",
+    ),
+    "reverted forgets what was recalled": (
+        overlays,
+        "reverted",
+        lambda *given, **more: replace(reverted(*given, **more), overlays=()),
+        mutants.OVERLAYS_REVERT,
+        "S16/S17",
+    ),
     "cut_of_old takes its bounds from the newest": (
         views_state,
         "cut_of_old",
@@ -156,7 +172,7 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
 
 def _forget() -> None:
     """Empty the caches of what the rules answered."""
-    for module in (build, ingest, reading, files, views_state, snapshots):
+    for module in (build, ingest, reading, files, views_state, snapshots, overlays):
         for value in vars(module).values():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()

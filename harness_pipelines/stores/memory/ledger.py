@@ -161,6 +161,7 @@ class MemoryLedger:
                 attempt=1,
                 epoch=claim.epoch,
                 parts=tuple(draft.parts),
+                recall=draft.recall,
             )
             books.moves[move.move_id] = MoveEntry(
                 move=move, trigger=draft.trigger, run_id=draft.run_id, planned_at=self.state.now()
@@ -299,6 +300,7 @@ class MemoryLedger:
                 starts={p: at.start for p, at in lake.items()},
                 now=now(),
                 relaid=swap.layout is not None,
+                overlays=boundary.overlays,
             )
             books.pointers[pointer] = swap.new.metadata
             for taken in move.ranges:

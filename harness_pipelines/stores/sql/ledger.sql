@@ -81,9 +81,9 @@ WHERE table_id = %(table_id)s AND version >= %(first)s ORDER BY version
 -- name: insert_version
 INSERT INTO harness.versions
     (table_id, version, stream_metadata, stream_snapshot, batch_metadata, batch_snapshot, layout, schema_version,
-     bounds, move_id, revert_of, committed_at)
+     bounds, overlays, move_id, revert_of, committed_at)
 VALUES (%(table_id)s, %(version)s, %(stream_metadata)s, %(stream_snapshot)s, %(batch_metadata)s, %(batch_snapshot)s,
-        %(layout)s, %(schema_version)s, %(bounds)s, %(move_id)s, %(revert_of)s, %(committed_at)s)
+        %(layout)s, %(schema_version)s, %(bounds)s, %(overlays)s, %(move_id)s, %(revert_of)s, %(committed_at)s)
 
 -- name: insert_layout
 INSERT INTO harness.layouts (table_id, version, tree, digest, clustered, scores)
@@ -102,9 +102,9 @@ SELECT %(table_id)s, outbox_seq, %(event)s, %(payload)s FROM next
 -- name: insert_move
 INSERT INTO harness.moves
     (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, run_id, parent_move, parts,
-     rows, committed_at)
+     recall, rows, committed_at)
 VALUES (%(table_id)s, %(stage)s, %(shard)s, %(lo)s, %(hi)s, %(base_version)s, %(schema_version)s, %(state)s, %(epoch)s,
-        %(trigger)s, %(run_id)s, %(parent_move)s, %(parts)s, %(rows)s,
+        %(trigger)s, %(run_id)s, %(parent_move)s, %(parts)s, %(recall)s, %(rows)s,
         CASE WHEN %(state)s = 'COMMITTED' THEN clock_timestamp() END)
 RETURNING *
 

@@ -10,6 +10,9 @@ SELECT v.*, lead(v.committed_at) OVER (ORDER BY v.version) AS superseded_at
 FROM harness.versions v
 WHERE v.table_id = %(table_id)s AND v.version >= %(first)s ORDER BY v.version
 
+-- name: versions_of
+SELECT v.* FROM harness.versions v WHERE v.table_id = %(table_id)s AND v.version = ANY(%(versions)s)
+
 -- name: open_bases
 SELECT base_version FROM harness.moves WHERE table_id = %(table_id)s AND state = 'PLANNED' AND base_version IS NOT NULL
 

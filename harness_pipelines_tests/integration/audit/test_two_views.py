@@ -24,9 +24,10 @@ from harness_pipelines.audit.reconcile_rebuild import plan_rebuild, rebuild
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.versions import ForeignCommit, Version
+from harness_pipelines.stages.clustering import layout_of
 from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.moving import make_branch
-from harness_pipelines.stages.otree import layout_of, otree_once, plan
+from harness_pipelines.stages.otree import otree_once, plan
 from harness_pipelines.stages.recluster import plan_recluster
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.lake_scan import pinned

@@ -15,6 +15,7 @@ from harness_pipelines.audit.reconcile_rebuild import plan_rebuild
 from harness_pipelines.layout.files import classify
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages import otree
+from harness_pipelines.stages.clustering import layout_of
 from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.moving import make_branch
 from harness_pipelines.stages.revert import revert_table
@@ -64,7 +65,7 @@ def test_otree_makes_the_tree_of_what_tier_wrote_and_each_file_lies_in_its_regio
     made = merged(rig)
     assert made is not None
     assert made.stream == made.batch == head(rig).batch
-    layout = otree.layout_of(rig.stores, rig.table.row, made)
+    layout = layout_of(rig.stores, rig.table.row, made)
     assert layout is not None
     found = rig.stores.lake.region_files(rig.table.row, made.stream.metadata)
     assert len(layout.tree) == 8 + 1, "the sample layer"
@@ -86,7 +87,7 @@ def test_rows_that_tier_adds_during_a_rewrite_stay_and_still_wait(rig: TableRig)
     made = otree.publish(stores, row, claim, move, attempt)
     stores.ledger.release(claim)
     rig.assert_exact()
-    layout = otree.layout_of(stores, row, made)
+    layout = layout_of(stores, row, made)
     assert layout is not None
     found = stores.lake.region_files(row, made.stream.metadata)
     settled = max(layout.clustered.values())

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.overlays import Act
 from harness_pipelines.protocol.reverts import RevertRefused
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.otree import otree_once
@@ -33,7 +34,7 @@ MOVERS = {Stage.TIER: tier_once, Stage.OTREE: otree_once}
 
 
 class KeyedMachine(RuleBasedStateMachine):
-    """Puts, deletes and stages in any order, with crashes and reverts between them."""
+    """Puts, deletes, stages, recalls and releases in any order, with crashes and reverts between them."""
 
     def __init__(self, make: Callable[[], KeyedRig]) -> None:
         super().__init__()
@@ -79,6 +80,20 @@ class KeyedMachine(RuleBasedStateMachine):
     def relayout(self) -> None:
         self.rig.relayout()
         self.check()
+
+    @precondition(lambda self: not self.is_open)
+    @rule(low=st.integers(0, KEYS - 1), count=st.integers(1, KEYS), crash=st.none() | st.sampled_from(POINTS))
+    def recall(self, low: int, count: int, crash: str | None) -> None:
+        """Rows of the lake go to Postgres, or begin to: what crashed is gone on with by the next move."""
+        where = f"id >= {low} and id < {low + count}"
+        self.rig.stores.recalls.ask(self.rig.table.row, Act.RECALL, where=where, by="test")
+        self.move(Stage.OTREE, crash)
+
+    @precondition(lambda self: not self.is_open)
+    @rule(crash=st.none() | st.sampled_from(POINTS))
+    def release(self, crash: str | None) -> None:
+        self.rig.stores.recalls.ask(self.rig.table.row, Act.RELEASE, where=None, by="test")
+        self.move(Stage.OTREE, crash)
 
     @rule(back=st.integers(1, 6))
     def revert(self, back: int) -> None:

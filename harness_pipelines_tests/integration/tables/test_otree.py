@@ -29,6 +29,7 @@ from harness_pipelines.read.arrow import read_arrow
 from harness_pipelines.read.explain import explain
 from harness_pipelines.read.selection import Selection
 from harness_pipelines.stages import otree, recluster
+from harness_pipelines.stages.clustering import Layout, layout_of
 from harness_pipelines.stages.moving import FAILURES_MAX
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores import spark_otree
@@ -73,8 +74,8 @@ def files(rig: TableRig) -> list[FileStats]:
     return rig.stores.lake.region_files(rig.table.row, batch.metadata)
 
 
-def layout(rig: TableRig) -> otree.Layout:
-    found = otree.layout_of(rig.stores, rig.table.row, head(rig))
+def layout(rig: TableRig) -> Layout:
+    found = layout_of(rig.stores, rig.table.row, head(rig))
     assert found is not None
     return found
 

@@ -14,6 +14,7 @@ from harness_pipelines.protocol.plan import (
     PLAN_FORMAT,
     BufferPart,
     LakePart,
+    OverlayPart,
     ReadPlan,
     SegmentRef,
     TailPart,
@@ -40,6 +41,7 @@ plans = st.builds(
     lease_id=st.uuids().map(str),
     lease_until=st.datetimes(timezones=st.just(UTC)),
     key=st.lists(text, max_size=2).map(tuple),
+    overlay=st.none() | st.builds(lambda s, r: OverlayPart(segments=s, **r), segments, ranges),
 )
 
 

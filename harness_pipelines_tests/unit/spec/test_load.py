@@ -68,8 +68,8 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         (
             HEAD + "topics: x",
             "t.yaml:4: topics: unknown word `topics` (did you mean `topic`?); allowed: table, topic, start, format, "
-            "columns, key, key_format, delete, unavailable_value, views, layout, buffer, shards, tier, on_error, "
-            "unknown_fields, retention, freshness, mode",
+            "columns, key, key_format, delete, unavailable_value, views, layout, buffer, shards, tier, recall, "
+            "on_error, unknown_fields, retention, freshness, mode",
         ),
         (
             HEAD + "tier:\n  max_age: 1s\n  max_row: 5",

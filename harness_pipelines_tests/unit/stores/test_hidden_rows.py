@@ -27,7 +27,7 @@ from harness_pipelines.stores.lake_deletes import (
     positions_of,
     split,
 )
-from harness_pipelines.stores.lake_scan import LakeFileBroken, LakeQuery, _not_hidden, named_errors
+from harness_pipelines.stores.lake_scan import POSITION, LakeFileBroken, LakeQuery, _not_hidden, named_errors
 
 ROWS = 60
 
@@ -52,7 +52,8 @@ def test_what_is_left_is_what_is_not_hidden_and_fits(
 
     left = [i for i in range(ROWS) if i not in hidden and (least is None or i >= least)]
     assert found.num_rows == len(left)
-    assert found.column_names == columns
+    assert found.column_names == [*columns, POSITION]
+    assert found.column(POSITION).to_pylist() == left
     for name in columns:
         assert found.column(name).to_pylist() == rows.column(name).take(pa.array(left, pa.int64())).to_pylist()
 

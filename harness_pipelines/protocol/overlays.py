@@ -1,0 +1,162 @@
+"""Overlays: rows of a keyed table's batch view that lie in Postgres instead of the lake, ahead of a burst of updates.
+
+A version names the tables of its recalled rows. Such a table is immutable, as all segments are: a merge that changes
+recalled keys makes the next *generation* of it, and older versions go on naming the one before. A row is live in the
+lake or in an overlay, never in both: position deletes hide in the lake what was recalled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from harness_pipelines.errors import HarnessError, Recovery, UsageError
+
+Key = TypeVar("Key")
+
+
+class Act(StrEnum):
+    """What a person may ask of the rows of a keyed table."""
+
+    RECALL = "recall"  #: from the lake to Postgres
+    RELEASE = "release"  #: everything that was recalled back to the lake
+
+
+class OverlaysMoved(HarnessError):
+    """The table has other recalled rows than those that a move was built on: plan it anew."""
+
+    recovery = Recovery.REFRESH
+
+
+class OverlayMissing(HarnessError):
+    """The table of recalled rows that a version names, or is to name, is not there."""
+
+
+class OverlayWrong(HarnessError):
+    """What was recalled or released is not what was there before; it is never published."""
+
+    recovery = Recovery.REFRESH
+
+
+class NotRecallable(UsageError):
+    """The table is of a kind whose rows cannot be recalled."""
+
+
+class RecallTooLarge(UsageError):
+    """More rows than the table's spec lets Postgres hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlay:
+    """One table of recalled rows, as a version names it."""
+
+    segment: str  #: its name in the schema ``harness_buffer``
+    rows: int
+    bytes: int
+    schema_version: int
+    digest: str  #: of the rows in any order
+    move: int  #: that made it
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "segment": self.segment,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "schema_version": self.schema_version,
+            "digest": self.digest,
+            "move": self.move,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayChange:
+    """What a move does to the overlays of a table: from those that it was built on to those of the next version."""
+
+    on: tuple[Overlay, ...]
+    then: tuple[Overlay, ...]
+
+    @property
+    def made(self) -> tuple[Overlay, ...]:
+        """Those that the move itself made."""
+        return tuple(one for one in self.then if one not in self.on)
+
+    def applied(self, held: tuple[Overlay, ...]) -> tuple[Overlay, ...]:
+        """The overlays of the version after one that has *held*. Raises: OverlaysMoved (REFRESH)."""
+        if held != self.on:
+            raise OverlaysMoved(
+                f"the table has {named(held)}, the move was built on {named(self.on)}; nothing was written, plan the "
+                "move anew"
+            )
+        return self.then
+
+
+def recalled(held: Sequence[Overlay], made: Overlay) -> OverlayChange:
+    """*made* beside those that there are: recalled rows are live in the lake, so no key of them is in *held*."""
+    return OverlayChange(on=tuple(held), then=(*held, made))
+
+
+def next_generation(held: Sequence[Overlay], made: Overlay | None) -> OverlayChange:
+    """*made* for all that there are; ``None``: none of their rows is left, or all went back to the lake."""
+    return OverlayChange(on=tuple(held), then=() if made is None else (made,))
+
+
+def told(overlays: Iterable[Overlay]) -> str:
+    """What a snapshot of the lake says of the rows that it lacks: table and number, empty where it lacks none."""
+    return ",".join(f"{one.segment}:{one.rows}" for one in overlays)
+
+
+def named(overlays: Iterable[Overlay]) -> str:
+    """The same for people."""
+    return told(overlays) or "no recalled rows"
+
+
+def overlay_name(table_id: int, move_id: int, attempt: int) -> str:
+    """The table that this attempt alone writes to: a late attempt never adds to what a later one made."""
+    return f"ovl_{table_id}_{move_id}_{attempt}"
+
+
+def split(changes: Mapping[Key, int], held: Collection[Key]) -> tuple[dict[Key, int], dict[Key, int]]:
+    """What of a merge's *changes* (the newest version per key) goes to the overlays, and what to the lake.
+
+    A recalled key stays where it is until it is deleted or released; a new key goes to the lake.
+    """
+    mine = {key: change for key, change in changes.items() if key in held}
+    return mine, {key: change for key, change in changes.items() if key not in held}
+
+
+def check_size(table: str, *, rows: int, held: int, rows_max: int) -> None:
+    """Postgres holds no more recalled rows of a table than its spec says. Raises: RecallTooLarge."""
+    if held + rows > rows_max:
+        there = f" beside the {held:,} that are recalled already" if held else ""
+        raise RecallTooLarge(
+            f"{table}: {rows:,} rows match{there}, and `recall: max_rows` of its spec is {rows_max:,}; nothing was "
+            "moved. Recall fewer, release what is recalled, or raise the setting and apply the spec"
+        )
+
+
+def check_same(table: str, what: str, *, rows: tuple[int, int], digests: tuple[str, str]) -> None:
+    """What is there is what must be there: count and digest as (expected, found) (S32). Raises: OverlayWrong."""
+    if rows[0] != rows[1] or digests[0] != digests[1]:
+        raise OverlayWrong(
+            f"{table}: {what}: expected {rows[0]:,} rows with digest {digests[0]}, found {rows[1]:,} with {digests[1]}"
+            f"; nothing was published. `harness fsck {table}` compares all that is recalled"
+        )
+
+
+def needless(
+    made: Mapping[str, int], *, in_reach: Iterable[Sequence[Overlay]], open_moves: Collection[int]
+) -> list[str]:
+    """Of the overlays *made* (by name, with the move that made each) those that nothing needs any more (S10, S11).
+
+    *in_reach* are the overlays of every version that can be read or gone back to, that a lease, a snapshot, or (as its
+    base) an open move names. What an open move has made may be published yet.
+    """
+    kept = {one.segment for overlays in in_reach for one in overlays}
+    return sorted(name for name, move in made.items() if name not in kept and move not in open_moves)
+
+
+def overlays_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[Overlay, ...]:
+    """Read the column `overlays` of a version."""
+    return tuple(Overlay(**one) for one in value)
