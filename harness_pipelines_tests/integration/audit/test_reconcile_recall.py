@@ -40,7 +40,7 @@ def test_a_lost_database_has_its_recalled_rows_from_the_stream_view(place: Scrat
     stores = place.harness.stores
     plan = plan_rebuild(stores, rig.table.spec)
     assert plan.batch is None, "a batch view that lacks rows is not taken over"
-    rebuild(stores, plan)
+    rebuild(stores, plan, take_over=True)
     place.resume(rig)
     rig.assert_exact()
     assert rig.head.overlays == ()
