@@ -183,8 +183,14 @@ class Table:
         A key is ``{column: value}``, a tuple in the key's order or, of one column, its value. The lake is read only
         for keys that the buffer does not know. Raises: KeyUnfit, and as `read`.
         """
-        from harness_pipelines.read.point import rows_by_key
+        from harness_pipelines.read.plan import glance_plan
+        from harness_pipelines.read.point import rows_by_key, rows_in_buffer
 
+        if at is None and not tail and self.spec.buffer != "none":
+            plan = glance_plan(self.harness.stores, self.row)
+            known = rows_in_buffer(self._arrow(), plan, keys, columns=columns)
+            if known is not None:
+                return known
         with self._leased(at=at, tail=tail) as (plan, hold):
             return rows_by_key(self._arrow(), plan, keys, columns=columns, check_lease=hold.finish)
 

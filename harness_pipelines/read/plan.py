@@ -32,6 +32,11 @@ def make_plan(stores: Stores, table: TableRow, *, at: At | None, tail: bool, hol
         return _plan(stores, table, state, to_end=tail and at is None)
 
 
+def glance_plan(stores: Stores, table: TableRow) -> ReadPlan:
+    """The plan of this instant without a lease and without a tail: for what is read from the buffer alone."""
+    return _plan(stores, table, stores.leases.glance(table), to_end=False)
+
+
 @contextmanager
 def given_back(stores: Stores, lease_id: str) -> Iterator[None]:
     """Give a lease back if the block fails: nobody is left to do it, and it holds what expire may remove."""

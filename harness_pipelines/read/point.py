@@ -30,6 +30,7 @@ from harness_pipelines.read.arrow import ArrowReader
 from harness_pipelines.read.selection import ReadColumn, Selection, table_columns
 from harness_pipelines.read.where import WhereError, compared
 from harness_pipelines.spec.types import DecimalType, Primitive
+from harness_pipelines.stores.postgres import SegmentMissing
 from harness_pipelines.stores.segment_types import OPERATION, Named
 
 KEYS_PER_READ = 200  #: more than so many values no file is ruled out by, and a filter of composite keys grows deep
@@ -127,29 +128,66 @@ def rows_by_key(
     not know.
     Raises: KeyUnfit, UnknownColumn, and what `ArrowReader.read` raises.
     """
-    form = key_form(plan)
-    keys = [form.key(one) for one in given]
-    shown = list(columns) if columns is not None else [f["name"] for f in plan.fields]
-    selection = Selection(columns=shown, coordinates=[c for c in (OPERATION,) if c not in shown])
-    found: dict[Key, dict[str, Any] | None] = {}
-    asked = list(dict.fromkeys(key for key in keys if key is not None))
-    for i in range(0, len(asked), KEYS_PER_READ):
-        some = asked[i : i + KEYS_PER_READ]
-        wanted = replace(selection, matching=form.where(some))
-        _note(found, form, reader.newest(replace(plan, lake=(), overlay=None), wanted), shown)
-        if left := [key for key in some if key not in found]:
-            older = replace(plan, buffer=None, tail=None)
-            names = [*shown, *(name for name in plan.key if name not in shown)]
-            wanted = Selection(columns=names, coordinates=selection.coordinates, matching=form.where(left))
-            _note(found, form, reader.read(older, wanted, check_lease=lambda: None), shown)
+    asked = _Asked(plan, given, columns)
+    for some in asked.by_read():
+        if left := asked.look_in_buffer(reader, some):
+            asked.look_in_lake(reader, left)
     check_lease()
-    return [None if key is None else found.get(key) for key in keys]
+    return asked.answers()
 
 
-def _note(found: dict[Key, dict[str, Any] | None], form: KeyForm, rows: pa.Table, shown: Sequence[str]) -> None:
-    operations = rows.column(OPERATION).to_pylist()
-    for key, operation, row in zip(form.of(rows), operations, rows.select(shown).to_pylist(), strict=True):
-        found[key] = row if operation == PUT else None
+def rows_in_buffer(
+    reader: ArrowReader, plan: ReadPlan, given: Iterable[Any], *, columns: Sequence[str] | None = None
+) -> list[dict[str, Any] | None] | None:
+    """As `rows_by_key`, where the buffer knows every key; None where it does not, or is trimmed meanwhile.
+
+    *plan* needs no lease: what a segment has does not change, and one that is gone is missing by name.
+    """
+    asked = _Asked(plan, given, columns)
+    try:
+        known = all(not asked.look_in_buffer(reader, some) for some in asked.by_read())
+    except SegmentMissing:
+        return None
+    return asked.answers() if known else None
+
+
+class _Asked:
+    """Keys that are looked for in one cut, and what was found."""
+
+    def __init__(self, plan: ReadPlan, given: Iterable[Any], columns: Sequence[str] | None) -> None:
+        self._plan, self._form = plan, key_form(plan)
+        self._keys = [self._form.key(one) for one in given]
+        self._shown = list(columns) if columns is not None else [f["name"] for f in plan.fields]
+        self._operation = [name for name in (OPERATION,) if name not in self._shown]
+        self._found: dict[Key, dict[str, Any] | None] = {}
+
+    def by_read(self) -> Iterator[list[Key]]:
+        """The keys, each once, as many at a time as one read looks for."""
+        once = list(dict.fromkeys(key for key in self._keys if key is not None))
+        for i in range(0, len(once), KEYS_PER_READ):
+            yield once[i : i + KEYS_PER_READ]
+
+    def look_in_buffer(self, reader: ArrowReader, keys: Sequence[Key]) -> list[Key]:
+        """Look for *keys* in buffer and tail; returns those that neither knows."""
+        wanted = Selection(columns=self._shown, coordinates=self._operation, matching=self._form.where(keys))
+        self._note(reader.newest(replace(self._plan, lake=(), overlay=None), wanted))
+        return [key for key in keys if key not in self._found]
+
+    def look_in_lake(self, reader: ArrowReader, keys: Sequence[Key]) -> None:
+        older = replace(self._plan, buffer=None, tail=None)
+        names = [*self._shown, *(name for name in self._plan.key if name not in self._shown)]
+        wanted = Selection(columns=names, coordinates=self._operation, matching=self._form.where(keys))
+        self._note(reader.read(older, wanted, check_lease=lambda: None))
+
+    def answers(self) -> list[dict[str, Any] | None]:
+        """What was found, in the order in which it was asked for."""
+        return [None if key is None else self._found.get(key) for key in self._keys]
+
+    def _note(self, rows: pa.Table) -> None:
+        operations = rows.column(OPERATION).to_pylist()
+        shown = rows.select(self._shown).to_pylist()
+        for key, operation, row in zip(self._form.of(rows), operations, shown, strict=True):
+            self._found[key] = row if operation == PUT else None
 
 
 def _physical(ref: Ref, value: object) -> tuple[Value | None, ...]:

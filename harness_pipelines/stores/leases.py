@@ -61,6 +61,22 @@ class Leases:
                 )
             return self._state(connection, table, row, old=at is not None, named=named)
 
+    def glance(self, table: TableRow) -> ReadState:
+        """The newest version and the bounds of this instant, without a lease.
+
+        For reads of the buffer alone that can begin anew: rows of a segment never change, and one that is dropped
+        meanwhile is missing by name (SegmentMissing).
+        """
+        none = {"version": None, "lease_id": None, "lease": None, "holder": None}
+        with self.database.session(table=table.name) as connection:
+            with connection.pipeline():
+                cursor = connection.execute(sql("reads/look"), {"table_id": table.table_id, **none})
+                connection.commit()
+            row = cursor.fetchone()
+            if row is None:
+                raise VersionGone(f"{table.name}: there is no such table any more")
+            return self._state(connection, table, row, old=False, named=None)
+
     def _state(
         self,
         connection: Connection,
@@ -87,8 +103,8 @@ class Leases:
             version=version,
             bounds=cut.bounds,
             segments=tuple(s.ref for s in cut.segments),
-            lease_id=str(row["lease_id"]),
-            lease_until=row["until"],
+            lease_id=str(row["lease_id"] or ""),
+            lease_until=row["until"] or row["now"],
             answered_by=cut.answered_by,
         )
 

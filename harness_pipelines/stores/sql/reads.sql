@@ -35,11 +35,11 @@ WITH wanted AS (
 ), lease AS (
     INSERT INTO harness.leases (lease_id, table_id, version, bounds, holder, until, born)
     SELECT %(lease_id)s, %(table_id)s, w.version, p.positions, %(holder)s, clock_timestamp() + %(lease)s, clock_timestamp()
-    FROM wanted w, positions p
+    FROM wanted w, positions p WHERE %(lease_id)s::uuid IS NOT NULL
     RETURNING lease_id, until
 )
 SELECT w.*, p.positions, s.segments, l.lease_id, l.until, t.retained_from, clock_timestamp() AS now
-FROM wanted w, positions p, segments s, lease l, harness.tables t WHERE t.table_id = %(table_id)s
+FROM wanted w, positions p, segments s, harness.tables t LEFT JOIN lease l ON true WHERE t.table_id = %(table_id)s
 
 -- name: answering
 SELECT * FROM harness.versions WHERE table_id = %(table_id)s AND version > %(version)s ORDER BY version
