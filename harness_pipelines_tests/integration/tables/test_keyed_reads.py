@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,8 @@ from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import UsageError
 from harness_pipelines.read.point import KeyUnfit
 from harness_pipelines.stores import lake_scan
+from harness_pipelines.stores.leases import Leases
+from harness_pipelines.stores.ports import ReadState, TableRow
 from harness_pipelines_tests.keyed import EVERYTHING, Change, KeyedRig, NumbersRig, row
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import TableRig, environment
@@ -80,12 +83,36 @@ def test_a_key_that_the_buffer_knows_is_not_looked_for_in_the_lake(make_keyed: M
         opened.append(metadata)
         return pinned(metadata)
 
+    leased: list[str] = []
+    look = Leases.look
+
+    def lease(leases: Leases, table: TableRow, **more: Any) -> ReadState:
+        leased.append(table.name)
+        return look(leases, table, **more)
+
     monkeypatch.setattr(lake_scan, "pinned", noted)
+    monkeypatch.setattr(Leases, "look", lease)
 
     assert rig.table.get_many([5, 7, 20]) == [{"id": 5, "n": 50}, None, {"id": 20, "n": 200}]
-    assert opened == []
+    assert opened == leased == []
     assert rig.table.get_many([5, 8]) == [{"id": 5, "n": 50}, {"id": 8, "n": 8}]
     assert opened != []
+    assert leased == [rig.name]
+
+
+def test_a_segment_that_goes_between_look_and_get_costs_a_second_look(make_keyed: MakeKeyed, monkeypatch: Any):
+    rig = make_keyed()
+    filled(rig)
+    glance, looks = Leases.glance, list[str]()
+
+    def late(leases: Leases, table: TableRow) -> ReadState:
+        found = glance(leases, table)
+        looks.append(table.name)
+        return replace(found, segments=(replace(found.segments[0], name="seg_that_is_gone"), *found.segments[1:]))
+
+    monkeypatch.setattr(Leases, "glance", late)
+    assert rig.table.get_many([5, 7, 20]) == [{"id": 5, "n": 50}, None, {"id": 20, "n": 200}]
+    assert looks == [rig.name]
 
 
 def test_changes_of_adjoining_versions_are_those_of_both(make_keyed: MakeKeyed):
