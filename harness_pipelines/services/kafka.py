@@ -67,7 +67,7 @@ class Kafka:
 
     name: ServiceName = "kafka"
     port_count = 2
-    ready_timeout_s = 60.0
+    ready_timeout_s = 180.0
     stop_timeout_s = 30.0
     polite: ClassVar[signal.Signals] = signal.SIGTERM
 

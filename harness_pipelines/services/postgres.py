@@ -45,7 +45,7 @@ class Postgres:
 
     name: ServiceName = "postgres"
     port_count = 1
-    ready_timeout_s = 60.0
+    ready_timeout_s = 180.0
     stop_timeout_s = 30.0
     polite: ClassVar[signal.Signals] = signal.SIGINT  # "fast": ends the sessions, then writes a checkpoint
 

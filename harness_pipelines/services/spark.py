@@ -56,7 +56,7 @@ class Spark:
 
     name: ServiceName = "spark"
     port_count = 1
-    ready_timeout_s = 120.0
+    ready_timeout_s = 300.0
     stop_timeout_s = 20.0
     polite: ClassVar[signal.Signals] = signal.SIGTERM
 
