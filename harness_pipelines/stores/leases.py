@@ -74,7 +74,7 @@ class Leases:
                 connection.commit()
             row = cursor.fetchone()
             if row is None:
-                raise VersionGone(f"{table.name}: there is no such table any more")
+                raise VersionGone(f"{table.name}: it was dropped; `harness table list` shows what there is")
             return self._state(connection, table, row, old=False, named=None)
 
     def _state(
