@@ -10,11 +10,12 @@ import numpy as np
 
 from harness_pipelines.layout.build import OVERSIZE, split_region
 from harness_pipelines.layout.columns import Array, ColumnValues, IndexedColumn
+from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.histogram import CellHistogram, edges_of
 from harness_pipelines.layout.layer import SIDES, is_layered, layered
 from harness_pipelines.layout.parts import pieces
 from harness_pipelines.layout.queries import Queries, synthetic
-from harness_pipelines.layout.scores import Judge, Workload
+from harness_pipelines.layout.scores import Judge, Workload, predicted_files
 from harness_pipelines.layout.tree import RegionTree
 
 EDGES_MAX = 1_024  #: quantiles per column
@@ -88,6 +89,10 @@ class Sample:
     def files(self, tree: RegionTree, *, target_rows: float) -> list[int]:
         """Per region how many files its rows take: several where they are equal keys, else one."""
         return [max(1, round(rows / target_rows)) for rows in self.counts(tree).values()]
+
+    def predicted(self, tree: RegionTree, *, size: int) -> list[FileStats]:
+        """The files that these rows, of *size* bytes, are going to be in, a region of *tree* each."""
+        return predicted_files(tree, self.values, bytes_per_row=size / max(1, len(self.values[0])))
 
     def judge(self, *, target_bytes: int, of_bytes: int) -> Judge:
         """Of layouts of these rows, which take *of_bytes*, in files of *target_bytes*."""

@@ -201,31 +201,30 @@ def _ids(values: Sequence[Value | None], rank: dict[Value, int], unknown: int) -
     return np.array([unknown if value is None else rank[value] for value in values], dtype=np.int64)
 
 
-def predicted_files(tree: RegionTree, histogram: CellHistogram, *, bytes_per_row: float) -> list[FileStats]:
-    """One file per region that has rows, with the tight bounds of its cells: what a full relayout would write."""
-    region = tree.route(histogram.points(histogram.cells))
+def predicted_files(tree: RegionTree, values: Sequence[ColumnValues], *, bytes_per_row: float) -> list[FileStats]:
+    """One file per region in which rows of *values* lie, with the bounds of these.
+
+    Of a sample the bounds are a little too tight: what is no better with them is no better.
+    """
+    region = tree.route(values)
     order = np.argsort(region, kind="stable")
-    starts = np.flatnonzero(np.r_[True, np.diff(region[order]) > 0]) if len(order) else order
+    starts = np.flatnonzero(np.diff(region[order])) + 1
     paths = tree.paths()
-    files = []
-    for rows in np.split(order, starts[1:]) if len(order) else []:
-        part = histogram.at(rows)
-        size = round(part.rows * bytes_per_row)
-        files.append(
-            FileStats(path=paths[region[rows[0]]], rows=part.rows, bytes=size, sequence=0, extents=_extents(part))
+    return [
+        FileStats(
+            path=paths[region[rows[0]]],
+            rows=len(rows),
+            bytes=round(len(rows) * bytes_per_row),
+            sequence=0,
+            extents=tuple(_extent(column.take(rows)) for column in values),
         )
-    return files
+        for rows in np.split(order, starts)
+        if len(rows)
+    ]
 
 
-def _extents(part: CellHistogram) -> tuple[Extent, ...]:
-    return tuple(_extent(part, axis) for axis in range(len(part.columns)))
-
-
-def _extent(part: CellHistogram, axis: int) -> Extent:
-    ids, values = part.cells[:, axis], len(part.edges[axis]) + 1
-    nulls, nans = (int(part.counts[ids == values + slab].sum()) for slab in (1, 0))
-    filled = ids[ids < values]
-    if not len(filled):
-        return Extent(nulls=nulls, nans=nans)
-    lower, upper = part.lines(axis, np.array([filled.min(), filled.max()])).values.tolist()
-    return Extent(lower, upper, nulls, nans)
+def _extent(values: ColumnValues) -> Extent:
+    known = values.values[~(values.is_null | values.is_nan)]
+    ends = [known.min(), known.max()] if len(known) else [None, None]
+    lower, upper = (end.item() if isinstance(end, np.generic) else end for end in ends)
+    return Extent(lower, upper, nulls=int(values.is_null.sum()), nans=int(values.is_nan.sum()))

@@ -71,7 +71,8 @@ def to_spark(
     is_small = _hot_offsets(work) <= BROADCAST_OFFSETS_MAX
     key = {c.name: c.required for c in work.needed if c.name in work.key}
     shown = [uncovered(frame, rest, work.table, key, is_small=is_small) for frame in cold]
-    newest = filtered(newest_puts(rest, work.table, work.key), work.where, [c.name for c in work.needed])
+    names = [column.name for column in work.needed]
+    newest = filtered(newest_puts(rest, work.table, work.key, columns=names), work.where, names)
     return _union([_finished(frame, work) for frame in (newest, *shown)])
 
 
@@ -106,5 +107,4 @@ def _union(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def _finished(frame: DataFrame, work: Work) -> DataFrame:
-    names = [column.name for column in work.columns]
-    return frame if frame.columns == names else filtered(frame, TRUE, names)
+    return filtered(frame, TRUE, [column.name for column in work.columns])

@@ -500,14 +500,18 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
             tree = sample.cut_again(tree, path, target_rows=target_rows)
         # Their files lie wholly inside, so what is routed is as large as the move and not as the view.
         parts = tree.between(anew) if anew else sample.pieces(tree, target_rows=target_rows)
+        judge = sample.judge(target_bytes=target_bytes(table, files), of_bytes=size)
+        before = judge.score(taken, staged_bytes=sum(part.staged_bytes for part in chosen))
+        predicted = judge.score_of_regions(sample.predicted(parts, size=size), parts)
+        anyway = asked or not layout.clustered
+        if anew and not anyway and before.better_than(predicted):
+            raise Pointless(f"{NOT_BETTER}: {asdict(before)} would become {asdict(predicted)}")
         _write(frame, target, parts, sample, target_rows=target_rows)
     staged = stores.lake.staged(table, move, rows=rows)
-    judge = sample.judge(target_bytes=target_bytes(table, files), of_bytes=size)
-    before = judge.score(taken, staged_bytes=sum(part.staged_bytes for part in chosen))
     written = stores.lake.staged_regions(table, staged)
     after = judge.score_of_regions(written, tree if anew else parts)
     fewer = not anew and len(staged.files) < len(taken)  # which is why files that wait are put together
-    if layout.clustered and not (asked or fewer or after.better_than(before)):
+    if not (anyway or fewer or after.better_than(before)):
         raise Pointless(f"{NOT_BETTER}: {asdict(before)} became {asdict(after)}")
     upto, gone = stores.lake.sequence_of(table, base.batch.metadata), {file.path for file in taken}
     clustered = {path: at for path, at in layout.clustered.items() if not any(path.startswith(part) for part in anew)}
@@ -518,7 +522,7 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
     return Attempt(
         staged=staged,
         layout=Layout(tree=tree, clustered=clustered),
-        scores={"before": asdict(before), "after": asdict(after)},
+        scores={"before": asdict(before), "predicted": asdict(predicted), "after": asdict(after)},
         change=Replacement(
             removed={f.path: f.deletes for f in taken},
             added=staged.files,

@@ -23,15 +23,14 @@ BROADCAST_OFFSETS_MAX = 1_000_000  #: a hot side of no more offsets is sent to e
 _NEWEST, _LOW, _HIGH = "_harness_newest", "_harness_low", "_harness_high"
 
 
-def newest_puts(hot: DataFrame, table: str, key: Sequence[str]) -> DataFrame:
-    """Of *hot*, which has all coordinates, the newest row per *key*, unless it is a delete; the same columns.
+def newest_puts(hot: DataFrame, table: str, key: Sequence[str], *, columns: Sequence[str]) -> DataFrame:
+    """Of *hot*, which has *columns*, all coordinates among them, the newest row per *key*, unless it is a delete.
 
-    Its use fails with the words of `KeyInTwoPartitions` where a key has rows in two partitions.
+    The same columns. Its use fails with the words of `KeyInTwoPartitions` where a key has rows in two partitions.
     """
     from pyspark.sql import functions as f
 
-    names = hot.columns
-    rest = [name for name in names if name not in key]
+    rest = [name for name in columns if name not in key]  # asking the frame would have Spark open all its tiers
     place = f.struct(PARTITION, OFFSET)
     folded = hot.groupBy(*(quoted(name) for name in key)).agg(
         f.max_by(f.struct(*(f.col(quoted(name)) for name in rest)), f.col(OFFSET)).alias(_NEWEST),
@@ -41,7 +40,7 @@ def newest_puts(hot: DataFrame, table: str, key: Sequence[str]) -> DataFrame:
     newest, low, high = f.col(_NEWEST), f.col(_LOW), f.col(_HIGH)
     where_keys_meet = _one_partition(table, [f.col(quoted(name)) for name in key], key, low, high)
     return folded.filter(where_keys_meet & (newest.getField(OPERATION) == PUT)).select(
-        *(f.col(quoted(name)) if name in key else newest.getField(name).alias(name) for name in names)
+        *(f.col(quoted(name)) if name in key else newest.getField(name).alias(name) for name in columns)
     )
 
 

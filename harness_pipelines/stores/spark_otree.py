@@ -6,8 +6,10 @@ Source: the recipe of section 7 of the design; one file per task by `repartition
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
 from functools import reduce
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _DRAW_BITS = 31
 _REGION, _PIECE, _CURVE = "_harness_region", "_harness_piece", "_harness_curve"
 _NESTED_MAX = 20  #: cuts in one expression: what is sent to Spark may nest 100 deep, a cut and a projection 2 each
+_LEAVES_MAX = 100  #: in one expression: 5,000 bytes of code
 _CELL_BITS = 6  #: a region has some dozens of row groups at most
 Ints = npt.NDArray[np.int32]
 _EPOCH = date(1970, 1, 1)
@@ -124,50 +127,110 @@ def _scale(of: IndexedColumn) -> int:
 
 
 def with_regions(frame: DataFrame, tree: RegionTree) -> DataFrame:
-    """*frame* and the index of each row's region in ``tree.regions()``.
+    """*frame*, `_numbers`, and the index of each row's region in ``tree.regions()``.
 
-    By nested comparisons with the cuts, `_NESTED_MAX` levels of them in each projection: a row that has not reached its
-    region by then has the number of the node that it stands at, below zero, and the next projection goes on from there.
+    By nested comparisons with the cuts. Of a large tree every part is a column first, of which the part above takes
+    one: each row is compared in all parts, which costs less than code that is too long to be compiled.
     """
-    first, *deeper = _steps(tree)
-    frame = frame.withColumn(_REGION, first[0])
-    for step in deeper:
-        (node, below), *others = step.items()
-        found = f.when(f.col(_REGION) == -node, below)
-        for node, below in others:
-            found = found.when(f.col(_REGION) == -node, below)
-        frame = frame.withColumn(_REGION, found.otherwise(f.col(_REGION)))
-    return frame
+    frame = frame.withColumns(_numbers(tree.columns))
+    steps = _steps(tree)
+    for step in steps:
+        frame = frame.withColumns(step)
+    return frame.drop(*(name for step in steps for name in step if name != _REGION))
 
 
-def _steps(tree: RegionTree) -> list[dict[int, Column]]:
-    """Per projection, by the number of a node, where the rows go that stand there. Nodes are numbered in preorder."""
-    nodes = tree.nodes()
-    depths, waiting = list[int](), [0]
-    for node in nodes:
-        depths.append(waiting.pop())
-        waiting += [] if node is None else [depths[-1] + 1] * 2
-    steps: list[dict[int, Column]] = [{} for _ in range(max(depths) // _NESTED_MAX + 1)]
-    leaf, sides = len(tree), list[Column]()
-    for number in range(len(nodes) - 1, -1, -1):  # both sides of a node come before it
-        node, depth = nodes[number], depths[number]
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Of a tree: where its rows go."""
+
+    region: Column
+    leaves: int = 1
+    depth: int = 0
+    step: int = 0  #: the projection in which all that it is made of is there
+
+
+def _steps(tree: RegionTree) -> list[dict[str, Column]]:
+    """The projections that lead to `_REGION`, in order: columns by name."""
+    steps: list[dict[str, Column]] = []
+
+    def column(part: _Part, name: str) -> _Part:
+        if name != _REGION and part.leaves == 1:
+            return part
+        steps.extend({} for _ in range(len(steps), part.step + 1))
+        steps[part.step][name] = _in_method(part.region)
+        return _Part(f.col(name), step=part.step + 1)
+
+    leaf, parts = len(tree), list[_Part]()
+    for number, node in reversed([*enumerate(tree.nodes())]):  # in preorder: both sides of a node come before it
         if node is None:
             leaf -= 1
-            found = f.lit(leaf)
-        else:
-            found = _divided(tree.columns[node[0]], node[1], low=sides.pop(), high=sides.pop())
-        if number == 0 or (node is not None and depth % _NESTED_MAX == 0):
-            steps[depth // _NESTED_MAX][number] = found
-            found = f.lit(-number)
-        sides.append(found)
-    return [step for step in steps if step]
+            parts.append(_Part(f.lit(leaf)))
+            continue
+        low, high = parts.pop(), parts.pop()
+        if low.leaves + high.leaves > _LEAVES_MAX or max(low.depth, high.depth) == _NESTED_MAX:
+            low, high = column(low, f"{_REGION}_low_{number}"), column(high, f"{_REGION}_high_{number}")
+        found = _divided(tree.columns, *node, low=low.region, high=high.region)
+        depth, step = max(low.depth, high.depth) + 1, max(low.step, high.step)
+        parts.append(_Part(found, low.leaves + high.leaves, depth, step))
+    [root] = parts
+    column(root, _REGION)
+    return steps
 
 
-def _divided(column: IndexedColumn, cut: Cut, *, low: Column, high: Column) -> Column:
-    if isinstance(cut, At):  # NULL and NaN are never below a cut
-        return f.when(_comparable(column) < _literal(column, cut.value), low).otherwise(high)
+def _divided(columns: Sequence[IndexedColumn], axis: int, cut: Cut, *, low: Column, high: Column) -> Column:
+    """*low* below the cut, *high* elsewhere: NULL and NaN are never below one."""
+    column = columns[axis]
+    if isinstance(cut, At):
+        if _is_number(column):
+            return _either(f.col(_numbered(axis)) < f.lit(cut.value), low, high)
+        return _either(_named(column) < _literal(column, cut.value), low, high)
     slab = _named(column).isNull() if cut is Slab.NULL else f.isnan(_named(column))
-    return f.when(slab, high).otherwise(low)
+    return _either(slab, high, low)
+
+
+def _either(holds: Column, one: Column, other: Column) -> Column:
+    """As `when`, in less code."""
+    return f.call_function("if", holds, one, other)
+
+
+def _in_method(bits: Column) -> Column:
+    """*bits*, a whole number, which Spark computes in a method of its own: it does so with what stands twice.
+
+    A method of more than 8,000 bytes the JVM does not compile, so Spark runs a stage that has one operator by operator
+    (`spark.sql.codegen.hugeMethodLimit`). The loop over the rows, into which all else goes, has no room for a tree.
+    """
+    return bits.bitwiseAND(bits)
+
+
+def _numbers(columns: Sequence[IndexedColumn]) -> dict[str, Column]:
+    """Per column that `_is_number`, by the name that it is given, its values; NULL is the greatest, as NaN is."""
+    return {
+        _numbered(axis): f.coalesce(_number(column), f.lit(math.nan if column.is_float else column.greatest))
+        for axis, column in enumerate(columns)
+        if _is_number(column)
+    }
+
+
+def _is_number(column: IndexedColumn) -> bool:
+    return column.is_float or column.type in _WHOLE
+
+
+def _numbered(axis: int) -> str:
+    return f"_harness_number_{axis}"
+
+
+def _number(column: IndexedColumn) -> Column:
+    """A value as the number that it is in `harness_pipelines.layout.columns`."""
+    named = _named(column)
+    match column.type:
+        case "date":
+            return f.unix_date(named)
+        case "timestamp" | "timestamptz":
+            return f.unix_micros(named.cast("timestamp"))
+        case "boolean":
+            return named.cast("int")
+        case _:
+            return named
 
 
 def in_pieces(
@@ -182,16 +245,16 @@ def in_pieces(
     frame = with_regions(frame, tree)
     index = f.col(_REGION)
     if len(first) - 1 < int(first[-1]):  # some region has several: its rows are dealt out
-        starts, counts = _by_region(first[:-1]), _by_region(pieces)
+        starts, counts = _of_region(first[:-1]), _of_region(pieces)
         index = starts + f.pmod(row_hash(), counts).cast("int")
     # Each step is a projection of its own: an expression that stands in the next one ten times is computed ten times.
     cells = _cells(tree, values)
     if cells:  # of text and UUIDs there are none
         frame = frame.withColumns(cells)
-    placed = frame.withColumn(_CURVE, _interleaved(list(cells))).withColumn(_PIECE, index)
+    placed = frame.withColumn(_CURVE, _in_method(_interleaved(list(cells)))).withColumn(_PIECE, index)
     placed = placed.repartitionById(int(first[-1]), _PIECE)
     ordered = placed.sortWithinPartitions(_CURVE, "_kafka_partition", "_kafka_offset")
-    return ordered.drop(_PIECE, _REGION, _CURVE, *cells)
+    return ordered.drop(_PIECE, _REGION, _CURVE, *cells, *_numbers(tree.columns))
 
 
 def in_one_piece(frame: DataFrame) -> DataFrame:
@@ -224,9 +287,9 @@ def _interleaved(cells: Sequence[str]) -> Column:
 
 def _cell(tree: RegionTree, axis: int, values: ColumnValues, leaf: Ints) -> Column:
     """Which of 2^_CELL_BITS equal parts of its region's extent in one column; NULL and NaN in the last."""
-    column, scale = tree.columns[axis], 10.0 ** -_scale(tree.columns[axis])
+    column = tree.columns[axis]
     known = ~(values.is_null | values.is_nan)
-    numbers = values.values[known].astype(np.float64) * scale
+    numbers = values.values[known].astype(np.float64) * 10.0 ** -_scale(column)
     finite = np.isfinite(numbers)
     low, high = np.full(len(tree), np.inf), np.full(len(tree), -np.inf)
     np.minimum.at(low, leaf[known][finite], numbers[finite])
@@ -235,29 +298,14 @@ def _cell(tree: RegionTree, axis: int, values: ColumnValues, leaf: Ints) -> Colu
     with np.errstate(over="ignore"):  # from the least to the greatest double is further than a double can tell
         width = np.minimum(high - low, np.finfo(np.float64).max)
     low, width = np.where(empty, 0.0, low), np.where(empty | (high == low), 1.0, width)
-    share = (_number(column) - _by_region(low)) / _by_region(width)
+    number = f.col(_numbered(axis)) if _is_number(column) else _named(column)
+    share = (number.cast("double") - _of_region(low)) / _of_region(width)
     last = 2**_CELL_BITS - 1
-    cell = f.floor(f.greatest(f.lit(0.0), f.least(f.lit(1.0), share)) * last)
-    if column.is_float:
-        cell = f.when(f.isnan(_named(column)), f.lit(last)).otherwise(cell)
-    return f.coalesce(cell, f.lit(last)).cast("long")
+    cell = f.floor(f.greatest(f.lit(0.0), f.least(f.lit(1.0), share)) * last)  # of 1 and NaN 1 is the least
+    return _in_method(f.coalesce(cell, f.lit(last)).cast("long"))
 
 
-def _number(column: IndexedColumn) -> Column:
-    """A value as a double in the unit of `harness_pipelines.layout.columns`."""
-    named = _named(column)
-    match column.type:
-        case "date":
-            return f.unix_date(named).cast("double")
-        case "timestamp" | "timestamptz":
-            return f.unix_micros(named.cast("timestamp")).cast("double")
-        case "boolean":
-            return named.cast("int").cast("double")
-        case _:
-            return named.cast("double")
-
-
-def _by_region(numbers: Sequence[int] | npt.NDArray[Any]) -> Column:
+def _of_region(numbers: Sequence[int] | npt.NDArray[Any]) -> Column:
     """One of *numbers* by the row's region."""
     return f.element_at(f.array(*(f.lit(n) for n in np.asarray(numbers).tolist())), f.col(_REGION) + 1)
 

@@ -72,6 +72,7 @@ def _scenario(run: Run, name: str, *, rows: int, files: int) -> list[Figure]:
     run.note(f"batches.{name}.files", len(view.files), "files")
     run.note(f"batches.{name}.relayouts", view.relayouts, "moves")
     run.note(f"batches.{name}.dropped", view.dropped, "moves")
+    run.note(f"batches.{name}.unwritten", view.unwritten, "moves")
     run.note(f"batches.{name}.written_by_full_relayouts", peer_written / rows, "x")
     written = view.written / rows
     return [
@@ -109,6 +110,7 @@ class BatchView:
     written: int = 0  #: rows that all moves wrote, those of dropped ones too
     relayouts: int = 0
     dropped: int = 0  #: relayouts that were staged and not better
+    unwritten: int = 0  #: relayouts that were predicted to be worse
     deepest: float = 0.0  #: the tree's depth at worst, against the one above which it is balanced
     _batches: list[Dataset] = field(default_factory=list)
     _data: Dataset | None = None
@@ -168,9 +170,18 @@ class BatchView:
         for path in anew:
             tree = sample.cut_again(tree, path, target_rows=self.rows_per_file)
         parts = tree.between(anew) if anew else sample.pieces(tree, target_rows=self.rows_per_file)
+        size = sum(part.bytes for part in chosen)
+        judge = sample.judge(target_bytes=TARGET_BYTES, of_bytes=size)
+        before = judge.score(
+            [file for part in chosen for file in part.files], staged_bytes=sum(part.staged_bytes for part in chosen)
+        )
+        if anew and before.better_than(judge.score_of_regions(sample.predicted(parts, size=size), parts)):
+            self.unwritten, self._judged = self.unwritten + 1, True
+            return False
         staged = self._write(rows, parts, sample)
         fewer = not anew and len(staged) < len(taken)
-        if not (fewer or self._is_better(chosen, staged, tree if anew else parts, sample)):
+        after = judge.score_of_regions([file.stats for file in staged], tree if anew else parts)
+        if not (fewer or after.better_than(before)):
             self.dropped, self._judged = self.dropped + 1, True
             return False
         self.relayouts += 1
@@ -208,14 +219,6 @@ class BatchView:
             staged_ratio=RULES.staged_ratio,
             budget_bytes=otree.BUDGET_BYTES,
         )
-
-    def _is_better(self, chosen: Sequence[Due], staged: Sequence[File], parts: RegionTree, sample: Sample) -> bool:
-        """What the stage asks before it publishes."""
-        judge = sample.judge(target_bytes=TARGET_BYTES, of_bytes=sum(part.bytes for part in chosen))
-        before = judge.score(
-            [file for part in chosen for file in part.files], staged_bytes=sum(part.staged_bytes for part in chosen)
-        )
-        return judge.score_of_regions([file.stats for file in staged], parts).better_than(before)
 
     def _sampled(self, rows: Rows) -> Sample:
         """As the stage draws them: by the hash of a coordinate, here the row's number as offset of partition 0."""

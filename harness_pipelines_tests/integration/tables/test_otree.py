@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from datetime import timedelta
+from io import StringIO
 from typing import Any
 
 import orjson
@@ -479,6 +482,27 @@ def test_rows_find_their_regions_in_a_tree_that_is_deeper_than_a_request_to_spar
     columns = (IndexedColumn("n", "long"),)
     chain = [node for cut in range(150) for node in ((0, At(cut)), None)]
     assert_routed_alike(rig, RegionTree.of(columns, [*chain, None]), [(n,) for n in range(-1, 151)] + [(None,)])
+
+
+@pytest.mark.parametrize("regions", [2, 300])
+def test_spark_compiles_the_way_to_the_files_as_a_whole_however_many_regions_there_are(rig: TableRig, regions: int):
+    """Else each operator hands whole rows to the next one, at twice the time."""
+    columns = tuple(IndexedColumn(name, "double") for name in "abc")
+    given = random.Random(1)
+    rows = [tuple(given.random() for _ in columns) for _ in range(1000)]
+    tree, spark = tree_of(columns, rows, target_rows=1000 / regions), rig.stores.spark()
+    assert len(tree) >= regions
+    frame = row_frame(rig, columns, rows[:10]).selectExpr("*", "0 AS _kafka_partition", "id AS _kafka_offset")
+    pieces = spark_otree.in_pieces(frame, tree, arrays(columns, rows), pieces=[1] * len(tree))
+    spark.conf.set("spark.sql.adaptive.enabled", "false")  # else the code is made when it runs
+    try:
+        with redirect_stdout(StringIO()) as shown:
+            pieces.explain("codegen")
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+    sizes = [int(size) for size in re.findall(r"maxMethodCodeSize:(\d+)", shown.getvalue())]
+    assert len(sizes) == 2  # up to the shuffle and behind it
+    assert max(sizes) < 8000  # what the JVM compiles, so Spark's own limit
 
 
 def test_one_value_with_most_of_the_rows_ends_in_files_of_bounded_size(harness: hp.Harness, kafka: KafkaRig):
