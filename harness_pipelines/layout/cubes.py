@@ -11,15 +11,15 @@ histogram, as Qbeast's quantile transformation has it; a region goes into the sm
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from harness_pipelines.layout.errors import ShapesDiffer
 from harness_pipelines.layout.histogram import CellHistogram
+from harness_pipelines.layout.layer import SIDES, is_layered
 from harness_pipelines.layout.tree import RegionTree
 
 DEPTH_MAX = 24  #: levels; a region of equal keys would fit into cubes without end
@@ -30,7 +30,7 @@ _BITS = 6  # per symbol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The rows of one region (or of its share in the sample layer) as one block of a cube."""
+    """The rows of one region as one block of a cube."""
 
     path: str  #: of the region
     cube: str
@@ -54,46 +54,36 @@ def cube_id(steps: Sequence[Sequence[bool]]) -> str:
     return "".join(_SYMBOLS[index] for step in steps for index in _six_bits(step))
 
 
-def cube_steps(cube: str, *, columns: int) -> list[tuple[bool, ...]]:
-    """What `cube_id` was given. Raises: ShapesDiffer, where *cube* is no id over so many columns."""
-    per_level = -(-columns // _BITS)
-    if len(cube) % per_level or any(symbol not in _SYMBOLS for symbol in cube):
-        raise ShapesDiffer(f"expected {per_level} symbols of base 64 per level, found the cube {cube!r}")
-    bits = [_SYMBOLS.index(symbol) >> bit & 1 == 1 for symbol in cube for bit in range(_BITS - 1, -1, -1)]
-    wide = per_level * _BITS
-    return [tuple(bits[start : start + columns]) for start in range(0, len(bits), wide)]
-
-
 def weight_at(share: float) -> int:
     """The weight below which *share* of all rows lie."""
     return WEIGHT_MIN + round(share * (WEIGHT_MAX - WEIGHT_MIN))
 
 
-def export(tree: RegionTree, histogram: CellHistogram, *, sample: float = 0.0) -> list[Block]:
-    """One block per region with rows, in the order of the tree; with a sample layer two.
+def export(tree: RegionTree, histogram: CellHistogram, *, layer: float) -> list[Block]:
+    """One block per region with rows, in the order of the tree.
 
-    *sample*: share of the rows that a sample layer keeps apart, as those of the smallest weights. Without one every
-    block spans all weights: a region keeps its rows in no order of weight, so a sample by weight reads it whole.
+    Regions of a sample layer, which takes the share *layer* of all rows, have the smallest weights and the others the
+    rest. Without a layer every block spans all weights: a region keeps its rows in no order of weight, so a sample by
+    weight reads it whole.
     """
     region = tree.route(histogram.points(histogram.cells))
     low, high = _rank_ends(histogram)
+    first, border = (1, weight_at(layer)) if is_layered(tree.columns) else (0, WEIGHT_MIN - 1)
     blocks = []
     for index, path in enumerate(tree.paths()):
         own = region == index
-        rows = int(histogram.counts[own].sum())
-        if rows:
-            cube = _smallest_cube(low[own].min(axis=0), high[own].max(axis=0))
-            blocks += list(_blocks(path, cube, rows, sample))
+        if rows := int(histogram.counts[own].sum()):
+            sampled = bool(first) and path.startswith(SIDES[1])
+            blocks.append(
+                Block(
+                    path=path,
+                    cube=_smallest_cube(low[own, first:].min(axis=0), high[own, first:].max(axis=0)),
+                    min_weight=WEIGHT_MIN if sampled else border + 1,
+                    max_weight=border if sampled else WEIGHT_MAX,
+                    element_count=rows,
+                )
+            )
     return blocks
-
-
-def _blocks(path: str, cube: str, rows: int, sample: float) -> Iterator[Block]:
-    sampled, border = round(rows * sample), weight_at(sample)
-    if sampled:
-        yield Block(path=path, cube=cube, min_weight=WEIGHT_MIN, max_weight=border, element_count=sampled)
-    if rows > sampled:
-        least = border + 1 if sample else WEIGHT_MIN
-        yield Block(path=path, cube=cube, min_weight=least, max_weight=WEIGHT_MAX, element_count=rows - sampled)
 
 
 def _rank_ends(histogram: CellHistogram) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.layout.cubes import Block, export
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.labels import span_label
 from harness_pipelines.layout.layer import LAYER, SIDES, is_layered
@@ -62,6 +63,7 @@ class LayoutSeen:
     standing: Standing
     due: Sequence[Due]
     target_bytes: int
+    cubes: Sequence[Block]  #: the regions as blocks of the published OTree format
     history: Sequence[Scored]  #: oldest first, the last one is this version
 
     @property
@@ -130,6 +132,7 @@ class LayoutSeen:
                 }
                 for part in self.due
             ],
+            "cubes": [{"path": block.path or ROOT, **block.to_tag()} for block in self.cubes],
             "history": [one.to_json() for one in self.history],
         }
 
@@ -174,6 +177,7 @@ def look(stores: Stores, table: TableRow, *, at: int | None = None) -> LayoutSee
             budget_bytes=BUDGET_BYTES,
         ),
         target_bytes=target,
+        cubes=export(tree, cells, layer=rules.sample),
         history=[_scored(stores, table, v, workload, target) for v in _thinned(versions, upto=chosen)],
     )
 

@@ -197,6 +197,8 @@ def test_layout_gives_regions_sizes_and_scores_and_draws_them(both, tmp_path):
     assert seen["score"]["point_depth"] >= 1
     assert set(seen["regions"][0]["box"]) == {"_sample", "day", "amount"}
     assert seen["history"][-1]["score"] == seen["score"]
+    assert sum(block["elementCount"] for block in seen["cubes"]) == ROWS
+    assert {block["path"] for block in seen["cubes"]} <= {region["path"] for region in seen["regions"]}
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
     assert "not indexed" in both.harness("layout", both.name, "--plot", "x.png", "--columns", "id", code=2).stderr
 
