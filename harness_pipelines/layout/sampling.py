@@ -22,7 +22,13 @@ EDGES_MAX = 1_024  #: quantiles per column
 ROWS = range(50_000, 500_000)  #: how many are drawn, at least and at most
 ROWS_PER_FILE = 1_000  #: sizes of files are then even to some 5 %
 PIECE_SHARE = 1 / 8  #: of a target file: smaller pieces that wait share a file with their neighbours
+TELLING_BYTES = 2**20  #: of a file: some KB more or less are less than a percent
 PIECE_ROWS = 20_000  #: so few rows are one row group or two, whose order does not matter
+
+
+def is_telling(predicted: Sequence[FileStats]) -> bool:
+    """Whether predicted sizes are true enough to judge by: what a file takes beside its rows they do not know."""
+    return sum(file.bytes for file in predicted) >= TELLING_BYTES * len(predicted)
 
 
 def share_to_draw(rows: int, *, target_rows: float) -> float:
@@ -90,8 +96,9 @@ class Sample:
         """Per region how many files its rows take: several where they are equal keys, else one."""
         return [max(1, round(rows / target_rows)) for rows in self.counts(tree).values()]
 
-    def predicted(self, tree: RegionTree, *, size: int) -> list[FileStats]:
-        """The files that these rows, of *size* bytes, are going to be in, a region of *tree* each."""
+    def predicted(self, tree: RegionTree, taken: Sequence[FileStats]) -> list[FileStats]:
+        """The files that these rows, which are those of *taken*, are going to be in: one per region of *tree*."""
+        size = sum(f.bytes * f.live // max(1, f.rows) for f in taken)
         return predicted_files(tree, self.values, bytes_per_row=size / max(1, len(self.values[0])))
 
     def judge(self, *, target_bytes: int, of_bytes: int) -> Judge:

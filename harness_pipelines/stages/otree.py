@@ -25,7 +25,7 @@ from harness_pipelines.layout.balance import balanced
 from harness_pipelines.layout.files import FileStats, might_hold
 from harness_pipelines.layout.parts import Due, due, has_all_of, not_all_of, not_grown, taken_along
 from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
-from harness_pipelines.layout.sampling import Sample, is_one_piece, share_to_draw
+from harness_pipelines.layout.sampling import Sample, is_one_piece, is_telling, share_to_draw
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -502,9 +502,9 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
         parts = tree.between(anew) if anew else sample.pieces(tree, target_rows=target_rows)
         judge = sample.judge(target_bytes=target_bytes(table, files), of_bytes=size)
         before = judge.score(taken, staged_bytes=sum(part.staged_bytes for part in chosen))
-        predicted = judge.score_of_regions(sample.predicted(parts, size=size), parts)
-        anyway = asked or not layout.clustered
-        if anew and not anyway and before.better_than(predicted):
+        expected, anyway = sample.predicted(parts, taken), asked or not layout.clustered
+        predicted = judge.score_of_regions(expected, parts)
+        if anew and not anyway and is_telling(expected) and before.better_than(predicted):
             raise Pointless(f"{NOT_BETTER}: {asdict(before)} would become {asdict(predicted)}")
         _write(frame, target, parts, sample, target_rows=target_rows)
     staged = stores.lake.staged(table, move, rows=rows)

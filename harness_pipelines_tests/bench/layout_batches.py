@@ -18,7 +18,7 @@ from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
 from harness_pipelines.layout.files import Extent, FileStats, place
 from harness_pipelines.layout.parts import Due, due
 from harness_pipelines.layout.row_hash import row_hash, threshold
-from harness_pipelines.layout.sampling import Sample, share_to_draw
+from harness_pipelines.layout.sampling import Sample, is_telling, share_to_draw
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.spec.table import Layout as LayoutRules
 from harness_pipelines.stages import otree
@@ -170,12 +170,12 @@ class BatchView:
         for path in anew:
             tree = sample.cut_again(tree, path, target_rows=self.rows_per_file)
         parts = tree.between(anew) if anew else sample.pieces(tree, target_rows=self.rows_per_file)
-        size = sum(part.bytes for part in chosen)
-        judge = sample.judge(target_bytes=TARGET_BYTES, of_bytes=size)
+        judge = sample.judge(target_bytes=TARGET_BYTES, of_bytes=sum(part.bytes for part in chosen))
         before = judge.score(
             [file for part in chosen for file in part.files], staged_bytes=sum(part.staged_bytes for part in chosen)
         )
-        if anew and before.better_than(judge.score_of_regions(sample.predicted(parts, size=size), parts)):
+        expected = sample.predicted(parts, [file.stats for file in taken])
+        if anew and is_telling(expected) and before.better_than(judge.score_of_regions(expected, parts)):
             self.unwritten, self._judged = self.unwritten + 1, True
             return False
         staged = self._write(rows, parts, sample)

@@ -19,10 +19,10 @@ from pyspark.sql import functions as f
 
 import harness_pipelines as hp
 from harness_pipelines.audit.checks import nothing_is_stuck
-from harness_pipelines.layout import balance, parts
+from harness_pipelines.layout import balance, parts, sampling
 from harness_pipelines.layout.boxes import At
 from harness_pipelines.layout.columns import IndexedColumn
-from harness_pipelines.layout.files import FileStats, classify
+from harness_pipelines.layout.files import Extent, FileStats, classify
 from harness_pipelines.layout.scores import Score
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.claims import Stage
@@ -35,7 +35,7 @@ from harness_pipelines.stages import otree, recluster
 from harness_pipelines.stages.clustering import Layout, layout_of
 from harness_pipelines.stages.moving import FAILURES_MAX
 from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores import spark_otree
+from harness_pipelines.stores import spark_otree, spark_write
 from harness_pipelines.stores.spark_write import SparkFailed
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import KafkaRig
@@ -313,6 +313,21 @@ def test_a_relayout_that_would_not_be_better_is_dropped_and_not_tried_again_unti
     taken(rig, 100)
     merged(rig)
     assert otree.trigger(rig.stores, rig.table.row) == "due"
+    rig.assert_exact()
+
+
+def test_a_relayout_that_is_predicted_to_be_worse_is_not_written(rig: TableRig, monkeypatch: pytest.MonkeyPatch):
+    grown(rig)
+    before = files(rig)
+    monkeypatch.setattr(sampling, "TELLING_BYTES", 1)
+    whole = Extent(lower=None, upper=None, nulls=0, nans=0)
+    wide = FileStats(path="", rows=1, bytes=2**30, sequence=0, extents=(whole,) * len(before[0].extents))
+    monkeypatch.setattr(sampling.Sample, "predicted", lambda *_: [wide])
+    with monkeypatch.context() as patched:
+        patched.setattr(spark_write, "append_to_branch", lambda *_, **__: pytest.fail("it was written"))
+        assert merged(rig) is None
+    assert moves(rig)[-1] == ("ABANDONED", False)
+    assert files(rig) == before
     rig.assert_exact()
 
 
