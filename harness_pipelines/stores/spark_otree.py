@@ -132,9 +132,8 @@ def with_regions(frame: DataFrame, tree: RegionTree) -> DataFrame:
     By nested comparisons with the cuts. Of a large tree every part is a column first, of which the part above takes
     one: each row is compared in all parts, which costs less than code that is too long to be compiled.
     """
-    frame = frame.withColumns(_numbers(tree.columns))
-    steps = _steps(tree)
-    for step in steps:
+    steps, numbers = _steps(tree), _numbers(tree.columns)
+    for step in (numbers, *steps) if numbers else steps:  # of text and UUIDs there are none
         frame = frame.withColumns(step)
     return frame.drop(*(name for step in steps for name in step if name != _REGION))
 
