@@ -501,7 +501,7 @@ def test_rows_find_their_regions_in_a_tree_that_is_deeper_than_a_request_to_spar
 
 @pytest.mark.parametrize("regions", [2, 300])
 def test_spark_compiles_the_way_to_the_files_as_a_whole_however_many_regions_there_are(rig: TableRig, regions: int):
-    """Else each operator hands whole rows to the next one, at twice the time."""
+    """Else each operator hands whole rows to the next one."""
     columns = tuple(IndexedColumn(name, "double") for name in "abc")
     given = random.Random(1)
     rows = [tuple(given.random() for _ in columns) for _ in range(1000)]
