@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -96,10 +96,6 @@ class CellHistogram:
             raise ShapesDiffer("expected two histograms over the same columns and edges; count both on one grid")
         cells, counts = np.concatenate([self.cells, other.cells]), np.concatenate([self.counts, other.counts])
         return CellHistogram.of(self.columns, self.edges, cells, counts)
-
-    def at(self, rows: npt.NDArray[np.intp]) -> CellHistogram:
-        """The cells at these positions, in ascending order."""
-        return replace(self, cells=self.cells[rows], counts=self.counts[rows])
 
     def sample(self, size: int) -> Cells:
         """The cells of up to *size* rows, at equal steps through all rows; the first few of them are a sample too.

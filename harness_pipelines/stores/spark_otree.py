@@ -130,7 +130,7 @@ def with_regions(frame: DataFrame, tree: RegionTree) -> DataFrame:
     """*frame*, `_numbers`, and the index of each row's region in ``tree.regions()``.
 
     By nested comparisons with the cuts. Of a large tree every part is a column first, of which the part above takes
-    one: each row is compared in all parts, which costs less than code that is too long to be compiled.
+    one: each row is compared in all parts, and no code is too long to be compiled.
     """
     steps, numbers = _steps(tree), _numbers(tree.columns)
     for step in (numbers, *steps) if numbers else steps:  # of text and UUIDs there are none
