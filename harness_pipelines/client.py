@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from harness_pipelines import faults
-from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.protocol.reads import At
 from harness_pipelines.protocol.versions import Version
@@ -28,15 +27,14 @@ if TYPE_CHECKING:
     from harness_pipelines.protocol.overlays import Act
     from harness_pipelines.read.arrow import ArrowReader
     from harness_pipelines.read.hold import Hold
+    from harness_pipelines.read.stream import Stream
+    from harness_pipelines.read.stream_start import From
+    from harness_pipelines.read.waiting import Waits
     from harness_pipelines.stores.open import Stores
+    from harness_pipelines.stores.outbox import Event
     from harness_pipelines.stores.recalls import RecallRequest
     from harness_pipelines.stores.snapshots import NamedSnapshot
-
-WAIT_STEP_S = 0.005
-
-
-class NotInTime(TryAgain):
-    """What was waited for did not happen in time; it may still."""
+    from harness_pipelines.stores.states import States
 
 
 def connect(settings: Settings | None = None, *, home: str | Path | None = None) -> Harness:
@@ -70,6 +68,13 @@ class Harness:
     @property
     def settings(self) -> Settings:
         return self.stores.settings
+
+    @cached_property
+    def waits(self) -> Waits:
+        """Who waits for records of any table."""
+        from harness_pipelines.read.waiting import Waits
+
+        return Waits(self.stores.news, self.stores.tables)
 
     def init(self) -> list[str]:
         """Create the ledger, the catalog rows and the roles, or bring them up to date; returns what was applied."""
@@ -107,6 +112,22 @@ class Harness:
     def drop_snapshot(self, name: str) -> None:
         """Forget a snapshot; what only it needed is removed by expire. Raises: SnapshotUnknown, SnapshotInUse."""
         self.stores.snapshots.drop(name)
+
+    def register_spark(self, spark: SparkSession) -> None:
+        """Let *spark* know the streaming source: ``spark.readStream.format("harness").option("table", ...).load()``.
+
+        Its offsets are offset vectors, its rows those of `Table.stream` as far as the table has them. The settings, the
+        password of the DSN among them, go to Spark.
+        """
+        from harness_pipelines.read.spark_source import OpenTables
+        from harness_pipelines.stores.spark_source import register
+
+        register(spark, OpenTables(self.settings))
+
+    @property
+    def states(self) -> States:
+        """Where consumers are with what they keep elsewhere; `read(at="state:NAME")` is the cut that agrees with it."""
+        return self.stores.states
 
     def close(self) -> None:
         self.stores.close()
@@ -248,6 +269,66 @@ class Table:
                 found = read_pre_images(reader, part, before, wanted, check_lease=older.check)
             hold.finish()
         return found
+
+    def changelog(
+        self,
+        from_version: int,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        pre_images: bool = False,
+        follow: bool = True,
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """The `changes` of each version after *from_version*, with its number, in order; with *follow* for ever.
+
+        All of them together are the changes from *from_version* on: keep the number of the last version that you have
+        dealt with, and a later call goes on there. Each version comes some milliseconds after it is published.
+        Raises: VersionGone when the reader is behind what is retained, and as `changes`.
+        """
+        at = from_version
+        for event in self.events(follow=follow):
+            version = int(event.payload["version"])
+            if version > at:
+                yield version, self.changes(at, version, columns=columns, where=where, pre_images=pre_images)
+                at = version
+
+    def stream(
+        self,
+        from_: From = "earliest",
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        partitions: Sequence[int] | None = None,
+        follow: bool = True,
+        state_first: bool = False,
+    ) -> Stream:
+        """All records in offset order within each partition: the history, then what Kafka brings, for ever.
+
+        Each batch is of one partition, may be empty, and brings the *token* with which a later reader goes on behind
+        it. *from_* is ``earliest``, ``latest``, a token, offsets per partition (one that is not named begins at its
+        start), a version or the name of a snapshot (behind what it had), or a moment (the first record of each
+        partition that is not older). Columns are *columns* (default: the user's) and the five coordinates; `_op` tells
+        puts from deletes, and *where* is asked of each record. *partitions*: only these, so that several readers share
+        the work; else those that join the table are followed too. Without *follow* it ends where Kafka ends now.
+        With *state_first* a keyed table's stream begins with the newest row of each key, in no order, up to an empty
+        batch that is `is_state` too; then come the records behind it. What does not fit the spec is left out.
+        Raises: UsageError, VersionGone, SnapshotUnknown, RecordsLost, LogTruncated, TopicRecreated, ...; when iterated
+        over what `Stream.__iter__` says.
+        """
+        from harness_pipelines.read.selection import Selection
+        from harness_pipelines.read.stream import Stream
+        from harness_pipelines.read.stream_start import stream_plan
+
+        plan = stream_plan(
+            self.harness.stores,
+            self.row,
+            from_=from_,
+            selection=Selection(columns=columns, where=where),
+            partitions=partitions,
+            follow=follow,
+            state_first=state_first,
+        )
+        return Stream(self.harness.stores, plan)
 
     @contextmanager
     def reader(
@@ -486,19 +567,20 @@ class Table:
         """Versions that can be read, oldest first."""
         return self.harness.stores.tables.versions(self.row)
 
+    def events(self, *, after: int = 0, follow: bool = False) -> Iterator[Event]:
+        """What happened to the table behind event number *after*: versions published, reverted, reconciled, in order.
+
+        With *follow* it goes on for ever and hands out each event some milliseconds after its commit. Keep the `seq` of
+        the last one that you have dealt with: a later call goes on there, so each comes at least once.
+        """
+        return self.harness.stores.outbox.events(self.row, after=after, follow=follow)
+
     def wait_for(self, partition: int, offset: int, *, timeout_s: float = 30.0) -> None:
-        """Return as soon as a read shows the record at *offset*. Raises: NotInTime."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            found = {p.partition: p.bounds.buffer_hi for p in self.positions()}
-            if found.get(partition, -1) > offset:
-                return
-            if time.monotonic() >= deadline:
-                raise NotInTime(
-                    f"{self.name}: partition {partition} is at {found.get(partition, 'no offset')}, offset {offset} is "
-                    f"not readable after {timeout_s:g} s; is a worker running (`harness run {self.name}`)?"
-                )
-            time.sleep(WAIT_STEP_S)
+        """Return as soon as a read shows the record at *offset*, some milliseconds after its commit.
+
+        Any number of threads may wait: one connection listens for all, and one of them looks. Raises: NotInTime.
+        """
+        self.harness.waits.for_offset(self.row, partition, offset, timeout_s=timeout_s)
 
     def audit(self, *, full: bool = False) -> Any:
         """Prove that every record of the topic is in exactly one tier; see `harness_pipelines.audit`.

@@ -48,6 +48,7 @@ OTREE = frozenset({Stage.OTREE})
 COORDINATES = ("_kafka_partition", "_kafka_offset")
 DEADLINE_S = 60.0
 Row = tuple[int, int, int]  #: partition, offset, id
+MoveOnce = Callable[..., object]  #: `tier_once` and its like
 ByHand = Callable[[hp.Harness, Sequence[str]], None]  #: something done to tables by name
 
 
@@ -199,6 +200,19 @@ class TableRig:
     def tier(self) -> None:
         """Move what is buffered to the lake and stop."""
         self.worker(TIER, until_idle=True).run()
+
+    def move_once(self, stage: Stage, step: MoveOnce, *, crash: str | None) -> None:
+        """One move of *stage*; with *crash* it dies at that point, if it comes there, and is gone on with later."""
+        claim = self.claim(stage)
+        if crash is not None:
+            faults.arm_from({"HARNESS_FAULT": f"{stage.value}.{crash}=raise"})
+        try:
+            step(self.stores, self.table.row, claim, trigger="test")
+        except faults.FaultInjected:
+            assert crash is not None
+        finally:
+            faults.disarm()
+            self.stores.ledger.release(claim)
 
     def relayout(self) -> Version:
         """Every file of the batch view is written anew, better or not: somebody asked for it."""
@@ -359,6 +373,7 @@ def _state(pid: int) -> str:
 def _work(settings: Settings, tables: tuple[str, ...], work: ByHand, fault: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1)
+    faulthandler.enable()
     faults.arm_from({"HARNESS_FAULT": fault})
     with hp.connect(settings) as harness:
         work(harness, tables)

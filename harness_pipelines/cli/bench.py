@@ -17,7 +17,7 @@ from harness_pipelines.spec.settings import Settings, redact
 
 PACKAGE = "harness_pipelines_tests"
 BENCHES = f"{PACKAGE}.bench"
-NAMES = "main, proof, layout, keyed"
+NAMES = "main, proof, layout, keyed, streams"
 
 
 class NotMeasured(HarnessError):
@@ -33,8 +33,8 @@ class NotMeasured(HarnessError):
 def bench(settings: Settings, /, name: str, *, only: list[str] | None, quick: bool, json_target: str | None) -> None:
     """Measure the figures of bench NAME beside their goals; needs a checkout.
 
-    NAME is main (from Kafka to readers), proof (models, recovery, fsck, audit), layout (the batch view's clustering) or
-    keyed (tables with a key).
+    NAME is main (from Kafka to readers), proof (models, recovery, fsck, audit), layout (the batch view's clustering),
+    keyed (tables with a key) or streams (all history, then live).
 
     Starts the embedded services if there are none. Makes topics and tables of its own and removes them. Exit code 1
     when something could not be measured; a goal that is missed is shown, not an error.

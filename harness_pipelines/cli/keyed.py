@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness_pipelines.cli.common import at_option, opened, split_names
 from harness_pipelines.cli.output import emit, json_option, note
+from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ def get(ctx: click.Context, /, table: str, key: tuple[str, ...], **options: Any)
 @click.option("--columns", callback=split_names, metavar="A,B", help="Only these, and the coordinates.")
 @click.option("--where", metavar="SQL", help="Only records for which this holds, such as \"_op = 'delete'\".")
 @click.option("--pre-images", is_flag=True, help="Of a keyed table: what each record did (+I, -U and +U, -D).")
+@click.option("--follow", is_flag=True, help="Go on with every version that comes; prints one JSON object per line.")
 @json_option
 @click.pass_obj
 def changes(settings: Settings, /, table: str, **options: Any) -> None:
@@ -73,11 +76,15 @@ def changes(settings: Settings, /, table: str, **options: Any) -> None:
       harness changes shop.orders --from 3 --to 5
       harness changes shop.orders --from 3 --where "_op = 'delete'" --json
       harness changes shop.orders --from 3 --pre-images    # with the rows that were replaced or deleted
+      harness changes shop.orders --from 3 --pre-images --follow
     """
     from harness_pipelines.cli.rows import json_rows
 
     with opened(settings) as harness:
         found = harness.table(table)
+        if options["follow"]:
+            _follow(found, options)
+            return
         rows = found.changes(
             options["since"],
             options["to"],
@@ -90,6 +97,19 @@ def changes(settings: Settings, /, table: str, **options: Any) -> None:
     else:
         _show(rows)
         note(f"{rows.num_rows:,} changes")
+
+
+def _follow(table: Table, options: dict[str, Any]) -> None:
+    """Every change with the version that has it. Raises: UsageError when an end is told."""
+    from harness_pipelines.cli.rows import json_lines
+
+    if options["to"] is not None or options["json_target"] is not None:
+        raise UsageError("--follow has no end and prints JSON anyway: leave --to and --json out")
+    write = json_lines(sys.stdout.buffer)
+    words = {word: options[word] for word in ("columns", "where", "pre_images")}
+    for version, rows in table.changelog(options["since"], **words):
+        write(rows.add_column(0, "_version", [[version] * rows.num_rows]))
+        sys.stdout.buffer.flush()
 
 
 def _given(table: Table, words: tuple[str, ...]) -> tuple[Any, ...]:

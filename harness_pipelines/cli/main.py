@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import faulthandler
 import importlib
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "completion": "harness_pipelines.cli.completion:completion",
     "demo": "harness_pipelines.cli.demo:demo",
     "dev": "harness_pipelines.cli.dev:dev",
+    "events": "harness_pipelines.cli.events:events",
     "explain": "harness_pipelines.cli.explain:explain",
     "fsck": "harness_pipelines.cli.fsck:fsck",
     "get": "harness_pipelines.cli.keyed:get",
@@ -40,7 +42,9 @@ COMMANDS: dict[str, str] = {
     "services": "harness_pipelines.cli.services:services",
     "snapshot": "harness_pipelines.cli.snapshot:snapshot",
     "sql": "harness_pipelines.cli.sql:sql",
+    "state": "harness_pipelines.cli.state:state",
     "status": "harness_pipelines.cli.status:status",
+    "stream": "harness_pipelines.cli.stream:stream",
     "table": "harness_pipelines.cli.table:table",
 }
 
@@ -130,6 +134,7 @@ def cli(ctx: click.Context, home: Path | None) -> None:
 
 def main() -> None:
     """Run the command line (the entry point `harness`)."""
+    faulthandler.enable()  # what a library in C ends tells where it was called
     try:
         cli(prog_name="harness")
     except KeyboardInterrupt:  # before or after the command itself

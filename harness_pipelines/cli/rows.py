@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, time
 from decimal import Decimal
 from typing import Any, BinaryIO
@@ -34,14 +34,19 @@ def _write_parquet(reader: pa.RecordBatchReader, sink: BinaryIO) -> int:
 
 
 def _write_csv(reader: pa.RecordBatchReader, sink: BinaryIO) -> int:
-    """Quoted where needed, a header line; what CSV has no form for is written as JSON."""
     count = 0
-    schema = _flat(pa.RecordBatch.from_pylist([], schema=reader.schema)).schema
-    with pa.csv.CSVWriter(sink, schema, write_options=pa.csv.WriteOptions(quoting_style="needed")) as writer:
+    with _csv_writer(reader.schema, sink, header=True) as writer:
         for batch in reader:
             writer.write_batch(_flat(batch))
             count += batch.num_rows
     return count
+
+
+def _csv_writer(schema: pa.Schema, sink: BinaryIO, *, header: bool) -> pa.csv.CSVWriter:
+    """Quotes where needed; what CSV has no form for is written as JSON."""
+    flat = _flat(pa.RecordBatch.from_pylist([], schema=schema)).schema
+    options = pa.csv.WriteOptions(quoting_style="needed", include_header=header)
+    return pa.csv.CSVWriter(sink, flat, write_options=options)
 
 
 def _write_json(reader: pa.RecordBatchReader, sink: BinaryIO) -> int:
@@ -51,10 +56,36 @@ def _write_json(reader: pa.RecordBatchReader, sink: BinaryIO) -> int:
     for batch in reader:
         for row in json_rows(batch):
             sink.write(b",\n" if count else b"\n")
-            sink.write(orjson.dumps(row, default=str, option=orjson.OPT_NON_STR_KEYS))
+            sink.write(_json_line(row))
             count += 1
     sink.write(b"\n]\n")
     return count
+
+
+def _json_line(row: dict[str, Any]) -> bytes:
+    return orjson.dumps(row, default=str, option=orjson.OPT_NON_STR_KEYS)
+
+
+def json_lines(sink: BinaryIO) -> Callable[[pa.Table], None]:
+    """What writes rows to *sink* as they come: one JSON object per line."""
+
+    def write(rows: pa.Table) -> None:
+        sink.writelines(_json_line(row) + b"\n" for row in json_rows(rows))
+
+    return write
+
+
+def csv_lines(sink: BinaryIO, *, header: bool) -> Callable[[pa.Table], None]:
+    """What writes rows to *sink* as they come, as CSV, all of one schema; with *header* its names first."""
+    writer: pa.csv.CSVWriter | None = None
+
+    def write(rows: pa.Table) -> None:
+        nonlocal writer
+        writer = writer or _csv_writer(rows.schema, sink, header=header)
+        for batch in rows.to_batches():
+            writer.write_batch(_flat(batch))
+
+    return write
 
 
 def json_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:

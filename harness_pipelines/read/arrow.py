@@ -103,7 +103,7 @@ class ArrowReader:
         stats.offsets = dict(work.pruned)
         left = work.limit
         for raw in self._sources(plan, work, stats, buffered) if left != 0 else ():
-            table = _finished(raw, work)
+            table = finished(raw, work)
             if left is not None:
                 table = table.slice(0, left)
                 left -= table.num_rows
@@ -203,7 +203,7 @@ def _begun(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     return tables if first is None else chain([first], tables)
 
 
-def _finished(table: pa.Table, work: Work) -> pa.Table:
+def finished(table: pa.Table, work: Work) -> pa.Table:
     """The rows of *table* for which `where` holds, with the wanted columns only."""
     if work.where != TRUE:
         table = table.filter(to_arrow(work.where))

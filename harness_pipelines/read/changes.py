@@ -21,20 +21,32 @@ def changes_plan(plan: ReadPlan, versions: Sequence[Version], *, since: int, to:
     *plan* was made. Read it with `Selection.changelog`.
     Raises: VersionGone, UsageError when *to* is older than *since*.
     """
-    known = {version.version: version for version in versions}
-    if since not in known:
-        held = f"{min(known)} to {max(known)}" if known else "none"
-        raise VersionGone(f"{plan.table}: version {since} is not retained, so nothing tells what it had ({held} are)")
+    had = version_of(plan, versions, since).buffer_hi
     if plan.version < since:
         raise UsageError(
             f"{plan.table}: changes from version {since} to {plan.version}: the first must be the older one"
         )
-    had = known[since].buffer_hi
     low = {p: had.get(p, b.start) for p, b in plan.bounds.items()}
     # The newest version is read up to this instant, but its changes end where those after it begin.
-    high = {p: b.buffer_hi for p, b in plan.bounds.items()} if to is None else known[to].buffer_hi
+    high = {p: b.buffer_hi for p, b in plan.bounds.items()} if to is None else version_of(plan, versions, to).buffer_hi
+    return log_plan(plan, version_of(plan, versions, plan.version), low=low, high=high)
+
+
+def version_of(plan: ReadPlan, versions: Sequence[Version], number: int) -> Version:
+    """Of *versions*, listed after *plan* was made, the one of this number. Raises: VersionGone."""
+    known = {version.version: version for version in versions}
+    if number not in known:
+        held = f"{min(known)} to {max(known)}" if known else "none"
+        raise VersionGone(f"{plan.table}: version {number} is not retained, so nothing tells what it had ({held} are)")
+    return known[number]
+
+
+def log_plan(plan: ReadPlan, read: Version, *, low: Mapping[int, int], high: Mapping[int, int]) -> ReadPlan:
+    """The records ``[low, high)`` of *plan*, which is of version *read*: all of them from stream view and buffer.
+
+    Read it with `Selection.changelog`.
+    """
     streamed = {p: b.stream_hi for p, b in plan.bounds.items()}
-    read = known[plan.version]
     stream = LakePart(view=read.tiered, metadata=read.stream.metadata, low=low, high=streamed)
     later = {p: max(low[p], streamed[p]) for p in low}  # what an old version had buffered is in a later stream view
     lake = [_cut(stream, low, high), *(_cut(part, later, high) for part in plan.lake)]

@@ -13,7 +13,7 @@ from harness_pipelines.protocol.plan import TailPart
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.stages.ingest import check_topic, decode_batch
 from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.ports_log import below
+from harness_pipelines.stores.ports_log import PartitionBatch, below
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -45,7 +45,7 @@ def read_tail(stores: Stores, table: TableRow, part: TailPart) -> pa.Table:
                 raise TailSilent(f"{table.name}: no record of {part.topic} for {SILENCE_S_MAX:g} s, waiting for {left}")
             for batch in batches:
                 high = part.high[batch.partition]
-                pieces.append(_rows(table, decode_batch(table, codec, below(batch, high)).rows))
+                pieces.append(decoded_rows(table, codec, below(batch, high)))
                 if batch.high >= high:
                     del left[batch.partition]
                     reader.pause(batch.partition)
@@ -54,8 +54,9 @@ def read_tail(stores: Stores, table: TableRow, part: TailPart) -> pa.Table:
     return pa.concat_tables([schema.empty_table(), *(piece.select(schema.names).cast(schema) for piece in pieces)])
 
 
-def _rows(table: TableRow, rows: pa.Table) -> pa.Table:
-    length = rows.num_rows
+def decoded_rows(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> pa.Table:
+    """The records of *batch* that fit, with all coordinates, in offset order. Raises: RecordRefused."""
+    rows = decode_batch(table, codec, batch).rows
     if "_op" not in rows.column_names:
-        rows = rows.append_column("_op", pa.repeat(pa.scalar("put"), length))
-    return rows.append_column("_schema_version", pa.repeat(pa.scalar(table.schema_version, pa.int32()), length))
+        rows = rows.append_column("_op", pa.repeat(pa.scalar("put"), rows.num_rows))
+    return rows.append_column("_schema_version", pa.repeat(pa.scalar(table.schema_version, pa.int32()), rows.num_rows))

@@ -89,6 +89,7 @@ class SegmentWriter:
             self._commit(connection)
             faults.point("ingest.after_commit")
         self._move = accounting
+        self._tell(connection)
         return count
 
     def close(self) -> None:
@@ -176,6 +177,15 @@ class SegmentWriter:
         except adbc_driver_manager.Error as error:
             self.close()
             raise OutcomeUnknown(f"{self._table.name}: COMMIT was sent, its answer was lost: {error}") from error
+
+    def _tell(self, connection: Any) -> None:
+        """Let those know who wait for the table. In a transaction of its own, see `News`; what fails they find out."""
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(sql("buffer/tell"), (str(self._table.table_id),))
+            connection.commit()
+        except adbc_driver_manager.Error:
+            self.close()
 
     def _connected(self) -> Any:
         if self._connection is None:

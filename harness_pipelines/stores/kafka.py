@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
+from math import inf
 from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]  # not in __all__
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __all__
+    AdminClient,
+    ClusterMetadata,
+    ConfigResource,
+    OffsetSpec,
+)
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.spec.settings import Settings
@@ -25,7 +31,9 @@ from harness_pipelines.stores.kafka_contact import OffsetAnswer, Offsets
 from harness_pipelines.stores.kafka_reader import KafkaReader
 from harness_pipelines.stores.ports_log import Start, TopicIdentity, Watermark
 
+LEADERS_KNOWN_S = 30.0  #: far below the age at which the client forgets them (`metadata.max.age.ms`)
 _WAIT_STEP_S = 0.05
+_ASK_S = 1.0
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client has no types here
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -43,6 +51,7 @@ class KafkaLog:
         self._client = KafkaClient(bootstrap, properties, timeouts=timeouts or KafkaTimeouts())
         self._trail = Trail()
         self._cluster_id: str | None = None
+        self._led: dict[str, tuple[float, frozenset[int]]] = {}  #: topic -> when, and which partitions had a leader
         try:
             self._admin = AdminClient(self._client.admin_config(self._trail))
         except KafkaException as error:
@@ -94,9 +103,27 @@ class KafkaLog:
         brokers and topics for one to be repeated, and has no result to hand out.
         """
         try:
-            return str(self._admin.list_topics(topic, timeout=self._client.timeouts.request_s).cluster_id)
+            return str(self._metadata(topic, timeout_s=self._client.timeouts.request_s).cluster_id)
         except KafkaException as error:
             raise self._named(error, topic=topic, doing=doing) from error
+
+    def _metadata(self, topic: str, *, timeout_s: float) -> ClusterMetadata:
+        """Ask for the leaders of *topic*, which the client then keeps. Raises: KafkaException."""
+        found = self._admin.list_topics(topic, timeout=timeout_s)
+        partitions = found.topics[topic].partitions.items()
+        self._led[topic] = (time.monotonic(), frozenset(p for p, about in partitions if about.leader >= 0))
+        return found
+
+    def _are_led(self, topic: str, partitions: Collection[int]) -> bool:
+        """The client knows the leaders of *partitions*.
+
+        If it does not when it is asked for offsets, librdkafka (2.16) sets out to learn them, and ends the process by a
+        segmentation fault when an answer to anything else comes in between two of its steps:
+        `rd_kafka_topic_partition_list_query_leaders_async` goes on with what that answer has ended. It takes a busy
+        machine: of some hundred workers one died so as it started. So nothing is asked of it before this holds.
+        """
+        asked_at, led = self._led.get(topic, (-inf, frozenset()))
+        return time.monotonic() - asked_at < LEADERS_KNOWN_S and led.issuperset(partitions)
 
     def watermarks(self, topic: str, partitions: Iterable[int]) -> dict[int, Watermark]:
         wanted = sorted(set(partitions))
@@ -133,7 +160,15 @@ class KafkaLog:
 
     def ask_ends(self, topic: str, partitions: Iterable[int]) -> Offsets:
         """Ask the leaders of *partitions* for their last stable offsets; the answers are futures."""
-        return self._ask(topic, partitions, _LATEST)
+        wanted = list(partitions)
+        if not self._are_led(topic, wanted):
+            try:
+                failure = self._metadata(topic, timeout_s=_ASK_S).topics[topic].error
+            except KafkaException as error:
+                failure = as_kafka_error(error)
+            if failure is not None:
+                return {TopicPartition(topic, partition): _failed(failure) for partition in wanted}
+        return self._ask(topic, wanted, _LATEST) if self._are_led(topic, wanted) else {}
 
     def _ask(self, topic: str, partitions: Iterable[int], spec: Any) -> Offsets:
         question = {TopicPartition(topic, partition): spec for partition in partitions}
@@ -153,8 +188,12 @@ class KafkaLog:
         doing = f"reading the offsets of topic {topic!r}"
         deadline = time.monotonic() + self._client.timeouts.request_s
         while True:
-            asked = [self._ask(topic, partitions, spec) for spec in specs]
             try:
+                if not self._are_led(topic, partitions):
+                    self.describe(topic)  # not `_metadata`: it names a refused login at once
+                if not self._are_led(topic, partitions):
+                    raise self._client.unsettled(doing=doing)
+                asked = [self._ask(topic, partitions, spec) for spec in specs]
                 return [
                     {where.partition: self._offset(answer, topic, doing) for where, answer in one.items()}
                     for one in asked
@@ -199,3 +238,9 @@ class KafkaLog:
         if self._trail.login_failed:
             return KafkaLoginFailed(self.bootstrap, detail=self._trail.login_failed)
         return self._client.translate(as_kafka_error(error), topic=topic, doing=doing)
+
+
+def _failed(failure: KafkaError) -> Future[OffsetAnswer]:
+    made: Future[OffsetAnswer] = Future()
+    made.set_exception(KafkaException(failure))
+    return made

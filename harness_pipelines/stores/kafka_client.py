@@ -188,10 +188,13 @@ class KafkaClient:
                 f"{topic!r} is no valid name of a Kafka topic: {detail}. Correct `topic` in the spec"
             )
         if code in UNSETTLED:
-            return LeaderUnsettled(self.bootstrap, waited_s=self.timeouts.request_s, doing=doing, detail=detail)
+            return self.unsettled(doing=doing, detail=detail)
         if code in AWAY:
             return self.unreachable(doing=doing, detail=detail)
         return KafkaFailed(self.bootstrap, doing=doing, detail=detail)
+
+    def unsettled(self, *, doing: str, detail: str = "a partition has no leader") -> LeaderUnsettled:
+        return LeaderUnsettled(self.bootstrap, waited_s=self.timeouts.request_s, doing=doing, detail=detail)
 
     def unreachable(self, *, doing: str, detail: str = "", waited_s: float | None = None) -> KafkaUnreachable:
         waited_s = self.timeouts.request_s if waited_s is None else waited_s

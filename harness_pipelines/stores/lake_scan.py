@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -162,7 +163,7 @@ def scan(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table
         return
 
     def read(file: LakeFile) -> pa.Table:
-        return _read_file(view, file, query)
+        return read_file(view, file, query)
 
     ids = _leaf_ids(view, query)
     for file, table in zip(chosen, _ahead(chosen, read, ahead=FILES_AHEAD if query.limit is None else 0), strict=True):
@@ -186,7 +187,7 @@ def located(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[Locat
         view = pinned(metadata)
     ids = _leaf_ids(view, query)
     for file in choose_files(view, query, stats):
-        table = _read_file(view, file, query, with_positions=True)
+        table = read_file(view, file, query, with_positions=True)
         _count_opened(stats, view, file, ids, query)
         stats.rows_read += table.num_rows
         positions = np.asarray(table.column(POSITION).to_numpy(), dtype=np.int64)
@@ -242,7 +243,7 @@ def stored_in(metadata: str, ranges: Ranges) -> Stored:
         for file in choose_files(view, query, LakeStats()):
             inside = file.data.record_count
             if _straddles(view, file, ranges):
-                inside = _read_file(view, file, query).num_rows
+                inside = read_file(view, file, query).num_rows
             rows += inside
             size += file.data.file_size_in_bytes * inside // max(file.data.record_count, 1)
     return Stored(rows, size)
@@ -377,38 +378,67 @@ def _pushed(view: PinnedView, query: LakeQuery) -> BooleanExpression:
     return to_iceberg(known)
 
 
-def _read_file(view: PinnedView, file: LakeFile, query: LakeQuery, *, with_positions: bool = False) -> pa.Table:
+def read_file(view: PinnedView, file: LakeFile, query: LakeQuery, *, with_positions: bool = False) -> pa.Table:
     """The wanted columns of one file, filtered by its bounds only if it straddles them; on request `POSITION` too.
 
     Not by PyIceberg's ArrowScan: it turns a NULL list or map of structs into an empty one.
     """
     with named_errors(query, (file.deletes or file.data).file_path):
         hidden = file.hidden(view.io)
+    with opened_file(view, file, query) as opened:
+        if hidden is None and not with_positions:
+            return opened.shaped(opened.scanner().to_table())
+        rows = _not_hidden(opened.fragment, opened.columns, opened.pushed, _NONE_HIDDEN if hidden is None else hidden)
+    table = opened.shaped(rows)
+    return table.append_column(POSITION, rows.column(POSITION)) if with_positions else table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OpenedFile:
+    """A data file, and what a query wants of it."""
+
+    fragment: ds.ParquetFileFragment
+    fields: Mapping[str, NestedField]  #: of the view, by the names of the result, in order
+    names: Mapping[str, str | None]  #: by the same names what the columns are called in the file; None: it has none
+    pushed: Predicate  #: what its reader can filter by
+
+    @property
+    def columns(self) -> list[str]:
+        """What is read, by the file's names."""
+        return [name for name in self.names.values() if name is not None]
+
+    def scanner(self, **options: Any) -> ds.Scanner:
+        """Reads the wanted rows; *options* are those of Arrow's scanner."""
+        row_filter = None if self.pushed == TRUE else to_arrow(self.pushed)
+        physical = self.fragment.physical_schema
+        return ds.Scanner.from_fragment(
+            self.fragment, schema=physical, columns=self.columns, filter=row_filter, **options
+        )
+
+    def shaped(self, rows: pa.Table) -> pa.Table:
+        """*rows* of the file with the columns of the result."""
+        columns = [
+            pa.nulls(rows.num_rows, type=schema_to_pyarrow(found.field_type, include_field_ids=False))
+            if (name := self.names[shown]) is None
+            else _shaped(rows.column(name), found)
+            for shown, found in self.fields.items()
+        ]
+        return pa.table(columns, names=list(self.fields))
+
+
+@contextmanager
+def opened_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> Iterator[OpenedFile]:
+    """Open *file*, filtered by its bounds only if it straddles them. Raises: LakeFileMissing, LakeUnreadable, ..."""
     with named_errors(query, file.data.file_path), view.io.new_input(file.data.file_path).open() as stream:
         fragment = _PARQUET.make_fragment(stream)
         physical = fragment.physical_schema
         places = _places(physical)
-        fields = [_field(view, column) for column in query.columns]
-        found = [places.get(f.field_id, f.name if f.name in physical.names else None) for f in fields]
-        names = dict(zip((c.name for c in query.columns), found, strict=True))
-        wanted = [name for name in found if name is not None]
+        fields = view_fields(view, query.columns)
+        names = {
+            shown: places.get(f.field_id, f.name if f.name in physical.names else None) for shown, f in fields.items()
+        }
         pushed = _row_filter(view, file, query, names, physical)
-        if hidden is None and not with_positions:
-            row_filter = None if pushed == TRUE else to_arrow(pushed)
-            scanner = ds.Scanner.from_fragment(fragment, schema=physical, columns=wanted, filter=row_filter)
-            table = scanner.to_table()
-        else:
-            table = _not_hidden(fragment, wanted, pushed, _NONE_HIDDEN if hidden is None else hidden)
-    columns = [
-        pa.nulls(table.num_rows, type=schema_to_pyarrow(f.field_type, include_field_ids=False))
-        if name is None
-        else _shaped(table.column(name), f)
-        for f, name in zip(fields, found, strict=True)
-    ]
-    names_ = [column.name for column in query.columns]
-    if with_positions:
-        columns, names_ = [*columns, table.column(POSITION)], [*names_, POSITION]
-    return pa.table(columns, names=names_)
+        yield OpenedFile(fragment=fragment, fields=fields, names=names, pushed=pushed)
 
 
 def _not_hidden(

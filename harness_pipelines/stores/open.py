@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.catalog import StagingCatalog
     from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.lake import Lake
+    from harness_pipelines.stores.news import News
+    from harness_pipelines.stores.outbox import Outbox
     from harness_pipelines.stores.overlays import Overlays
     from harness_pipelines.stores.owner import Ownership
     from harness_pipelines.stores.recalls import Recalls
@@ -42,9 +44,11 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.spark_sessions import SparkSessions
     from harness_pipelines.stores.spark_write import BranchTarget
     from harness_pipelines.stores.standing import Standing
+    from harness_pipelines.stores.states import States
     from harness_pipelines.stores.upkeep import Upkeep
 
 TASK_OFFSETS_MAX = 1_000_000
+_CLOSED = ("news", "database", "readers", "catalog", "log", "buffer_reader", "writer_sessions", "spark_sessions")
 _opening = threading.RLock()
 
 if TYPE_CHECKING:
@@ -91,10 +95,28 @@ class Stores:
         return Leases(self.readers)
 
     @once
+    def news(self) -> News:
+        from harness_pipelines.stores.news import News
+
+        return News(self.dsn)
+
+    @once
+    def outbox(self) -> Outbox:
+        from harness_pipelines.stores.outbox import Outbox
+
+        return Outbox(self.readers, self.news)
+
+    @once
     def snapshots(self) -> Snapshots:
         from harness_pipelines.stores.snapshots import Snapshots
 
         return Snapshots(self.database)
+
+    @once
+    def states(self) -> States:
+        from harness_pipelines.stores.states import States
+
+        return States(self.database)
 
     @once
     def buffer_reader(self) -> BufferReader:
@@ -279,7 +301,7 @@ class Stores:
     def close(self) -> None:
         """Close what was opened."""
         opened: Mapping[str, object] = self.__dict__
-        for name in ("database", "readers", "catalog", "log", "buffer_reader", "writer_sessions", "spark_sessions"):
+        for name in _CLOSED:
             if name in opened:
                 getattr(self, name).close()
 

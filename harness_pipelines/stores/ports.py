@@ -44,6 +44,10 @@ class LeaseEnded(HarnessError):
     exit_code = TryAgain.exit_code
 
 
+class NotInTime(TryAgain):
+    """What was waited for did not happen in time; it may still."""
+
+
 def view_names(spec: TableSpec) -> dict[ViewName, str]:
     """Names of the Iceberg tables of *spec* inside its namespace."""
     names: dict[ViewName, str] = {"stream": f"{spec.name}{STREAM_SUFFIX}", "batch": spec.name}

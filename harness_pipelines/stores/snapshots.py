@@ -93,6 +93,8 @@ class Snapshots:
 
     def drop(self, name: str) -> None:
         """Forget a snapshot; expire removes what only it needed. Raises: SnapshotUnknown, SnapshotInUse."""
+        if not _NAME.fullmatch(name):  # a state's are its own
+            raise SnapshotUnknown(f"there is no snapshot {name}; `harness snapshot list` shows those that there are")
         with self.database.transaction() as connection:
             ids = [row["table_id"] for row in connection.execute(sql("snapshots/tables_of"), {"name": name}).fetchall()]
             for table_id in ids:
@@ -122,7 +124,8 @@ def version_named(connection: Connection, table: TableRow, name: str) -> tuple[i
     row = connection.execute(sql("snapshots/find"), {"table_id": table.table_id, "name": name}).fetchone()
     if row is None:
         raise SnapshotUnknown(
-            f"{table.name} is in no snapshot {name}; `harness snapshot list` shows those that there are"
+            f"{table.name} is in no snapshot {name}, nor in the last commit of a state of that name; `harness snapshot "
+            "list` and `harness state list` show those that there are"
         )
     return row["version"], _bounds(row["bounds"])
 

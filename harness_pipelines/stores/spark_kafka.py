@@ -22,6 +22,7 @@ from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stores.conform import unsliced
 from harness_pipelines.stores.nested_json import uuid_text
 from harness_pipelines.stores.ports import RefusedRecord, TableRow
 
@@ -144,8 +145,18 @@ def refused_records(records: DataFrame, table: TableRow) -> list[RefusedRecord]:
 
 def spark_schema(spec: TableSpec) -> pa.Schema:
     """Arrow schema of a view's rows as Spark has them: uuid as text, time as microseconds, everything nullable."""
-    fields = arrow_schema(spec.stored, coordinates=True)
-    return pa.schema([pa.field(field.name, _spark_type(field.type)) for field in fields])
+    return spark_types(arrow_schema(spec.stored, coordinates=True))
+
+
+def spark_types(schema: pa.Schema) -> pa.Schema:
+    """*schema* with the types that its rows have in Spark, everything nullable."""
+    return pa.schema([pa.field(field.name, _spark_type(field.type)) for field in schema])
+
+
+def for_spark(rows: pa.Table) -> pa.Table:
+    """*rows* in the types of `spark_types`."""
+    arrays = [_for_spark(unsliced(column.combine_chunks())) for column in rows.columns]
+    return pa.table(arrays, schema=spark_types(rows.schema))
 
 
 def _spark_type(kind: pa.DataType) -> pa.DataType:

@@ -49,3 +49,6 @@ WHERE s.table_id = %(table_id)s ORDER BY s.seq
 
 -- name: short_lock_timeout
 SET LOCAL lock_timeout = '1s'
+
+-- name: tell
+SELECT pg_notify('harness', $1)

@@ -95,9 +95,11 @@ SELECT tree, digest, clustered, scores FROM harness.layouts WHERE table_id = %(t
 -- name: append_outbox
 WITH next AS (
     UPDATE harness.tables SET outbox_seq = outbox_seq + 1 WHERE table_id = %(table_id)s RETURNING outbox_seq
+), added AS (
+    INSERT INTO harness.outbox (table_id, seq, event, payload)
+    SELECT %(table_id)s, outbox_seq, %(event)s, %(payload)s FROM next RETURNING table_id
 )
-INSERT INTO harness.outbox (table_id, seq, event, payload)
-SELECT %(table_id)s, outbox_seq, %(event)s, %(payload)s FROM next
+SELECT pg_notify('harness', table_id::text) FROM added
 
 -- name: insert_move
 INSERT INTO harness.moves

@@ -1,6 +1,9 @@
 -- name: now
 SELECT clock_timestamp() AS now
 
+-- name: listen
+LISTEN harness
+
 -- name: share_trim_lock
 SELECT pg_advisory_xact_lock_shared(1752330865, %(table_id)s)
 
@@ -43,6 +46,10 @@ FROM wanted w, positions p, segments s, harness.tables t LEFT JOIN lease l ON tr
 
 -- name: answering
 SELECT * FROM harness.versions WHERE table_id = %(table_id)s AND version > %(version)s ORDER BY version
+
+-- name: events
+SELECT seq, event, payload FROM harness.outbox
+WHERE table_id = %(table_id)s AND seq > %(after)s ORDER BY seq LIMIT %(limit)s
 
 -- name: renew_lease
 UPDATE harness.leases SET until = least(clock_timestamp() + %(lease)s, born + interval '24 hours')

@@ -24,7 +24,7 @@ SELECT s.name, s.created_at, t.namespace || '.' || t.name AS table_name, p.versi
 FROM harness.snapshots s
 LEFT JOIN harness.snapshot_tables p USING (name)
 LEFT JOIN harness.tables t USING (table_id)
-WHERE %(name)s::text IS NULL OR s.name = %(name)s
+WHERE s.name = %(name)s OR (%(name)s::text IS NULL AND s.name NOT LIKE 'state:%%')
 ORDER BY s.created_at, s.name, table_name
 
 -- name: of_table
@@ -33,7 +33,9 @@ FROM harness.snapshot_tables p JOIN harness.versions v USING (table_id, version)
 WHERE p.table_id = %(table_id)s ORDER BY v.version, p.name
 
 -- name: find
-SELECT version, bounds FROM harness.snapshot_tables WHERE table_id = %(table_id)s AND name = %(name)s
+-- `state:NAME` is what the state's last commit pins.
+SELECT version, bounds FROM harness.snapshot_tables WHERE table_id = %(table_id)s AND name = coalesce((
+    SELECT %(name)s || ':' || max(seq) FROM harness.state_commits WHERE 'state:' || name = %(name)s), %(name)s)
 
 -- name: version_then
 SELECT version FROM harness.versions WHERE table_id = %(table_id)s AND committed_at <= %(then)s

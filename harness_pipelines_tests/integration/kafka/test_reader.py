@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from harness_pipelines.stores.errors import KafkaFailed, KafkaUnreachable
+from harness_pipelines.stores.kafka import KafkaLog
 from harness_pipelines.stores.kafka_client import KafkaClient, KafkaTimeouts, Trail
 from harness_pipelines.stores.kafka_contact import Contact
 from harness_pipelines.stores.kafka_reader import KafkaReader
@@ -241,3 +242,16 @@ def test_a_broker_that_the_client_lets_go_of_while_it_is_asked_is_asked_again(
     monkeypatch.setattr(admin, "describe_topics", lambda what, **how: next(answers, None) or ask(what, **how))
     assert log.describe(topic).topic == topic
     assert next(answers, None) is None, "the first answer was the error"
+
+
+def test_the_client_knows_the_leaders_before_it_is_asked_for_offsets(rig, capfd):
+    """Else librdkafka sets out to learn them, which now and then ends the process: see `KafkaLog._are_led`."""
+    topics = [rig.create(2) for _ in range(3)]
+    log = KafkaLog(rig.log.bootstrap, {"debug": "metadata", "log_level": "7"})
+    for topic in topics:
+        log.watermarks(topic, [0, 1])
+        log.start_offsets(topic, [0, 1], "latest")
+        assert {where.partition for where in log.ask_ends(topic, [0, 1])} == {0, 1}
+    said = capfd.readouterr().err
+    assert "metadata" in said.lower()
+    assert "query partition leaders" not in said

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -51,6 +53,32 @@ def test_every_record_is_a_row_of_the_changelog_through_buffer_lake_and_compacti
     assert compact_once(rig.stores, rig.table.row, rig.claim(Stage.COMPACT), trigger="files") is not None
     assert changelog(rig) == expected(rig)
     assert rig.table.audit(full=True).to_json()["ok"]
+
+
+def test_the_changelog_goes_on_with_every_version_and_tells_what_each_record_did(make_keyed: MakeKeyed):
+    rig = make_keyed()
+
+    def version() -> int:
+        rig.ingest()
+        rig.tier()
+        return rig.head.version
+
+    rig.put_numbers({1: 5, 2: 6})
+    first = version()
+    rig.put_numbers({1: 7, 3: 8})
+    second = version()
+    rig.delete_numbers(2)
+    following = rig.table.changelog(first, columns=["id", "n"], pre_images=True)
+    found = [next(following)]
+    with ThreadPoolExecutor(1) as thread:
+        done = thread.submit(next, following)  # nothing is there yet
+        third = version()
+        found.append(done.result(30))
+    assert [number for number, _ in found] == [second, third]
+    kinds = [(r["_change_type"], r["id"], r["n"]) for _, rows in found for r in rows.to_pylist()]
+    assert Counter(kinds) == Counter([("-U", 1, 5), ("+U", 1, 7), ("+I", 3, 8), ("-D", 2, 6)])
+    [(_, rows)] = rig.table.changelog(second, columns=["id", "n"], follow=False)
+    assert [(r["_op"], r["id"]) for r in rows.to_pylist()] == [("delete", 2)]
 
 
 def test_the_buffer_keeps_all_versions_and_which_of_them_delete(make_keyed: MakeKeyed):

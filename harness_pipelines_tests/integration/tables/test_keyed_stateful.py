@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 import harness_pipelines as hp
-from harness_pipelines import faults
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.overlays import Act
 from harness_pipelines.protocol.reverts import RevertRefused
@@ -103,17 +102,7 @@ class KeyedMachine(RuleBasedStateMachine):
         self.check()
 
     def move(self, stage: Stage, crash: str | None) -> None:
-        """One move of *stage*; with *crash* it dies at that point, if it comes there, and is gone on with later."""
-        claim = self.rig.claim(stage)
-        if crash is not None:
-            faults.arm_from({"HARNESS_FAULT": f"{stage.value}.{crash}=raise"})
-        try:
-            MOVERS[stage](self.rig.stores, self.rig.table.row, claim, trigger="test")
-        except faults.FaultInjected:
-            assert crash is not None
-        finally:
-            faults.disarm()
-            self.rig.stores.ledger.release(claim)
+        self.rig.move_once(stage, MOVERS[stage], crash=crash)
         self.check()
 
     @property

@@ -163,13 +163,13 @@ def files_of(rig) -> dict[str, bool | None]:
 
 def test_a_sample_reads_the_files_of_its_layer_and_no_other_of_the_batch_view(layered, monkeypatch):
     opened: list[str] = []
-    read_file = lake_scan._read_file
+    read_file = lake_scan.read_file
 
     def read_one(view, file, query):
         opened.append(file.data.file_path)
         return read_file(view, file, query)
 
-    monkeypatch.setattr(lake_scan, "_read_file", read_one)
+    monkeypatch.setattr(lake_scan, "read_file", read_one)
     files = files_of(layered)
     assert None not in files.values()
     inside = {path for path, is_inside in files.items() if is_inside}

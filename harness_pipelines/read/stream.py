@@ -1,0 +1,273 @@
+"""The records of a table in order, for ever: its history, then what Kafka brings, without a gap or a double between.
+
+The history is read in legs. A leg leases the newest version, reads the stream view and the buffer from where the reader
+is up to where ingest was, and gives the lease back; a reader that is held up for longer than its lease begins another
+one. After a short leg the reader goes on in Kafka, at the exact offset. Partitions that join the table, and what Kafka
+has dropped before the reader came to it, a further leg brings.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import structlog
+
+from harness_pipelines.codecs.records import RecordCodec
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.plan import ReadPlan
+from harness_pipelines.protocol.predicate import OFFSET
+from harness_pipelines.protocol.streams import StreamToken
+from harness_pipelines.read.arrow import ArrowReader, finished
+from harness_pipelines.read.changes import log_plan, version_of
+from harness_pipelines.read.history import Piece, in_order, log_work
+from harness_pipelines.read.hold import Hold
+from harness_pipelines.read.plan import make_plan
+from harness_pipelines.read.selection import Selection, Work, work_of
+from harness_pipelines.read.tail import decoded_rows
+from harness_pipelines.stages.ingest import BATCH_RECORDS_MAX, POLL_S, check_topic
+from harness_pipelines.stores.conform import conformed
+from harness_pipelines.stores.errors import RecordsLost
+from harness_pipelines.stores.lake_scan import LakeFileMissing
+from harness_pipelines.stores.ports import LeaseEnded, TableRow
+from harness_pipelines.stores.ports_log import LogReader, PartitionBatch, below
+from harness_pipelines.stores.postgres import SegmentMissing
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+log = structlog.get_logger(__name__)
+
+NEAR_OFFSETS = 20_000  #: a leg that took no more has caught up: Kafka has the rest
+LOOK_EVERY_S = 5.0  #: how often a live reader asks whether partitions joined the table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StreamBatch:
+    """Records of one partition in offset order, puts and deletes, or a part of the state; may be empty."""
+
+    rows: pa.Table  #: the wanted columns and the five coordinates
+    partition: int | None  #: None: of the state, in no order
+    at: StreamToken
+
+    @property
+    def token(self) -> str:
+        """Where a reader begins that has this batch and all before it."""
+        return self.at.text()
+
+    @property
+    def is_state(self) -> bool:
+        return self.partition is None
+
+    def first(self, count: int) -> StreamBatch:
+        """Its first *count* rows (all, if it has no more), and where a reader of no more begins."""
+        if count >= self.rows.num_rows:
+            return self
+        at = self.at
+        if self.partition is not None:
+            behind = int(self.rows.column(OFFSET)[count].as_py())
+            at = replace(at, offsets={**at.offsets, self.partition: behind})
+        return replace(self, rows=self.rows.slice(0, count), at=at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPlan:
+    """What a stream gives, and where it begins."""
+
+    table: TableRow
+    start: StreamToken
+    selection: Selection
+    ends: Mapping[int, int] | None  #: of a stream that ends: below these offsets
+    follows_all: bool  #: partitions that join the table are followed too
+
+
+class Stream:
+    """Iterate over it for its batches. After an error, or a `break`, iterating again goes on behind the last one."""
+
+    def __init__(self, stores: Stores, plan: StreamPlan) -> None:
+        self._stores, self._plan, self._table = stores, plan, plan.table
+        self._offsets = dict(plan.start.offsets)
+        self._in_state = plan.start.in_state
+        self._known: Mapping[int, Bounds] = {}  #: as of the last leg
+
+    @property
+    def token(self) -> str:
+        """Where it is: behind the batch that it gave last."""
+        return self._at.text()
+
+    @property
+    def _at(self) -> StreamToken:
+        return StreamToken(topic_id=self._table.identity.topic_id, offsets=dict(self._offsets), in_state=self._in_state)
+
+    def __iter__(self) -> Iterator[StreamBatch]:
+        """Waits for records when there are none.
+
+        Raises: KafkaUnreachable, PostgresUnreachable and what else may be tried again; RecordsLost when neither Kafka
+        nor the table has what comes next; TopicRecreated, LogTruncated, PartitionsGrown, RecordRefused,
+        LakeFileMissing, SegmentMissing.
+        """
+        lost: RecordsLost | None = None
+        while True:
+            if self._in_state:
+                yield from self._state()
+            before = dict(self._offsets)
+            is_near, work = yield from self._leg()
+            if lost is not None and self._offsets[lost.partition] == before.get(lost.partition):
+                raise lost
+            lost = None
+            if not is_near:
+                continue
+            try:
+                yield from self._live(work)
+            except RecordsLost as error:  # a table that still ingests has taken them before they were dropped
+                lost = error
+                log.info("stream.behind_kafka", table=self._table.name, partition=error.partition, at=error.expected)
+            if not self._left():
+                return
+
+    # -- history --------------------------------------------------------------------------------------------
+
+    def _state(self) -> Iterator[StreamBatch]:
+        """Of a keyed table the newest row of every key, then an empty batch; the records above it come next."""
+        wanted = replace(self._plan.selection, coordinates=True)
+        with leased_plan(self._stores, self._table) as newest:
+            plan = replace(newest, tail=None)  # what a revert left to Kafka alone comes behind the state
+            hold = Hold(self._stores, plan, lease_of(self._table))
+            try:
+                reader = ArrowReader(buffer=self._stores.buffer_reader)
+                for rows in reader.batches(plan, wanted, check_lease=hold.check):
+                    yield self._batch(pa.Table.from_batches([rows]), None)
+            finally:
+                hold.end()
+            self._offsets.update(self._answered(plan))
+            self._in_state = False
+        yield self._batch(work_of(plan, wanted).schema.empty_table(), None)
+
+    def _leg(self) -> Generator[StreamBatch, None, tuple[bool, Work]]:
+        """What the newest version and its buffer have; returns if the reader has caught up, and how rows are made."""
+        taken = 0
+        with leased_plan(self._stores, self._table) as plan:
+            part = self._log_of(plan)
+            work = log_work(part, self._plan.selection)
+            leg_ends = time.monotonic() + lease_of(self._table).total_seconds()
+            try:
+                for piece in in_order(part, work, self._stores.buffer_reader):
+                    self._stores.leases.renew(plan.lease_id, lease=lease_of(self._table))
+                    taken += piece.high - self._offsets[piece.partition]
+                    yield self._moved(piece)
+                    if time.monotonic() > leg_ends:
+                        return False, work
+            except (LeaseEnded, LakeFileMissing, SegmentMissing):
+                if taken == 0 or self._is_alive(plan):
+                    raise
+                log.info("stream.lease_ended", table=self._table.name, version=plan.version)
+                return False, work
+        return taken <= NEAR_OFFSETS, work
+
+    def _log_of(self, plan: ReadPlan) -> ReadPlan:
+        """The part of *plan* that the reader has not, in offset order."""
+        self._known = plan.bounds
+        if self._plan.follows_all:
+            for partition, bounds in plan.bounds.items():
+                self._offsets.setdefault(partition, bounds.start)
+        ends = self._plan.ends or {}
+        high = {p: min(o, ends.get(p, o)) for p, o in self._answered(plan).items()}
+        version = version_of(plan, self._stores.tables.versions(self._table), plan.version)
+        return log_plan(plan, version, low=dict(self._offsets), high=high)
+
+    def _answered(self, plan: ReadPlan) -> dict[int, int]:
+        """Per partition that is followed the offset below which *plan* has everything."""
+        return answered(self._table, {p: plan.bounds[p] for p in self._offsets if p in plan.bounds})
+
+    def _is_alive(self, plan: ReadPlan) -> bool:
+        try:
+            self._stores.leases.renew(plan.lease_id, lease=lease_of(self._table))
+        except LeaseEnded:
+            return False
+        return True
+
+    # -- live -----------------------------------------------------------------------------------------------
+
+    def _left(self) -> dict[int, int]:
+        """Where Kafka is read on; of a stream that ends, partitions that are not at their end. (-1 is no partition.)"""
+        ends = self._plan.ends
+        return {p: o for p, o in self._offsets.items() if p >= 0 and (ends is None or o < ends[p])}
+
+    def _live(self, work: Work) -> Iterator[StreamBatch]:
+        """What Kafka brings, until the stream ends or partitions have joined the table."""
+        left, topic = self._left(), self._table.spec.topic
+        if not left:
+            return
+        codec = RecordCodec(self._table.spec)
+        look_at = time.monotonic() + LOOK_EVERY_S
+        with self._stores.log.reader(topic, left, identity=self._table.identity) as reader:
+            while left:
+                for piece in self._polled(reader, codec, work):
+                    yield self._moved(piece)
+                still = self._left()
+                for partition in left.keys() - still.keys():
+                    reader.pause(partition)
+                left = still
+                if self._plan.follows_all and time.monotonic() > look_at:
+                    if any(p.partition not in self._offsets for p in self._stores.tables.positions(self._table)):
+                        return
+                    look_at = time.monotonic() + LOOK_EVERY_S
+
+    def _polled(self, reader: LogReader, codec: RecordCodec, work: Work) -> list[Piece]:
+        batches = [batch for batch in reader.poll(BATCH_RECORDS_MAX, POLL_S) if batch.high > batch.low]
+        if not batches:
+            return []
+        identity = self._stores.log.identity_async(self._table.spec.topic)
+        ends = self._plan.ends or {}
+        pieces = [
+            self._piece(below(batch, ends.get(batch.partition, batch.high)), codec, work)
+            for batch in batches
+            if batch.low < ends.get(batch.partition, batch.high)
+        ]
+        check_topic(self._table, identity(), known=self._known)  # as it is after the poll: these were its records
+        return pieces
+
+    def _piece(self, batch: PartitionBatch, codec: RecordCodec, work: Work) -> Piece:
+        rows = decoded_rows(self._table, codec, batch).select(work.needed_schema.names)
+        return Piece(
+            partition=batch.partition, rows=finished(conformed(rows, work.needed_schema), work), high=batch.high
+        )
+
+    # -- batches --------------------------------------------------------------------------------------------
+
+    def _moved(self, piece: Piece) -> StreamBatch:
+        self._offsets[piece.partition] = piece.high
+        return self._batch(piece.rows, piece.partition)
+
+    def _batch(self, rows: pa.Table, partition: int | None) -> StreamBatch:
+        return StreamBatch(rows=rows, partition=partition, at=self._at)
+
+
+def answered(table: TableRow, bounds: Mapping[int, Bounds]) -> dict[int, int]:
+    """Per partition the offset from which on Kafka is read, because the table has everything below it."""
+    word = "stream_hi" if table.spec.buffer == "none" else "buffer_hi"
+    return {p: getattr(b, word) for p, b in bounds.items()}
+
+
+def lease_of(table: TableRow) -> timedelta:
+    return timedelta(seconds=table.spec.retention.lease)
+
+
+@contextmanager
+def leased_plan(stores: Stores, table: TableRow) -> Iterator[ReadPlan]:
+    """The newest version's plan. Nothing renews its lease while the caller is away: who is slow holds up nobody."""
+    holder = f"{socket.gethostname()}:{os.getpid()}"
+    plan = make_plan(stores, table, at=None, tail=False, holder=holder, lease=lease_of(table))
+    try:
+        yield plan
+    finally:
+        with suppress(HarnessError):  # the ledger is away: the lease ends by its time
+            stores.leases.end(plan.lease_id)

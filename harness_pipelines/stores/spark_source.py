@@ -1,0 +1,137 @@
+"""The streaming source ``harness`` of Spark SQL: an offset is a vector, a micro-batch is a range of each partition.
+
+Its classes run in Python processes of Spark's: one beside the driver, which plans micro-batches, and one per task. What
+they ask of a table they ask by `SourceReads`, which is opened there from the options of the query.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from harness_pipelines.errors import UsageError
+from harness_pipelines.protocol.bounds import OffsetRange, vector_from_json, vector_to_json
+from harness_pipelines.stores.spark_tasks import ship
+from harness_pipelines.stores.spark_write import task_ranges
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME = "harness"
+MAX_OFFSETS = "maxOffsetsPerTrigger"
+TASK_OFFSETS_MAX = 1_000_000
+
+
+class SourceReads(Protocol):
+    """A table as the source reads it. Goes to the tasks, so it can be pickled."""
+
+    def schema(self) -> pa.Schema: ...
+
+    def starts(self) -> dict[int, int]:
+        """Where the log of each partition begins."""
+        ...
+
+    def begin(self) -> dict[int, int]:
+        """Where a new query begins."""
+        ...
+
+    def reached(self) -> dict[int, int]:
+        """Below which offsets the table has everything, now."""
+        ...
+
+    def rows(self, partition: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        """The records ``[low, high)`` of one partition, in order, in the types of `schema`."""
+        ...
+
+
+class OpenReads(Protocol):
+    @abstractmethod
+    def __call__(self, options: Mapping[str, str]) -> SourceReads: ...
+
+
+def register(spark: SparkSession, open_reads: OpenReads) -> None:
+    """Let *spark* know the source; *open_reads* goes to its processes, with what it holds."""
+    ship(spark)
+    spark.dataSource.register(type("HarnessSource", (TableSource,), {"open_reads": open_reads}))
+
+
+class TableSource(DataSource):
+    """What ``spark.readStream.format("harness")`` makes; `register` gives it what it opens tables by."""
+
+    open_reads: ClassVar[OpenReads]
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(self._reads().schema())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        raise UsageError(
+            "the source `harness` streams: use spark.readStream. For a batch, `Table.to_spark(spark, view=...)` makes "
+            "a view of the table that SQL can ask"
+        )
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        limit = self.options.get(MAX_OFFSETS)
+        if limit is not None and (not limit.isdigit() or int(limit) == 0):
+            raise UsageError(f"{MAX_OFFSETS} is {limit!r}; write how many offsets of all partitions a batch takes")
+        return TableStreamReader(self._reads(), max_offsets=None if limit is None else int(limit))
+
+    def _reads(self) -> SourceReads:
+        return type(self).open_reads(self.options)
+
+
+class OffsetsOfOne(InputPartition):
+    """A range of one partition: the work of one task."""
+
+    def __init__(self, partition: int, low: int, high: int) -> None:
+        super().__init__((partition, low, high))
+        self.partition, self.low, self.high = partition, low, high
+
+
+class TableStreamReader(DataSourceStreamReader):
+    """Plans micro-batches; a batch that is done again has the same records, for offsets never change theirs."""
+
+    def __init__(self, reads: SourceReads, *, max_offsets: int | None) -> None:
+        self._reads, self._max_offsets = reads, max_offsets
+        self._at: dict[int, int] | None = None  #: what was told last
+
+    def initialOffset(self) -> dict[str, int]:
+        return vector_to_json(self._reads.begin())
+
+    def latestOffset(self) -> dict[str, int]:
+        """Where the next batch ends. The first one of a run is not limited: where it begins Spark does not tell yet."""
+        reached = self._reads.reached()
+        if self._at is not None and self._max_offsets is not None:
+            reached = _limited({**self._reads.starts(), **self._at}, reached, self._max_offsets)
+        self._at = reached
+        return vector_to_json(reached)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        highs = vector_from_json(end)
+        lows = {**self._reads.starts(), **vector_from_json(start)}  # a partition that joined begins at its start
+        ranges = [OffsetRange(partition=p, low=lows[p], high=high) for p, high in highs.items() if high > lows[p]]
+        return [OffsetsOfOne(r.partition, r.low, r.high) for r in task_ranges(ranges, offsets_max=TASK_OFFSETS_MAX)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if not isinstance(partition, OffsetsOfOne):
+            raise PySparkException(f"{partition} is no range of the source {NAME}")
+        return self._reads.rows(partition.partition, partition.low, partition.high)
+
+
+def _limited(at: Mapping[int, int], reached: Mapping[int, int], offsets: int) -> dict[int, int]:
+    """*reached* cut to some *offsets* above *at*, of each partition in proportion to what it has."""
+    ahead = {p: high - at[p] for p, high in reached.items()}
+    total = sum(ahead.values())
+    if total <= offsets:
+        return dict(reached)
+    return {p: at[p] + -(-count * offsets // total) for p, count in ahead.items()}
