@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings as hypothesis_settings
 
 from harness_pipelines.services import Endpoints, Services
@@ -18,6 +19,13 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis_settings.register_profile("harness", deadline=None)  # a busy machine is no failure
     hypothesis_settings.load_profile("harness")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """What `harness`, called in this process, set for its logs, no later test sees."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

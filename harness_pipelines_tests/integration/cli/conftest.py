@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from click.testing import CliRunner, Result
 
 from harness_pipelines.cli.main import cli
@@ -18,12 +17,6 @@ from harness_pipelines.stores.postgres import migrate
 from harness_pipelines_tests.producer import KafkaRig
 
 GOOD, PARTITIONS = 60, 2
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 class Cli:
