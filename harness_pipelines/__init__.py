@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain, UsageError
 
 if TYPE_CHECKING:
-    from harness_pipelines.client import Harness, Table, connect
+    from harness_pipelines.client import Harness, connect
     from harness_pipelines.spec.settings import Settings
     from harness_pipelines.spec.table import TableSpec
+    from harness_pipelines.table import Table
 
 _HOMES = {
     "Harness": "harness_pipelines.client",
     "Settings": "harness_pipelines.spec.settings",
-    "Table": "harness_pipelines.client",
+    "Table": "harness_pipelines.table",
     "TableSpec": "harness_pipelines.spec.table",
     "connect": "harness_pipelines.client",
 }

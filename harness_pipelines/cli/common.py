@@ -14,7 +14,8 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    from harness_pipelines.client import Harness, Table
+    from harness_pipelines.client import Harness
+    from harness_pipelines.table import Table
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

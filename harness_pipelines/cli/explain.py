@@ -13,9 +13,9 @@ from harness_pipelines.cli.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    from harness_pipelines.client import Table
     from harness_pipelines.protocol.plan import ReadPlan
     from harness_pipelines.read.selection import Selection
+    from harness_pipelines.table import Table
 
 
 @click.command()

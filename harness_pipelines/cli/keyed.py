@@ -15,7 +15,7 @@ from harness_pipelines.spec.settings import Settings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from harness_pipelines.client import Table
+    from harness_pipelines.table import Table
 
 NOT_THERE = 1  #: the exit code when no row has the key
 

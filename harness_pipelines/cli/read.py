@@ -18,7 +18,7 @@ from harness_pipelines.spec.settings import Settings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from harness_pipelines.client import Table
+    from harness_pipelines.table import Table
 
 FORMATS = ("table", "json", "csv", "parquet")
 SUFFIXES = {".json": "json", ".csv": "csv", ".parquet": "parquet"}

@@ -12,9 +12,9 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    from harness_pipelines.client import Table
     from harness_pipelines.stages.recall import RecallPlan
     from harness_pipelines.stores.recalls import RecallRequest
+    from harness_pipelines.table import Table
 
 
 @click.command()

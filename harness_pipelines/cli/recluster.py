@@ -12,8 +12,8 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    from harness_pipelines.client import Table
     from harness_pipelines.stages.recluster import Reclustering
+    from harness_pipelines.table import Table
 
 ROOT = "root"
 PARTS_SHOWN_MAX = 10

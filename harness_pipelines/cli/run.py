@@ -24,8 +24,9 @@ from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Claim, Stage
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    from harness_pipelines.client import Harness, Table
+    from harness_pipelines.client import Harness
     from harness_pipelines.stages.worker import Worker
+    from harness_pipelines.table import Table
 
 LEASE_S_MIN = 3.0
 

@@ -16,12 +16,13 @@ from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
     from harness_pipelines.cli.render import Spans
-    from harness_pipelines.client import Harness, Table
+    from harness_pipelines.client import Harness
     from harness_pipelines.protocol.versions import Version
     from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.overview import Counts
     from harness_pipelines.stores.ports import PartitionStatus
     from harness_pipelines.stores.recalls import RecallRequest
+    from harness_pipelines.table import Table
 
 KAFKA_WAIT_S = 5.0
 ERROR_CHARS_MAX = 160

@@ -12,8 +12,9 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    from harness_pipelines.client import Harness, Table
+    from harness_pipelines.client import Harness
     from harness_pipelines.stores.drop import Dropped, LakeFiles
+    from harness_pipelines.table import Table
 
 
 @click.group()

@@ -27,7 +27,8 @@ from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
     from harness_pipelines.audit.report import BatchAudit
-    from harness_pipelines.client import Harness, Table
+    from harness_pipelines.client import Harness
+    from harness_pipelines.table import Table
 
 STEP_S = 0.05
 SETTLE_S = 300.0  #: for the rest to reach both views of the lake after the last record

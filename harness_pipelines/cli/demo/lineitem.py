@@ -18,7 +18,7 @@ from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.table import TableSpec
 
 if TYPE_CHECKING:
-    from harness_pipelines.client import Table
+    from harness_pipelines.table import Table
 
 TABLE = "demo.lineitem"
 COLUMNS = {

@@ -13,9 +13,9 @@ from harness_pipelines.cli.demo.background import Background
 from harness_pipelines.cli.demo.scenario import Scenario
 from harness_pipelines.cli.demo.truth import SeenPartition, Truth, split
 from harness_pipelines.cli.demo.verify import COORDINATES
-from harness_pipelines.client import Table
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.read.arrow import read_arrow
+from harness_pipelines.table import Table
 
 REST_MIN_S = 0.05
 REST_SHARE = 2.0  #: a reader rests so many times longer than its read took: the machine has other work

@@ -17,7 +17,7 @@ from harness_pipelines.spec.table import TableSpec
 if TYPE_CHECKING:
     from harness_pipelines.cli.demo.truth import Truth
     from harness_pipelines.cli.demo.verify import Verdict
-    from harness_pipelines.client import Table
+    from harness_pipelines.table import Table
 
 PARTITIONS = 4
 MOVE_ROWS_MAX = 100_000

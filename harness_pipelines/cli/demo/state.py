@@ -14,7 +14,7 @@ from harness_pipelines.cli.demo.truth import whole_numbers
 from harness_pipelines.cli.demo.verify import COORDINATES, Verdict, sums_of, unequal_sums
 
 if TYPE_CHECKING:
-    from harness_pipelines.client import Table
+    from harness_pipelines.table import Table
 
 KEYS_NAMED = 5
 

@@ -15,7 +15,7 @@ from harness_pipelines.cli.demo.scenario import Log
 from harness_pipelines.cli.demo.truth import Truth
 
 if TYPE_CHECKING:
-    from harness_pipelines.client import Table
+    from harness_pipelines.table import Table
 
 COORDINATES = ("_kafka_partition", "_kafka_offset")
 Sums = dict[str, int | Decimal]

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.client import Harness, Table
+from harness_pipelines.client import Harness
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.services import Endpoints
 from harness_pipelines.stages.worker import Worker, WorkerOptions
+from harness_pipelines.table import Table
 from harness_pipelines_tests.producer import KafkaRig
 
 from .scratch import Scratch, scratch

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.client import Table
 from harness_pipelines.protocol.keys import PartitionsGrown
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.read import tail
@@ -23,6 +22,7 @@ from harness_pipelines.stores.memory.log import MemoryLog, MemoryLogReader
 from harness_pipelines.stores.ports import view_names
 from harness_pipelines.stores.ports_log import PartitionBatch
 from harness_pipelines.stores.postgres import PostgresUnreachable
+from harness_pipelines.table import Table
 from harness_pipelines_tests.contract.stores_rig import MemoryRig, fresh_view
 
 if TYPE_CHECKING:
