@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from harness_pipelines.client import Harness, connect
     from harness_pipelines.spec.settings import Settings
     from harness_pipelines.spec.table import TableSpec
+    from harness_pipelines.stages.own_mover import Moved
     from harness_pipelines.table import Table
 
 _HOMES = {
     "Harness": "harness_pipelines.client",
+    "Moved": "harness_pipelines.stages.own_mover",
     "Settings": "harness_pipelines.spec.settings",
     "Table": "harness_pipelines.table",
     "TableSpec": "harness_pipelines.spec.table",
@@ -39,6 +41,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Harness",
     "HarnessError",
+    "Moved",
     "OutcomeUnknown",
     "Recovery",
     "Settings",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness_pipelines.read.hold import Hold
     from harness_pipelines.read.stream import Stream
     from harness_pipelines.read.stream_start import From
+    from harness_pipelines.stages.own_mover import OwnMover
     from harness_pipelines.stores.outbox import Event
     from harness_pipelines.stores.recalls import RecallRequest
 
@@ -446,6 +447,15 @@ class Table:
         for now in run(self.harness.stores, self.row, request) if wait else ():
             request = now
         return request
+
+    def mover(self, *, offsets_max: int = 1_000_000) -> OwnMover:
+        """Do what the tier stage does with a writer of your own: see `OwnMover.move`; a move takes *offsets_max*.
+
+        Raises: UsageError for a table without a buffer or without a stream view.
+        """
+        from harness_pipelines.stages.own_mover import own_mover
+
+        return own_mover(self.harness.stores, self.row, offsets_max=offsets_max)
 
     def positions(self) -> list[PartitionStatus]:
         """Bounds of every partition now."""

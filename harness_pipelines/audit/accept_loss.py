@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from harness_pipelines.audit.reconcile_lake import NothingToAdopt, plan_lake
-from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import BoundaryGap
-from harness_pipelines.protocol.claims import Claim, Stage, check_claim
+from harness_pipelines.protocol.claims import Claim, Stage, StageHeld, check_claim
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.stages import tier
 from harness_pipelines.stages.ingest import check_source
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.history import LakeHistoryMissing
-from harness_pipelines.stores.lake import Staged
+from harness_pipelines.stores.lake import NOTHING_STAGED
 from harness_pipelines.stores.ports import MoveDraft, TableRow
 from harness_pipelines.stores.postgres import Connection, sql
 from harness_pipelines.stores.standing import LedgerOlderThanLake
@@ -34,10 +34,6 @@ LEASE = timedelta(seconds=60)
 
 class NothingLost(HarnessError):
     """What is to be accepted as lost was not lost: Kafka still has it, or it was read already."""
-
-
-class StageHeld(TryAgain):
-    """A worker holds the claim of the stage that would have to move."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +155,6 @@ def _by_tier(stores: Stores, table: TableRow, claim: Claim, loss: Loss) -> int:
         trigger=TRIGGER,
     )
     move = stores.ledger.plan_move(claim, draft)
-    nothing = tier.Attempt(staged=Staged(files=(), rows=0, bytes=0))
+    nothing = tier.Attempt(staged=NOTHING_STAGED)
     tier.publish(stores, table, claim, move, nothing)
     return move.move_id

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 
 
 class Stage(StrEnum):
@@ -28,6 +28,10 @@ class FencedOut(HarnessError):
     """Another holder took the claim over; what this holder staged is never published."""
 
     recovery = Recovery.NEVER
+
+
+class StageHeld(TryAgain):
+    """A worker holds the claim of the stage that would have to move."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ from harness_pipelines.stages import recalled
 from harness_pipelines.stages.clustering import Layout, layout_of, target_bytes, target_rows_of
 from harness_pipelines.stages.moving import FAILURES_MAX, Moving, Pointless, base_of, make_branch
 from harness_pipelines.stores import audits
-from harness_pipelines.stores.lake import BaseGone, Staged
+from harness_pipelines.stores.lake import NOTHING_STAGED, BaseGone, Staged
 from harness_pipelines.stores.lake_deletes import Hidden
 from harness_pipelines.stores.lake_regions import indexed_columns
 from harness_pipelines.stores.lake_replace import Replacement
@@ -294,7 +294,7 @@ def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, 
     ranges = {r.partition: (r.low, r.high) for r in move.ranges}
     there = stored_in(base.stream.metadata, ranges)
     if there.rows == 0:
-        return Attempt(staged=Staged(files=(), rows=0, bytes=0))
+        return Attempt(staged=NOTHING_STAGED)
     overlays = recalled.merged(stores, table, move, base=base, ranges=ranges)
     on = _View(base, [] if base.batch is None else stores.lake.region_files(table, base.batch.metadata), layout)
     with stores.staging(table, move) as (spark, target):
@@ -322,7 +322,7 @@ def _stage_recall(stores: Stores, table: TableRow, move: Move, *, base: Version)
         same_rows=False,
     )
     return Attempt(
-        staged=Staged(files=(), rows=0, bytes=0),
+        staged=NOTHING_STAGED,
         change=change,
         on=base.batch.snapshot,
         overlays=gathered.overlays,
@@ -488,7 +488,7 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
     asked, chosen = bool(move.parts), _taken(stores, table, move, base, files)
     taken = [file for part in chosen for file in part.files]
     if not taken:
-        return Attempt(staged=Staged(files=(), rows=0, bytes=0))
+        return Attempt(staged=NOTHING_STAGED)
     rows, size = sum(f.live for f in taken), sum(part.bytes for part in chosen)
     target_rows = target_rows_of(table, rows=rows, size=size, of_rows=sum(f.live for f in files))
     anew = [part.path for part in chosen if not part.waiting]

@@ -14,12 +14,13 @@ import structlog
 from harness_pipelines.protocol.bounds import Bounds, Vector, buffered
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, plan_ranges
+from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.segments import needed
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.ingest import check_source
 from harness_pipelines.stages.moving import Moving, make_branch
-from harness_pipelines.stores.lake import Staged
-from harness_pipelines.stores.ports import Boundary, MoveDraft, RefusedRecord, Swap, TableRow
+from harness_pipelines.stores.lake import NOTHING_STAGED, Staged
+from harness_pipelines.stores.ports import Boundary, MoveDraft, RefusedRecord, StateDraft, Swap, TableRow
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -34,6 +35,7 @@ class Attempt:
 
     staged: Staged
     refused: tuple[RefusedRecord, ...] = ()
+    state: StateDraft | None = None  #: of a consumer that moves rows itself
 
 
 def trigger(
@@ -94,11 +96,18 @@ class _Tier:
 
 
 def plan(
-    stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None, below: Vector | None = None
+    stores: Stores,
+    table: TableRow,
+    claim: Claim,
+    *,
+    trigger: str,
+    run_id: str | None,
+    below: Vector | None = None,
+    offsets_max: int = MOVE_OFFSETS_MAX,
 ) -> Move | None:
     """Record a move of everything buffered, or ``None``. *below* caps it per partition."""
     bounds = takeable(stores, table)
-    lo, hi = plan_ranges(buffered(bounds), offsets_max=MOVE_OFFSETS_MAX)
+    lo, hi = plan_ranges(buffered(bounds), offsets_max=offsets_max)
     if below is not None:
         lo, hi = {p: lo[p] for p in below}, dict(below)
     if not lo:
@@ -136,14 +145,18 @@ def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
     """Let Spark write the move's rows to the attempt's branch, and check from metadata what it wrote."""
     if table.spec.buffer == "none":
         return _stage_from_kafka(stores, table, move)
-    named = [s.ref for s in needed(stores.segments.all(table), {r.partition: r.low for r in move.ranges})]
-    counts = stores.buffer_rows(table, named, move.ranges)
-    rows = sum(counts.values())
-    if rows == 0:  # gaps only: nothing to write, but the bounds move on
-        return Attempt(staged=Staged(files=(), rows=0, bytes=0))
+    named = segments_of(stores, table, move)
+    rows = sum(stores.buffer_rows(table, named, move.ranges).values())
+    if rows == 0:
+        return Attempt(staged=NOTHING_STAGED)  # gaps only: nothing to write, but the bounds move on
     make_branch(stores, table, move)
     stores.write_from_segments(table, move, named)
     return Attempt(staged=stores.lake.staged(table, move, rows=rows))
+
+
+def segments_of(stores: Stores, table: TableRow, move: Move) -> list[SegmentRef]:
+    """The segments that may hold rows of *move*."""
+    return [s.ref for s in needed(stores.segments.all(table), {r.partition: r.low for r in move.ranges})]
 
 
 def _stage_from_kafka(stores: Stores, table: TableRow, move: Move) -> Attempt:
@@ -169,6 +182,7 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
         rows=attempt.staged.rows,
         bytes=attempt.staged.bytes,
         refused=attempt.refused,
+        state=attempt.state,
         ingest_to=dict(move.hi) if table.spec.buffer == "none" else {},
     )
     published = stores.ledger.publish(table, boundary, build)

@@ -34,6 +34,8 @@ def conform_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array
     if isinstance(array, pa.ExtensionArray):
         return conform_array(array.storage, kind)
+    if isinstance(kind, pa.ExtensionType):
+        return pa.ExtensionArray.from_storage(kind, conform_array(array, kind.storage_type))
     if pa.types.is_map(kind):
         array = unsliced(array)
         keys, items = conform_array(array.keys, kind.key_type), conform_array(array.items, kind.item_type)
@@ -46,7 +48,7 @@ def conform_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
         array = unsliced(array)
         children = [conform_array(array.field(f.name), f.type) for f in kind]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
-    if pa.types.is_time64(kind) and pa.types.is_int64(array.type):
+    if {array.type, kind} == {pa.time64("us"), pa.int64()}:
         return array.view(kind)
     return array.cast(kind)
 

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
@@ -40,6 +41,7 @@ from harness_pipelines.stores.catalog import (
     vector_text,
     view_schema,
 )
+from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.lake_deletes import DeletesBroken, ForeignDeletes, Hidden, Positions
 from harness_pipelines.stores.lake_replace import Replacement, replace_files
 from harness_pipelines.stores.manifests import ManifestDamaged, entries_of, manifests_of
@@ -97,6 +99,9 @@ class Staged:
     files: tuple[DataFile, ...]
     rows: int
     bytes: int
+
+
+NOTHING_STAGED = Staged(files=(), rows=0, bytes=0)
 
 
 class Lake:
@@ -189,13 +194,34 @@ class Lake:
             raise StagedWrong(f"{table.name}: branch {move.branch} is gone; the attempt is repeated")
         if not _is_of(snapshot, move):
             if rows == 0:
-                return Staged(files=(), rows=0, bytes=0)
+                return NOTHING_STAGED
             raise StagedWrong(f"{table.name}: branch {move.branch} holds no snapshot of attempt {move.attempt}")
         with reachable(table.name, f"reading what attempt {move.attempt} of move {move.move_id} staged"):
             files = _added_files(current.io, snapshot)
+        if strange := next((f for f in files if f.content is not DataFileContent.DATA), None):
+            raise StagedWrong(f"{table.name}: move {move.move_id}: {strange.file_path} holds deletes, not rows")
         check = _check_inside if table.effects[move.stage].bounds == ("stream_hi",) else _check_hull
         check(table, move, [(f, offset_bounds(f, current)) for f in files], rows=rows)
         return Staged(files=tuple(files), rows=rows, bytes=sum(f.file_size_in_bytes for f in files))
+
+    def append_to_branch(self, table: TableRow, move: Move, rows: pa.Table) -> None:
+        """Write *rows* to the branch of an attempt without Spark: a file per Kafka partition, in the order given.
+
+        Raises: StagedWrong for rows that are not of the view's schema; LakeAway.
+        """
+        view = table.effects[move.stage].view
+        for _ in range(BRANCH_TRIES):
+            current = self.current(table, view)
+            old, schema = current.metadata_location, current.schema().as_arrow()
+            try:
+                with reachable(table.name, f"writing rows of move {move.move_id}"):
+                    written = conformed(rows.select(schema.names), schema)
+                    current.append(written, snapshot_properties=summary_of(move, view=None), branch=move.branch)
+            except (KeyError, ValueError, pa.ArrowException) as error:
+                raise StagedWrong(f"{table.name}: move {move.move_id}: rows do not fit the view: {error}") from error
+            if self._move_pointer(table, view, old=old, new=current.metadata_location):
+                return
+        raise LakeAway(f"{table.name}: the {view} view's pointer moved {BRANCH_TRIES} times in a row")
 
     def build_append(
         self,

@@ -46,6 +46,7 @@ from harness_pipelines.stores.ports_log import TopicIdentity
 from harness_pipelines.stores.postgres import Connection, Database, sql
 from harness_pipelines.stores.recalls import check_there, recall_done
 from harness_pipelines.stores.revert import Reverts
+from harness_pipelines.stores.states import commit_within
 
 log = structlog.get_logger(__name__)
 OPTIMISTIC_BUILDS = 3  #: builds on a head read without a lock, before one is made while the lock is held
@@ -400,6 +401,8 @@ class PostgresLedger:
             _run(connection, "recalls/end", **recall_done(boundary))
         payload = {"version": following.version, "move": move.move_id, "stage": move.stage, "rows": boundary.rows}
         _emit(connection, table.table_id, "published", payload)
+        if boundary.state is not None:
+            commit_within(connection, boundary.state)
         self._check_claim(connection, boundary.claim)
         return following
 

@@ -178,6 +178,13 @@ class RefusedRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateDraft:
+    """What a consumer commits to its state, with its right to; `stores.states` makes it."""
+
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
     """What a move claims to have staged; the ledger checks it against what it has locked."""
 
@@ -188,6 +195,7 @@ class Boundary:
     refused: Sequence[RefusedRecord] = ()
     ingest_to: Mapping[int, int] = field(default_factory=dict)  #: `buffer: none`: buffer_hi moves with stream_hi
     overlays: OverlayChange | None = None  #: what becomes of the recalled rows; None: they stay as they are
+    state: StateDraft | None = None  #: of a consumer that moves rows: committed with the move, or neither is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,8 @@ from harness_pipelines.protocol.bounds import Vector, vector_from_json, vector_t
 from harness_pipelines.protocol.claims import FencedOut
 from harness_pipelines.protocol.streams import StreamToken
 from harness_pipelines.protocol.versions import VersionGone
-from harness_pipelines.stores.ports import NotInTime, TableUnknown
-from harness_pipelines.stores.postgres import Database, sql
+from harness_pipelines.stores.ports import NotInTime, StateDraft, TableUnknown
+from harness_pipelines.stores.postgres import Connection, Database, sql
 
 NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 LEASE = timedelta(seconds=60)
@@ -142,16 +142,25 @@ class States:
 
     def call(self, statement: str, **parameters: Any) -> Mapping[str, Any]:
         """One row of one of the ledger's functions, in a transaction of its own; its refusals by name."""
-        try:
-            with self.database.transaction() as connection:
-                row = connection.execute(sql(statement), parameters).fetchone()
-        except psycopg.Error as error:
-            refusal = _REFUSALS.get(error.sqlstate or "")
-            if refusal is None:
-                raise
-            raise refusal(error.diag.message_primary or str(error)) from error
-        assert row is not None
-        return row
+        with self.database.transaction() as connection:
+            return _called(connection, statement, parameters)
+
+
+def commit_within(connection: Connection, draft: StateDraft) -> None:
+    """Commit *draft* in the caller's transaction. Raises: as `Held.commit`."""
+    _called(connection, "states/commit", draft.parameters)
+
+
+def _called(connection: Connection, statement: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        row = connection.execute(sql(statement), parameters).fetchone()
+    except psycopg.Error as error:
+        refusal = _REFUSALS.get(error.sqlstate or "")
+        if refusal is None:
+            raise
+        raise refusal(error.diag.message_primary or str(error)) from error
+    assert row is not None
+    return row
 
 
 class Held:
@@ -177,6 +186,20 @@ class Held:
         that is waited for. Raises: FencedOut, NotInTime; VersionGone when a keyed table is merged beyond the offsets;
         TableUnknown; OutcomeUnknown when the answer was lost: commit again.
         """
+        parameters = self.draft(sources, checkpoint=checkpoint, payload=payload, sink=sink).parameters
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return int(self._states.call("states/commit", **parameters)["seq"])
+            except NotInTime:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(ASK_AGAIN_S)
+
+    def draft(
+        self, sources: Mapping[str, Vector | str], *, checkpoint: str, payload: Any = None, sink: Any = None
+    ) -> StateDraft:
+        """What `commit` would commit, to be committed with a move of one's own: see `Moved`."""
         vectors = {t: StreamToken.parse(v).offsets if isinstance(v, str) else v for t, v in sources.items()}
         given = {
             "sources": Jsonb({table: vector_to_json(vector) for table, vector in vectors.items()}),
@@ -184,14 +207,7 @@ class Held:
             "payload": Jsonb(payload),
             "sink": Jsonb(sink),
         }
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                return int(self._states.call("states/commit", **self._key, lease=self._lease, **given)["seq"])
-            except NotInTime:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(ASK_AGAIN_S)
+        return StateDraft(parameters={**self._key, "lease": self._lease, **given})
 
     def __enter__(self) -> Self:
         return self
