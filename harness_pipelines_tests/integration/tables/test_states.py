@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
-from psycopg.types.json import Jsonb
 
 import harness_pipelines as hp
 from harness_pipelines.audit.fsck import fsck
@@ -21,10 +16,9 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores.ports import NotInTime, TableUnknown
 from harness_pipelines.stores.snapshots import SnapshotUnknown
-from harness_pipelines.stores.states import Held, StateHeld, StateUnknown
+from harness_pipelines.stores.states import StateHeld, StateUnknown
 from harness_pipelines_tests.keyed import NumbersRig
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import INGEST, Row, TableRig
@@ -224,67 +218,3 @@ def test_a_reader_of_the_commit_before_is_not_disturbed_and_older_pins_go(rig: T
         pins = {row["name"] for row in connection.execute("SELECT name FROM harness.snapshots").fetchall()}
     assert {pin for pin in pins if pin.startswith(f"state:{name}:")} == {f"state:{name}:5", f"state:{name}:6"}
     assert not [one for one in rig.harness.snapshots() if one.name.startswith("state:")]
-
-
-def test_a_program_of_another_language_holds_and_commits_by_sql_with_no_other_rights(rig: TableRig, name: str):
-    rig.produce(4)
-    rig.ingest()
-    holder = uuid.uuid4()
-    with psycopg.connect(rig.stores.dsn, autocommit=True) as connection:
-        connection.execute("SET ROLE harness_consumer")
-        row = connection.execute("SELECT harness.state_hold(%s, %s, interval '1 minute')", [name, holder]).fetchone()
-        assert row == (1,)
-        row = connection.execute(
-            "SELECT harness.state_commit(%s, %s, 1, interval '1 minute', %s, 'flink-7')",
-            [name, holder, Jsonb({rig.name: {"0": 3, "1": 2}})],
-        ).fetchone()
-        assert row == (1,)
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute("UPDATE harness.states SET epoch = 9")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute("DELETE FROM harness.versions")
-        with pytest.raises(psycopg.Error) as refused:
-            connection.execute("SELECT harness.state_renew(%s, %s, 2, interval '1 minute')", [name, holder])
-        assert refused.value.sqlstate == "HP012"
-    assert_agrees(rig, name, {0: 3, 1: 2})
-
-
-def test_the_service_of_the_documentation_counts_each_record_once_whatever_ends_it(
-    harness: hp.Harness, kafka: KafkaRig, name: str, monkeypatch: pytest.MonkeyPatch
-):
-    page = (Path(__file__).parents[3] / "docs/how-to/states.md").read_text()
-    [code] = re.findall(r"<!-- run: python-service -->\n```python\n(.*?)```", page, re.DOTALL)
-    topic = kafka.create(2)
-    columns = {"customer": "string", "amount": "long"}
-    table = harness.apply(hp.TableSpec.model_validate({"table": f"shop.{topic}", "topic": topic, "columns": columns}))
-    service: dict[str, Any] = {}
-    exec(code.replace('"shop.orders"', f'"{table.name}"').replace('"totals"', f'"{name}"'), service)
-    expected: Counter[str] = Counter()
-
-    def produce(count: int) -> None:
-        for partition in range(2):
-            values = [(f"c{i % 3}", i) for i in range(count)]
-            kafka.produce(topic, partition, [b'{"customer":"%s","amount":%d}' % (c.encode(), i) for c, i in values])
-            for customer, amount in values:
-                expected[customer] += amount
-        Worker(harness.stores, [table.row], WorkerOptions(stages=INGEST, until_idle=True)).run()
-
-    produce(10)
-    commit, ended = Held.commit, KeyboardInterrupt()
-
-    def end_after_the_second(held: Held, *args: Any, **words: Any) -> int:
-        made = commit(held, *args, **words)
-        if made == 2:
-            raise ended
-        return made
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Held, "commit", end_after_the_second)
-        service["run"](harness, once=True)
-    service["run"](harness, once=True)
-    produce(7)
-    service["run"](harness, once=True)
-    last = harness.states.last(name)
-    assert last is not None
-    assert last.payload == expected
-    assert table.read(at=f"state:{name}").num_rows == 34
