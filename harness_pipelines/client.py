@@ -100,10 +100,11 @@ class Harness:
         self.stores.snapshots.drop(name)
 
     def register_spark(self, spark: SparkSession) -> None:
-        """Let *spark* know the streaming source: ``spark.readStream.format("harness").option("table", ...).load()``.
+        """Let *spark* know the source ``harness``: ``spark.readStream.format("harness").option("table", ...).load()``.
 
-        Its offsets are offset vectors, its rows those of `Table.stream` as far as the table has them. The settings, the
-        password of the DSN among them, go to Spark.
+        As a stream its offsets are offset vectors and its rows those of `Table.stream`; as a batch (`spark.read`, and
+        in SQL ``CREATE TEMP VIEW ... USING harness``) it has the rows of `Table.read`, of a new cut in each query. What
+        only Kafka has comes once it is ingested. The settings, the password of the DSN among them, go to Spark.
         """
         from harness_pipelines.read.spark_source import OpenTables
         from harness_pipelines.stores.spark_source import register

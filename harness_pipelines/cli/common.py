@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.protocol.reads import At, at_of
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -84,20 +84,11 @@ class AtType(click.ParamType):  # type: ignore[type-arg]  # at run time it has n
 
     name = "at"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str | datetime:
-        """Tell which of the three *value* is by how it begins."""
-        said = str(value).strip()
-        if not said or said == "0":
-            self.fail("name a version (they begin with 1), a snapshot or a moment", param, ctx)
-        if not said[0].isdigit():
-            return said
-        if said.isdigit():
-            return int(said)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> At:
         try:
-            then = datetime.fromisoformat(said)
-        except ValueError:
-            self.fail(f"{value!r} is no version, no snapshot and no moment such as 2026-11-22T10:30:00Z", param, ctx)
-        return then if then.tzinfo else then.replace(tzinfo=UTC)
+            return at_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def at_option(help_: str) -> Callable[[Function], Function]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Generic
 
 from harness_pipelines.protocol.bounds import Bounds
@@ -12,6 +12,22 @@ from harness_pipelines.protocol.segments import Segment, needed
 from harness_pipelines.protocol.versions import Version, answering_version
 
 At = int | str | datetime  #: a version, the name of a snapshot, a moment
+
+
+def at_of(text: str) -> At:
+    """Which of the three *text* is, by how it begins; a moment is UTC unless it names a zone. Raises: ValueError."""
+    said = text.strip()
+    if not said or said == "0":
+        raise ValueError("name a version (they begin with 1), a snapshot or a moment")
+    if not said[0].isdigit():
+        return said
+    if said.isdigit():
+        return int(said)
+    try:
+        then = datetime.fromisoformat(said)
+    except ValueError:
+        raise ValueError(f"{text!r} is no version, no snapshot and no moment such as 2026-11-22T10:30:00Z") from None
+    return then if then.tzinfo else then.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

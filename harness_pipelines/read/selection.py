@@ -45,6 +45,7 @@ class Selection:
     coordinates: bool | Sequence[str] = False
     limit: int | None = None
     layer: bool = False  #: of the batch view only files with rows of its sample layer, other rows among them
+    files: frozenset[str] | None = None  #: of the lake only these, by their paths
     matching: Predicate = TRUE  #: what must hold besides `where`
     changelog: bool = False  #: of a keyed table every version of a key and every delete, not the newest put
 
@@ -73,6 +74,7 @@ class LakeWork:
     where: Predicate
     view: ViewName = "stream"
     layer: bool = False  #: only files with rows of the sample layer
+    files: frozenset[str] | None = None  #: only these, by their paths
 
     @property
     def schema(self) -> pa.Schema:
@@ -138,6 +140,7 @@ class Work:
             where=part.where,
             limit=None if part in self.hot else self.limit,
             layer=part.layer,
+            files=part.files,
         )
 
 
@@ -168,6 +171,7 @@ def work_of(plan: ReadPlan, selection: Selection) -> Work:
                     where=pushed,
                     view=part.view,
                     layer=selection.layer and part.view == "batch",
+                    files=selection.files,
                 )
             )
     overlay = _narrowed("overlay", plan.overlay.low, plan.overlay.high, where, offsets) if plan.overlay else {}

@@ -1,25 +1,32 @@
-"""What the streaming source ``harness`` reads: the same sequence as `Table.stream`, as far as the table has it."""
+"""What the source ``harness`` reads: as a stream the sequence of `Table.stream`, as a batch the rows of `Table.read`.
+
+Both as far as the table has them: what only Kafka has comes once it is ingested.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.protocol.reads import at_of
 from harness_pipelines.protocol.streams import StreamToken
+from harness_pipelines.read.pieces import Piece, pieces
+from harness_pipelines.read.plan import given_back, make_plan
+from harness_pipelines.read.selection import Selection
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    from harness_pipelines.read.selection import Selection
     from harness_pipelines.stores.open import Stores
     from harness_pipelines.stores.ports import TableRow
 
-OPTIONS = ("table", "columns", "where", "startingOffsets", "maxOffsetsPerTrigger")
+OPTIONS = ("table", "columns", "where", "at", "startingOffsets", "maxOffsetsPerTrigger")
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class TableReads:
         self._settings = settings
         self._table, self._begin = options["table"], options.get("startingOffsets", "earliest")
         self._columns, self._where = options.get("columns"), options.get("where")
+        self._at = options.get("at")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         _stand_somewhere()
@@ -60,8 +68,6 @@ class TableReads:
 
     @property
     def _selection(self) -> Selection:
-        from harness_pipelines.read.selection import Selection
-
         columns = None if self._columns is None else [name.strip() for name in self._columns.split(",")]
         return Selection(columns=columns, where=self._where)
 
@@ -114,8 +120,48 @@ class TableReads:
             for batch in Stream(self._stores, plan):
                 yield from for_spark(batch.rows).to_batches()
         finally:
-            self._stores.close()
-            self.__dict__.pop("_stores")  # a task may be followed by another one in its process
+            self._end()
+
+    def pieces(self) -> list[Piece]:
+        """One cut, as a lease of its own holds it: tasks renew it, and it ends by its time when none does."""
+        from harness_pipelines.read.stream import lease_of
+
+        row, stores = self._row, self._stores
+        try:
+            at = None if self._at is None else at_of(self._at)
+        except ValueError as error:
+            raise UsageError(f"{row.name}: {error}") from None
+        holder = f"spark on {socket.gethostname()}:{os.getpid()}"
+        plan = make_plan(stores, row, at=at, tail=row.spec.buffer == "none", holder=holder, lease=lease_of(row))
+        with given_back(stores, plan.lease_id):
+            found = pieces(plan, self._selection)
+            if not found:
+                stores.leases.end(plan.lease_id)
+            return found
+
+    def rows_of(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        from harness_pipelines.read.arrow import ArrowReader
+        from harness_pipelines.read.stream import lease_of
+        from harness_pipelines.read.tail import read_tail
+        from harness_pipelines.stores.spark_kafka import for_spark
+
+        row, stores = self._row, self._stores
+        reader = ArrowReader(buffer=stores.buffer_reader, tail_rows=lambda part: read_tail(stores, row, part))
+        selection = replace(self._selection, coordinates=True, files=piece.files)
+
+        def check_lease() -> None:
+            stores.leases.renew(piece.plan.lease_id, lease=lease_of(row))
+
+        try:
+            for batch in reader.batches(piece.plan, selection, check_lease=check_lease):
+                yield from for_spark(pa.Table.from_batches([batch])).to_batches()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Close what a task opened: another one may follow it in its process."""
+        self._stores.close()
+        self.__dict__.pop("_stores")
 
 
 def _stand_somewhere() -> None:

@@ -148,6 +148,7 @@ class LakeQuery:
     where: Predicate = TRUE
     limit: int | None = None  #: the caller may stop early: no file is read ahead
     layer: bool = False  #: only files with rows of the view's sample layer, if it has one
+    files: frozenset[str] | None = None  #: only these, by their paths
 
 
 def scan(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table]:
@@ -203,6 +204,13 @@ def forecast(metadata: str, query: LakeQuery) -> LakeStats:
     for file in choose_files(view, query, stats):
         _count_opened(stats, view, file, ids, query)
     return stats
+
+
+def files_of(metadata: str, query: LakeQuery) -> list[tuple[str, int]]:
+    """Path and bytes of each file that `scan` would open at most. Raises: LakeFileMissing, LakeUnreadable."""
+    with named_errors(query, metadata):
+        view = pinned(metadata)
+    return [(f.data.file_path, f.data.file_size_in_bytes) for f in choose_files(view, query, LakeStats())]
 
 
 def paths_matching(metadata: str, where: Predicate) -> frozenset[str]:
@@ -322,6 +330,8 @@ def choose_files(view: PinnedView, query: LakeQuery, stats: LakeStats) -> list[L
     pushed = _pushed(view, query)
     might_match = (lambda _: True) if pushed == AlwaysTrue() else _InclusiveMetricsEvaluator(view.schema, pushed).eval
     chosen = [file for file in inside if might_match(file.data)]
+    if query.files is not None:
+        chosen = [file for file in chosen if file.data.file_path in query.files]
     if query.layer and (layer := layer_field(view)):
         chosen = [file for file in chosen if (file.data.upper_bounds or {}).get(layer.field_id) != _NONE_OF_LAYER]
     _count(stats, "ranges", len(view.files) - len(inside))

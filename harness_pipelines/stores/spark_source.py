@@ -1,7 +1,8 @@
-"""The streaming source ``harness`` of Spark SQL: an offset is a vector, a micro-batch is a range of each partition.
+"""The source ``harness`` of Spark SQL, for streams and for batches.
 
-Its classes run in Python processes of Spark's: one beside the driver, which plans micro-batches, and one per task. What
-they ask of a table they ask by `SourceReads`, which is opened there from the options of the query.
+Of a stream an offset is a vector, and a micro-batch is a range of each partition. A batch is one consistent cut. The
+classes run in Python processes of Spark's: one beside the driver, which plans, and one per task. What they ask of a
+table they ask by `SourceReads`, which is opened there from the options of the query.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 NAME = "harness"
 MAX_OFFSETS = "maxOffsetsPerTrigger"
 TASK_OFFSETS_MAX = 1_000_000
+_OF_STREAMS = ("startingoffsets", MAX_OFFSETS.lower())
 
 
 class SourceReads(Protocol):
@@ -50,6 +52,14 @@ class SourceReads(Protocol):
         """The records ``[low, high)`` of one partition, in order, in the types of `schema`."""
         ...
 
+    def pieces(self) -> Sequence[Any]:
+        """The rows of one cut in parts to be pickled."""
+        ...
+
+    def rows_of(self, piece: Any) -> Iterator[pa.RecordBatch]:
+        """The rows of a piece, in the types of `schema`."""
+        ...
+
 
 class OpenReads(Protocol):
     @abstractmethod
@@ -63,7 +73,7 @@ def register(spark: SparkSession, open_reads: OpenReads) -> None:
 
 
 class TableSource(DataSource):
-    """What ``spark.readStream.format("harness")`` makes; `register` gives it what it opens tables by."""
+    """What ``spark.read.format("harness")`` makes, and `readStream`; `register` gives it what it opens tables by."""
 
     open_reads: ClassVar[OpenReads]
 
@@ -75,12 +85,13 @@ class TableSource(DataSource):
         return from_arrow_schema(self._reads().schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        raise UsageError(
-            "the source `harness` streams: use spark.readStream. For a batch, `Table.to_spark(spark, view=...)` makes "
-            "a view of the table that SQL can ask"
-        )
+        if wrong := next((name for name in self.options if name.lower() in _OF_STREAMS), None):
+            raise UsageError(f"{wrong} is an option of spark.readStream; a batch takes `at`")
+        return TableReader(self._reads())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if "at" in self.options:
+            raise UsageError("`at` is an option of spark.read; a stream takes `startingOffsets`")
         limit = self.options.get(MAX_OFFSETS)
         if limit is not None and (not limit.isdigit() or int(limit) == 0):
             raise UsageError(f"{MAX_OFFSETS} is {limit!r}; write how many offsets of all partitions a batch takes")
@@ -88,6 +99,25 @@ class TableSource(DataSource):
 
     def _reads(self) -> SourceReads:
         return type(self).open_reads(self.options)
+
+
+class TableReader(DataSourceReader):
+    """Reads one cut: that of the first query of its frame or view, for Spark keeps what it planned for that one.
+
+    It takes no filters from Spark, which up to 4.2 keeps those too: the rows that one query leaves out would be missing
+    in a later one of the same view that has no filter.
+    """
+
+    def __init__(self, reads: SourceReads) -> None:
+        self._reads = reads
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(piece) for piece in self._reads.pieces()]
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        if partition is None:  # there were none: Spark has one task all the same
+            return iter(())
+        return self._reads.rows_of(partition.value)
 
 
 class OffsetsOfOne(InputPartition):

@@ -1,7 +1,8 @@
-"""The streaming source `harness`: with a sink of Spark's and a checkpoint each record arrives once."""
+"""The source `harness` of Spark: a stream brings each record once to a sink of Spark's, a batch has a read's rows."""
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,9 +11,14 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+import harness_pipelines as hp
+from harness_pipelines.read import pieces as read_pieces
 from harness_pipelines.read.spark_source import OpenTables
+from harness_pipelines.spec.arrow import COORDINATES as ARROW_COORDINATES
+from harness_pipelines.stores.ports import LeaseEnded
 from harness_pipelines.stores.spark_source import OffsetsOfOne, TableStreamReader
-from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.keyed import EVERYTHING, KeyedRig
+from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import COORDINATES, Row, TableRig
 
 MakeRig = Callable[..., TableRig]
@@ -104,6 +110,7 @@ def test_columns_a_filter_and_a_beginning_are_options(rig: TableRig, tmp_path: P
         ({"startingOffsets": "{0: 1}"}, "is no token"),
         ({"maxOffsetsPerTrigger": "0"}, "how many offsets"),
         ({"where": "nope = 1"}, "nope"),
+        ({"at": "1"}, "`at` is an option of spark.read"),
     ],
 )
 def test_wrong_options_end_the_query_with_the_reason(
@@ -116,11 +123,141 @@ def test_wrong_options_end_the_query_with_the_reason(
         query.awaitTermination(60)
 
 
-def test_a_batch_read_says_what_to_use(rig: TableRig):
+# -- batches ------------------------------------------------------------------------------------------------
+
+
+def loaded(rig: TableRig, **options: Any) -> Any:
     spark = rig.stores.spark()
     rig.harness.register_spark(spark)
-    with pytest.raises(PySparkException, match="Table.to_spark"):
-        spark.read.format("harness").option("table", rig.name).load().collect()
+    return spark.read.format("harness").options(table=rig.name, **options).load()
+
+
+def rows_of(frame: Any) -> Counter[Row]:
+    found = frame.select(*COORDINATES, "id").toArrow()
+    return Counter(zip(*(found.column(name).to_pylist() for name in (*COORDINATES, "id")), strict=True))
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_pieces, "PIECE_BYTES", 1)
+    monkeypatch.setattr(read_pieces, "PIECE_OFFSETS", 7)
+
+
+@pytest.mark.parametrize("spec", [{}, {"views": "both"}, {"views": "batch"}, {"buffer": "none"}])
+def test_a_batch_has_the_rows_of_a_read_wherever_they_lie(make_rig: MakeRig, spec: Mapping[str, Any]):
+    rig = make_rig(**spec)
+    assert rows_of(loaded(rig)) == Counter()
+    for _ in range(2):
+        rig.produce(20)
+        rig.worker(until_idle=True).run()
+    version = rig.table.versions()[-1].version
+    rig.produce(15)
+    if rig.table.spec.buffer != "none":
+        rig.ingest()
+    assert rows_of(loaded(rig)) == rig.truth
+    rig.produce(3)
+    rig.worker(until_idle=True).run()
+    assert rows_of(loaded(rig, at=version)) == rig.read(at=version)
+
+
+def test_pieces_are_the_plan_none_of_it_twice(make_rig: MakeRig, small_pieces: None):
+    """Without Spark: what its tasks read."""
+    rig = make_rig(views="both")
+    for last in ("batch", "batch", "stream", "buffer"):
+        rig.produce(20)
+        rig.ingest()
+        if last == "stream":
+            rig.tier()
+        elif last == "batch":
+            rig.worker(until_idle=True).run()
+    reads = OpenTables(rig.harness.settings)({"table": rig.name})
+    parts = reads.pieces()
+    assert len([p for p in parts if p.plan.lake]) >= 3
+    buffered = [p.plan.buffer for p in parts if p.plan.buffer]
+    assert len(buffered) == 6
+    assert all(sum(b.high[p] - b.low[p] for p in b.low) <= 7 for b in buffered)
+    found = Counter(
+        (r["_kafka_partition"], r["_kafka_offset"], r["id"])
+        for part in pickle.loads(pickle.dumps(parts))
+        for batch in reads.rows_of(part)
+        for r in batch.to_pylist()
+    )
+    assert found == rig.truth
+
+
+def test_a_keyed_table_shows_its_state(harness: hp.Harness, kafka: KafkaRig):
+    rig = KeyedRig(harness, kafka)
+    rig.produce(40)
+    rig.worker(until_idle=True).run()
+    rig.produce(30)
+    rig.ingest()
+    names = [*(c.name for c in rig.table.spec.columns), *COORDINATES]
+    found = sorted(map(repr, (tuple(row) for row in loaded(rig).select(names).collect())))
+    assert found == sorted(map(repr, rig.state(EVERYTHING).values()))
+
+
+def test_sql_has_a_view_of_one_cut_and_each_query_of_it_has_its_own_filter(rig: TableRig):
+    rig.produce(30)
+    rig.ingest()
+    spark = rig.stores.spark()
+    rig.harness.register_spark(spark)
+    view = f"v_{rig.topic}"
+    spark.sql(f"CREATE TEMP VIEW {view} USING harness OPTIONS (table '{rig.name}', columns 'id', where 'n >= 10')")
+
+    def ids(where: str) -> list[int]:
+        rows = spark.sql(f"SELECT id FROM {view} WHERE ({where}) AND _kafka_partition = 0 ORDER BY id").collect()
+        return [row["id"] for row in rows]
+
+    try:
+        assert ids("id < 12") == [10, 11]
+        assert ids("true") == list(range(10, 30))
+        rig.produce(30)
+        rig.ingest()
+        assert ids("id > 27") == [28, 29]  # the cut of the first query
+        assert ids("id > 27 OR id = 11") == [11, 28, 29]
+    finally:
+        spark.catalog.dropTempView(view)
+
+
+def test_columns_and_a_filter_of_a_batch_are_options(rig: TableRig):
+    for _ in range(2):
+        rig.produce(10)
+        rig.ingest()
+        rig.tier()
+    reads = OpenTables(rig.harness.settings)({"table": rig.name, "columns": "id", "where": "id >= 25"})
+    parts = reads.pieces()
+    assert len({path for part in parts for path in part.files or ()}) == 2  # of four
+    rows = [row for part in parts for batch in reads.rows_of(part) for row in batch.to_pylist()]
+    assert {row["id"] for row in rows} == set(range(25, 40))
+    assert set(rows[0]) == {"id", *ARROW_COORDINATES.names}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"at": "999"}, "999"),
+        ({"at": "2026-13-01"}, "is no version, no snapshot and no moment"),
+        ({"startingOffsets": "earliest"}, "is an option of spark.readStream; a batch takes `at`"),
+        ({"maxOffsetsPerTrigger": "5"}, "is an option of spark.readStream"),
+        ({"columns": "nope"}, "nope"),
+    ],
+)
+def test_wrong_options_of_a_batch_fail_with_the_reason(rig: TableRig, options: dict[str, str], message: str):
+    with pytest.raises(PySparkException, match=message):
+        loaded(rig, **options).collect()
+
+
+def test_a_batch_whose_lease_ended_fails_by_name(rig: TableRig):
+    rig.produce(5)
+    rig.ingest()
+    reads = OpenTables(rig.harness.settings)({"table": rig.name})
+    [part] = reads.pieces()
+    rig.stores.leases.end(part.plan.lease_id)
+    with pytest.raises(LeaseEnded):
+        list(reads.rows_of(part))
+
+
+# -- streams, without Spark ---------------------------------------------------------------------------------
 
 
 def test_micro_batches_are_ranges_that_partitions_join_at_their_start(rig: TableRig):
