@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harness_pipelines.read.stream import Stream
     from harness_pipelines.read.stream_start import From
     from harness_pipelines.stages.own_mover import OwnMover
-    from harness_pipelines.stores.outbox import Event
+    from harness_pipelines.stores.outbox import Event, Subscription
     from harness_pipelines.stores.recalls import RecallRequest
 
 
@@ -472,6 +472,20 @@ class Table:
         the last one that you have dealt with: a later call goes on there, so each comes at least once.
         """
         return self.harness.stores.outbox.events(self.row, after=after, follow=follow)
+
+    @contextmanager
+    def subscription(self, name: str, *, after: int = 0, follow: bool = False) -> Iterator[Subscription]:
+        """The same events for a subscriber, whose cursor the ledger keeps: ``for event in subscription: ...``.
+
+        Asking for the next event says that the one before is dealt with; so each comes at least once, in order, to one
+        process at a time. *name* is that of a state (`Harness.states`); *after* is where a new subscriber begins.
+        Raises: StateHeld while another process has it, UsageError when the state is of something else.
+        """
+        harness = self.harness
+        held = harness.states.hold(name)
+        last = harness.states.last(name)
+        with harness.stores.outbox.subscription(held, self.row, last=last, after=after, follow=follow) as found:
+            yield found
 
     def wait_for(self, partition: int, offset: int, *, timeout_s: float = 30.0) -> None:
         """Return as soon as a read shows the record at *offset*, some milliseconds after its commit.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness_pipelines.client import Harness
     from harness_pipelines.table import Table
 
+AGAIN_S = 5.0  #: until the next try, while a service is away
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

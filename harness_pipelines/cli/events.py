@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
-from harness_pipelines.cli.common import opened
-from harness_pipelines.cli.output import to_json
+from harness_pipelines.cli.common import AGAIN_S, opened
+from harness_pipelines.cli.output import note, to_json
+from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.spec.settings import Settings
+
+if TYPE_CHECKING:
+    from harness_pipelines.client import Harness
+    from harness_pipelines.stores.deliveries import Delivery
+    from harness_pipelines.stores.outbox import Event
+    from harness_pipelines.table import Table
 
 
 @click.command()
@@ -22,19 +33,79 @@ from harness_pipelines.spec.settings import Settings
     help="Only what comes behind it.",
 )
 @click.option("--follow", is_flag=True, help="Wait for more.")
+@click.option("--subscriber", metavar="NAME", help="Begin behind what NAME has dealt with, and keep how far it is.")
+@click.option("--webhook", metavar="URL", help="POST each event there instead of printing it.")
+@click.option("--topic", metavar="TOPIC", help="Produce each event to this Kafka topic instead of printing it.")
 @click.pass_obj
-def events(settings: Settings, /, table: str, after: int, follow: bool) -> None:
+def events(
+    settings: Settings,
+    /,
+    *,
+    table: str,
+    after: int,
+    follow: bool,
+    subscriber: str | None,
+    webhook: str | None,
+    topic: str | None,
+) -> None:
     """Print what happened to a table, one JSON object per line: versions published, reverted, reconciled.
 
     Each event was recorded in the transaction that it tells of: none is missing, none tells of what was not. `seq` has
-    no gaps; a program that keeps the last one goes on with --after.
+    no gaps; a program that keeps the last one goes on with --after. Of a --subscriber the ledger keeps it: each event
+    comes at least once, in order, to one process at a time, and what does not take it is asked again and again.
 
     \b
     Examples:
       harness events shop.orders | tail -n 3
       harness events shop.orders --after 41 --follow
+      harness events shop.orders --follow --subscriber billing --webhook https://billing.example/tables
+      harness events shop.orders --follow --subscriber mirror --topic table-events
     """
+    if (webhook or topic) and subscriber is None:
+        raise UsageError("who is told? Name the --subscriber, whose place in the events is kept")
+    if webhook and topic:
+        raise UsageError("--webhook or --topic: for both run two subscribers")
     with opened(settings) as harness:
-        for event in harness.table(table).events(after=after, follow=follow):
-            click.echo(to_json(event.to_json()))
-            sys.stdout.flush()
+        found = harness.table(table)
+        if subscriber is None:
+            for event in found.events(after=after, follow=follow):
+                _print(table, event)
+            return
+        with _delivery(settings, harness, webhook, topic) as deliver:
+            _deliver(found, deliver, subscriber, after=after, follow=follow)
+
+
+@contextmanager
+def _delivery(settings: Settings, harness: Harness, webhook: str | None, topic: str | None) -> Iterator[Delivery]:
+    from harness_pipelines.stores import deliveries
+
+    if webhook:
+        with deliveries.webhook(webhook) as deliver:
+            yield deliver
+    elif topic:
+        harness.stores.log.describe(topic)  # a topic that is not there is said at once
+        with deliveries.kafka_topic(harness.settings, topic) as deliver:
+            yield deliver
+    else:
+        yield _print
+
+
+def _deliver(table: Table, deliver: Delivery, subscriber: str, *, after: int, follow: bool) -> None:
+    """Hand every event to *deliver* until it has arrived. Without *follow* one that cannot be delivered ends it."""
+    while True:
+        try:
+            with table.subscription(subscriber, after=after, follow=follow) as events:
+                for event in events:
+                    deliver(table.name, event)
+        except TryAgain as error:
+            if not follow:
+                raise
+            note(f"harness: {error}. It is tried again")
+            time.sleep(AGAIN_S)
+        else:
+            return
+
+
+def _print(_table: str, event: Event) -> None:
+    click.echo(to_json(event.to_json()))
+    sys.stdout.flush()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness_pipelines.cli.common import AtType, opened, split_names
+from harness_pipelines.cli.common import AGAIN_S, AtType, opened, split_names
 from harness_pipelines.cli.output import note
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.protocol.streams import StreamToken
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from harness_pipelines.read.stream import Stream, StreamBatch
 
 FORMATS = ("json", "csv")
-AGAIN_S = 5.0  #: until the next try, while a service is away
 
 
 @click.command()

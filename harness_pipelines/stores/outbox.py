@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from harness_pipelines.errors import UsageError
 from harness_pipelines.stores.news import News
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import Database
+from harness_pipelines.stores.states import Held, StateCommit
 
 EVENTS_AT_ONCE = 1_000
+IDLE_S = 15.0  #: a third of a subscriber's lease and less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,24 @@ class Outbox:
 
         Raises: PostgresUnreachable; a consumer goes on behind the last event that it has.
         """
+        return (event for event in self._events(table, after=after, follow=follow) if event is not None)
+
+    @contextmanager
+    def subscription(
+        self, held: Held, table: TableRow, *, last: StateCommit | None, after: int, follow: bool
+    ) -> Iterator[Subscription]:
+        """The events behind those that the subscriber whose state is *held* has dealt with, at first behind *after*.
+
+        Raises: UsageError when the state is not of a subscriber to this table.
+        """
+        with held:
+            if last is not None:
+                after = _cursor(held.name, last, table)
+            with closing(self._events(table, after=after, follow=follow)) as events:
+                yield Subscription(held, table, events)
+
+    def _events(self, table: TableRow, *, after: int, follow: bool) -> Generator[Event | None]:
+        """The same, and None now and then while nothing happens."""
         while True:
             heard = self._news.heard(table.table_id) if follow else 0
             key = {"table_id": table.table_id, "after": after, "limit": EVENTS_AT_ONCE}
@@ -47,4 +69,38 @@ class Outbox:
                 continue
             if not follow:
                 return
-            self._news.wait(table.table_id, heard, 60.0)
+            self._news.wait(table.table_id, heard, IDLE_S)
+            yield None
+
+
+class Subscription:
+    """Iterate over it once: whoever asks for the next event says that the one before is dealt with.
+
+    The ledger keeps where the subscriber is, so that an event comes again after a crash in the middle of it, and in
+    order always.
+    """
+
+    def __init__(self, held: Held, table: TableRow, events: Iterator[Event | None]) -> None:
+        self._held, self._table, self._events = held, table, events
+
+    def __iter__(self) -> Iterator[Event]:
+        """Raises: FencedOut when the lease ended during an event: another one may have begun with it."""
+        for event in self._events:
+            if event is None:
+                self._held.renew()
+                continue
+            yield event
+            self._held.commit({}, checkpoint=str(event.seq), payload={"events_of": self._table.name})
+
+    def renew(self) -> None:
+        """Ask for another lease, during an event that takes long. Raises: FencedOut."""
+        self._held.renew()
+
+
+def _cursor(name: str, last: StateCommit, table: TableRow) -> int:
+    """The number of the event that the subscriber *name* has dealt with. Raises: UsageError."""
+    of = last.payload.get("events_of") if isinstance(last.payload, dict) else None
+    if of != table.name:
+        what = f"a subscriber to {of}" if of else "a consumer of records"
+        raise UsageError(f"{name} is the state of {what}: give the subscriber to {table.name} a name of its own")
+    return int(last.checkpoint)

@@ -168,6 +168,7 @@ class Held:
 
     def __init__(self, states: States, *, name: str, holder: str, epoch: int, lease: timedelta) -> None:
         self._states, self._lease = states, lease
+        self.name = name
         self._key = {"name": name, "holder": holder, "epoch": epoch}
 
     def commit(

@@ -1,0 +1,72 @@
+"""Where events of a table are handed to: an address that takes POST requests, or a Kafka topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpx
+import orjson
+
+from harness_pipelines.errors import TryAgain, UsageError
+from harness_pipelines.spec.settings import Settings, redact
+from harness_pipelines.stores.kafka_producer import RecordProducer
+from harness_pipelines.stores.outbox import Event
+
+TIMEOUT_S = 10.0
+ANY_PARTITION = -1  #: the one that the key belongs to
+#: Takes a table's name and an event of it, and returns once the event has arrived. Raises: TryAgain.
+Delivery = Callable[[str, Event], None]
+
+
+class NotDelivered(TryAgain):
+    """An event did not arrive, or whether it did is not known: deliver it again."""
+
+
+@contextmanager
+def webhook(url: str) -> Iterator[Delivery]:
+    """POST each event to *url* as a JSON object with its table; any answer of 2xx says that it has arrived.
+
+    The header `Idempotency-Key` names table and number of the event: one that comes again has the same.
+    Raises: UsageError when *url* is no http or https address.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"{redact(url)!r} is no address of a webhook; write http://... or https://...")
+    with httpx.Client(timeout=TIMEOUT_S) as client:
+
+        def post(table: str, event: Event) -> None:
+            headers = {"Content-Type": "application/json", "Idempotency-Key": f"{table}:{event.seq}"}
+            where = f"event {event.seq} of {table} to {redact(url)}"
+            try:
+                answer = client.post(url, content=_json(table, event), headers=headers)
+            except httpx.HTTPError as error:
+                raise NotDelivered(f"{where}: {error or type(error).__name__}") from error
+            if not answer.is_success:
+                raise NotDelivered(f"{where}: it answered {answer.status_code} {answer.text[:200]!r}")
+
+        yield post
+
+
+@contextmanager
+def kafka_topic(settings: Settings, topic: str) -> Iterator[Delivery]:
+    """Produce each event to *topic*, with the table's name as its key, so that they lie in order in one partition.
+
+    An event that comes again has the same `seq`.
+    """
+    made: list[RecordProducer] = []
+
+    def produce(table: str, event: Event) -> None:
+        if not made:
+            made.append(RecordProducer(settings, topic))
+        try:
+            made[0].send(ANY_PARTITION, _json(table, event), lambda _offset, _at: None, key=table.encode())
+            made[0].flush(TIMEOUT_S)
+        except TryAgain:
+            made.clear()  # what it has queued would come behind a later event
+            raise
+
+    yield produce
+
+
+def _json(table: str, event: Event) -> bytes:
+    return orjson.dumps({"table": table, **event.to_json()})
