@@ -57,6 +57,7 @@ class StreamBatch:
     rows: pa.Table  #: the wanted columns and the five coordinates
     partition: int | None  #: None: of the state, in no order
     at: StreamToken
+    begins_state: bool = False  #: the state begins, or begins anew: what a consumer has of it is out of date
 
     @property
     def token(self) -> str:
@@ -143,13 +144,15 @@ class Stream:
             hold = Hold(self._stores, plan, lease_of(self._table))
             try:
                 reader = ArrowReader(buffer=self._stores.buffer_reader)
+                begins = True
                 for rows in reader.batches(plan, wanted, check_lease=hold.check):
-                    yield self._batch(pa.Table.from_batches([rows]), None)
+                    yield replace(self._batch(pa.Table.from_batches([rows]), None), begins_state=begins)
+                    begins = False
             finally:
                 hold.end()
             self._offsets.update(self._answered(plan))
             self._in_state = False
-        yield self._batch(work_of(plan, wanted).schema.empty_table(), None)
+        yield replace(self._batch(work_of(plan, wanted).schema.empty_table(), None), begins_state=begins)
 
     def _leg(self) -> Generator[StreamBatch, None, tuple[bool, Work]]:
         """What the newest version and its buffer have; returns if the reader has caught up, and how rows are made."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, seed, settings
@@ -24,6 +25,7 @@ from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.otree import otree_once
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stages.tier import tier_once
+from harness_pipelines_tests.keyed import EVERYTHING, KeyedRig
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import TableRig
 
@@ -47,7 +49,7 @@ class Reader:
     def step(self, batches: int) -> None:
         """Take some batches; it stays where it is, with its iterator open, until the next step."""
         if self._held is None:
-            self._held = iter(self.rig.table.stream(self.token, follow=False))
+            self._held = self._begin()
         for _ in range(batches):
             batch = next(self._held, None)
             if batch is None:
@@ -61,8 +63,11 @@ class Reader:
 
     def finish(self) -> None:
         self.end()
-        for batch in self.rig.table.stream(self.token, follow=False):
+        for batch in self._begin():
             self._take(batch)
+
+    def _begin(self) -> Iterator[StreamBatch]:
+        return iter(self.rig.table.stream(self.token, follow=False))
 
     def _take(self, batch: StreamBatch) -> None:
         assert batch.partition is not None
@@ -74,13 +79,35 @@ class Reader:
         self.token = batch.token
 
 
-class StreamMachine(RuleBasedStateMachine):
-    """Records, stages, crashes, reverts and added partitions in any order, and readers that come and go."""
+class Copy(Reader):
+    """A consumer that keeps a keyed table's state: at first as the table has it, then by every change."""
 
-    def __init__(self, make: Callable[[], TableRig]) -> None:
+    def __init__(self, rig: TableRig) -> None:
+        super().__init__(rig)
+        self.rows: dict[Any, tuple[Any, ...]] = {}
+
+    def _begin(self) -> Iterator[StreamBatch]:
+        return iter(self.rig.table.stream(self.token, follow=False, state_first=True))
+
+    def _take(self, batch: StreamBatch) -> None:
+        if batch.begins_state:
+            self.rows.clear()
+        names = [*(c.name for c in self.rig.table.spec.columns), "_kafka_partition", "_kafka_offset"]
+        for row in batch.rows.to_pylist():
+            key = row["id"], row["region"]
+            if row["_op"] == "put":
+                self.rows[key] = tuple(row[name] for name in names)
+            else:
+                self.rows.pop(key, None)
+        self.token = batch.token
+
+
+class Moved(RuleBasedStateMachine):
+    """Records, stages, crashes and reverts in any order, and readers that come and go."""
+
+    def __init__(self, rig: TableRig, readers: Sequence[Reader]) -> None:
         super().__init__()
-        self.rig = make()
-        self.readers = [Reader(self.rig) for _ in range(READERS)]
+        self.rig, self.readers = rig, readers
 
     # -- the producer ---------------------------------------------------------------------------------------
 
@@ -91,16 +118,6 @@ class StreamMachine(RuleBasedStateMachine):
     @rule()
     def produce_misfit(self) -> None:
         self.rig.produce_misfit(b"no json")
-
-    @rule(count=st.integers(1, 20), commits=st.booleans())
-    def produce_in_a_transaction(self, count: int, commits: bool) -> None:
-        """Control records and aborted ones leave gaps in the offsets."""
-        transaction = self.rig.kafka.begin()
-        transaction.produce(self.rig.topic, 0, self.rig.values(count))
-        if commits:
-            transaction.commit()
-        else:
-            transaction.abort()
 
     # -- the stages -----------------------------------------------------------------------------------------
 
@@ -145,7 +162,22 @@ class StreamMachine(RuleBasedStateMachine):
                 [timedelta(seconds=1), self.rig.table.row.table_id],
             )
 
-    # -- the judge ------------------------------------------------------------------------------------------
+
+class LogMachine(Moved):
+    """Of an append table each reader's sequence is the log."""
+
+    def __init__(self, rig: TableRig) -> None:
+        super().__init__(rig, [Reader(rig) for _ in range(READERS)])
+
+    @rule(count=st.integers(1, 20), commits=st.booleans())
+    def produce_in_a_transaction(self, count: int, commits: bool) -> None:
+        """Control records and aborted ones leave gaps in the offsets."""
+        transaction = self.rig.kafka.begin()
+        transaction.produce(self.rig.topic, 0, self.rig.values(count))
+        if commits:
+            transaction.commit()
+        else:
+            transaction.abort()
 
     def teardown(self) -> None:
         log: dict[int, list[int]] = {}
@@ -156,11 +188,22 @@ class StreamMachine(RuleBasedStateMachine):
             assert {p: offsets for p, offsets in reader.seen.items() if offsets} == log
 
 
-@pytest.mark.timeout(400 * LONGER)
-def test_every_reader_gets_the_log_in_order_whatever_moves_it(harness: hp.Harness, kafka: KafkaRig):
-    def make() -> StreamMachine:
-        return StreamMachine(lambda: TableRig(harness, kafka, views="both", retention=QUICK))
+class CopyMachine(Moved):
+    """Of a keyed table what each reader keeps is what the log folds to."""
 
+    def __init__(self, rig: KeyedRig) -> None:
+        super().__init__(rig, [Copy(rig) for _ in range(READERS)])
+        self.keyed = rig
+
+    def teardown(self) -> None:
+        expected = sorted(map(repr, self.keyed.state(EVERYTHING).values()))
+        for reader in self.readers:
+            reader.finish()
+            assert isinstance(reader, Copy)
+            assert sorted(map(repr, reader.rows.values())) == expected
+
+
+def run(make: Callable[[], Moved]) -> None:
     run_state_machine_as_test(
         seed(random.getrandbits(64))(make),  # type: ignore[arg-type]  # what gives a machine will do
         settings=settings(
@@ -171,3 +214,13 @@ def test_every_reader_gets_the_log_in_order_whatever_moves_it(harness: hp.Harnes
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+@pytest.mark.timeout(400 * LONGER)
+def test_every_reader_gets_the_log_in_order_whatever_moves_it(harness: hp.Harness, kafka: KafkaRig):
+    run(lambda: LogMachine(TableRig(harness, kafka, views="both", retention=QUICK)))
+
+
+@pytest.mark.timeout(400 * LONGER)
+def test_every_copy_of_a_keyed_table_is_the_table_whatever_moves_it(harness: hp.Harness, kafka: KafkaRig):
+    run(lambda: CopyMachine(KeyedRig(harness, kafka, retention=QUICK)))
