@@ -111,7 +111,8 @@ class Stream:
     def __iter__(self) -> Iterator[StreamBatch]:
         """Waits for records when there are none.
 
-        Raises: KafkaUnreachable, PostgresUnreachable and what else may be tried again; RecordsLost when neither Kafka
+        Raises: LeaseEnded when the caller was away for too long in the middle of the state, which then begins anew;
+        KafkaUnreachable, PostgresUnreachable and what else may be tried again; RecordsLost when neither Kafka
         nor the table has what comes next; TopicRecreated, LogTruncated, PartitionsGrown, RecordRefused,
         LakeFileMissing, SegmentMissing.
         """

@@ -25,6 +25,7 @@ from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.otree import otree_once
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stages.tier import tier_once
+from harness_pipelines.stores.ports import LeaseEnded
 from harness_pipelines_tests.keyed import EVERYTHING, KeyedRig
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import TableRig
@@ -85,6 +86,12 @@ class Copy(Reader):
     def __init__(self, rig: TableRig) -> None:
         super().__init__(rig)
         self.rows: dict[Any, tuple[Any, ...]] = {}
+
+    def step(self, batches: int) -> None:
+        try:
+            super().step(batches)
+        except LeaseEnded:  # it was away for too long in the middle of the state, which is read anew
+            self.end()
 
     def _begin(self) -> Iterator[StreamBatch]:
         return iter(self.rig.table.stream(self.token, follow=False, state_first=True))
