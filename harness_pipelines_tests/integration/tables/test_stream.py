@@ -188,6 +188,29 @@ def test_records_that_neither_kafka_nor_the_table_has_end_the_stream_before_its_
     assert len(collected(rig.table.stream(partitions=[1], follow=False))) == 40  # the others go on
 
 
+@pytest.mark.parametrize("is_taken", [True, False], ids=["ingested in time", "lost"])
+def test_what_kafka_drops_while_history_is_read_comes_from_the_table_or_ends_the_stream(rig: TableRig, is_taken: bool):
+    three_tiers(rig)
+    batches = iter(rig.table.stream(follow=False))
+    rows = rows_of(next(batches))
+    truth = rig.truth
+    if is_taken:
+        rig.ingest()
+    rig.produce(5)
+    rig.kafka.delete_records(rig.topic, 1, 160)  # all but the last five
+    if is_taken:
+        rows += [row for batch in batches for row in rows_of(batch)]
+        assert_in_order(rows)
+        assert Counter(row for row in rows if row in truth) == truth
+        return
+    with pytest.raises(RecordsLost, match="partition 1") as lost:
+        for batch in batches:
+            rows += rows_of(batch)
+    assert (lost.value.partition, lost.value.expected) == (1, 120)
+    assert_in_order(rows)  # all that the table has had come before
+    assert {row for row in truth if row[0] == 1 and row[1] < 120} <= set(rows)
+
+
 def test_aborted_and_open_transactions_do_not_show_and_misfits_are_left_out(rig: TableRig):
     rig.produce(5)
     aborted = rig.kafka.begin()
@@ -338,6 +361,33 @@ class TestKeyed:
         assert Counter(self.changes_of([first])) <= Counter(self.changes_of(b for b in again if b.is_state))
         [last] = [batch for batch in again if batch.is_state and not batch.rows.num_rows]
         assert not any(batch.is_state for batch in keyed.table.stream(last.token, state_first=True, follow=False))
+
+    def test_a_key_that_was_deleted_between_two_states_is_forgotten_by_who_begins_anew(self, keyed: NumbersRig):
+        copy: dict[int, int | None] = {}
+        token = "earliest"
+
+        def take(batch: StreamBatch) -> None:
+            nonlocal token
+            if batch.begins_state:
+                copy.clear()
+            copy.update({change.id: change.n for change in self.changes_of([batch])})
+            token = batch.token
+
+        take(next(iter(keyed.table.stream(token, state_first=True, follow=False))))
+        assert copy
+        keyed.delete_numbers(*range(6))
+        keyed.put_numbers({7: 70})
+        keyed.ingest()
+        batches = list(keyed.table.stream(token, state_first=True, follow=False))
+        assert [batch.begins_state for batch in batches] == [True, *([False] * (len(batches) - 1))]
+        for batch in batches:
+            take(batch)
+        assert {key: n for key, n in copy.items() if n is not None} == {7: 70}
+
+    def test_an_empty_state_begins_too(self, harness: hp.Harness, kafka: KafkaRig):
+        rig = NumbersRig(harness, kafka, views="both")
+        [batch] = rig.table.stream(state_first=True, follow=False)
+        assert (batch.is_state, batch.begins_state, batch.rows.num_rows) == (True, True, 0)
 
     def test_what_would_leave_a_state_stale_is_refused(self, keyed: NumbersRig):
         assert list(keyed.table.stream(state_first=True, where="id = 3", follow=False))

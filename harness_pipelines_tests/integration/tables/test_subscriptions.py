@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.cli import events as events_cli
 from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import TryAgain, UsageError
@@ -53,6 +54,9 @@ def test_a_subscriber_goes_on_behind_what_it_has_dealt_with(rig: TableRig, name:
     assert taken(rig, name) == [4]
     assert taken(rig, f"{name}-new", after=3) == [4]
     assert [s.last.checkpoint for s in rig.harness.states.all() if s.name == name and s.last] == ["4"]
+    assert fsck(rig.stores, [rig.name]).ok
+    rig.harness.states.drop(name)
+    assert taken(rig, name) == [1, 2, 3, 4]
 
 
 def test_what_is_published_later_is_told_as_it_happens(rig: TableRig, name: str):
