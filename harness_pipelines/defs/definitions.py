@@ -10,7 +10,7 @@ from dagster import Definitions, in_process_executor
 
 from harness_pipelines.client import connect
 from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.defs.sensors import wake_sensor
+from harness_pipelines.defs.sensors import table_sensors
 from harness_pipelines.defs.tables import table_definitions
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.load import load_spec
@@ -20,15 +20,13 @@ TABLES_FOLDER = "HARNESS_TABLES"  #: a folder of YAML specs to load instead of a
 
 
 def build(specs: list[TableSpec]) -> Definitions:
-    """Definitions of *specs*: assets, checks and jobs of each table, and one sensor for all of them."""
-    definitions = {spec.table: table_definitions(spec) for spec in specs}
-    jobs = {spec.table: list(definitions[spec.table].jobs or []) for spec in specs if spec.mode == "runs"}
+    """Definitions of *specs*: assets, checks and jobs of each table, and the sensors for all of them."""
+    tables = [table_definitions(spec) for spec in specs]
+    jobs = [job for table in tables for job in table.jobs or ()]
     shared = Definitions(
-        sensors=[wake_sensor(jobs)] if jobs else [],
-        resources={"harness": HarnessResource()},
-        executor=in_process_executor,
+        sensors=table_sensors(specs, jobs), resources={"harness": HarnessResource()}, executor=in_process_executor
     )
-    return Definitions.merge(shared, *definitions.values())
+    return Definitions.merge(shared, *tables)
 
 
 def known_specs() -> list[TableSpec]:

@@ -1,8 +1,22 @@
-"""The one sensor: each tick works out from the ledger and the log what can be done; no cursor carries truth."""
+"""The sensors, five in all however many tables there are. A tick works out from the ledger what can be done.
 
+No cursor carries truth: one that is lost costs a tick. What several ticks request at once, claims keep apart.
+"""
+
+import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from dagster import (
+    AssetKey,
+    AssetObservation,
+    AssetSelection,
+    AutomationConditionSensorDefinition,
+    DagsterInstance,
+    DagsterRun,
     DagsterRunStatus,
     DefaultSensorStatus,
     JobDefinition,
@@ -10,6 +24,7 @@ from dagster import (
     RunsFilter,
     SensorDefinition,
     SensorEvaluationContext,
+    SensorResult,
     SkipReason,
     sensor,
 )
@@ -19,10 +34,20 @@ from harness_pipelines.client import Harness
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import STAGE_TAG, TABLE_TAG, job_name
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stages.wake import due_stages
+from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
+from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stages.wake import Due, due_moves, due_upkeep
+from harness_pipelines.stores.watch import TableWork
 
-TICK_S = 5
+WAKE_S, LAG_S, UPKEEP_S, RECONCILE_S = 5, 5, 30, 5
+REQUESTS_MAX = 25  #: of one tick; the tables that are furthest behind come first
+LOOKS_MAX = 25  #: tables whose lake one tick of maintenance looks at
+OBSERVE_S = 60.0
+SETTLED_S = 60.0  #: so long after its start a run holds its claim, or waits for whoever does
+SILENT_TICKS = 3  #: a claim that was lost while Postgres was away is taken again in less
+STAGES = frozenset(stage.value for stage in CONTINUOUS_STAGES)
+RETRY_S, RETRY_S_MAX, FAILURES_SEEN = 10.0, 600.0, 8  #: the pause doubles with each run that failed in a row
 ACTIVE = [
     DagsterRunStatus.QUEUED,
     DagsterRunStatus.NOT_STARTED,
@@ -31,54 +56,248 @@ ACTIVE = [
     DagsterRunStatus.CANCELING,
 ]
 
+Tables = Mapping[str, TableSpec]
+Jobs = Sequence[JobDefinition | UnresolvedAssetJobDefinition]
 
-def wake_sensor(tables: Mapping[str, Sequence[JobDefinition | UnresolvedAssetJobDefinition]]) -> SensorDefinition:
-    """Request runs of the stages that are due, for all of *tables* (name -> its jobs)."""
 
+def table_sensors(specs: Sequence[TableSpec], jobs: Jobs) -> list[SensorDefinition]:
+    """All sensors of *specs*; those that start runs, of *jobs*, look after tables of ``mode: runs``."""
+    run = {spec.table: spec for spec in specs if spec.mode == "runs"}
+    lag = [_lag_sensor({spec.table: spec for spec in specs})] if specs else []
+    starting = [_wake_sensor(run, jobs), _maintenance_sensor(run, jobs), _reconcile_sensor(run)] if run else []
+    return [*starting, *lag, _downstream_sensor()]
+
+
+# -- wake and maintenance -----------------------------------------------------------------------------------
+
+
+def _wake_sensor(tables: Tables, jobs: Jobs) -> SensorDefinition:
     @sensor(
         name="harness_wake",
-        jobs=[job for jobs in tables.values() for job in jobs],
-        minimum_interval_seconds=TICK_S,
+        jobs=jobs,
+        minimum_interval_seconds=WAKE_S,
         default_status=DefaultSensorStatus.RUNNING,
-        description="Starts the stages that have something to do and that nobody works on.",
+        description="Starts ingest and tier where they have something to do and nobody works on it.",
     )
     def harness_wake(context: SensorEvaluationContext, harness: HarnessResource) -> Iterator[RunRequest | SkipReason]:
-        requested = False
         with harness.opened() as opened:
-            for name in sorted(tables):
-                for request in _requests(context, opened, name):
-                    requested = True
-                    yield request
-        if not requested:
-            yield SkipReason("nothing is due")
+            found = opened.stores.watch.work(tables)
+        runs = _Runs.of(context.instance)
+        yield from _some(_due_requests(runs, work.name, due_moves(tables[work.name], work)) for work in found)
 
     return harness_wake
 
 
-def _requests(context: SensorEvaluationContext, harness: Harness, name: str) -> Iterator[RunRequest]:
+def _maintenance_sensor(tables: Tables, jobs: Jobs) -> SensorDefinition:
+    @sensor(
+        name="harness_maintenance",
+        jobs=jobs,
+        minimum_interval_seconds=UPKEEP_S,
+        default_status=DefaultSensorStatus.RUNNING,
+        description="Starts compact, otree and expire where they are due. Takes turns where there are many tables.",
+    )
+    def harness_maintenance(
+        context: SensorEvaluationContext, harness: HarnessResource
+    ) -> Iterator[RunRequest | SkipReason]:
+        names = _turn(sorted(tables), context.cursor)
+        context.update_cursor(names[-1])
+        runs = _Runs.of(context.instance)
+        with harness.opened() as opened:
+            found = opened.stores.watch.work(names)
+            yield from _some(_due_requests(runs, work.name, _upkeep(context, opened, work)) for work in found)
+
+    return harness_maintenance
+
+
+def _turn(names: Sequence[str], after: str | None) -> list[str]:
+    """The next `LOOKS_MAX` of *names* behind *after*, from the beginning again at the end."""
+    behind = [name for name in names if after is not None and name > after]
+    return [*behind, *(name for name in names if name not in behind)][:LOOKS_MAX]
+
+
+def _upkeep(context: SensorEvaluationContext, harness: Harness, work: TableWork) -> dict[Stage, Due]:
     try:
-        table = harness.table(name).row
-        due = due_stages(harness.stores, table)
+        return due_upkeep(harness.stores, harness.table(work.name).row, work)
     except HarnessError as error:  # one sick table never stops another
-        context.log.warning(f"{name}: {error}")
-        return
+        context.log.warning(f"{work.name}: {error}")
+        return {}
+
+
+def _due_requests(runs: "_Runs", table: str, due: Mapping[Stage, Due]) -> Iterator[RunRequest]:
     for stage, reason in due.items():
-        if not _is_active(context, name, stage):
-            key = f"{name}/{stage}/{reason.attempt}/{reason.position}/{_last_run(context, name, stage)}"
+        if runs.may_start(table, stage):
+            key = f"{table}/{stage}/{reason.attempt}/{reason.position}/{runs.last(table, stage)}"
             yield RunRequest(
                 run_key=key,
-                job_name=job_name(name, stage),
-                tags={TABLE_TAG: name, STAGE_TAG: stage.value, "harness/why": reason.why},
+                job_name=job_name(table, stage),
+                tags={TABLE_TAG: table, STAGE_TAG: stage.value, "harness/why": reason.why},
             )
 
 
-def _last_run(context: SensorEvaluationContext, table: str, stage: Stage) -> str:
-    """The run before this one: a key that names it is never blocked by a run that failed."""
-    tags = {TABLE_TAG: table, STAGE_TAG: stage.value}
-    found = context.instance.get_runs(RunsFilter(tags=tags), limit=1)
-    return found[0].run_id if found else "first"
+def _some(requests: Iterator[Iterator[RunRequest]]) -> Iterator[RunRequest | SkipReason]:
+    """The first `REQUESTS_MAX` of all."""
+    count = 0
+    for of_table in requests:
+        for request in of_table:
+            if count == REQUESTS_MAX:
+                return
+            count += 1
+            yield request
+    if not count:
+        yield SkipReason("nothing is due")
 
 
-def _is_active(context: SensorEvaluationContext, table: str, stage: Stage) -> bool:
-    tags = {TABLE_TAG: table, STAGE_TAG: stage.value}
-    return bool(context.instance.get_runs(RunsFilter(statuses=ACTIVE, tags=tags), limit=1))
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The runs of one Dagster instance, as far as a tick asks for them."""
+
+    instance: DagsterInstance
+    active: frozenset[tuple[str, str]]  #: table and stage
+
+    @classmethod
+    def of(cls, instance: DagsterInstance) -> "_Runs":
+        runs = instance.get_runs(RunsFilter(statuses=ACTIVE))
+        return cls(instance, frozenset((run.tags.get(TABLE_TAG, ""), run.tags.get(STAGE_TAG, "")) for run in runs))
+
+    def may_start(self, table: str, stage: Stage) -> bool:
+        """Neither under way nor failed a moment ago: each failure in a row doubles the pause."""
+        if (table, stage.value) in self.active:
+            return False
+        records = self.instance.get_run_records(RunsFilter(tags=_tags(table, stage)), limit=FAILURES_SEEN)
+        failed = 0
+        for record in records:
+            if record.dagster_run.status is not DagsterRunStatus.FAILURE:
+                break
+            failed += 1
+        if not failed:
+            return True
+        ended = records[0].update_timestamp.replace(tzinfo=UTC)
+        pause = min(RETRY_S * 2 ** (failed - 1), RETRY_S_MAX)
+        return datetime.now(UTC) - ended >= timedelta(seconds=pause)
+
+    def last(self, table: str, stage: Stage) -> str:
+        """The run before this one: a key that names it is never blocked by a run that failed."""
+        found = self.instance.get_runs(RunsFilter(tags=_tags(table, stage)), limit=1)
+        return found[0].run_id if found else "first"
+
+
+def _tags(table: str, stage: Stage) -> dict[str, str]:
+    return {TABLE_TAG: table, STAGE_TAG: stage.value}
+
+
+# -- lag ----------------------------------------------------------------------------------------------------
+
+
+def _lag_sensor(tables: Tables) -> SensorDefinition:
+    @sensor(
+        name="harness_lag",
+        minimum_interval_seconds=LAG_S,
+        default_status=DefaultSensorStatus.RUNNING,
+        description="Asks Kafka where the topics end, notes it in the ledger, and shows how far each table is behind.",
+    )
+    def harness_lag(context: SensorEvaluationContext, harness: HarnessResource) -> SensorResult | SkipReason:
+        shown: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
+        now = time.time()
+        with harness.opened() as opened:
+            for name in tables:
+                _note_ends(context, opened, name)
+            found = {work.name: _shown(work) for work in opened.stores.watch.work(tables)}
+        # Events are kept for long: one per table and minute, and only of what changed.
+        due = {
+            name: values
+            for name, values in found.items()
+            if name not in shown or (values != shown[name]["values"] and now - shown[name]["at"] >= OBSERVE_S)
+        }
+        if not due:
+            return SkipReason("nothing has changed that was not shown within the last minute")
+        kept = {name: value for name, value in shown.items() if name in found}
+        return SensorResult(
+            asset_events=[
+                AssetObservation(AssetKey(name.split(".")), metadata=values, description="offsets between the tiers")
+                for name, values in due.items()
+            ],
+            cursor=json.dumps({**kept, **{name: {"at": now, "values": values} for name, values in due.items()}}),
+        )
+
+    return harness_lag
+
+
+def _note_ends(context: SensorEvaluationContext, harness: Harness, name: str) -> None:
+    try:
+        table = harness.table(name).row
+        real = [p.partition for p in harness.stores.tables.positions(table) if p.partition >= 0]
+        harness.stores.watch.record_ends(table, harness.stores.log.watermarks(table.spec.topic, real))
+    except HarnessError as error:  # what was noted before gets old, and the others are looked at
+        context.log.warning(f"{name}: {error}")
+
+
+def _shown(work: TableWork) -> dict[str, Any]:
+    return {
+        "behind_log": -1 if work.unread is None else work.unread,
+        "buffered": work.buffered,
+        "not_clustered": work.unmerged,
+        "buffered_bytes": work.buffered_bytes,
+        "open_moves": ", ".join(f"{s} {m['state'].lower()} ({m['attempt']})" for s, m in sorted(work.open.items())),
+        "stopped": work.stopped or "",
+    }
+
+
+# -- reconcile ----------------------------------------------------------------------------------------------
+
+
+def _reconcile_sensor(tables: Tables) -> SensorDefinition:
+    @sensor(
+        name="harness_reconcile",
+        minimum_interval_seconds=RECONCILE_S,
+        default_status=DefaultSensorStatus.RUNNING,
+        description="Ends runs whose process is gone, so that their stage can be started again. Names stuck moves.",
+    )
+    def harness_reconcile(context: SensorEvaluationContext, harness: HarnessResource) -> SkipReason:
+        with harness.opened() as opened:
+            found = {work.name: work for work in opened.stores.watch.work(tables)}
+        before: dict[str, int] = json.loads(context.cursor) if context.cursor else {}
+        silent = {run.run_id: before.get(run.run_id, 0) + 1 for run in _silent(context.instance, found)}
+        gone = [run_id for run_id, ticks in silent.items() if ticks >= SILENT_TICKS]
+        for run_id in gone:
+            _end(context, run_id)
+        context.update_cursor(json.dumps({run_id: n for run_id, n in silent.items() if run_id not in gone}))
+        stuck = [
+            f"{name}: {stage} is held by a move that failed in every attempt; `harness run {name} --retry-stuck`"
+            for name, work in found.items()
+            for stage, move in work.open.items()
+            if move["state"] == MoveState.QUARANTINED
+        ]
+        for text in stuck:
+            context.log.error(text)
+        return SkipReason("; ".join([f"ended run {run_id}" for run_id in gone] + stuck) or "nothing to settle")
+
+    return harness_reconcile
+
+
+def _silent(instance: DagsterInstance, found: Mapping[str, TableWork]) -> Iterator[DagsterRun]:
+    """Runs that were started some time ago, and nobody holds the claim of their stage."""
+    for record in instance.get_run_records(RunsFilter(statuses=[DagsterRunStatus.STARTED])):
+        run, started = record.dagster_run, record.start_time or record.create_timestamp.timestamp()
+        work, stage = found.get(run.tags.get(TABLE_TAG, "")), run.tags.get(STAGE_TAG)
+        if work is not None and stage in STAGES and stage not in work.busy and time.time() - started >= SETTLED_S:
+            yield run
+
+
+def _end(context: SensorEvaluationContext, run_id: str) -> None:
+    """What its process committed is committed; the stage goes on in another run."""
+    run = context.instance.get_run_by_id(run_id)
+    if run is not None and not run.is_finished:
+        context.instance.report_run_failed(run, "Its process is gone: nobody holds the claim of its stage any more.")
+
+
+# -- downstream ---------------------------------------------------------------------------------------------
+
+
+def _downstream_sensor() -> SensorDefinition:
+    """Evaluates the automation conditions of the users' own assets, which may depend on a table's."""
+    return AutomationConditionSensorDefinition(
+        name="harness_downstream",
+        target=AssetSelection.all(),
+        default_status=DefaultSensorStatus.RUNNING,
+        description="Starts assets of yours that depend on a table, by their automation conditions.",
+    )

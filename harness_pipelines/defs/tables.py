@@ -1,4 +1,4 @@
-"""The assets, checks and jobs of one table: topic -> ingest + buffer (one step) -> tier -> table, compact, otree.
+"""The assets, checks and jobs of one table: topic -> ingest + buffer (one step) -> tier -> table, rewrites -> expire.
 
 A step runs the worker of `harness run` for a bounded time; what it reports are moves that the ledger has committed.
 """
@@ -60,7 +60,13 @@ def table_definitions(spec: TableSpec) -> Definitions:
         ["kafka", spec.topic], group_name=spec.namespace, kinds={"kafka"}, description=f"Kafka topic {spec.topic}"
     )
     return Definitions(
-        assets=[topic, _ingest(spec, topic.key), _tier(spec), *(_rewriting(spec, stage) for stage in _rewriters(spec))],
+        assets=[
+            topic,
+            _ingest(spec, topic.key),
+            _tier(spec),
+            *(_rewriting(spec, stage) for stage in _rewriters(spec)),
+            _expiring(spec),
+        ],
         asset_checks=[_checks(spec), _audit(spec)],
         jobs=[*table_jobs(spec), audit_job(spec)],
     )
@@ -70,7 +76,7 @@ def table_jobs(spec: TableSpec) -> list[UnresolvedAssetJobDefinition]:
     """One job per stage; each runs in one process and is told apart by its tags."""
     prefix = [spec.namespace, spec.name]
     steps: dict[Stage, tuple[list[str], ...]] = {Stage.INGEST: (["ingest"], ["buffer"]), Stage.TIER: (["tier"], [])}
-    steps |= {stage: ([stage.value],) for stage in _rewriters(spec)}
+    steps |= {stage: ([stage.value],) for stage in (*_rewriters(spec), Stage.EXPIRE)}
     return [
         define_asset_job(
             job_name(spec.table, stage),
@@ -145,7 +151,6 @@ def _tier(spec: TableSpec) -> AssetsDefinition:
         with harness.opened_with_spark() as opened:
             table = opened.table(spec.table).row
             progress = _work(context, opened.stores, table, Stage.TIER, config.for_s)
-            expired = _expire(opened.stores, table)
             head = opened.stores.ledger.head(table)
             last = _last_committed(opened.stores, table, Stage.TIER)
             about: dict[str, Any] = {
@@ -153,7 +158,7 @@ def _tier(spec: TableSpec) -> AssetsDefinition:
                 "snapshot": str(head.stream.snapshot),
                 "metadata": head.stream.metadata,
             }
-            yield MaterializeResult(asset_key=[*prefix, "tier"], metadata=progress | last | about | expired)
+            yield MaterializeResult(asset_key=[*prefix, "tier"], metadata=progress | last | about)
             yield MaterializeResult(asset_key=prefix, metadata=_lags(opened.stores, table) | about | last)
 
     return tier
@@ -197,6 +202,44 @@ def _rewriting(spec: TableSpec, stage: Stage) -> AssetsDefinition:
             yield MaterializeResult(asset_key=key, metadata=progress | last | shown)
 
     return rewrite
+
+
+def _expiring(spec: TableSpec) -> AssetsDefinition:
+    prefix = [spec.namespace, spec.name]
+    key = AssetKey([*prefix, Stage.EXPIRE.value])
+    behind = [AssetKey([*prefix, "tier"]), *(AssetKey([*prefix, stage.value]) for stage in _rewriters(spec))]
+
+    @multi_asset(
+        name=f"{spec.namespace}__{spec.name}__remove",
+        specs=[
+            AssetSpec(key, deps=behind, kinds={"postgres", "iceberg"}, group_name=spec.namespace, code_version="1",
+                      description="What no version, snapshot or reader needs any more goes, in two runs at least")
+        ],
+        op_tags={TABLE_TAG: spec.table},
+    )  # fmt: skip
+    def expire(context: AssetExecutionContext, harness: HarnessResource) -> MaterializeResult[Any]:
+        with harness.opened() as opened:
+            stores, table = opened.stores, opened.table(spec.table).row
+            stores.standing.check(table, stores.ledger)
+            keeper = ClaimKeeper(stores.ledger, table, Stage.EXPIRE, holder=str(uuid4()), lease=CLAIM_LEASE)
+            if not keeper.acquire():
+                return MaterializeResult(asset_key=key, metadata={"left_to": "another worker"})
+            try:
+                done = expire_once(stores, table, keeper.current())
+            finally:
+                keeper.release()
+        return MaterializeResult(
+            asset_key=key,
+            metadata={
+                "segments_retired": len(done.retired),
+                "segments_dropped": len(done.dropped),
+                "files_condemned": len(done.condemned),
+                "files_deleted": len(done.deleted),
+                "retained_from": done.retained_from,
+            },
+        )
+
+    return expire
 
 
 def _checks(spec: TableSpec) -> AssetChecksDefinition:
@@ -258,18 +301,6 @@ def _work(
         "commits": progress.commits,
         "moves": progress.moves,
     }
-
-
-def _expire(stores: Stores, table: TableRow) -> dict[str, Any]:
-    """One run of expire beside tier, unless another worker holds it; SizeGuard fails the run by name."""
-    keeper = ClaimKeeper(stores.ledger, table, Stage.EXPIRE, holder=str(uuid4()), lease=CLAIM_LEASE)
-    if not keeper.acquire():
-        return {"expire": "another worker's"}
-    try:
-        done = expire_once(stores, table, keeper.current())
-    finally:
-        keeper.release()
-    return {"segments_dropped": len(done.dropped), "files_deleted": len(done.deleted)}
 
 
 def _last_committed(stores: Stores, table: TableRow, stage: Stage) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from harness_pipelines.protocol.moves import Move, plan_ranges
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.segments import needed
 from harness_pipelines.protocol.versions import Version
+from harness_pipelines.spec.table import TierRules
 from harness_pipelines.stages.ingest import check_source
 from harness_pipelines.stages.moving import Moving, make_branch
 from harness_pipelines.stores.lake import NOTHING_STAGED, Staged
@@ -51,12 +52,12 @@ def trigger(
     if idle is not None and idle(bounds):
         return "idle" if any(b.buffer_hi > b.stream_hi for b in bounds.values()) else None
     size = sum(int(s["bytes"]) for s in stores.segments.sizes(table) if s["state"] != "retired")
-    return due(table, bounds, buffered_bytes=size, since_tier_s=stores.tables.since_tier_s(table))
+    lag = sum(b.buffer_hi - b.stream_hi for b in bounds.values())
+    return due(table.spec.tier, lag=lag, buffered_bytes=size, since_tier_s=stores.tables.since_tier_s(table))
 
 
-def due(table: TableRow, bounds: Mapping[int, Bounds], *, buffered_bytes: int, since_tier_s: float) -> str | None:
-    """Which trigger of the spec asks for a move now: ``rows``, ``bytes``, ``age``, or none."""
-    rules, lag = table.spec.tier, sum(b.buffer_hi - b.stream_hi for b in bounds.values())
+def due(rules: TierRules, *, lag: int, buffered_bytes: int, since_tier_s: float) -> str | None:
+    """Which of the spec's *rules* asks for a move of *lag* offsets now: ``rows``, ``bytes``, ``age``, or none."""
     if lag == 0:
         return None
     if lag >= rules.max_rows:

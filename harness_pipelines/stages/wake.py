@@ -1,17 +1,23 @@
-"""Which stages of a table could do something now, worked out from the ledger and the log alone."""
+"""Which stages of a table could do something now, worked out from the ledger alone."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stages import compact, otree, tier
+from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stages import compact, otree
+from harness_pipelines.stages.tier import due as tier_due
 from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.watch import TableWork
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
+
+EXPIRE_EVERY_S = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,34 +29,39 @@ class Due:
     position: int  #: sum of the bounds that the stage would move, or the version that it would write anew
 
 
-def due_stages(stores: Stores, table: TableRow) -> dict[Stage, Due]:
-    """Stages of *table* that have work and that nobody holds a live claim on.
-
-    Raises: what the log and the ledger raise (`TopicMissing`, `KafkaUnreachable`, ...).
-    """
-    busy = {row["stage"] for row in stores.readers.rows("checks/busy", {"table_id": table.table_id})}
-    positions = {p.partition: p.bounds for p in stores.tables.positions(table)}
+def due_moves(spec: TableSpec, work: TableWork) -> dict[Stage, Due]:
+    """Of ingest and tier those that have work, that nobody holds, and that no stuck move holds by name."""
     due: dict[Stage, Due] = {}
-    if Stage.INGEST not in busy and table.spec.buffer != "none":
-        marks = stores.log.watermarks(table.spec.topic, positions)
-        if behind := sum(max(marks[p].end - b.buffer_hi, 0) for p, b in positions.items()):
-            position = sum(b.buffer_hi for b in positions.values())
-            due[Stage.INGEST] = Due(why=f"{behind} offsets behind the log", attempt=0, position=position)
-    if Stage.TIER not in busy:
-        found = tier.trigger(stores, table)
-        if found is not None:
-            move = stores.tables.open_move(table, Stage.TIER, shard=0)
-            position = sum(b.stream_hi for b in positions.values())
-            due[Stage.TIER] = Due(why=found, attempt=move.attempt if move else 0, position=position)
-    for stage, found in _rewrites(stores, table, busy):
-        move = stores.tables.open_move(table, stage, shard=0)
-        version = stores.tables.head(table).version
-        due[stage] = Due(why=found, attempt=move.attempt if move else 0, position=version)
-    return due
+    reads_log = Stage.TIER if spec.buffer == "none" else Stage.INGEST
+    if work.unread:
+        due[reads_log] = Due(why=f"{work.unread} offsets behind the log", attempt=0, position=work.buffer_at)
+    tier = work.open.get(Stage.TIER)
+    why = tier_due(spec.tier, lag=work.buffered, buffered_bytes=work.buffered_bytes, since_tier_s=work.since_tier_s)
+    if why := ("recovery" if tier else why):
+        due[Stage.TIER] = Due(why=why, attempt=tier["attempt"] if tier else 0, position=work.stream_at)
+    return {stage: found for stage, found in due.items() if not is_held(work, stage)}
 
 
-def _rewrites(stores: Stores, table: TableRow, busy: Collection[str]) -> Iterator[tuple[Stage, str]]:
-    """The stages that write the lake's rows anew, as far as they are due, and why."""
+def is_held(work: TableWork, stage: Stage) -> bool:
+    """Somebody works on it, or a move that failed in every attempt waits for a person."""
+    move = work.open.get(stage)
+    return stage in work.busy or (move is not None and move["state"] == MoveState.QUARANTINED)
+
+
+def due_upkeep(stores: Stores, table: TableRow, work: TableWork) -> dict[Stage, Due]:
+    """Of compact, otree and expire those that have work and that nobody holds. The lake is looked at.
+
+    Raises: what the ledger and the lake raise.
+    """
+    return {stage: due for stage, due in _upkeep(stores, table, work) if not is_held(work, stage)}
+
+
+def _upkeep(stores: Stores, table: TableRow, work: TableWork) -> Iterator[tuple[Stage, Due]]:
+    version = stores.tables.head(table).version
+    if work.since_expire_s is None or work.since_expire_s >= EXPIRE_EVERY_S:
+        ago = "never before" if work.since_expire_s is None else f"last {work.since_expire_s:.0f} s ago"
+        yield Stage.EXPIRE, Due(why=ago, attempt=0, position=version)
     for stage, trigger in {Stage.COMPACT: compact.trigger, Stage.OTREE: otree.trigger}.items():
-        if stage in table.effects and stage not in busy and (why := trigger(stores, table)):
-            yield stage, why
+        if stage in table.effects and (why := trigger(stores, table)):
+            move = stores.tables.open_move(table, stage, shard=0)
+            yield stage, Due(why=why, attempt=move.attempt if move else 0, position=version)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.standing import Standing
     from harness_pipelines.stores.states import States
     from harness_pipelines.stores.upkeep import Upkeep
+    from harness_pipelines.stores.watch import Watch
 
 TASK_OFFSETS_MAX = 1_000_000
 _CLOSED = ("news", "database", "readers", "catalog", "log", "buffer_reader", "writer_sessions", "spark_sessions")
@@ -170,6 +171,12 @@ class Stores:
         from harness_pipelines.stores.reclusters import Reclusters
 
         return Reclusters(self.database)
+
+    @once
+    def watch(self) -> Watch:
+        from harness_pipelines.stores.watch import Watch
+
+        return Watch(self.database, self.readers)
 
     @once
     def recalls(self) -> Recalls:

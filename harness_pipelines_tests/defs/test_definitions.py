@@ -1,51 +1,22 @@
 """Dagster runs the same stages as `harness run`, and what it shows is what the ledger committed."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from dagster import (
     AssetKey,
     DagsterInstance,
     Definitions,
-    RunRequest,
-    SensorResult,
-    SkipReason,
-    build_sensor_context,
 )
 
 from harness_pipelines.audit import checks
 from harness_pipelines.defs.definitions import TABLES_FOLDER, build, known_specs
-from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.defs.tables import AUDIT, STAGE_TAG, TABLE_TAG, job_name
+from harness_pipelines.defs.tables import AUDIT, job_name
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores.buffer import SegmentWriter
-from harness_pipelines.stores.postgres import LedgerBusy
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.rig import TableRig
-
-
-@pytest.fixture
-def environment(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The addresses as a code server gets them."""
-    for name, value in {
-        "HARNESS_HOME": str(settings.home),
-        "HARNESS_DSN": settings.dsn,
-        "HARNESS_KAFKA": settings.kafka,
-        "HARNESS_SPARK": settings.spark,
-        "HARNESS_WAREHOUSE": settings.warehouse,
-    }.items():
-        monkeypatch.setenv(name, value or "")
-
-
-@pytest.fixture
-def instance() -> Iterator[DagsterInstance]:
-    with DagsterInstance.ephemeral() as made:
-        yield made
 
 
 @pytest.fixture
@@ -62,14 +33,6 @@ def metadata(result: Any, key: AssetKey) -> dict[str, Any]:
     return {name: value.value for name, value in event.materialization.metadata.items()}
 
 
-def sensed(definitions: Definitions, instance: DagsterInstance) -> list[RunRequest | SkipReason]:
-    sensor = definitions.resolve_sensor_def("harness_wake")
-    with build_sensor_context(instance=instance, resources={"harness": HarnessResource()}) as context:
-        found = sensor(context)
-        assert not isinstance(found, SensorResult)
-        return list(found)  # type: ignore[arg-type]  # a generator of requests
-
-
 def test_a_folder_of_specs_loads_without_any_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TABLES_FOLDER, str(Path(__file__).parent / "tables"))
 
@@ -77,7 +40,7 @@ def test_a_folder_of_specs_loads_without_any_service(monkeypatch: pytest.MonkeyP
 
     assert [spec.table for spec in specs] == ["shop.orders"]
     keys = {key.to_user_string() for key in build(specs).resolve_asset_graph().get_all_asset_keys()}
-    stages = {f"shop/orders/{name}" for name in ("ingest", "buffer", "tier", "compact", "otree")}
+    stages = {f"shop/orders/{name}" for name in ("ingest", "buffer", "tier", "compact", "otree", "expire")}
     assert keys == {"kafka/orders", "shop/orders", *stages}
 
 
@@ -123,10 +86,6 @@ def test_a_table_of_two_views_is_clustered_by_runs_of_otree(
     rig.produce(100)
     rig.ingest()
     rig.tier()
-    [request] = sensed(definitions, instance)
-    assert isinstance(request, RunRequest)
-    assert (request.job_name, request.tags["harness/why"]) == (job_name(rig.name, Stage.OTREE), "age")
-
     clustered = run(definitions, rig, Stage.OTREE, instance)
 
     assert clustered.success
@@ -136,55 +95,6 @@ def test_a_table_of_two_views_is_clustered_by_runs_of_otree(
     assert head.batch is not None
     assert (shown["version"], shown["snapshot"]) == (head.version, str(head.batch.snapshot))
     rig.assert_exact()
-    assert all(isinstance(found, SkipReason) for found in sensed(definitions, instance))
-
-
-def test_a_tick_requests_what_is_due_and_skips_when_nothing_is(
-    rig: TableRig, definitions: Definitions, instance: DagsterInstance
-) -> None:
-    assert all(isinstance(found, SkipReason) for found in sensed(definitions, instance))
-    rig.produce(10)
-
-    [request] = sensed(definitions, instance)
-
-    assert isinstance(request, RunRequest)
-    assert request.job_name == job_name(rig.name, Stage.INGEST)
-    assert request.tags[TABLE_TAG] == rig.name
-    assert request.tags[STAGE_TAG] == Stage.INGEST
-
-
-def test_a_tick_leaves_a_stage_to_the_worker_that_holds_its_claim(
-    rig: TableRig, definitions: Definitions, instance: DagsterInstance
-) -> None:
-    rig.produce(10)
-    claim = rig.claim(Stage.INGEST)
-
-    assert all(isinstance(found, SkipReason) for found in sensed(definitions, instance))
-    rig.stores.ledger.release(claim)
-    assert any(isinstance(found, RunRequest) for found in sensed(definitions, instance))
-
-
-def test_a_failed_run_is_red_says_why_and_does_not_block_its_retry(
-    rig: TableRig, definitions: Definitions, instance: DagsterInstance
-) -> None:
-    rig.produce(10)
-    [first] = sensed(definitions, instance)
-    step = f"{job_name(rig.name, Stage.INGEST).removesuffix('ingest')}take"
-    with patch.object(SegmentWriter, "commit", side_effect=LedgerBusy("a lock was not granted")):
-        failed = definitions.resolve_job_def(job_name(rig.name, Stage.INGEST)).execute_in_process(
-            instance=instance,
-            raise_on_error=False,
-            run_config={"ops": {step: {"config": {"for_s": 3}}}},
-            tags={TABLE_TAG: rig.name, STAGE_TAG: Stage.INGEST.value},
-        )
-    assert not failed.success
-    assert "a lock was not granted" in str(failed.get_step_failure_events()[0].event_specific_data)
-
-    [again] = sensed(definitions, instance)
-
-    assert isinstance(first, RunRequest)
-    assert isinstance(again, RunRequest)
-    assert first.run_key != again.run_key
 
 
 def test_checks_pass_on_a_whole_table_and_name_what_a_doctored_ledger_lacks(rig: TableRig) -> None:

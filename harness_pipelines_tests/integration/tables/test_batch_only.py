@@ -19,7 +19,7 @@ from harness_pipelines.stages.clustering import layout_of
 from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.moving import make_branch
 from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stages.wake import due_stages
+from harness_pipelines.stages.wake import due_upkeep
 from harness_pipelines.stores.history import LakeHistoryMissing
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.integration.tables.test_otree import BY_VALUE, head, merged, taken
@@ -150,7 +150,8 @@ def test_a_revert_takes_both_bounds_back_and_the_rows_come_again(rig: TableRig):
 
 def test_there_is_nothing_to_compact_and_otree_is_due(rig: TableRig):
     taken(rig, 200)
-    due = due_stages(rig.stores, rig.table.row)
+    [work] = rig.stores.watch.work([rig.name])
+    due = due_upkeep(rig.stores, rig.table.row, work)
     assert Stage.OTREE in due
     assert Stage.COMPACT not in due
     assert Stage.COMPACT not in rig.table.row.effects

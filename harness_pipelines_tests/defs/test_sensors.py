@@ -1,0 +1,343 @@
+"""The sensors request what the ledger says is due, once, and end what is dead; a sick table stops no other one."""
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from dagster import AssetKey, DagsterInstance, DagsterRunStatus, RunRequest, build_sensor_context
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+
+from harness_pipelines.defs import sensors
+from harness_pipelines.defs.definitions import build
+from harness_pipelines.defs.resources import HarnessResource
+from harness_pipelines.defs.tables import STAGE_TAG, TABLE_TAG, job_name
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stores.buffer import SegmentWriter
+from harness_pipelines.stores.postgres import LedgerBusy
+from harness_pipelines_tests.faults.conftest import MakeRig
+from harness_pipelines_tests.rig import TableRig
+
+FIVE = {"harness_wake", "harness_lag", "harness_maintenance", "harness_reconcile", "harness_downstream"}
+
+
+class Control:
+    """Dagster's side of some tables: ticks of their sensors, with the cursors that a daemon keeps."""
+
+    def __init__(self, instance: DagsterInstance, specs: Sequence[TableSpec]) -> None:
+        self.instance, self.definitions = instance, build(list(specs))
+        self.cursors: dict[str, str | None] = {}
+
+    def tick(self, name: str) -> SensorExecutionData:
+        sensor = self.definitions.resolve_sensor_def(f"harness_{name}")
+        resources: dict[str, Any] = {"harness": HarnessResource()}
+        with build_sensor_context(
+            instance=self.instance, cursor=self.cursors.get(name), resources=resources, definitions=self.definitions
+        ) as context:
+            found = sensor.evaluate_tick(context)
+        self.cursors[name] = found.cursor
+        return found
+
+    def requests(self, name: str) -> list[RunRequest]:
+        return list(self.tick(name).run_requests or [])
+
+    def woken(self) -> list[tuple[str, str]]:
+        """(table, stage) of the runs that wake requests, after a look at Kafka."""
+        self.tick("lag")
+        return [(r.tags[TABLE_TAG], r.tags[STAGE_TAG]) for r in self.requests("wake")]
+
+    def run_of(self, table: str, stage: Stage, status: DagsterRunStatus) -> str:
+        """A run as a launcher would have left it."""
+        job = self.definitions.resolve_job_def(job_name(table, stage))
+        tags = {TABLE_TAG: table, STAGE_TAG: stage.value}
+        run = self.instance.create_run_for_job(job, tags=tags, status=DagsterRunStatus.STARTING)
+        if status is not DagsterRunStatus.STARTING:
+            self.instance.handle_new_event(_event(run, status))
+        return str(run.run_id)
+
+    def status(self, run_id: str) -> DagsterRunStatus:
+        run = self.instance.get_run_by_id(run_id)
+        assert run is not None
+        return run.status
+
+
+def _event(run: Any, status: DagsterRunStatus) -> Any:
+    from dagster import DagsterEvent, DagsterEventType
+    from dagster._core.events.log import EventLogEntry
+
+    kind = {
+        DagsterRunStatus.STARTED: DagsterEventType.RUN_START,
+        DagsterRunStatus.FAILURE: DagsterEventType.RUN_FAILURE,
+        DagsterRunStatus.SUCCESS: DagsterEventType.RUN_SUCCESS,
+    }[status]
+    return EventLogEntry(
+        error_info=None,
+        level=20,
+        user_message="",
+        run_id=run.run_id,
+        timestamp=time.time(),
+        job_name=run.job_name,
+        dagster_event=DagsterEvent(event_type_value=kind.value, job_name=run.job_name),
+    )
+
+
+@pytest.fixture
+def control(rig: TableRig, environment: None, instance: DagsterInstance) -> Control:
+    return Control(instance, [rig.table.spec])
+
+
+def test_there_are_five_sensors_however_many_tables(control: Control, rig: TableRig, instance: DagsterInstance) -> None:
+    specs = [rig.table.spec.model_copy(update={"name": f"t{i}"}) for i in range(20)]
+    for made in (control, Control(instance, specs)):
+        assert {s.name for s in made.definitions.sensors or []} == FIVE
+    by_hand = build([rig.table.spec.model_copy(update={"mode": "manual"})])
+    assert {s.name for s in by_hand.sensors or []} == {"harness_lag", "harness_downstream"}
+    assert {s.name for s in build([]).sensors or []} == {"harness_downstream"}
+
+
+# -- wake ---------------------------------------------------------------------------------------------------
+
+
+def test_wake_requests_what_is_due_and_nothing_else(control: Control, rig: TableRig) -> None:
+    assert control.woken() == []
+    assert control.tick("wake").skip_message == "nothing is due"
+    rig.produce(10)
+    assert control.requests("wake") == []  # nobody has looked at Kafka since
+    assert control.woken() == [(rig.name, "ingest")]
+    [request] = control.requests("wake")
+    assert request.job_name == job_name(rig.name, Stage.INGEST)
+    assert request.tags["harness/why"] == "20 offsets behind the log"
+    rig.ingest()
+    assert control.woken() == []
+    _long_ago(rig)
+    [request] = control.requests("wake")
+    assert (request.tags[STAGE_TAG], request.tags["harness/why"]) == ("tier", "age")
+
+
+def _long_ago(rig: TableRig) -> None:
+    """As if the table were older than its tier may wait."""
+    with rig.stores.database.session() as connection:
+        connection.execute(
+            "UPDATE harness.tables SET created_at = created_at - interval '1 h' WHERE table_id = %s",
+            [rig.table.row.table_id],
+        )
+        connection.commit()
+
+
+def test_a_table_without_a_buffer_wakes_tier_for_the_log(
+    make_rig: MakeRig, environment: None, instance: DagsterInstance
+) -> None:
+    rig = make_rig(buffer="none")
+    control = Control(instance, [rig.table.spec])
+    rig.produce(5)
+    assert control.woken() == [(rig.name, "tier")]
+
+
+def test_wake_leaves_a_stage_to_whoever_holds_its_claim_or_has_a_run_of_it(control: Control, rig: TableRig) -> None:
+    rig.produce(10)
+    claim = rig.claim(Stage.INGEST)
+    assert control.woken() == []
+    rig.stores.ledger.release(claim)
+    assert control.woken() == [(rig.name, "ingest")]
+    control.run_of(rig.name, Stage.INGEST, DagsterRunStatus.STARTING)
+    assert control.woken() == []
+
+
+def test_a_stuck_move_wakes_nobody_and_is_named(control: Control, rig: TableRig) -> None:
+    rig.produce(10)
+    rig.ingest()
+    claim = rig.claim(Stage.TIER)
+    rig.move_once(Stage.INGEST, lambda *_, **__: None, crash=None)
+    move = _planned(rig, claim)
+    rig.stores.ledger.release(claim)
+    assert control.woken() == [(rig.name, "tier")]  # recovery
+    claim = rig.claim(Stage.TIER)
+    taken = rig.stores.ledger.take_attempt(claim, move, run_id=None)
+    rig.stores.ledger.close_move(claim, taken, state=MoveState.QUARANTINED, error="every attempt failed")
+    rig.stores.ledger.release(claim)
+    assert control.woken() == []
+    assert "--retry-stuck" in (control.tick("reconcile").skip_message or "")
+
+
+def _planned(rig: TableRig, claim: Any) -> Any:
+    from harness_pipelines.stages import tier
+
+    move = tier.plan(rig.stores, rig.table.row, claim, trigger="test", run_id=None)
+    assert move is not None
+    return move
+
+
+def test_tables_that_are_furthest_behind_come_first_and_no_more_than_a_tick_takes(
+    make_rig: MakeRig, environment: None, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, many, some = make_rig(), make_rig(), make_rig()
+    for rig, count in ((few, 1), (many, 30), (some, 5)):
+        rig.produce(count)
+    control = Control(instance, [rig.table.spec for rig in (few, many, some)])
+    assert control.woken() == [(many.name, "ingest"), (some.name, "ingest"), (few.name, "ingest")]
+    monkeypatch.setattr(sensors, "REQUESTS_MAX", 2)
+    assert control.woken() == [(many.name, "ingest"), (some.name, "ingest")]
+
+
+def test_a_failed_run_does_not_block_its_retry_but_each_doubles_the_pause(
+    control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.produce(10)
+    assert control.woken() == [(rig.name, "ingest")]
+    keys = {request.run_key for request in control.requests("wake")}
+    control.run_of(rig.name, Stage.INGEST, DagsterRunStatus.FAILURE)
+    assert control.woken() == []  # it failed a moment ago
+    monkeypatch.setattr(sensors, "RETRY_S", 0.0)
+    assert control.woken() == [(rig.name, "ingest")]
+    keys |= {request.run_key for request in control.requests("wake")}
+    assert len(keys) == 2
+    monkeypatch.setattr(sensors, "RETRY_S", 0.5)
+    for _ in range(9):
+        control.run_of(rig.name, Stage.INGEST, DagsterRunStatus.FAILURE)
+    monkeypatch.setattr(sensors, "datetime", _Later(seconds=60))
+    assert control.woken() == []  # 0.5 s, doubled with each of the last eight
+    monkeypatch.setattr(sensors, "datetime", _Later(seconds=65))
+    assert control.woken() == [(rig.name, "ingest")]
+
+
+class _Later:
+    """`datetime` some time from now."""
+
+    def __init__(self, *, seconds: float) -> None:
+        self._ahead = timedelta(seconds=seconds)
+
+    def now(self, zone: Any) -> Any:
+        from datetime import datetime
+
+        return datetime.now(zone) + self._ahead
+
+
+def test_a_run_that_cannot_do_its_work_is_red_and_says_why(control: Control, rig: TableRig) -> None:
+    rig.produce(10)
+    job = control.definitions.resolve_job_def(job_name(rig.name, Stage.INGEST))
+    step = f"{job_name(rig.name, Stage.INGEST).removesuffix('ingest')}take"
+    with patch.object(SegmentWriter, "commit", side_effect=LedgerBusy("a lock was not granted")):
+        failed = job.execute_in_process(
+            instance=control.instance, raise_on_error=False, run_config={"ops": {step: {"config": {"for_s": 3}}}}
+        )
+    assert not failed.success
+    assert "a lock was not granted" in str(failed.get_step_failure_events()[0].event_specific_data)
+
+
+# -- lag ----------------------------------------------------------------------------------------------------
+
+
+def test_lag_shows_how_far_a_table_is_behind_once_a_minute_and_only_changes(
+    control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.produce(10)
+    [seen] = control.tick("lag").asset_events
+    assert seen.asset_key == AssetKey(rig.name.split("."))
+    assert seen.metadata["behind_log"].value == 20
+    rig.ingest()
+    assert not control.tick("lag").asset_events
+    monkeypatch.setattr(sensors, "OBSERVE_S", 0.0)
+    [seen] = control.tick("lag").asset_events
+    assert (seen.metadata["behind_log"].value, seen.metadata["buffered"].value) == (0, 20)
+    assert not control.tick("lag").asset_events
+
+
+def test_a_topic_that_is_gone_leaves_the_other_tables_as_they_are(
+    make_rig: MakeRig, environment: None, instance: DagsterInstance
+) -> None:
+    sick, well = make_rig(), make_rig()
+    control = Control(instance, [rig.table.spec for rig in (sick, well)])
+    sick.kafka.delete(sick.topic)
+    well.produce(3)
+    assert control.woken() == [(well.name, "ingest")]
+
+
+# -- maintenance --------------------------------------------------------------------------------------------
+
+
+def test_maintenance_starts_rewrites_and_expire_where_they_are_due(
+    make_rig: MakeRig, environment: None, instance: DagsterInstance
+) -> None:
+    rig = make_rig(views="both", layout={"columns": ["n"], "regions": 4})
+    control = Control(instance, [rig.table.spec])
+    rig.produce(100)
+    rig.ingest()
+    rig.tier()
+    found = {r.tags[STAGE_TAG]: r.tags["harness/why"] for r in control.requests("maintenance")}
+    assert found == {"otree": "age", "expire": "never before"}
+    for stage in (Stage.OTREE, Stage.EXPIRE):
+        job = control.definitions.resolve_job_def(job_name(rig.name, stage))
+        assert job.execute_in_process(instance=instance).success
+    assert control.requests("maintenance") == []
+    rig.assert_exact()
+
+
+def test_maintenance_takes_turns_and_a_sick_table_stops_no_other(
+    make_rig: MakeRig, environment: None, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rigs = sorted((make_rig() for _ in range(3)), key=lambda rig: rig.name)
+    control = Control(instance, [rig.table.spec for rig in rigs])
+    monkeypatch.setattr(sensors, "LOOKS_MAX", 2)
+
+    def looked_at() -> list[str]:
+        return sorted(r.tags[TABLE_TAG] for r in control.requests("maintenance"))
+
+    names = [rig.name for rig in rigs]
+    assert looked_at() == names[:2]
+    assert looked_at() == sorted([names[2], names[0]])
+    with rigs[1].stores.database.session() as connection:
+        connection.execute("DELETE FROM public.iceberg_tables WHERE table_name LIKE %s", [f"%{rigs[1].topic}%"])
+        connection.commit()
+    monkeypatch.setattr(sensors, "LOOKS_MAX", 3)
+    assert set(names) - {names[1]} <= set(looked_at())
+
+
+# -- reconcile ----------------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_process_is_gone_ends_and_its_stage_starts_again(
+    control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.produce(10)
+    run_id = control.run_of(rig.name, Stage.INGEST, DagsterRunStatus.STARTED)
+    claim = rig.claim(Stage.INGEST)
+    monkeypatch.setattr(sensors, "SETTLED_S", 0.0)
+    for _ in range(5):
+        control.tick("reconcile")
+    assert control.status(run_id) is DagsterRunStatus.STARTED  # it is at work
+    rig.stores.ledger.release(claim)
+    for _ in range(2):
+        control.tick("reconcile")
+        assert control.status(run_id) is DagsterRunStatus.STARTED  # its claim may come back
+    assert run_id in (control.tick("reconcile").skip_message or "")
+    assert control.status(run_id) is DagsterRunStatus.FAILURE
+    monkeypatch.setattr(sensors, "RETRY_S", 0.0)
+    assert control.woken() == [(rig.name, "ingest")]
+
+
+def test_a_run_that_was_started_a_moment_ago_and_runs_of_others_are_left_alone(
+    control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    young = control.run_of(rig.name, Stage.INGEST, DagsterRunStatus.STARTED)
+    for _ in range(4):
+        control.tick("reconcile")
+    assert control.status(young) is DagsterRunStatus.STARTED
+    monkeypatch.setattr(sensors, "SETTLED_S", 0.0)
+    done = control.run_of(rig.name, Stage.TIER, DagsterRunStatus.SUCCESS)
+    for _ in range(4):
+        control.tick("reconcile")
+    assert control.status(done) is DagsterRunStatus.SUCCESS
+    assert control.status(young) is DagsterRunStatus.FAILURE
+
+
+def test_losing_every_cursor_costs_a_tick(control: Control, rig: TableRig) -> None:
+    rig.produce(10)
+    assert control.woken() == [(rig.name, "ingest")]
+    control.cursors.clear()
+    assert control.woken() == [(rig.name, "ingest")]
+    control.tick("maintenance")
+    control.tick("reconcile")
