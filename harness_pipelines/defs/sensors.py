@@ -32,7 +32,8 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from harness_pipelines.client import Harness
 from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.defs.tables import STAGE_TAG, TABLE_TAG, job_name
+from harness_pipelines.defs.tables import job_name
+from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.moves import MoveState

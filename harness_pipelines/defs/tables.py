@@ -3,7 +3,7 @@
 A step runs the worker of `harness run` for a bounded time; what it reports are moves that the ledger has committed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -19,9 +19,7 @@ from dagster import (
     AssetsDefinition,
     AssetSelection,
     AssetSpec,
-    Config,
     Definitions,
-    Failure,
     MaterializeResult,
     asset_check,
     define_asset_job,
@@ -30,28 +28,21 @@ from dagster import (
     multi_asset_check,
 )
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-from pydantic import Field
 
 from harness_pipelines.audit.checks import CHECKS, is_complete
+from harness_pipelines.defs.clustering import otree_asset
 from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.errors import HarnessError
+from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG, StageConfig, last_committed, work
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import effects_of
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.claims import ClaimKeeper
 from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stages.worker import CLAIM_LEASE, Worker, WorkerOptions
+from harness_pipelines.stages.worker import CLAIM_LEASE
 from harness_pipelines.stores.open import Stores
 from harness_pipelines.stores.ports import TableRow
 
-TABLE_TAG, STAGE_TAG = "harness/table", "harness/stage"
 AUDIT = "audit"  #: name of the check that is no part of the stages' jobs
-
-
-class StageConfig(Config):
-    """How long a run of a stage may go on."""
-
-    for_s: float = Field(default=300.0, gt=0, description="seconds before the run hands over to the next one")
 
 
 def table_definitions(spec: TableSpec) -> Definitions:
@@ -64,7 +55,7 @@ def table_definitions(spec: TableSpec) -> Definitions:
             topic,
             _ingest(spec, topic.key),
             _tier(spec),
-            *(_rewriting(spec, stage) for stage in _rewriters(spec)),
+            *(_REWRITES[stage](spec) for stage in _rewriters(spec)),
             _expiring(spec),
         ],
         asset_checks=[_checks(spec), _audit(spec)],
@@ -124,8 +115,8 @@ def _ingest(spec: TableSpec, topic: AssetKey) -> AssetsDefinition:
     ) -> Iterator[MaterializeResult[Any]]:
         with harness.opened() as opened:
             table = opened.table(spec.table).row
-            progress = _work(context, opened.stores, table, Stage.INGEST, config.for_s)
-            last = _last_committed(opened.stores, table, Stage.INGEST)
+            progress = work(context, opened.stores, table, Stage.INGEST, config.for_s)
+            last = last_committed(opened.stores, table, Stage.INGEST)
             yield MaterializeResult(asset_key=[*prefix, "ingest"], metadata=progress | last)
             yield MaterializeResult(asset_key=[*prefix, "buffer"], metadata=_lags(opened.stores, table) | last)
 
@@ -150,9 +141,9 @@ def _tier(spec: TableSpec) -> AssetsDefinition:
     ) -> Iterator[MaterializeResult[Any]]:
         with harness.opened_with_spark() as opened:
             table = opened.table(spec.table).row
-            progress = _work(context, opened.stores, table, Stage.TIER, config.for_s)
+            progress = work(context, opened.stores, table, Stage.TIER, config.for_s)
             head = opened.stores.ledger.head(table)
-            last = _last_committed(opened.stores, table, Stage.TIER)
+            last = last_committed(opened.stores, table, Stage.TIER)
             about: dict[str, Any] = {
                 "version": head.version,
                 "snapshot": str(head.stream.snapshot),
@@ -169,19 +160,15 @@ def _rewriters(spec: TableSpec) -> tuple[Stage, ...]:
     return tuple(stage for stage in (Stage.COMPACT, Stage.OTREE) if stage in effects_of(spec.views))
 
 
-def _rewriting(spec: TableSpec, stage: Stage) -> AssetsDefinition:
-    prefix, view = [spec.namespace, spec.name], effects_of(spec.views)[stage].view
-    key = AssetKey([*prefix, stage.value])
-    about = {
-        Stage.COMPACT: "Small files of the stream view, put together in offset order",
-        Stage.OTREE: f"The batch view: the rows clustered by {', '.join(spec.indexed)}",
-    }
+def _compact(spec: TableSpec) -> AssetsDefinition:
+    prefix = [spec.namespace, spec.name]
+    key = AssetKey([*prefix, Stage.COMPACT.value])
 
     @multi_asset(
-        name=f"{spec.namespace}__{spec.name}__rewrite_{stage.value}",
+        name=f"{spec.namespace}__{spec.name}__rewrite_compact",
         specs=[
             AssetSpec(key, deps=[AssetKey([*prefix, "tier"])], kinds={"spark", "iceberg"}, group_name=spec.namespace,
-                      description=about[stage], code_version="1")
+                      description="Small files of the stream view, put together in offset order", code_version="1")
         ],
         op_tags={TABLE_TAG: spec.table},
     )  # fmt: skip
@@ -190,18 +177,20 @@ def _rewriting(spec: TableSpec, stage: Stage) -> AssetsDefinition:
     ) -> Iterator[MaterializeResult[Any]]:
         with harness.opened_with_spark() as opened:
             table = opened.table(spec.table).row
-            progress = _work(context, opened.stores, table, stage, config.for_s)
+            progress = work(context, opened.stores, table, Stage.COMPACT, config.for_s)
             head = opened.stores.ledger.head(table)
-            found = head.views[view]
             shown: dict[str, Any] = {
                 "version": head.version,
-                "snapshot": str(found.snapshot),
-                "metadata": found.metadata,
+                "snapshot": str(head.stream.snapshot),
+                "metadata": head.stream.metadata,
             }
-            last = _last_committed(opened.stores, table, stage)
+            last = last_committed(opened.stores, table, Stage.COMPACT)
             yield MaterializeResult(asset_key=key, metadata=progress | last | shown)
 
     return rewrite
+
+
+_REWRITES = {Stage.COMPACT: _compact, Stage.OTREE: otree_asset}
 
 
 def _expiring(spec: TableSpec) -> AssetsDefinition:
@@ -279,38 +268,6 @@ def _audit(spec: TableSpec) -> AssetChecksDefinition:
         )
 
     return audit
-
-
-def _work(
-    context: AssetExecutionContext, stores: Stores, table: TableRow, stage: Stage, for_s: float
-) -> dict[str, Any]:
-    """Run one stage until it is idle or its time is over; trouble of the table fails the run by its own message."""
-    options = WorkerOptions(stages=frozenset({stage}), until_idle=True, for_s=for_s, run_id=context.run.run_id)
-    worker = Worker(stores, [table], options)
-    try:
-        worker.run()
-    except HarnessError as error:
-        context.log.error(str(error))
-        raise
-    [progress] = worker.progress
-    if progress.trouble:  # a run that could not do its work is never green; the next tick tries again
-        raise Failure(description="; ".join(f"{stage}: {why}" for stage, why in progress.trouble.items()))
-    return {
-        "rows": progress.rows,
-        "refused": progress.refused,
-        "commits": progress.commits,
-        "moves": progress.moves,
-    }
-
-
-def _last_committed(stores: Stores, table: TableRow, stage: Stage) -> dict[str, Any]:
-    """The committed move that a materialization stands for (S30)."""
-    found = stores.readers.rows("checks/last_committed", {"table_id": table.table_id, "stage": stage})
-    if not found:
-        return {"move": "none yet"}
-    move: Mapping[str, Any] = found[0]
-    ranges = ", ".join(f"{p}: [{low}, {move['hi'][p]})" for p, low in sorted(move["lo"].items()))
-    return {"move": move["move_id"], "move_rows": move["rows"] or 0, "move_offsets": ranges}
 
 
 def _lags(stores: Stores, table: TableRow) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 from harness_pipelines.defs import sensors
 from harness_pipelines.defs.definitions import build
 from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.defs.tables import STAGE_TAG, TABLE_TAG, job_name
+from harness_pipelines.defs.tables import job_name
+from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.table import TableSpec

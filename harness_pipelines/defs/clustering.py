@@ -1,0 +1,129 @@
+"""The batch view as an asset: a run without partitions merges what is due, a backfill of regions writes them anew.
+
+Dagster's partitions are 16 parts of the value space, the tops of the table's region tree, whatever the tree is below.
+A backfill records one request in the ledger; moves take it up within their byte budget, and what is done stays done.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import product
+from typing import Any
+
+from dagster import (
+    AssetExecutionContext,
+    AssetKey,
+    AssetsDefinition,
+    AssetSpec,
+    BackfillPolicy,
+    MaterializeResult,
+    StaticPartitionsDefinition,
+    multi_asset,
+)
+from pydantic import Field
+
+from harness_pipelines.defs.resources import HarnessResource
+from harness_pipelines.defs.work import TABLE_TAG, StageConfig, last_committed, work
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.read.layout import NoLayout, look
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stages.clustering import layout_of
+from harness_pipelines.stages.recluster import NothingToRecluster, ask, plan_recluster, run
+from harness_pipelines.stores.open import Stores
+from harness_pipelines.stores.ports import TableRow
+
+DEPTH = 4
+REGIONS = StaticPartitionsDefinition(["".join(steps) for steps in product("01", repeat=DEPTH)])
+
+
+class OtreeConfig(StageConfig):
+    """How long a run may go on, and what a backfill writes anew."""
+
+    rebuild: bool = Field(default=False, description="a backfill writes clustered files anew too")
+
+
+def otree_asset(spec: TableSpec) -> AssetsDefinition:
+    """The stage otree of *spec*, partitioned by `REGIONS`."""
+    prefix = [spec.namespace, spec.name]
+    key = AssetKey([*prefix, Stage.OTREE.value])
+
+    @multi_asset(
+        name=f"{spec.namespace}__{spec.name}__rewrite_otree",
+        specs=[
+            AssetSpec(
+                key,
+                deps=[AssetKey([*prefix, "tier"])],
+                kinds={"spark", "iceberg"},
+                group_name=spec.namespace,
+                description=f"The batch view: the rows clustered by {', '.join(spec.indexed)}. A backfill of regions "
+                "writes what is not clustered there anew.",
+                code_version="1",
+            )
+        ],
+        partitions_def=REGIONS,
+        backfill_policy=BackfillPolicy.single_run(),
+        op_tags={TABLE_TAG: spec.table},
+    )
+    def rewrite(
+        context: AssetExecutionContext, config: OtreeConfig, harness: HarnessResource
+    ) -> Iterator[MaterializeResult[Any]]:
+        with harness.opened_with_spark() as opened:
+            stores, table = opened.stores, opened.table(spec.table).row
+            if context.has_partition_key or context.has_partition_key_range:
+                shown = _recluster(context, stores, table, rebuild=config.rebuild)
+            else:
+                shown = dict(work(context, stores, table, Stage.OTREE, config.for_s))
+            yield MaterializeResult(asset_key=key, metadata={**shown, **_standing(stores, table)})
+
+    return rewrite
+
+
+def _recluster(context: AssetExecutionContext, stores: Stores, table: TableRow, *, rebuild: bool) -> dict[str, Any]:
+    """Write the regions of this run anew; without anything to do it says so, since a backfill waits for every one."""
+    chosen = list(context.partition_keys)
+    try:
+        plan = plan_recluster(stores, table, regions=covered(_paths(stores, table), chosen), rebuild=rebuild)
+    except NothingToRecluster as error:
+        return {"regions": ", ".join(chosen), "parts": 0, "why": str(error)}
+    before = asdict(look(stores, table).score)
+    if plan.parts:
+        begun = ask(stores, table, plan)
+        for left in run(stores, table, begun.request):
+            context.log.info(f"{table.name}: {len(left.parts)} parts are left, {left.bytes} bytes")
+    return {
+        "regions": ", ".join(chosen),
+        "parts": len(plan.parts),
+        "bytes_rewritten": plan.bytes,
+        **{f"{name}_before": value for name, value in before.items()},
+    }
+
+
+def covered(paths: Sequence[str], chosen: Sequence[str]) -> list[str]:
+    """What of a tree with regions at *paths* lies in the parts *chosen*: a region above such a part belongs to it."""
+    found = set()
+    for wanted in chosen:
+        above = [path for path in paths if wanted.startswith(path)]
+        found.update(above or [wanted])
+    return sorted(found)
+
+
+def _paths(stores: Stores, table: TableRow) -> list[str]:
+    layout = layout_of(stores, table, stores.tables.head(table))
+    return [""] if layout is None else layout.tree.paths()
+
+
+def _standing(stores: Stores, table: TableRow) -> Mapping[str, Any]:
+    """What the batch view is now: numbers that Dagster plots over time."""
+    head = stores.tables.head(table)
+    assert head.batch is not None
+    shown: dict[str, Any] = {
+        "version": head.version,
+        "snapshot": str(head.batch.snapshot),
+        "metadata": head.batch.metadata,
+        **last_committed(stores, table, Stage.OTREE),
+    }
+    try:
+        seen = look(stores, table)
+    except (NoLayout, HarnessError):
+        return shown
+    return {**shown, **asdict(seen.score), "files": len(seen.files), "regions_in_tree": len(seen.tree)}

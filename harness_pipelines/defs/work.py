@@ -1,0 +1,51 @@
+"""What the steps of a table's stages have in common."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dagster import AssetExecutionContext, Config, Failure
+from pydantic import Field
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.stages.worker import Worker, WorkerOptions
+from harness_pipelines.stores.open import Stores
+from harness_pipelines.stores.ports import TableRow
+
+TABLE_TAG, STAGE_TAG = "harness/table", "harness/stage"
+
+
+class StageConfig(Config):
+    """How long a run of a stage may go on."""
+
+    for_s: float = Field(default=300.0, gt=0, description="seconds before the run hands over to the next one")
+
+
+def work(context: AssetExecutionContext, stores: Stores, table: TableRow, stage: Stage, for_s: float) -> dict[str, Any]:
+    """Run one stage until it is idle or its time is over; trouble of the table fails the run by its own message."""
+    options = WorkerOptions(stages=frozenset({stage}), until_idle=True, for_s=for_s, run_id=context.run.run_id)
+    worker = Worker(stores, [table], options)
+    try:
+        worker.run()
+    except HarnessError as error:
+        context.log.error(str(error))
+        raise
+    [progress] = worker.progress
+    if progress.trouble:  # a run that could not do its work is never green; the next tick tries again
+        raise Failure(description="; ".join(f"{stage}: {why}" for stage, why in progress.trouble.items()))
+    return {
+        "rows": progress.rows,
+        "refused": progress.refused,
+        "commits": progress.commits,
+        "moves": progress.moves,
+    }
+
+
+def last_committed(stores: Stores, table: TableRow, stage: Stage) -> dict[str, Any]:
+    """The committed move that a materialization stands for (S30)."""
+    found = stores.readers.rows("checks/last_committed", {"table_id": table.table_id, "stage": stage})
+    if not found:
+        return {"move": "none yet"}
+    move: Mapping[str, Any] = found[0]
+    ranges = ", ".join(f"{p}: [{low}, {move['hi'][p]})" for p, low in sorted(move["lo"].items()))
+    return {"move": move["move_id"], "move_rows": move["rows"] or 0, "move_offsets": ranges}

@@ -1,0 +1,125 @@
+"""A backfill of regions writes them anew, is done once, and always says so; other runs of otree merge as before."""
+
+from typing import Any
+
+import pytest
+from dagster import AssetKey, DagsterInstance, Definitions
+
+from harness_pipelines.defs.clustering import REGIONS, covered
+from harness_pipelines.defs.definitions import build
+from harness_pipelines.defs.tables import job_name
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.read.layout import look
+from harness_pipelines_tests.faults.conftest import MakeRig
+from harness_pipelines_tests.rig import OTREE, TableRig
+
+RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+ALL = REGIONS.get_partition_keys()
+
+
+@pytest.fixture
+def clustered(make_rig: MakeRig) -> TableRig:
+    """A table of four regions, into which more was merged that is not clustered yet."""
+    rig = make_rig(views="both", layout={"columns": ["n"], "regions": 4})
+    for _ in range(2):
+        rig.produce(400)
+        rig.ingest()
+        rig.tier()
+        rig.move_once(Stage.OTREE, _merge, crash=None)
+    assert look(rig.stores, rig.table.row).score.staged_share > 0
+    return rig
+
+
+def _merge(*args: Any, **words: Any) -> object:
+    from harness_pipelines.stages.otree import otree_once
+
+    return otree_once(*args, **words)
+
+
+def backfilled(rig: TableRig, instance: DagsterInstance, *keys: str, rebuild: bool = False) -> dict[str, Any]:
+    """The metadata of a run over the regions from the first to the last of *keys*, as a backfill starts it."""
+    job = definitions(rig).resolve_job_def(job_name(rig.name, Stage.OTREE))
+    step = f"{job_name(rig.name, Stage.OTREE).removesuffix('otree')}rewrite_otree"
+    done = job.execute_in_process(
+        instance=instance,
+        tags={RANGE_START: keys[0], RANGE_END: keys[-1]},
+        run_config={"ops": {step: {"config": {"rebuild": rebuild}}}},
+    )
+    assert done.success
+    shown = {
+        event.partition: {name: value.value for name, value in event.materialization.metadata.items()}
+        for event in done.get_asset_materialization_events()
+    }
+    assert {partition for partition in shown if partition} == {k for k in ALL if keys[0] <= k <= keys[-1]}
+    return next(iter(shown.values()))
+
+
+def definitions(rig: TableRig) -> Definitions:
+    return build([rig.table.spec])
+
+
+def test_a_backfill_of_regions_clusters_them_and_shows_the_score(
+    clustered: TableRig, environment: None, instance: DagsterInstance
+) -> None:
+    rig = clustered
+    shown = backfilled(rig, instance, ALL[0], ALL[7])
+    assert shown["parts"] > 0
+    assert shown["bytes_rewritten"] > 0
+    assert shown["staged_share"] < shown["staged_share_before"]
+    assert backfilled(rig, instance, ALL[8], ALL[-1])["staged_share"] == 0
+    key = AssetKey([rig.table.spec.namespace, rig.table.spec.name, "otree"])
+    assert instance.get_materialized_partitions(key) == set(ALL)
+    rig.assert_exact()
+
+
+def test_what_is_done_is_not_done_again_unless_it_is_asked_for(
+    clustered: TableRig, environment: None, instance: DagsterInstance
+) -> None:
+    rig = clustered
+    backfilled(rig, instance, ALL[0], ALL[-1])
+    before = rig.stores.ledger.head(rig.table.row).version
+    assert backfilled(rig, instance, ALL[0], ALL[-1])["parts"] == 0
+    assert rig.stores.ledger.head(rig.table.row).version == before
+    assert backfilled(rig, instance, ALL[3], rebuild=True)["parts"] == 1
+    assert rig.stores.ledger.head(rig.table.row).version == before + 1
+    rig.assert_exact()
+
+
+def test_a_table_without_merged_rows_ends_its_backfill_too(
+    make_rig: MakeRig, environment: None, instance: DagsterInstance
+) -> None:
+    rig = make_rig(views="both", layout={"columns": ["n"], "regions": 4})
+    assert "no rows yet" in backfilled(rig, instance, ALL[0])["why"]
+
+
+def test_a_run_without_regions_merges_what_is_due(
+    clustered: TableRig, environment: None, instance: DagsterInstance
+) -> None:
+    rig = clustered
+    rig.produce(100)
+    rig.ingest()
+    rig.tier()
+    job = definitions(rig).resolve_job_def(job_name(rig.name, Stage.OTREE))
+    done = job.execute_in_process(instance=instance)
+    assert done.success
+    [event] = done.get_asset_materialization_events()
+    assert event.partition is None
+    assert {p.bounds.batch_hi for p in rig.table.positions()} == {900}
+    rig.worker(OTREE, until_idle=True).run()
+    rig.assert_exact()
+
+
+@pytest.mark.parametrize(
+    ("paths", "chosen", "expected"),
+    [
+        ([""], ["0000", "1111"], [""]),
+        (["0", "1"], ["0101"], ["0"]),
+        (["0", "10", "11"], ["0000", "1000", "1001"], ["0", "10"]),
+        (["00000", "00001", "1"], ["0000"], ["0000"]),
+        (["0000", "0001", "001", "01", "1"], ["0001", "0010", "0011"], ["0001", "001"]),
+    ],
+)
+def test_a_region_that_is_larger_than_a_part_belongs_to_it(
+    paths: list[str], chosen: list[str], expected: list[str]
+) -> None:
+    assert covered(paths, chosen) == expected
