@@ -20,6 +20,7 @@ from dagster import (
     DagsterRunStatus,
     DefaultSensorStatus,
     JobDefinition,
+    RunRecord,
     RunRequest,
     RunsFilter,
     SensorDefinition,
@@ -33,7 +34,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from harness_pipelines.client import Harness
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import job_name
-from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
+from harness_pipelines.defs.work import HANDOVER_S, RUN_S, STAGE_TAG, TABLE_TAG
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.moves import MoveState
@@ -84,7 +85,7 @@ def _wake_sensor(tables: Tables, jobs: Jobs) -> SensorDefinition:
         with harness.opened() as opened:
             found = opened.stores.watch.work(tables)
         runs = _Runs.of(context.instance)
-        yield from _some(_due_requests(runs, work.name, due_moves(tables[work.name], work)) for work in found)
+        yield from _some(_wake_requests(runs, work, tables[work.name]) for work in found)
 
     return harness_wake
 
@@ -124,15 +125,26 @@ def _upkeep(context: SensorEvaluationContext, harness: Harness, work: TableWork)
         return {}
 
 
+def _wake_requests(runs: "_Runs", work: TableWork, spec: TableSpec) -> Iterator[RunRequest]:
+    """What is due, and the successor of a run of ingest that is about to end: it stands by until the claim is free."""
+    yield from _due_requests(runs, work.name, due_moves(spec, work))
+    if (ending := runs.ending(work.name, Stage.INGEST)) is not None:
+        yield _request(work.name, Stage.INGEST, key=f"after/{ending}", why="hand-over")
+
+
+def _request(table: str, stage: Stage, *, key: str, why: str) -> RunRequest:
+    return RunRequest(
+        run_key=f"{table}/{stage}/{key}",
+        job_name=job_name(table, stage),
+        tags={TABLE_TAG: table, STAGE_TAG: stage.value, "harness/why": why},
+    )
+
+
 def _due_requests(runs: "_Runs", table: str, due: Mapping[Stage, Due]) -> Iterator[RunRequest]:
     for stage, reason in due.items():
         if runs.may_start(table, stage):
-            key = f"{table}/{stage}/{reason.attempt}/{reason.position}/{runs.last(table, stage)}"
-            yield RunRequest(
-                run_key=key,
-                job_name=job_name(table, stage),
-                tags={TABLE_TAG: table, STAGE_TAG: stage.value, "harness/why": reason.why},
-            )
+            key = f"{reason.attempt}/{reason.position}/{runs.last(table, stage)}"
+            yield _request(table, stage, key=key, why=reason.why)
 
 
 def _some(requests: Iterator[Iterator[RunRequest]]) -> Iterator[RunRequest | SkipReason]:
@@ -153,12 +165,24 @@ class _Runs:
     """The runs of one Dagster instance, as far as a tick asks for them."""
 
     instance: DagsterInstance
-    active: frozenset[tuple[str, str]]  #: table and stage
+    active: Mapping[tuple[str, str], Sequence[RunRecord]]  #: by table and stage
 
     @classmethod
     def of(cls, instance: DagsterInstance) -> "_Runs":
-        runs = instance.get_runs(RunsFilter(statuses=ACTIVE))
-        return cls(instance, frozenset((run.tags.get(TABLE_TAG, ""), run.tags.get(STAGE_TAG, "")) for run in runs))
+        found: dict[tuple[str, str], list[RunRecord]] = {}
+        for record in instance.get_run_records(RunsFilter(statuses=ACTIVE)):
+            tags = record.dagster_run.tags
+            found.setdefault((tags.get(TABLE_TAG, ""), tags.get(STAGE_TAG, "")), []).append(record)
+        return cls(instance, found)
+
+    def ending(self, table: str, stage: Stage) -> str | None:
+        """The only active run of a stage, if it will end soon."""
+        records = self.active.get((table, stage.value), ())
+        if len(records) != 1 or records[0].dagster_run.status is not DagsterRunStatus.STARTED:
+            return None
+        started = records[0].start_time
+        is_late = started is not None and time.time() - started >= RUN_S - HANDOVER_S
+        return records[0].dagster_run.run_id if is_late else None
 
     def may_start(self, table: str, stage: Stage) -> bool:
         """Neither under way nor failed a moment ago: each failure in a row doubles the pause."""

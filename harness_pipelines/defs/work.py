@@ -13,17 +13,26 @@ from harness_pipelines.stores.open import Stores
 from harness_pipelines.stores.ports import TableRow
 
 TABLE_TAG, STAGE_TAG = "harness/table", "harness/stage"
+RUN_S = 600.0
+HANDOVER_S = 30.0  #: so long before its end a run's successor is asked for, which costs seconds to start
+LINGER_S = 30.0  #: a run of ingest without records waits so long for more: another run costs more than that
 
 
 class StageConfig(Config):
     """How long a run of a stage may go on."""
 
-    for_s: float = Field(default=300.0, gt=0, description="seconds before the run hands over to the next one")
+    for_s: float = Field(default=RUN_S, gt=0, description="seconds before the run hands over to the next one")
 
 
 def work(context: AssetExecutionContext, stores: Stores, table: TableRow, stage: Stage, for_s: float) -> dict[str, Any]:
     """Run one stage until it is idle or its time is over; trouble of the table fails the run by its own message."""
-    options = WorkerOptions(stages=frozenset({stage}), until_idle=True, for_s=for_s, run_id=context.run.run_id)
+    options = WorkerOptions(
+        stages=frozenset({stage}),
+        until_idle=True,
+        for_s=for_s,
+        linger_s=LINGER_S if stage is Stage.INGEST else 0.0,
+        run_id=context.run.run_id,
+    )
     worker = Worker(stores, [table], options)
     try:
         worker.run()

@@ -7,6 +7,7 @@ nobody foresaw holds the stage that met it, by name and with its traceback in th
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,11 +56,15 @@ class StageBroken(HarnessError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How a worker runs. ``until_idle``: end when nothing is left to move; ``for_s``: end after so many seconds."""
+    """How a worker runs. ``until_idle``: end when nothing is left to move; ``for_s``: end after so many seconds.
+
+    ``linger_s``: an idle worker waits so long for more before it ends.
+    """
 
     stages: frozenset[Stage] = CONTINUOUS_STAGES
     until_idle: bool = False
     for_s: float | None = None
+    linger_s: float = 0.0
     lease: timedelta = CLAIM_LEASE
     run_id: str | None = None
     ingest_on: Literal["threads", "spark"] = "threads"  #: this machine, or Spark's executors
@@ -90,6 +95,7 @@ class Worker:
         self.holder = str(uuid4())
         self.stop = threading.Event()
         self._hurried = False
+        self._idle_since = math.inf  #: monotonic seconds
         self.defect: BaseException | None = None
         self._tables = [_TableWorker(self, table) for table in tables]
 
@@ -119,7 +125,7 @@ class Worker:
                     worker.refresh()
                 if on_progress:
                     on_progress(self.progress)
-                if self.options.until_idle and all(worker.finished() for worker in self._tables):
+                if self.options.until_idle and self._is_idle():
                     break
                 if deadline is not None and time.monotonic() >= deadline:
                     break
@@ -133,6 +139,15 @@ class Worker:
         for worker in self._tables:
             if worker.fatal and (self.options.until_idle or isinstance(worker.fatal, StageBroken)):
                 raise worker.fatal
+
+    def _is_idle(self) -> bool:
+        """No table has anything left to do, or could do it, for as long as the worker was to wait for more."""
+        if not all(worker.finished() for worker in self._tables):
+            self._idle_since = math.inf
+            return False
+        now = time.monotonic()
+        self._idle_since = min(self._idle_since, now)
+        return now - self._idle_since >= self.options.linger_s or any(worker.fatal for worker in self._tables)
 
     def _end(self) -> None:
         """Wait for the threads, and give back what they held."""

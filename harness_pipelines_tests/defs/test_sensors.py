@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -14,14 +15,17 @@ from harness_pipelines.defs import sensors
 from harness_pipelines.defs.definitions import build
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import job_name
-from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
+from harness_pipelines.defs.work import HANDOVER_S, STAGE_TAG, TABLE_TAG
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores.buffer import SegmentWriter
+from harness_pipelines.stores.overview import Overview
 from harness_pipelines.stores.postgres import LedgerBusy
 from harness_pipelines_tests.faults.conftest import MakeRig
-from harness_pipelines_tests.rig import TableRig
+from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.rig import INGEST, TableRig, running
 
 FIVE = {"harness_wake", "harness_lag", "harness_maintenance", "harness_reconcile", "harness_downstream"}
 
@@ -148,11 +152,56 @@ def test_wake_leaves_a_stage_to_whoever_holds_its_claim_or_has_a_run_of_it(contr
     assert control.woken() == []
 
 
+def test_a_run_that_is_about_to_end_gets_one_successor(
+    control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = rig.claim(Stage.INGEST)  # the run has it
+    run_id = control.run_of(rig.name, Stage.INGEST, DagsterRunStatus.STARTED)
+    assert control.woken() == []
+    monkeypatch.setattr(sensors, "RUN_S", HANDOVER_S)  # its time is nearly over
+    [request] = control.requests("wake")
+    assert request.tags["harness/why"] == "hand-over"
+    assert run_id in (request.run_key or "")
+    control.run_of(rig.name, Stage.INGEST, DagsterRunStatus.STARTING)  # the successor
+    assert control.woken() == []
+    rig.stores.ledger.release(claim)
+
+
+def test_one_run_takes_over_from_the_other_and_nothing_is_lost_or_doubled(rig: TableRig) -> None:
+    first = rig.worker(INGEST)
+    with running(first):
+        rig.produce(50)
+        rig.await_exact()
+        with rig.working(INGEST) as second:  # stands by
+            rig.produce(50)
+            rig.await_exact()
+            first.stop.set()
+            wait_until(lambda: not first.progress[0].trouble and _holder(rig) == second.holder, "the second took over")
+            rig.produce(50)
+            rig.await_exact()
+
+
+def _holder(rig: TableRig) -> str:
+    [claim] = [c for c in Overview(rig.stores.readers).claims(rig.table.row) if c["stage"] == "ingest"]
+    return str(claim["holder"])
+
+
+def test_an_idle_worker_waits_for_more_before_it_ends(rig: TableRig) -> None:
+    options = WorkerOptions(stages=INGEST, until_idle=True, linger_s=30.0)
+    worker = Worker(rig.stores, [rig.table.row], options)
+    with running(worker):
+        for _ in range(3):
+            rig.produce(5)
+            rig.await_exact()
+    ended = time.monotonic()
+    Worker(rig.stores, [rig.table.row], replace(options, linger_s=0.0)).run()
+    assert time.monotonic() - ended < 30
+
+
 def test_a_stuck_move_wakes_nobody_and_is_named(control: Control, rig: TableRig) -> None:
     rig.produce(10)
     rig.ingest()
     claim = rig.claim(Stage.TIER)
-    rig.move_once(Stage.INGEST, lambda *_, **__: None, crash=None)
     move = _planned(rig, claim)
     rig.stores.ledger.release(claim)
     assert control.woken() == [(rig.name, "tier")]  # recovery
