@@ -34,7 +34,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from harness_pipelines.client import Harness
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import job_name
-from harness_pipelines.defs.work import HANDOVER_S, RUN_S, STAGE_TAG, TABLE_TAG
+from harness_pipelines.defs.work import HANDOVER_S, RUN_S, STAGE_TAG, TABLE_TAG, WHY_TAG
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.moves import MoveState
@@ -136,7 +136,7 @@ def _request(table: str, stage: Stage, *, key: str, why: str) -> RunRequest:
     return RunRequest(
         run_key=f"{table}/{stage}/{key}",
         job_name=job_name(table, stage),
-        tags={TABLE_TAG: table, STAGE_TAG: stage.value, "harness/why": why},
+        tags={TABLE_TAG: table, STAGE_TAG: stage.value, WHY_TAG: why},
     )
 
 

@@ -13,6 +13,7 @@ from harness_pipelines.stores.open import Stores
 from harness_pipelines.stores.ports import TableRow
 
 TABLE_TAG, STAGE_TAG = "harness/table", "harness/stage"
+WHY_TAG = "harness/why"  #: of a run that a sensor started
 RUN_S = 600.0
 HANDOVER_S = 30.0  #: so long before its end a run's successor is asked for, which costs seconds to start
 LINGER_S = 30.0  #: a run of ingest without records waits so long for more: another run costs more than that
@@ -25,12 +26,18 @@ class StageConfig(Config):
 
 
 def work(context: AssetExecutionContext, stores: Stores, table: TableRow, stage: Stage, for_s: float) -> dict[str, Any]:
-    """Run one stage until it is idle or its time is over; trouble of the table fails the run by its own message."""
+    """Run one stage until nothing is due or its time is over; trouble of the table fails the run by its own message.
+
+    Ingest goes on until it is idle. The others do what the spec's rules ask for, since to move early whatever there is
+    would leave a small file for each run; one that a person starts moves what is there once.
+    """
     options = WorkerOptions(
         stages=frozenset({stage}),
         until_idle=True,
         for_s=for_s,
         linger_s=LINGER_S if stage is Stage.INGEST else 0.0,
+        only_due=stage is not Stage.INGEST,
+        rest_first=WHY_TAG not in context.run.tags,
         run_id=context.run.run_id,
     )
     worker = Worker(stores, [table], options)

@@ -58,13 +58,17 @@ class StageBroken(HarnessError):
 class WorkerOptions:
     """How a worker runs. ``until_idle``: end when nothing is left to move; ``for_s``: end after so many seconds.
 
-    ``linger_s``: an idle worker waits so long for more before it ends.
+    ``linger_s``: an idle worker waits so long for more before it ends. ``only_due``: it ends as soon as the rules of
+    the spec ask for nothing, instead of moving the rest early; with ``rest_first`` what is there is moved once all the
+    same. Of the stages on Spark.
     """
 
     stages: frozenset[Stage] = CONTINUOUS_STAGES
     until_idle: bool = False
     for_s: float | None = None
     linger_s: float = 0.0
+    only_due: bool = False
+    rest_first: bool = False
     lease: timedelta = CLAIM_LEASE
     run_id: str | None = None
     ingest_on: Literal["threads", "spark"] = "threads"  #: this machine, or Spark's executors
@@ -180,6 +184,8 @@ class _TableWorker:
         self._stages = worker.options.stages & (_OF_EVERY_TABLE | table.effects.keys())
         self._nothing_due: str | None = None  # in this metadata file of the batch view
         self._nothing_small: str | None = None  # in this metadata file of the stream view
+        self._quiet: set[Stage] = set()  # had nothing to do when last asked, or somebody else has them
+        self._rest: dict[Stage, dict[int, int]] = {}  # what was there at first, and is not moved yet
         self._watching = _Backoff(self, "watch")
 
     # -- life -----------------------------------------------------------------------------------------------
@@ -269,6 +275,8 @@ class _TableWorker:
         """Nothing left to move, or nothing that waiting would help."""
         if self.fatal:
             return True
+        if self.worker.options.only_due:
+            return self._quiet >= self._stages
         positions, ends = self.progress.positions, self.progress.ends
         if not positions or set(ends) != {p.partition for p in positions}:
             return False
@@ -303,7 +311,10 @@ class _TableWorker:
             except HarnessError as error:
                 backoff.wait(error, pause_s=pause_s if held else 0.0)
                 continue
-            if not busy:  # a stand-by asks often, however rarely the stage itself has work
+            if busy:
+                self._quiet.discard(stage)
+            else:  # a stand-by asks often, however rarely the stage itself has work
+                self._quiet.add(stage)
                 self.worker.stop.wait(pause_s if held else LOOK_S)
 
     def _admit(self, stage: Stage) -> None:
@@ -374,7 +385,7 @@ class _TableWorker:
             backoff.over()
 
     def _tier(self) -> bool:
-        idle = self._ingest_is_idle if self.worker.options.until_idle else None
+        idle = self._ingest_is_idle if self._moves_rest(Stage.TIER) else None
         trigger = tier.trigger(self.stores, self.table, idle=idle)
         if trigger is None:
             return False
@@ -388,7 +399,7 @@ class _TableWorker:
 
     def _otree(self) -> bool:
         looked_at = self.stores.ledger.head(self.table).batch
-        idle = self.worker.options.until_idle and self._tier_is_idle()
+        idle = self._moves_rest(Stage.OTREE) and self._tier_is_idle()
         trigger = otree.trigger(self.stores, self.table, idle=idle, judged=self._nothing_due)
         if trigger is None:
             self._nothing_due = None if looked_at is None else looked_at.metadata
@@ -414,6 +425,20 @@ class _TableWorker:
             self.progress.moves += 1
             self.progress.version = published.version
         return published is not None
+
+    def _moves_rest(self, stage: Stage) -> bool:
+        """Where the stage before has nothing left, what the rules of the spec would let wait is moved too."""
+        options = self.worker.options
+        if not options.only_due:
+            return options.until_idle
+        if not options.rest_first or self._rest.get(stage) == {}:
+            return False
+        bounds = tier.takeable(self.stores, self.table)
+        there = {p: b.buffer_hi if stage is Stage.TIER else b.stream_hi for p, b in bounds.items()}
+        moved = {p: b.stream_hi if stage is Stage.TIER else b.batch_hi for p, b in bounds.items()}
+        rest = self._rest.setdefault(stage, there)  # what comes later waits for the rules
+        self._rest[stage] = {p: o for p, o in rest.items() if moved[p] < o}
+        return bool(self._rest[stage])
 
     def _tier_is_idle(self) -> bool:
         bounds = tier.takeable(self.stores, self.table)

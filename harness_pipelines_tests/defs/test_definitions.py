@@ -14,6 +14,7 @@ from dagster import (
 from harness_pipelines.audit import checks
 from harness_pipelines.defs.definitions import TABLES_FOLDER, build, known_specs
 from harness_pipelines.defs.tables import AUDIT, job_name
+from harness_pipelines.defs.work import WHY_TAG
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.rig import TableRig
@@ -76,6 +77,26 @@ def test_runs_of_ingest_and_tier_name_the_moves_that_the_ledger_committed(
     assert active.range(3).count() == 3  # and which that run therefore did not close
     [run_of_tier] = {m["run_id"] for m in committed.values() if m["stage"] == "tier"}
     assert run_of_tier == tiered.run_id
+
+
+def test_a_run_that_a_sensor_started_moves_what_is_due_and_one_of_a_person_what_there_is(
+    make_rig: MakeRig, environment: None, instance: DagsterInstance
+) -> None:
+    rig = make_rig(tier={"max_rows": 150})
+    job = build([rig.table.spec]).resolve_job_def(job_name(rig.name, Stage.TIER))
+
+    def moved(**tags: str) -> int:
+        assert job.execute_in_process(instance=instance, tags=tags).success
+        return rig.status()[0][0]
+
+    rig.produce(100)
+    rig.ingest()
+    assert moved(**{WHY_TAG: "rows"}) == 100  # 200 rows in both partitions
+    rig.produce(10)
+    rig.ingest()
+    assert moved(**{WHY_TAG: "rows"}) == 100
+    assert moved() == 110
+    rig.assert_exact()
 
 
 def test_a_table_of_two_views_is_clustered_by_runs_of_otree(
