@@ -13,7 +13,6 @@ from dagster import (
     AssetExecutionContext,
     AssetKey,
     AssetsDefinition,
-    AssetSpec,
     BackfillPolicy,
     MaterializeResult,
     StaticPartitionsDefinition,
@@ -22,7 +21,7 @@ from dagster import (
 from pydantic import Field
 
 from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.defs.work import TABLE_TAG, StageConfig, last_committed, work
+from harness_pipelines.defs.work import TABLE_TAG, StageConfig, last_committed, table_asset, work
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.read.layout import NoLayout, look
@@ -46,20 +45,14 @@ def otree_asset(spec: TableSpec) -> AssetsDefinition:
     """The stage otree of *spec*, partitioned by `REGIONS`."""
     prefix = [spec.namespace, spec.name]
     key = AssetKey([*prefix, Stage.OTREE.value])
+    about = (
+        f"The batch view: the rows clustered by {', '.join(spec.indexed)}. A backfill of regions writes what is not "
+        "clustered there anew."
+    )
 
     @multi_asset(
         name=f"{spec.namespace}__{spec.name}__rewrite_otree",
-        specs=[
-            AssetSpec(
-                key,
-                deps=[AssetKey([*prefix, "tier"])],
-                kinds={"spark", "iceberg"},
-                group_name=spec.namespace,
-                description=f"The batch view: the rows clustered by {', '.join(spec.indexed)}. A backfill of regions "
-                "writes what is not clustered there anew.",
-                code_version="1",
-            )
-        ],
+        specs=[table_asset(spec, "otree", deps=[AssetKey([*prefix, "tier"])], kinds={"spark", "iceberg"}, about=about)],
         partitions_def=REGIONS,
         backfill_policy=BackfillPolicy.single_run(),
         op_tags={TABLE_TAG: spec.table},

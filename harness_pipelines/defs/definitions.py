@@ -11,7 +11,7 @@ from dagster import Definitions, in_process_executor
 from harness_pipelines.client import connect
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.sensors import table_sensors
-from harness_pipelines.defs.tables import table_definitions
+from harness_pipelines.defs.tables import table_definitions, topics
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.load import load_spec
 from harness_pipelines.spec.table import TableSpec
@@ -24,7 +24,10 @@ def build(specs: list[TableSpec]) -> Definitions:
     tables = [table_definitions(spec) for spec in specs]
     jobs = [job for table in tables for job in table.jobs or ()]
     shared = Definitions(
-        sensors=table_sensors(specs, jobs), resources={"harness": HarnessResource()}, executor=in_process_executor
+        assets=topics(specs),
+        sensors=table_sensors(specs, jobs),
+        resources={"harness": HarnessResource()},
+        executor=in_process_executor,
     )
     return Definitions.merge(shared, *tables)
 

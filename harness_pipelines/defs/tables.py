@@ -3,7 +3,7 @@
 A step runs the worker of `harness run` for a bounded time; what it reports are moves that the ledger has committed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from dagster import (
     AssetsDefinition,
     AssetSelection,
     AssetSpec,
+    DataVersion,
     Definitions,
     MaterializeResult,
     asset_check,
@@ -32,7 +33,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from harness_pipelines.audit.checks import CHECKS, is_complete
 from harness_pipelines.defs.clustering import otree_asset
 from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG, StageConfig, last_committed, work
+from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG, StageConfig, last_committed, table_asset, work
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import effects_of
 from harness_pipelines.spec.table import TableSpec
@@ -47,13 +48,9 @@ AUDIT = "audit"  #: name of the check that is no part of the stages' jobs
 
 def table_definitions(spec: TableSpec) -> Definitions:
     """Everything that Dagster shows and runs for one table."""
-    topic = AssetSpec(
-        ["kafka", spec.topic], group_name=spec.namespace, kinds={"kafka"}, description=f"Kafka topic {spec.topic}"
-    )
     return Definitions(
         assets=[
-            topic,
-            _ingest(spec, topic.key),
+            _ingest(spec),
             _tier(spec),
             *(_REWRITES[stage](spec) for stage in _rewriters(spec)),
             _expiring(spec),
@@ -61,6 +58,19 @@ def table_definitions(spec: TableSpec) -> Definitions:
         asset_checks=[_checks(spec), _audit(spec)],
         jobs=[*table_jobs(spec), audit_job(spec)],
     )
+
+
+def topics(specs: Sequence[TableSpec]) -> list[AssetSpec]:
+    """The topics that the tables come from, each once: assets of somebody else."""
+    found = {spec.topic: spec for spec in specs}
+    return [
+        AssetSpec(_topic_key(spec), group_name=spec.namespace, kinds={"kafka"}, description=f"Kafka topic {topic}")
+        for topic, spec in found.items()
+    ]
+
+
+def _topic_key(spec: TableSpec) -> AssetKey:
+    return AssetKey(["kafka", spec.topic])
 
 
 def table_jobs(spec: TableSpec) -> list[UnresolvedAssetJobDefinition]:
@@ -98,15 +108,15 @@ def job_name(table: str, stage: str) -> str:
     return f"{table.replace('.', '__')}__{stage}"
 
 
-def _ingest(spec: TableSpec, topic: AssetKey) -> AssetsDefinition:
+def _ingest(spec: TableSpec) -> AssetsDefinition:
     prefix = [spec.namespace, spec.name]
-    common: dict[str, Any] = {"group_name": spec.namespace, "owners": [], "code_version": "1"}
+    taken = AssetKey([*prefix, "ingest"])
 
     @multi_asset(
         name=f"{spec.namespace}__{spec.name}__take",
         specs=[
-            AssetSpec([*prefix, "ingest"], deps=[topic], kinds={"python"}, **common),
-            AssetSpec([*prefix, "buffer"], deps=[AssetKey([*prefix, "ingest"])], kinds={"postgres"}, **common),
+            table_asset(spec, "ingest", deps=[_topic_key(spec)], kinds={"python"}, about="Records read and decoded"),
+            table_asset(spec, "buffer", deps=[taken], kinds={"postgres"}, about="Rows in Postgres, readable at once"),
         ],
         op_tags={TABLE_TAG: spec.table},
     )
@@ -125,17 +135,16 @@ def _ingest(spec: TableSpec, topic: AssetKey) -> AssetsDefinition:
 
 def _tier(spec: TableSpec) -> AssetsDefinition:
     prefix = [spec.namespace, spec.name]
-    common: dict[str, Any] = {"group_name": spec.namespace, "code_version": "1"}
+    buffer, tiered = AssetKey([*prefix, "buffer"]), AssetKey([*prefix, "tier"])
 
     @multi_asset(
         name=f"{spec.namespace}__{spec.name}__move",
         specs=[
-            AssetSpec([*prefix, "tier"], deps=[AssetKey([*prefix, "buffer"])], kinds={"spark", "iceberg"}, **common),
-            AssetSpec(prefix, deps=[AssetKey([*prefix, "tier"])], kinds={"table"},
-                      description=f"The logical table {spec.table}", **common),
+            table_asset(spec, "tier", deps=[buffer], kinds={"spark", "iceberg"}, about="Buffered rows, moved"),
+            table_asset(spec, deps=[tiered], kinds={"table"}, about=f"The logical table {spec.table}"),
         ],
         op_tags={TABLE_TAG: spec.table},
-    )  # fmt: skip
+    )
     def tier(
         context: AssetExecutionContext, config: StageConfig, harness: HarnessResource
     ) -> Iterator[MaterializeResult[Any]]:
@@ -150,7 +159,11 @@ def _tier(spec: TableSpec) -> AssetsDefinition:
                 "metadata": head.stream.metadata,
             }
             yield MaterializeResult(asset_key=[*prefix, "tier"], metadata=progress | last | about)
-            yield MaterializeResult(asset_key=prefix, metadata=_lags(opened.stores, table) | about | last)
+            yield MaterializeResult(
+                asset_key=prefix,
+                metadata=_lags(opened.stores, table) | about | last,
+                data_version=DataVersion(str(head.version)),
+            )
 
     return tier
 
@@ -163,15 +176,15 @@ def _rewriters(spec: TableSpec) -> tuple[Stage, ...]:
 def _compact(spec: TableSpec) -> AssetsDefinition:
     prefix = [spec.namespace, spec.name]
     key = AssetKey([*prefix, Stage.COMPACT.value])
+    about = "Small files of the stream view, put together in offset order"
 
     @multi_asset(
         name=f"{spec.namespace}__{spec.name}__rewrite_compact",
         specs=[
-            AssetSpec(key, deps=[AssetKey([*prefix, "tier"])], kinds={"spark", "iceberg"}, group_name=spec.namespace,
-                      description="Small files of the stream view, put together in offset order", code_version="1")
+            table_asset(spec, "compact", deps=[AssetKey([*prefix, "tier"])], kinds={"spark", "iceberg"}, about=about)
         ],
         op_tags={TABLE_TAG: spec.table},
-    )  # fmt: skip
+    )
     def rewrite(
         context: AssetExecutionContext, config: StageConfig, harness: HarnessResource
     ) -> Iterator[MaterializeResult[Any]]:
@@ -198,14 +211,13 @@ def _expiring(spec: TableSpec) -> AssetsDefinition:
     key = AssetKey([*prefix, Stage.EXPIRE.value])
     behind = [AssetKey([*prefix, "tier"]), *(AssetKey([*prefix, stage.value]) for stage in _rewriters(spec))]
 
+    about = "What no version, snapshot or reader needs any more goes, in two runs at least"
+
     @multi_asset(
         name=f"{spec.namespace}__{spec.name}__remove",
-        specs=[
-            AssetSpec(key, deps=behind, kinds={"postgres", "iceberg"}, group_name=spec.namespace, code_version="1",
-                      description="What no version, snapshot or reader needs any more goes, in two runs at least")
-        ],
+        specs=[table_asset(spec, "expire", deps=behind, kinds={"postgres", "iceberg"}, about=about)],
         op_tags={TABLE_TAG: spec.table},
-    )  # fmt: skip
+    )
     def expire(context: AssetExecutionContext, harness: HarnessResource) -> MaterializeResult[Any]:
         with harness.opened() as opened:
             stores, table = opened.stores, opened.table(spec.table).row

@@ -1,13 +1,24 @@
 """What the steps of a table's stages have in common."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
-from dagster import AssetExecutionContext, Config, Failure
+from dagster import (
+    AssetExecutionContext,
+    AssetKey,
+    AssetSpec,
+    Config,
+    Failure,
+    TableColumn,
+    TableColumnConstraints,
+    TableSchema,
+)
 from pydantic import Field
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores.open import Stores
 from harness_pipelines.stores.ports import TableRow
@@ -17,6 +28,24 @@ WHY_TAG = "harness/why"  #: of a run that a sensor started
 RUN_S = 600.0
 HANDOVER_S = 30.0  #: so long before its end a run's successor is asked for, which costs seconds to start
 LINGER_S = 30.0  #: a run of ingest without records waits so long for more: another run costs more than that
+
+
+def table_asset(spec: TableSpec, *name: str, deps: Sequence[AssetKey], kinds: set[str], about: str) -> AssetSpec:
+    """An asset of a table: the logical one, or by *name* one of a stage. Its columns are those of the spec."""
+    columns = [
+        TableColumn(c.name, str(c.type), constraints=TableColumnConstraints(nullable=not c.required))
+        for c in spec.columns
+    ]
+    return AssetSpec(
+        [spec.namespace, spec.name, *name],
+        deps=deps,
+        kinds=kinds,
+        group_name=spec.namespace,
+        description=about,
+        code_version=version("harness-pipelines"),
+        tags={TABLE_TAG: spec.table},
+        metadata={"dagster/column_schema": TableSchema(columns=columns), "dagster/table_name": spec.table},
+    )
 
 
 class StageConfig(Config):

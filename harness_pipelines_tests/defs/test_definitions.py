@@ -16,6 +16,7 @@ from harness_pipelines.defs.definitions import TABLES_FOLDER, build, known_specs
 from harness_pipelines.defs.tables import AUDIT, job_name
 from harness_pipelines.defs.work import WHY_TAG
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.spec.load import load_spec
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.rig import TableRig
 
@@ -43,6 +44,19 @@ def test_a_folder_of_specs_loads_without_any_service(monkeypatch: pytest.MonkeyP
     keys = {key.to_user_string() for key in build(specs).resolve_asset_graph().get_all_asset_keys()}
     stages = {f"shop/orders/{name}" for name in ("ingest", "buffer", "tier", "compact", "otree", "expire")}
     assert keys == {"kafka/orders", "shop/orders", *stages}
+
+
+def test_tables_of_one_topic_share_it_and_show_their_columns() -> None:
+    spec = load_spec(Path(__file__).parent / "tables/orders.yaml")
+    other = spec.model_copy(update={"table": "shop.same"})
+    graph = build([spec, other]).resolve_asset_graph()
+    assert {k.to_user_string() for k in graph.get_all_asset_keys() if k.path[0] == "kafka"} == {"kafka/orders"}
+    shown = graph.get(AssetKey(["shop", "orders"])).metadata["dagster/column_schema"].value
+    assert [(c.name, c.type, c.constraints.nullable) for c in shown.columns] == [
+        ("order_id", "long", False),
+        ("amount", "decimal(12, 2)", True),
+        ("ordered_at", "timestamptz", True),
+    ]
 
 
 def test_without_a_ledger_there_are_no_tables_and_loading_succeeds(
