@@ -51,7 +51,7 @@ def test_tables_of_one_topic_share_it_and_show_their_columns() -> None:
     other = spec.model_copy(update={"table": "shop.same"})
     graph = build([spec, other]).resolve_asset_graph()
     assert {k.to_user_string() for k in graph.get_all_asset_keys() if k.path[0] == "kafka"} == {"kafka/orders"}
-    shown = graph.get(AssetKey(["shop", "orders"])).metadata["dagster/column_schema"].value
+    shown = graph.get(AssetKey(["shop", "orders"])).metadata["dagster/column_schema"]
     assert [(c.name, c.type, c.constraints.nullable) for c in shown.columns] == [
         ("order_id", "long", False),
         ("amount", "decimal(12, 2)", True),
