@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from harness_pipelines.protocol.overlays import Act
     from harness_pipelines.read.arrow import ArrowReader
     from harness_pipelines.read.hold import Hold
+    from harness_pipelines.read.lineage import FileLineage, MoveLineage, RecordLineage
     from harness_pipelines.read.stream import Stream
     from harness_pipelines.read.stream_start import From
     from harness_pipelines.stages.own_mover import OwnMover
@@ -493,6 +494,22 @@ class Table:
         Any number of threads may wait: one connection listens for all, and one of them looks. Raises: NotInTime.
         """
         self.harness.waits.for_offset(self.row, partition, offset, timeout_s=timeout_s)
+
+    def lineage(self, what: str | int | tuple[int, int]) -> FileLineage | MoveLineage | RecordLineage:
+        """Where *what* came from, down to moves and offsets; `to_json` gives what ``harness lineage --json`` prints.
+
+        *what* is a data file of a view (its path or its name), the number of a move, or a record: ``(partition,
+        offset)`` or ``"PARTITION:OFFSET"``. A file leads to the snapshot that added it, the versions that have it and
+        its move; a move to the files that it added and removed; a record to the tier that answers for it at this
+        instant, the moves that brought it there, and the files or tables that have it. Only metadata is read, and for
+        a record one file at most. What the ledger knows it keeps for ever; files are known as far as the versions that
+        are kept reach.
+        Raises: FileUnknown, MoveUnknown, OffsetUnknown, UsageError, LakeAway; of what only Kafka has KafkaUnreachable.
+        """
+        from harness_pipelines.read.lineage import lineage
+
+        asked = ":".join(map(str, what)) if isinstance(what, tuple) else str(what)
+        return lineage(self.harness.stores, self.row, asked)
 
     def audit(self, *, full: bool = False) -> Any:
         """Prove that every record of the topic is in exactly one tier; see `harness_pipelines.audit`.

@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "get": "harness_pipelines.cli.keyed:get",
     "init": "harness_pipelines.cli.init:init",
     "layout": "harness_pipelines.cli.layout:layout",
+    "lineage": "harness_pipelines.cli.lineage:lineage",
     "quarantine": "harness_pipelines.cli.quarantine:quarantine",
     "read": "harness_pipelines.cli.read:read",
     "recall": "harness_pipelines.cli.recall:recall",
