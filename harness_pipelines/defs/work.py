@@ -26,9 +26,7 @@ from harness_pipelines.stores.ports import TableRow
 TABLE_TAG, STAGE_TAG = "harness/table", "harness/stage"
 WHY_TAG = "harness/why"  #: of a run that a sensor started
 RUN_S = 600.0
-HANDOVER_S = (
-    60.0  #: so long before its end the successor of a run is asked for: it costs seconds to start, a busy machine more
-)
+HANDOVER_S = 60.0  #: so long before its end the successor of a run is asked for; a busy machine starts it slowly
 LINGER_S = 30.0  #: a run of ingest without records waits so long for more: another run costs more than that
 
 
