@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.stages import compact
 from harness_pipelines.stages.recluster import left_out
 from harness_pipelines.stores.overview import Overview, buffered_rows
 from harness_pipelines.stores.ports import TableRow
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
 
 
+SMALL_FILES_MAX = 200
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One check: whether it passed, what it looked at, and the numbers behind it."""
@@ -22,6 +27,7 @@ class Finding:
     passed: bool
     description: str
     numbers: Mapping[str, Any]
+    is_advice: bool = False  #: nothing is wrong yet
 
 
 def no_gap_no_overlap(stores: Stores, table: TableRow) -> Finding:
@@ -90,11 +96,44 @@ def nothing_is_stuck(stores: Stores, table: TableRow) -> Finding:
     )
 
 
+def kafka_keeps_what_is_not_in_the_lake(stores: Stores, table: TableRow) -> Finding:
+    """What the buffer holds, and what ingest has not read, is still in Kafka too. Raises: what Kafka raises."""
+    bounds = {p.partition: p.bounds for p in stores.tables.positions(table) if p.partition >= 0}
+    marks = stores.log.watermarks(table.spec.topic, bounds)
+    room = {p: b.stream_hi - marks[p].low for p, b in bounds.items()}
+    short = [
+        f"partition {p}: Kafka begins at {marks[p].low}, {-left} offsets above what the lake has"
+        for p, left in sorted(room.items())
+        if left < 0
+    ]
+    return Finding(
+        passed=not short,
+        description="; ".join(short) or "Kafka still has everything that is not in the lake",
+        numbers={"headroom_offsets": min(room.values(), default=0)},
+        is_advice=True,
+    )
+
+
+def compact_keeps_up(stores: Stores, table: TableRow) -> Finding:
+    """The stream view has no more small files than compact leaves for its next moves. Raises: LakeAway."""
+    small = 0
+    if Stage.COMPACT in table.effects:
+        small = sum(len(run.files) for run in compact.due(table, stores.tables.head(table)))
+    return Finding(
+        passed=small <= SMALL_FILES_MAX,
+        description=f"{small:,} small files that belong together" if small else "nothing is worth putting together",
+        numbers={"small_files": small},
+        is_advice=True,
+    )
+
+
 CHECKS = {
     "no_gap_no_overlap": no_gap_no_overlap,
     "rows_are_conserved": rows_are_conserved,
     "is_fresh": is_fresh,
     "nothing_is_stuck": nothing_is_stuck,
+    "kafka_keeps_what_is_not_in_the_lake": kafka_keeps_what_is_not_in_the_lake,
+    "compact_keeps_up": compact_keeps_up,
 }
 
 

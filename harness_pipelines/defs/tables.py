@@ -259,7 +259,7 @@ def _checks(spec: TableSpec) -> AssetChecksDefinition:
                     passed=found.passed,
                     asset_key=key,
                     check_name=name,
-                    severity=AssetCheckSeverity.ERROR,
+                    severity=AssetCheckSeverity.WARN if found.is_advice else AssetCheckSeverity.ERROR,
                     description=found.description,
                     metadata=dict(found.numbers),
                 )

@@ -155,6 +155,27 @@ def test_checks_pass_on_a_whole_table_and_name_what_a_doctored_ledger_lacks(rig:
     assert "101 rows taken, 0 in the lake, 100 in the buffer" in rows.description
 
 
+def test_checks_say_what_only_the_buffer_holds_and_when_compact_falls_behind(
+    rig: TableRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, stores = rig.table.row, rig.stores
+    for _ in range(8):
+        rig.produce(3)
+        rig.ingest()
+        rig.tier()
+    rig.produce(20)
+    rig.ingest()
+    rig.kafka.delete_records(rig.topic, 1, 30)
+    kept = checks.kafka_keeps_what_is_not_in_the_lake(stores, table)
+    assert (kept.passed, kept.is_advice, kept.numbers) == (False, True, {"headroom_offsets": -6})
+    assert "partition 1: Kafka begins at 30, 6 offsets above what the lake has" in kept.description
+    assert checks.compact_keeps_up(stores, table).passed
+    monkeypatch.setattr(checks, "SMALL_FILES_MAX", 3)
+    behind = checks.compact_keeps_up(stores, table)
+    assert not behind.passed
+    assert behind.numbers["small_files"] > 3
+
+
 def test_checks_run_as_asset_checks_of_the_table(
     rig: TableRig, definitions: Definitions, instance: DagsterInstance
 ) -> None:
