@@ -6,6 +6,7 @@ No cursor carries truth: one that is lost costs a tick. What several ticks reque
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -40,9 +41,11 @@ from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.wake import Due, due_moves, due_upkeep
+from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.watch import TableWork
 
 WAKE_S, LAG_S, UPKEEP_S, RECONCILE_S = 5, 5, 30, 5
+LOOKERS = 8  #: tables that Kafka is asked about at a time
 REQUESTS_MAX = 25  #: of one tick; the tables that are furthest behind come first
 LOOKS_MAX = 25  #: tables whose lake one tick of maintenance looks at
 OBSERVE_S = 60.0
@@ -224,8 +227,7 @@ def _lag_sensor(tables: Tables) -> SensorDefinition:
         shown: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
         now = time.time()
         with harness.opened() as opened:
-            for name in tables:
-                _note_ends(context, opened, name)
+            _note_ends(context, opened, tables)
             found = {work.name: _shown(work) for work in opened.stores.watch.work(tables)}
         # Events are kept for long: one per table and minute, and only of what changed.
         due = {
@@ -247,13 +249,22 @@ def _lag_sensor(tables: Tables) -> SensorDefinition:
     return harness_lag
 
 
-def _note_ends(context: SensorEvaluationContext, harness: Harness, name: str) -> None:
-    try:
-        table = harness.table(name).row
-        real = [p.partition for p in harness.stores.tables.positions(table) if p.partition >= 0]
-        harness.stores.watch.record_ends(table, harness.stores.log.watermarks(table.spec.topic, real))
-    except HarnessError as error:  # what was noted before gets old, and the others are looked at
-        context.log.warning(f"{name}: {error}")
+def _note_ends(context: SensorEvaluationContext, harness: Harness, tables: Tables) -> None:
+    """Ask Kafka about all tables, several at a time. Of one that fails the others know nothing."""
+    stores = harness.stores
+
+    def note(table: TableRow) -> str | None:
+        try:
+            real = [p.partition for p in stores.tables.positions(table) if p.partition >= 0]
+            stores.watch.record_ends(table, stores.log.watermarks(table.spec.topic, real))
+        except HarnessError as error:  # what was noted before gets old
+            return f"{table.name}: {error}"
+        return None
+
+    rows = [row for row in stores.tables.tables() if row.name in tables]
+    with ThreadPoolExecutor(LOOKERS) as pool:
+        for trouble in filter(None, pool.map(note, rows)):
+            context.log.warning(trouble)
 
 
 def _shown(work: TableWork) -> dict[str, Any]:
