@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -45,20 +45,13 @@ class OpenTables:
 
 
 class TableReads:
-    """`SourceReads` of one table; what it has opened stays in its process."""
+    """`SourceReads` of one table, in the process that asks."""
 
     def __init__(self, settings: Settings, options: Mapping[str, str]) -> None:
         self._settings = settings
         self._table, self._begin = options["table"], options.get("startingOffsets", "earliest")
         self._columns, self._where = options.get("columns"), options.get("where")
         self._at = options.get("at")
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        _stand_somewhere()
-        self.__dict__.update(state)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_stores", "_row")}
 
     @cached_property
     def _stores(self) -> Stores:
@@ -162,11 +155,3 @@ class TableReads:
         """Close what a task opened: another one may follow it in its process."""
         self._stores.close()
         self.__dict__.pop("_stores")
-
-
-def _stand_somewhere() -> None:
-    """An executor may have removed the folder that its Python processes stand in, see `stores.spark_python`."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        os.chdir(os.sep)

@@ -3,10 +3,15 @@
 Of a stream an offset is a vector, and a micro-batch is a range of each partition. A batch is one consistent cut. The
 classes run in Python processes of Spark's: one beside the driver, which plans, and one per task. What they ask of a
 table they ask by `SourceReads`, which is opened there from the options of the query.
+
+Such a process may stand in a folder that Spark has removed (`stores.spark_python` says why), in which PyIceberg cannot
+be imported. So this module imports little, and what is sent there beside it are bytes, unpacked where it can stand.
 """
 
 from __future__ import annotations
 
+import os
+import pickle
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -19,8 +24,6 @@ from pyspark.sql.types import StructType
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.bounds import OffsetRange, vector_from_json, vector_to_json
-from harness_pipelines.stores.spark_tasks import ship
-from harness_pipelines.stores.spark_write import task_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +35,7 @@ _OF_STREAMS = ("startingoffsets", MAX_OFFSETS.lower())
 
 
 class SourceReads(Protocol):
-    """A table as the source reads it. Goes to the tasks, so it can be pickled."""
+    """A table as the source reads it."""
 
     def schema(self) -> pa.Schema: ...
 
@@ -66,28 +69,62 @@ class OpenReads(Protocol):
     def __call__(self, options: Mapping[str, str]) -> SourceReads: ...
 
 
+class Lazy:
+    """`SourceReads` that each process opens for itself when it first asks."""
+
+    def __init__(self, packed: bytes, options: Mapping[str, str]) -> None:
+        self._packed, self._options = packed, dict(options)
+        self._opened: SourceReads | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    @property
+    def reads(self) -> SourceReads:
+        if self._opened is None:
+            open_reads: OpenReads = unpacked(self._packed)
+            self._opened = open_reads(self._options)
+        return self._opened
+
+
+def unpacked(packed: bytes) -> Any:
+    """What was pickled, its modules imported from where the process can stand."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        os.chdir(os.sep)
+    return pickle.loads(packed)
+
+
 def register(spark: SparkSession, open_reads: OpenReads) -> None:
     """Let *spark* know the source; *open_reads* goes to its processes, with what it holds."""
+    from harness_pipelines.stores.spark_tasks import ship
+
     ship(spark)
-    spark.dataSource.register(type("HarnessSource", (TableSource,), {"open_reads": open_reads}))
+    spark.dataSource.register(source_class(open_reads))
+
+
+def source_class(open_reads: OpenReads) -> type[TableSource]:
+    """The source of tables that *open_reads* opens."""
+    return type("HarnessSource", (TableSource,), {"packed": pickle.dumps(open_reads)})
 
 
 class TableSource(DataSource):
-    """What ``spark.read.format("harness")`` makes, and `readStream`; `register` gives it what it opens tables by."""
+    """What ``spark.read.format("harness")`` makes, and `readStream`; `source_class` says what it opens tables by."""
 
-    open_reads: ClassVar[OpenReads]
+    packed: ClassVar[bytes]
 
     @classmethod
     def name(cls) -> str:
         return NAME
 
     def schema(self) -> StructType:
-        return from_arrow_schema(self._reads().schema())
+        return from_arrow_schema(self._lazy().reads.schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if wrong := next((name for name in self.options if name.lower() in _OF_STREAMS), None):
             raise UsageError(f"{wrong} is an option of spark.readStream; a batch takes `at`")
-        return TableReader(self._reads())
+        return TableReader(self._lazy())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if "at" in self.options:
@@ -95,10 +132,10 @@ class TableSource(DataSource):
         limit = self.options.get(MAX_OFFSETS)
         if limit is not None and (not limit.isdigit() or int(limit) == 0):
             raise UsageError(f"{MAX_OFFSETS} is {limit!r}; write how many offsets of all partitions a batch takes")
-        return TableStreamReader(self._reads(), max_offsets=None if limit is None else int(limit))
+        return TableStreamReader(self._lazy(), max_offsets=None if limit is None else int(limit))
 
-    def _reads(self) -> SourceReads:
-        return type(self).open_reads(self.options)
+    def _lazy(self) -> Lazy:
+        return Lazy(type(self).packed, self.options)
 
 
 class TableReader(DataSourceReader):
@@ -108,16 +145,16 @@ class TableReader(DataSourceReader):
     in a later one of the same view that has no filter.
     """
 
-    def __init__(self, reads: SourceReads) -> None:
-        self._reads = reads
+    def __init__(self, lazy: Lazy) -> None:
+        self._lazy = lazy
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(piece) for piece in self._reads.pieces()]
+        return [InputPartition(pickle.dumps(piece)) for piece in self._lazy.reads.pieces()]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         if partition is None:  # there were none: Spark has one task all the same
             return iter(())
-        return self._reads.rows_of(partition.value)
+        return self._lazy.reads.rows_of(unpacked(partition.value))
 
 
 class OffsetsOfOne(InputPartition):
@@ -131,31 +168,34 @@ class OffsetsOfOne(InputPartition):
 class TableStreamReader(DataSourceStreamReader):
     """Plans micro-batches; a batch that is done again has the same records, for offsets never change theirs."""
 
-    def __init__(self, reads: SourceReads, *, max_offsets: int | None) -> None:
-        self._reads, self._max_offsets = reads, max_offsets
+    def __init__(self, lazy: Lazy, *, max_offsets: int | None) -> None:
+        self._lazy, self._max_offsets = lazy, max_offsets
         self._at: dict[int, int] | None = None  #: what was told last
 
     def initialOffset(self) -> dict[str, int]:
-        return vector_to_json(self._reads.begin())
+        return vector_to_json(self._lazy.reads.begin())
 
     def latestOffset(self) -> dict[str, int]:
         """Where the next batch ends. The first one of a run is not limited: where it begins Spark does not tell yet."""
-        reached = self._reads.reached()
+        reached = self._lazy.reads.reached()
         if self._at is not None and self._max_offsets is not None:
-            reached = _limited({**self._reads.starts(), **self._at}, reached, self._max_offsets)
+            reached = _limited({**self._lazy.reads.starts(), **self._at}, reached, self._max_offsets)
         self._at = reached
         return vector_to_json(reached)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        reads = self._lazy.reads  # first: it lets the process stand where the import works
+        from harness_pipelines.stores.spark_write import task_ranges
+
         highs = vector_from_json(end)
-        lows = {**self._reads.starts(), **vector_from_json(start)}  # a partition that joined begins at its start
+        lows = {**reads.starts(), **vector_from_json(start)}  # a partition that joined begins at its start
         ranges = [OffsetRange(partition=p, low=lows[p], high=high) for p, high in highs.items() if high > lows[p]]
         return [OffsetsOfOne(r.partition, r.low, r.high) for r in task_ranges(ranges, offsets_max=TASK_OFFSETS_MAX)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, OffsetsOfOne):
             raise PySparkException(f"{partition} is no range of the source {NAME}")
-        return self._reads.rows(partition.partition, partition.low, partition.high)
+        return self._lazy.reads.rows(partition.partition, partition.low, partition.high)
 
 
 def _limited(at: Mapping[int, int], reached: Mapping[int, int], offsets: int) -> dict[int, int]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
 import harness_pipelines as hp
@@ -16,7 +19,7 @@ from harness_pipelines.read import pieces as read_pieces
 from harness_pipelines.read.spark_source import OpenTables
 from harness_pipelines.spec.arrow import COORDINATES as ARROW_COORDINATES
 from harness_pipelines.stores.ports import LeaseEnded
-from harness_pipelines.stores.spark_source import OffsetsOfOne, TableStreamReader
+from harness_pipelines.stores.spark_source import Lazy, OffsetsOfOne, TableStreamReader, source_class
 from harness_pipelines_tests.keyed import EVERYTHING, KeyedRig
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import COORDINATES, Row, TableRig
@@ -47,6 +50,10 @@ class Sink:
         """What the sink's own log says is there."""
         found = self.spark.read.parquet(str(self.folder / "rows")).toArrow()
         return Counter(zip(*(found.column(name).to_pylist() for name in (*COORDINATES, "id")), strict=True))
+
+
+def lazily(rig: TableRig) -> Lazy:
+    return Lazy(pickle.dumps(OpenTables(rig.harness.settings)), {"table": rig.name})
 
 
 def rows_per_batch(query: Any) -> list[int]:
@@ -257,6 +264,41 @@ def test_a_batch_whose_lease_ended_fails_by_name(rig: TableRig):
         list(reads.rows_of(part))
 
 
+IN_A_FOLDER_THAT_IS_GONE = """
+import os, pickle, sys, tempfile
+folder = tempfile.mkdtemp()
+os.chdir(folder)
+os.rmdir(folder)
+work, given, result = sys.argv[1:]
+found = pickle.load(open(given, "rb"))
+if work == "plan":
+    source = found[0](found[1])
+    reader = source.reader(source.schema())
+    stream = source.streamReader(source.schema())
+    micro_batch = stream.partitions(stream.initialOffset(), stream.latestOffset())
+    made = [(reader, reader.partitions()), (stream, micro_batch)]
+else:
+    made = [[r for part in parts for b in reader.read(part) for r in b.to_pylist()] for reader, parts in found]
+from pyspark import cloudpickle
+open(result, "wb").write(cloudpickle.dumps(made))
+"""
+
+
+def test_it_works_in_a_process_whose_folder_spark_has_removed(rig: TableRig, tmp_path: Path):
+    rig.produce(20)
+    rig.ingest()
+    rig.tier()
+    rig.produce(5)
+    rig.ingest()
+    source = source_class(OpenTables(rig.harness.settings))
+    given, planned, read = (tmp_path / name for name in ("given", "planned", "read"))
+    given.write_bytes(cloudpickle.dumps((source, {"table": rig.name})))
+    for words in (("plan", given, planned), ("read", planned, read)):
+        subprocess.run([sys.executable, "-c", IN_A_FOLDER_THAT_IS_GONE, *map(str, words)], check=True)
+    for rows in pickle.loads(read.read_bytes()):
+        assert Counter((r["_kafka_partition"], r["_kafka_offset"], r["id"]) for r in rows) == rig.truth
+
+
 # -- streams, without Spark ---------------------------------------------------------------------------------
 
 
@@ -264,8 +306,7 @@ def test_micro_batches_are_ranges_that_partitions_join_at_their_start(rig: Table
     """Without Spark: what its driver asks."""
     rig.produce(10)
     rig.ingest()
-    reads = OpenTables(rig.harness.settings)({"table": rig.name})
-    reader = TableStreamReader(reads, max_offsets=6)
+    reader = TableStreamReader(lazily(rig), max_offsets=6)
     assert reader.latestOffset() == {"0": 10, "1": 10}  # of a query that is new or started again: all that is there
     assert reader.initialOffset() == {"0": 0, "1": 0}
     rig.produce(10)
