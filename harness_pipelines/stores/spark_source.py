@@ -73,7 +73,7 @@ class Lazy:
     """`SourceReads` that each process opens for itself when it first asks."""
 
     def __init__(self, packed: bytes, options: Mapping[str, str]) -> None:
-        self._packed, self._options = packed, dict(options)
+        self._packed, self._options = packed, options  # whose names Spark lets be written in any case
         self._opened: SourceReads | None = None
 
     def __getstate__(self) -> dict[str, Any]:
