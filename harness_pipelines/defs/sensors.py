@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dagster import (
@@ -199,9 +198,8 @@ class _Runs:
             failed += 1
         if not failed:
             return True
-        ended = records[0].update_timestamp.replace(tzinfo=UTC)
-        pause = min(RETRY_S * 2 ** (failed - 1), RETRY_S_MAX)
-        return datetime.now(UTC) - ended >= timedelta(seconds=pause)
+        pause: float = min(RETRY_S * 2 ** (failed - 1), RETRY_S_MAX)
+        return time.time() - (records[0].end_time or 0.0) >= pause
 
     def last(self, table: str, stage: Stage) -> str:
         """The run before this one: a key that names it is never blocked by a run that failed."""
