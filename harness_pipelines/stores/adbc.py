@@ -20,15 +20,14 @@ class AdbcSessions:
 
     The driver learns every type of the database when it is opened, the row types of all tables among them: in a
     database of some thousand tables that is most of a second. It is opened once; its own session stays idle.
-    It counts its sessions and refuses to close on a wrong count. Threads that close theirs at the same moment may be
-    what makes it wrong (not proven), so they do it one after the other; they open them at once, for while Postgres is
-    away that takes as long as a connection may.
+    It counts its sessions in a plain integer, and threads that open and close theirs at the same moment can make that
+    wrong. It then refuses to be closed, after it has let go of the socket: nothing is lost by not asking again.
     """
 
     def __init__(self, dsn: str, *, role: str | None) -> None:
         self.dsn = session_dsn(dsn, role=role)
         self._driver: adbc.Connection | None = None
-        self._lock, self._closing = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
 
     def open(self, *, autocommit: bool) -> adbc.Connection:
         """A session for one thread at a time, which gives it to `end`. Raises: adbc_driver_manager.Error."""
@@ -42,9 +41,14 @@ class AdbcSessions:
         return session
 
     def end(self, session: adbc.Connection) -> None:
-        """Close a session, whatever state it is in."""
-        with self._closing:
-            _close(session)
+        """Close a session, whatever state it is in: Postgres may have hung up before."""
+        try:
+            session.close()
+        except (adbc_driver_manager.Error, RuntimeError) as error:
+            log.warning("adbc.close_failed", error=redact(str(error)))
+            with suppress(adbc_driver_manager.Error, RuntimeError):
+                session.close()  # a statement that was cut off was still open in the driver's books
+            session._closed = True  # or the collector would try once more, and complain
 
     def close(self) -> None:
         """Close the driver. Sessions that are open go on."""
@@ -52,13 +56,3 @@ class AdbcSessions:
             driver, self._driver = self._driver, None
         if driver is not None:
             self.end(driver)
-
-
-def _close(connection: adbc.Connection) -> None:
-    """Postgres may have hung up before; a statement that was cut off may still be open in the driver's books."""
-    try:
-        connection.close()
-    except (adbc_driver_manager.Error, RuntimeError) as error:
-        log.warning("adbc.close_failed", error=redact(str(error)))
-        with suppress(adbc_driver_manager.Error, RuntimeError):
-            connection.close()  # it has let go of the socket; now it says so, too

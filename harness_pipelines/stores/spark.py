@@ -5,6 +5,7 @@ DataFrame and SQL only, so that everything that is given a session runs on Spark
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import sys
@@ -125,7 +126,7 @@ def open_spark(
     if not settings.spark:
         raise UsageError("where is Spark? Set HARNESS_SPARK, or start the embedded services: `harness services up`")
     if settings.spark.startswith("sc://"):
-        keep_channels_alive()
+        prepare_connect()
     if opener is not None:
         spark: SparkSession = opener(session_options(settings, app_name=app_name))
         spark.conf.set("spark.sql.session.timeZone", "UTC")
@@ -156,14 +157,28 @@ def import_pyspark() -> None:
     import pyspark.sql.functions  # noqa: F401  # all that stages use begins here
 
 
-def keep_channels_alive() -> None:
-    """Give `KEEPALIVE` to every Connect channel that this process opens from now on, unless it has settings of its own.
+def prepare_connect() -> None:
+    """Make PySpark's client of Connect fit for processes that run for weeks: for all its sessions from now on.
 
-    By PySpark's defaults: a session that dagster-pyspark makes is given an address alone.
+    Every channel gets `KEEPALIVE`, by PySpark's defaults, since a session that dagster-pyspark makes is given an
+    address alone; who has set one of them keeps theirs.
+
+    Of a session that the collector finds only the channel is closed. PySpark's own ``__del__`` waits for a lock, which
+    the thread that the collector happens to run in may hold itself: it then hangs for good (seen with 4.1.3 within
+    ``ExecutePlanResponseReattachableIterator._release_until``).
     """
     from pyspark.sql.connect.client import ChannelBuilder
+    from pyspark.sql.connect.session import SparkSession
 
     ChannelBuilder.GRPC_DEFAULT_OPTIONS = list({**KEEPALIVE, **dict(ChannelBuilder.GRPC_DEFAULT_OPTIONS)}.items())
+    collected: Any = SparkSession
+    collected.__del__ = _drop
+
+
+def _drop(session: Any) -> None:
+    with suppress(Exception):  # half-made ones among them; nobody hears what a collector raises
+        atexit.unregister(session.client._cleanup_ml_cache)  # which would ask the server, and wait for one that is gone
+        session.client._channel.close()
 
 
 def is_stopped(spark: SparkSession) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from unittest import mock
@@ -82,11 +83,11 @@ def test_a_database_that_is_away_is_the_driver_s_error_and_the_next_try_is_a_new
 def test_a_session_that_cannot_be_closed_is_told_of_and_harms_nobody(fresh_dsn: str):
     sessions = AdbcSessions(fresh_dsn, role=READER)
     session = sessions.open(autocommit=True)
-    really, failed = session.close, adbc.InternalError("count underflowed", status_code=9)
-    closing = mock.patch.object(session, "close", side_effect=[failed, None])
-    with closing as close, structlog.testing.capture_logs() as said:
+    refused = mock.patch.object(session._db, "close", side_effect=adbc.InternalError("underflowed", status_code=9))
+    with refused as close, structlog.testing.capture_logs() as said:
         sessions.end(session)
+        assert close.call_count == 2
+        del session  # where the driver complains of a session that is open, which no test may
+        gc.collect()
     assert [(one["event"], one["log_level"]) for one in said] == [("adbc.close_failed", "warning")]
-    assert close.call_count == 2
-    really()
     sessions.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql.connect.client import ChannelBuilder, DefaultChannelBuilder
+from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
+from pyspark.sql.connect.session import SparkSession
 
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stores import spark, spark_sessions
@@ -43,11 +46,28 @@ def test_every_channel_to_spark_connect_asks_whether_its_server_is_alive(tmp_pat
 
 def test_a_second_session_changes_nothing_and_a_users_own_settings_stay():
     ChannelBuilder.GRPC_DEFAULT_OPTIONS.append(("grpc.keepalive_time_ms", 7))
-    spark.keep_channels_alive()
-    spark.keep_channels_alive()
+    spark.prepare_connect()
+    spark.prepare_connect()
 
     assert dict(options())["grpc.keepalive_time_ms"] == 7
     assert len(options()) == len(dict(options())) == len(DEFAULTS) + len(spark.KEEPALIVE)
+
+
+def test_a_session_that_the_collector_finds_waits_for_no_lock():
+    """The collector runs in any thread, also in one that holds what PySpark's farewell would wait for."""
+    spark.prepare_connect()
+    pool = ExecutePlanResponseReattachableIterator._get_or_create_release_thread_pool()
+    sessions = [SparkSession("sc://127.0.0.1:1")]
+
+    def drop() -> None:
+        sessions.clear()
+        gc.collect()
+
+    collecting = threading.Thread(target=drop, daemon=True)
+    with pool._shutdown_lock:
+        collecting.start()
+        collecting.join(10)
+        assert not collecting.is_alive()
 
 
 class Deaf:
