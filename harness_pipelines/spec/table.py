@@ -375,6 +375,9 @@ def reserved_words(words: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+Mode = Literal["runs", "external_worker", "manual"]
+
+
 class TableSpec(BaseModel):
     """One logical table over a Kafka topic.
 
@@ -454,7 +457,7 @@ class TableSpec(BaseModel):
         Freshness, Field(description="Objectives of checks; `lake` also says how often otree merges.")
     ] = Freshness()
     mode: Annotated[
-        Literal["runs", "external_worker", "manual"],
+        Mode,
         Field(description="Who runs the stages: Dagster runs, a worker of your own (`harness run`), or nobody."),
     ] = "runs"
 

@@ -15,7 +15,7 @@ from harness_pipelines.cli.demo.source import encode, generate
 from harness_pipelines.cli.demo.truth import Truth
 from harness_pipelines.cli.demo.verify import Verdict, verify_rows
 from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.table import Mode, TableSpec
 
 if TYPE_CHECKING:
     from harness_pipelines.table import Table
@@ -52,8 +52,8 @@ class Lineitem(Scenario):
     checked = ("l_orderkey", "l_quantity")
     numeric = tuple(name for name, kind in COLUMNS.items() if kind in {"long", "int"} or kind.startswith("decimal"))
 
-    def __init__(self) -> None:
-        self.spec = _spec()
+    def __init__(self, *, mode: Mode = "external_worker") -> None:
+        self.spec = _spec(mode)
 
     def make(self, folder: Path, rows: int) -> Log:
         path = generate(folder, rows, table="lineitem", schema=arrow_schema(self.spec.columns))
@@ -93,7 +93,7 @@ def appended(rows: pa.Table, *, file: Path) -> Log:
     )
 
 
-def _spec() -> TableSpec:
+def _spec(mode: Mode) -> TableSpec:
     """The table moves often, so that there is something to see."""
     return TableSpec.model_validate(
         {
@@ -104,6 +104,6 @@ def _spec() -> TableSpec:
             "layout": {"columns": ["l_shipdate", "l_partkey", "l_extendedprice"], "regions": REGIONS},
             "tier": {"max_rows": MOVE_ROWS_MAX, "max_age": "10s"},
             "freshness": {"lake": "20s"},
-            "mode": "external_worker",
+            "mode": mode,
         }
     )

@@ -1,0 +1,136 @@
+"""Dagster's web server and daemon over the tables of one installation, as children of this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.spec.settings import Settings
+
+DATABASE = "dagster"
+READY_S = 120.0
+STOP_S = 20.0
+
+
+class DagsterFailed(HarnessError):
+    """A process of Dagster ended by itself."""
+
+
+class ControlRoom:
+    """The web server, which answers at `url`, and the daemon. Each is the leader of a process group of its own."""
+
+    def __init__(
+        self, settings: Settings, *, port: int | None = None, database: str = DATABASE, more: Mapping[str, str] = {}
+    ) -> None:
+        """Over the tables of *settings*, with Dagster's own state in *database*; *more* is added to the environment."""
+        self.port = port or _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.home = settings.home / "dagster"
+        self.logs = settings.home / "logs"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._settings, self._database, self._more = settings, database, more
+        self.environment = self._prepare()
+
+    def _prepare(self) -> dict[str, str]:
+        """Make Dagster's home and its database; returns what its processes need to be told."""
+        from harness_pipelines.stores.dagster_database import ensure_database
+
+        settings, source = self._settings, Path(__file__).resolve().parents[2]
+        if not (source / "workspace.yaml").is_file():
+            raise UsageError("Dagster needs a checkout: workspace.yaml and dagster.yaml are not part of the wheel")
+        assert settings.dsn is not None
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        for name in ("workspace.yaml", "dagster.yaml"):
+            shutil.copyfile(source / name, self.home / name)
+        return {
+            **os.environ,
+            "DAGSTER_HOME": str(self.home),
+            "DAGSTER_PG_URL": ensure_database(settings.dsn, self._database),
+            "HARNESS_HOME": str(settings.home),
+            "HARNESS_DSN": settings.dsn,
+            "HARNESS_KAFKA": settings.kafka or "",
+            "HARNESS_SPARK": settings.spark or "",
+            "HARNESS_WAREHOUSE": settings.warehouse or "",
+            **self._more,
+        }
+
+    def up(self) -> None:
+        """Start what does not run, and return when the UI answers. Raises: DagsterFailed."""
+        workspace = ["-w", f"{self.home}/workspace.yaml"]
+        self.start("webserver", ["dagster-webserver", "-h", "127.0.0.1", "-p", str(self.port), *workspace])
+        self.start("daemon", ["dagster-daemon", "run", *workspace])
+        self._await_ui()
+
+    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a process of Dagster's unless it runs; its output goes to the file ``dagster-<name>.log``."""
+        running = self.processes.get(name)
+        if running is None or running.poll() is not None:
+            program = str(Path(sys.executable).with_name(command[0]))
+            with (self.logs / f"dagster-{name}.log").open("ab") as log:
+                running = self.processes[name] = subprocess.Popen(
+                    [program, *command[1:]],
+                    env=self.environment,
+                    cwd=self.home,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        return running
+
+    def check(self) -> None:
+        """Raises: DagsterFailed for a process that has ended."""
+        for name, process in self.processes.items():
+            if process.poll() is not None:
+                raise DagsterFailed(f"dagster-{name} ended with code {process.returncode}; see {self.logs}")
+
+    def down(self) -> None:
+        """End the processes, and what they have started."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT)
+        for process in self.processes.values():
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _await_ui(self) -> None:
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            self.check()
+            try:
+                with urlopen(f"{self.url}/server_info", timeout=2):
+                    return
+            except (URLError, OSError):
+                time.sleep(0.3)
+        raise DagsterFailed(f"Dagster's UI did not answer at {self.url} within {READY_S:g} s; see {self.logs}")
+
+
+@contextmanager
+def control_room(settings: Settings, *, port: int | None = None) -> Iterator[ControlRoom]:
+    """One that is up, and is ended with the block."""
+    room = ControlRoom(settings, port=port)
+    try:
+        room.up()
+        yield room
+    finally:
+        room.down()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
