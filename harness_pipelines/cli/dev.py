@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from harness_pipelines.cli.demo.producer import SteadyProducer
 
 DEMO_ROWS, DEMO_RATE = 120_000, 1_000.0
+STAGED_RATIO = 10.0  #: what is merged stays unclustered for long, so that there is something to recluster by hand
 LOOK_S = 0.5
 
 
@@ -73,7 +74,7 @@ def _demo(settings: Settings, rows: int) -> Iterator[SteadyProducer | None]:
     from harness_pipelines.client import connect
     from harness_pipelines.stores.kafka_producer import recreate_topic
 
-    scenario = Lineitem(mode="runs")
+    scenario = Lineitem(mode="runs", staged_ratio=STAGED_RATIO)
     with TemporaryDirectory() as folder:
         with connect(settings) as harness:
             harness.init()

@@ -12,6 +12,8 @@ from typing import Any
 from dagster import (
     AssetExecutionContext,
     AssetKey,
+    AssetMaterialization,
+    AssetObservation,
     AssetsDefinition,
     BackfillPolicy,
     MaterializeResult,
@@ -66,9 +68,21 @@ def otree_asset(spec: TableSpec) -> AssetsDefinition:
                 shown = _recluster(context, stores, table, rebuild=config.rebuild)
             else:
                 shown = dict(work(context, stores, table, Stage.OTREE, config.for_s))
-            yield MaterializeResult(asset_key=key, metadata={**shown, **_standing(stores, table)})
+                _mark_all(context, key, stores, table)
+            standing = _standing(stores, table)
+            if shown.get("moves") or shown.get("parts"):
+                # Dagster plots nothing over time of an asset with partitions: the table itself shows how it stands.
+                context.log_event(AssetObservation(prefix, metadata=standing, description="layout of the batch view"))
+            yield MaterializeResult(asset_key=key, metadata={**shown, **standing})
 
     return rewrite
+
+
+def _mark_all(context: AssetExecutionContext, key: AssetKey, stores: Stores, table: TableRow) -> None:
+    """Show that the regions are there: a merge writes all of them, once is enough, and more would be many events."""
+    if layout_of(stores, table, stores.tables.head(table)) is not None:
+        for region in sorted(set(REGIONS.get_partition_keys()) - context.instance.get_materialized_partitions(key)):
+            context.log_event(AssetMaterialization(key, partition=region, description="merged, with all other regions"))
 
 
 def _recluster(context: AssetExecutionContext, stores: Stores, table: TableRow, *, rebuild: bool) -> dict[str, Any]:

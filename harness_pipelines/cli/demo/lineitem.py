@@ -52,8 +52,8 @@ class Lineitem(Scenario):
     checked = ("l_orderkey", "l_quantity")
     numeric = tuple(name for name, kind in COLUMNS.items() if kind in {"long", "int"} or kind.startswith("decimal"))
 
-    def __init__(self, *, mode: Mode = "external_worker") -> None:
-        self.spec = _spec(mode)
+    def __init__(self, *, mode: Mode = "external_worker", staged_ratio: float = 0.5) -> None:
+        self.spec = _spec(mode, staged_ratio)
 
     def make(self, folder: Path, rows: int) -> Log:
         path = generate(folder, rows, table="lineitem", schema=arrow_schema(self.spec.columns))
@@ -93,7 +93,7 @@ def appended(rows: pa.Table, *, file: Path) -> Log:
     )
 
 
-def _spec(mode: Mode) -> TableSpec:
+def _spec(mode: Mode, staged_ratio: float) -> TableSpec:
     """The table moves often, so that there is something to see."""
     return TableSpec.model_validate(
         {
@@ -101,7 +101,11 @@ def _spec(mode: Mode) -> TableSpec:
             "topic": TABLE,
             "columns": {name: {"type": kind, "required": True} for name, kind in COLUMNS.items()},
             "views": "both",
-            "layout": {"columns": ["l_shipdate", "l_partkey", "l_extendedprice"], "regions": REGIONS},
+            "layout": {
+                "columns": ["l_shipdate", "l_partkey", "l_extendedprice"],
+                "regions": REGIONS,
+                "staged_ratio": staged_ratio,
+            },
             "tier": {"max_rows": MOVE_ROWS_MAX, "max_age": "10s"},
             "freshness": {"lake": "20s"},
             "mode": mode,

@@ -1,0 +1,170 @@
+"""A real Dagster over some tables: daemon, code server and web server as processes, its state in a real Postgres."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psycopg
+import yaml
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+from psycopg import sql
+
+from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.services.control_room import ControlRoom
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stores.dagster_database import ensure_database
+from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.rig import TableRig
+
+ENDED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
+PID = re.compile(r"\(pid: (\d+)\)")
+RUN_S = 90.0  #: for a run to be asked for, to start and to do its work, on a machine that is busy
+#: A daemon that kills itself when one of its sensors comes to a phase of a tick; Dagster's own tests crash there, too.
+KILLED_AT = """
+import os, signal, sys
+import dagster._daemon.sensor as sensor
+from dagster._cli.daemon import main
+
+def reached(_flags, phase):
+    if phase == sys.argv[1]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sensor.check_for_debug_crash = reached
+sys.argv[1:] = sys.argv[2:]
+main()
+"""
+
+
+class DagsterRig:
+    """Dagster's side of some tables, which only knows these."""
+
+    def __init__(self, room: ControlRoom, instance: DagsterInstance, dsn: str, database: str) -> None:
+        self.room, self.instance = room, instance
+        self.workspace = ["-w", f"{room.home}/workspace.yaml"]
+        self._dsn, self._database = dsn, database
+
+    # -- processes ------------------------------------------------------------------------------------------
+
+    def daemon(self) -> int:
+        """Start the daemon with its code server; returns its pid."""
+        return self.room.start("daemon", ["dagster-daemon", "run", *self.workspace]).pid
+
+    def daemon_killed_at(self, phase: str) -> None:
+        """Run a daemon until it has killed itself at *phase* of a tick."""
+        process = self.room.start("daemon", ["python", "-c", KILLED_AT, phase, "run", *self.workspace])
+        wait_until(lambda: process.poll() is not None, f"the daemon came to {phase}", deadline_s=RUN_S)
+        assert process.returncode == -signal.SIGKILL, self.log("daemon")
+
+    def kill_all(self) -> None:
+        """Everything that Dagster runs is gone at once, runs and code server among them."""
+        for process in self.room.processes.values():
+            for pid in [*descendants(process.pid), process.pid]:
+                _kill(pid)
+            process.wait()
+
+    def kill_run(self, run: DagsterRun) -> None:
+        """``kill -9`` of the process that executes *run*."""
+        pid = self.pid_of(run)
+        assert pid in descendants(self.room.processes["daemon"].pid), f"no process of run {run.run_id}"
+        _kill(pid)
+
+    def pid_of(self, run: DagsterRun) -> int | None:
+        """The process that executes *run*, as its log names it; None before it has one."""
+        found = [match for entry in self.instance.all_logs(run.run_id) if (match := PID.search(entry.user_message))]
+        return int(found[-1][1]) if found else None
+
+    def log(self, name: str) -> str:
+        """The end of what a process printed."""
+        return (self.room.logs / f"dagster-{name}.log").read_text()[-3000:]
+
+    # -- runs -----------------------------------------------------------------------------------------------
+
+    def runs(self, rig: TableRig, stage: Stage, *statuses: DagsterRunStatus) -> Sequence[DagsterRun]:
+        tags = {TABLE_TAG: rig.name, STAGE_TAG: stage.value}
+        return self.instance.get_runs(RunsFilter(tags=tags, statuses=list(statuses)))
+
+    def await_run(self, rig: TableRig, stage: Stage, *, other_than: str = "") -> DagsterRun:
+        """A run of *stage* that is at work."""
+
+        def found() -> list[DagsterRun]:
+            runs = self.runs(rig, stage, DagsterRunStatus.STARTED)
+            return [run for run in runs if run.run_id != other_than]
+
+        wait_until(lambda: bool(found()), f"a run of {stage} started: {self.log('daemon')}", deadline_s=RUN_S)
+        return found()[0]
+
+    def await_truth(self) -> None:
+        """Wait until no run claims to be at work without a process."""
+
+        def false_ones() -> list[str]:
+            alive = set(descendants(os.getpid()))
+            active = [s for s in DagsterRunStatus if s not in ENDED]
+            runs = self.instance.get_runs(RunsFilter(statuses=active))
+            return [run.run_id for run in runs if self.pid_of(run) not in alive]
+
+        wait_until(lambda: not false_ones(), f"runs without a process are ended: {self.log('daemon')}", deadline_s=150)
+
+    def drop_database(self) -> None:
+        """Dagster's state is gone; the database is made anew, empty."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(self._database)))
+        ensure_database(self._dsn, self._database)
+
+
+@contextmanager
+def dagster_over(settings: Settings, folder: Path, rigs: Sequence[TableRig]) -> Iterator[DagsterRig]:
+    """Dagster over *rigs*, nothing of it started yet; all of it is gone after the block."""
+    tables = folder / "tables"
+    tables.mkdir(parents=True)
+    for rig in rigs:
+        (tables / f"{rig.topic}.yaml").write_text(
+            yaml.safe_dump(rig.table.spec.model_dump(mode="json", exclude_defaults=True, by_alias=True))
+        )
+    assert settings.dsn is not None
+    database = f"dagster_{uuid.uuid4().hex[:10]}"
+    room = ControlRoom(settings, database=database, more={"HARNESS_TABLES": str(tables)})
+    os.environ["DAGSTER_PG_URL"] = room.environment["DAGSTER_PG_URL"]
+    try:
+        with DagsterInstance.from_config(str(room.home)) as instance:
+            made = DagsterRig(room, instance, settings.dsn, database)
+            try:
+                yield made
+            finally:
+                room.down()
+                made.kill_all()
+    finally:
+        del os.environ["DAGSTER_PG_URL"]
+        with psycopg.connect(settings.dsn, autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
+            connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(database)))
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes below *pid*, the deepest first."""
+    below: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            below.setdefault(parent, []).append(int(entry.name))
+
+    def walk(top: int) -> Iterator[int]:
+        for child in below.get(top, ()):
+            yield from walk(child)
+            yield child
+
+    return list(walk(pid))
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
