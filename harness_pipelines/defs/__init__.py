@@ -1,1 +1,3 @@
 """Dagster definitions; no rule about data lives here."""
+
+from harness_pipelines.defs.component import Table as Table

@@ -23,7 +23,7 @@ from dagster import (
 from pydantic import Field
 
 from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.defs.work import TABLE_TAG, StageConfig, last_committed, table_asset, work
+from harness_pipelines.defs.work import TABLE_TAG, Shown, StageConfig, last_committed, table_asset, work
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.read.layout import NoLayout, look
@@ -43,7 +43,7 @@ class OtreeConfig(StageConfig):
     rebuild: bool = Field(default=False, description="a backfill writes clustered files anew too")
 
 
-def otree_asset(spec: TableSpec) -> AssetsDefinition:
+def otree_asset(spec: TableSpec, shown: Shown) -> AssetsDefinition:
     """The stage otree of *spec*, partitioned by `REGIONS`."""
     prefix = [spec.namespace, spec.name]
     key = AssetKey([*prefix, Stage.OTREE.value])
@@ -54,7 +54,9 @@ def otree_asset(spec: TableSpec) -> AssetsDefinition:
 
     @multi_asset(
         name=f"{spec.namespace}__{spec.name}__rewrite_otree",
-        specs=[table_asset(spec, "otree", deps=[AssetKey([*prefix, "tier"])], kinds={"spark", "iceberg"}, about=about)],
+        specs=[
+            table_asset(spec, shown, "otree", deps=[AssetKey([*prefix, "tier"])], kinds="spark iceberg", about=about)
+        ],
         partitions_def=REGIONS,
         backfill_policy=BackfillPolicy.single_run(),
         op_tags={TABLE_TAG: spec.table},
@@ -65,15 +67,15 @@ def otree_asset(spec: TableSpec) -> AssetsDefinition:
         with harness.opened_with_spark() as opened:
             stores, table = opened.stores, opened.table(spec.table).row
             if context.has_partition_key or context.has_partition_key_range:
-                shown = _recluster(context, stores, table, rebuild=config.rebuild)
+                done = _recluster(context, stores, table, rebuild=config.rebuild)
             else:
-                shown = dict(work(context, stores, table, Stage.OTREE, config.for_s))
+                done = dict(work(context, stores, table, Stage.OTREE, config.for_s))
                 _mark_all(context, key, stores, table)
             standing = _standing(stores, table)
-            if shown.get("moves") or shown.get("parts"):
+            if done.get("moves") or done.get("parts"):
                 # Dagster plots nothing over time of an asset with partitions: the table itself shows how it stands.
                 context.log_event(AssetObservation(prefix, metadata=standing, description="layout of the batch view"))
-            yield MaterializeResult(asset_key=key, metadata={**shown, **standing})
+            yield MaterializeResult(asset_key=key, metadata={**done, **standing})
 
     return rewrite
 

@@ -6,30 +6,13 @@ Without a database (``dg check defs`` in a fresh checkout) there are no tables, 
 import os
 from pathlib import Path
 
-from dagster import Definitions, in_process_executor
-
 from harness_pipelines.client import connect
-from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.defs.sensors import table_sensors
-from harness_pipelines.defs.tables import table_definitions, topics
+from harness_pipelines.defs.build import build
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.load import load_spec
 from harness_pipelines.spec.table import TableSpec
 
 TABLES_FOLDER = "HARNESS_TABLES"  #: a folder of YAML specs to load instead of asking the ledger
-
-
-def build(specs: list[TableSpec]) -> Definitions:
-    """Definitions of *specs*: assets, checks and jobs of each table, and the sensors for all of them."""
-    tables = [table_definitions(spec) for spec in specs]
-    jobs = [job for table in tables for job in table.jobs or ()]
-    shared = Definitions(
-        assets=topics(specs),
-        sensors=table_sensors(specs, jobs),
-        resources={"harness": HarnessResource()},
-        executor=in_process_executor,
-    )
-    return Definitions.merge(shared, *tables)
 
 
 def known_specs() -> list[TableSpec]:

@@ -49,7 +49,8 @@ REQUESTS_MAX = 25  #: of one tick; the tables that are furthest behind come firs
 LOOKS_MAX = 25  #: tables whose lake one tick of maintenance looks at
 OBSERVE_S = 60.0
 SETTLED_S = 60.0  #: so long after its start a run holds its claim, or waits for whoever does
-SILENT_TICKS = 3  #: a claim that was lost while Postgres was away is taken again in less
+STARTED_S = 120.0  #: a process that did not come to its work in so long will not
+SILENT_TICKS = 2  #: a claim that was lost while Postgres was away is taken again in less
 STAGES = frozenset(stage.value for stage in CONTINUOUS_STAGES)
 RETRY_S, RETRY_S_MAX, FAILURES_SEEN = 10.0, 600.0, 8  #: the pause doubles with each run that failed in a row
 ACTIVE = [
@@ -64,10 +65,13 @@ Tables = Mapping[str, TableSpec]
 Jobs = Sequence[JobDefinition | UnresolvedAssetJobDefinition]
 
 
-def table_sensors(specs: Sequence[TableSpec], jobs: Jobs) -> list[SensorDefinition]:
-    """All sensors of *specs*; those that start runs, of *jobs*, look after tables of ``mode: runs``."""
+def table_sensors(specs: Sequence[TableSpec], jobs: Jobs, *, declared: bool = False) -> list[SensorDefinition]:
+    """All sensors of *specs*; those that start runs, of *jobs*, look after tables of ``mode: runs``.
+
+    *declared*: the sensor lag lets the ledger follow the specs.
+    """
     run = {spec.table: spec for spec in specs if spec.mode == "runs"}
-    lag = [_lag_sensor({spec.table: spec for spec in specs})] if specs else []
+    lag = [_lag_sensor({spec.table: spec for spec in specs}, declared=declared)] if specs else []
     starting = [_wake_sensor(run, jobs), _maintenance_sensor(run, jobs), _reconcile_sensor(run)] if run else []
     return [*starting, *lag, _downstream_sensor()]
 
@@ -214,7 +218,7 @@ def _tags(table: str, stage: Stage) -> dict[str, str]:
 # -- lag ----------------------------------------------------------------------------------------------------
 
 
-def _lag_sensor(tables: Tables) -> SensorDefinition:
+def _lag_sensor(tables: Tables, *, declared: bool) -> SensorDefinition:
     @sensor(
         name="harness_lag",
         minimum_interval_seconds=LAG_S,
@@ -225,6 +229,8 @@ def _lag_sensor(tables: Tables) -> SensorDefinition:
         shown: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
         now = time.time()
         with harness.opened() as opened:
+            if declared:
+                _apply(context, opened, tables)
             _note_ends(context, opened, tables)
             found = {work.name: _shown(work) for work in opened.stores.watch.work(tables)}
         # Events are kept for long: one per table and minute, and only of what changed.
@@ -245,6 +251,19 @@ def _lag_sensor(tables: Tables) -> SensorDefinition:
         )
 
     return harness_lag
+
+
+def _apply(context: SensorEvaluationContext, harness: Harness, tables: Tables) -> None:
+    """Make tables that the ledger lacks, take over changed words. What it refuses stays as it is, and is said."""
+    known = {row.name: row.spec for row in harness.stores.tables.tables()}
+    for name, spec in tables.items():
+        if known.get(name) != spec:
+            try:
+                harness.apply(spec)
+            except HarnessError as error:
+                context.log.error(f"{name}: {error}")
+            else:
+                context.log.info(f"{name}: applied")
 
 
 def _note_ends(context: SensorEvaluationContext, harness: Harness, tables: Tables) -> None:
@@ -310,10 +329,12 @@ def _reconcile_sensor(tables: Tables) -> SensorDefinition:
 
 def _silent(instance: DagsterInstance, found: Mapping[str, TableWork]) -> Iterator[DagsterRun]:
     """Runs that were started some time ago, and nobody holds the claim of their stage."""
-    for record in instance.get_run_records(RunsFilter(statuses=[DagsterRunStatus.STARTED])):
-        run, started = record.dagster_run, record.start_time or record.create_timestamp.timestamp()
+    for record in instance.get_run_records(RunsFilter(statuses=[DagsterRunStatus.STARTED, DagsterRunStatus.STARTING])):
+        run, began = record.dagster_run, record.start_time
+        age = time.time() - (began or record.update_timestamp.timestamp())
         work, stage = found.get(run.tags.get(TABLE_TAG, "")), run.tags.get(STAGE_TAG)
-        if work is not None and stage in STAGES and stage not in work.busy and time.time() - started >= SETTLED_S:
+        is_old = age >= (STARTED_S if began is None else SETTLED_S)
+        if work is not None and stage in STAGES and stage not in work.busy and is_old:
             yield run
 
 

@@ -33,7 +33,16 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from harness_pipelines.audit.checks import CHECKS, is_complete
 from harness_pipelines.defs.clustering import otree_asset
 from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG, StageConfig, last_committed, table_asset, work
+from harness_pipelines.defs.work import (
+    PLAIN,
+    STAGE_TAG,
+    TABLE_TAG,
+    Shown,
+    StageConfig,
+    last_committed,
+    table_asset,
+    work,
+)
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import effects_of
 from harness_pipelines.spec.table import TableSpec
@@ -46,17 +55,16 @@ from harness_pipelines.stores.ports import TableRow
 AUDIT = "audit"  #: name of the check that is no part of the stages' jobs
 
 
-def table_definitions(spec: TableSpec) -> Definitions:
-    """Everything that Dagster shows and runs for one table."""
+def table_definitions(spec: TableSpec, shown: Shown = PLAIN) -> Definitions:
+    """The assets and checks of one table; what runs them is in `table_jobs`."""
     return Definitions(
         assets=[
-            _ingest(spec),
-            _tier(spec),
-            *(_REWRITES[stage](spec) for stage in _rewriters(spec)),
-            _expiring(spec),
+            _ingest(spec, shown),
+            _tier(spec, shown),
+            *(_REWRITES[stage](spec, shown) for stage in _rewriters(spec)),
+            _expiring(spec, shown),
         ],
         asset_checks=[_checks(spec), _audit(spec)],
-        jobs=[*table_jobs(spec), audit_job(spec)],
     )
 
 
@@ -74,7 +82,7 @@ def _topic_key(spec: TableSpec) -> AssetKey:
 
 
 def table_jobs(spec: TableSpec) -> list[UnresolvedAssetJobDefinition]:
-    """One job per stage; each runs in one process and is told apart by its tags."""
+    """A job per stage, and one for the audit; each runs in one process and is told apart by its tags."""
     prefix = [spec.namespace, spec.name]
     steps: dict[Stage, tuple[list[str], ...]] = {Stage.INGEST: (["ingest"], ["buffer"]), Stage.TIER: (["tier"], [])}
     steps |= {stage: ([stage.value],) for stage in (*_rewriters(spec), Stage.EXPIRE)}
@@ -86,10 +94,10 @@ def table_jobs(spec: TableSpec) -> list[UnresolvedAssetJobDefinition]:
             tags={TABLE_TAG: spec.table, STAGE_TAG: stage.value},
         )
         for stage, keys in steps.items()
-    ]
+    ] + [_audit_job(spec)]
 
 
-def audit_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
+def _audit_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
     """The audit by itself: started by hand or by a schedule of the user's, because it costs what was added."""
     return define_asset_job(
         job_name(spec.table, AUDIT),
@@ -108,15 +116,19 @@ def job_name(table: str, stage: str) -> str:
     return f"{table.replace('.', '__')}__{stage}"
 
 
-def _ingest(spec: TableSpec) -> AssetsDefinition:
+def _ingest(spec: TableSpec, shown: Shown) -> AssetsDefinition:
     prefix = [spec.namespace, spec.name]
     taken = AssetKey([*prefix, "ingest"])
 
     @multi_asset(
         name=f"{spec.namespace}__{spec.name}__take",
         specs=[
-            table_asset(spec, "ingest", deps=[_topic_key(spec)], kinds={"python"}, about="Records read and decoded"),
-            table_asset(spec, "buffer", deps=[taken], kinds={"postgres"}, about="Rows in Postgres, readable at once"),
+            table_asset(
+                spec, shown, "ingest", deps=[_topic_key(spec)], kinds="python", about="Records, read and decoded"
+            ),
+            table_asset(
+                spec, shown, "buffer", deps=[taken], kinds="postgres", about="Rows in Postgres, readable at once"
+            ),
         ],
         op_tags={TABLE_TAG: spec.table},
     )
@@ -133,15 +145,15 @@ def _ingest(spec: TableSpec) -> AssetsDefinition:
     return ingest
 
 
-def _tier(spec: TableSpec) -> AssetsDefinition:
+def _tier(spec: TableSpec, shown: Shown) -> AssetsDefinition:
     prefix = [spec.namespace, spec.name]
     buffer, tiered = AssetKey([*prefix, "buffer"]), AssetKey([*prefix, "tier"])
 
     @multi_asset(
         name=f"{spec.namespace}__{spec.name}__move",
         specs=[
-            table_asset(spec, "tier", deps=[buffer], kinds={"spark", "iceberg"}, about="Buffered rows, moved"),
-            table_asset(spec, deps=[tiered], kinds={"table"}, about=f"The logical table {spec.table}"),
+            table_asset(spec, shown, "tier", deps=[buffer], kinds="spark iceberg", about="Buffered rows, moved"),
+            table_asset(spec, shown, deps=[tiered], kinds="table", about=f"The logical table {spec.table}"),
         ],
         op_tags={TABLE_TAG: spec.table},
     )
@@ -173,7 +185,7 @@ def _rewriters(spec: TableSpec) -> tuple[Stage, ...]:
     return tuple(stage for stage in (Stage.COMPACT, Stage.OTREE) if stage in effects_of(spec.views))
 
 
-def _compact(spec: TableSpec) -> AssetsDefinition:
+def _compact(spec: TableSpec, shown: Shown) -> AssetsDefinition:
     prefix = [spec.namespace, spec.name]
     key = AssetKey([*prefix, Stage.COMPACT.value])
     about = "Small files of the stream view, put together in offset order"
@@ -181,7 +193,7 @@ def _compact(spec: TableSpec) -> AssetsDefinition:
     @multi_asset(
         name=f"{spec.namespace}__{spec.name}__rewrite_compact",
         specs=[
-            table_asset(spec, "compact", deps=[AssetKey([*prefix, "tier"])], kinds={"spark", "iceberg"}, about=about)
+            table_asset(spec, shown, "compact", deps=[AssetKey([*prefix, "tier"])], kinds="spark iceberg", about=about)
         ],
         op_tags={TABLE_TAG: spec.table},
     )
@@ -206,7 +218,7 @@ def _compact(spec: TableSpec) -> AssetsDefinition:
 _REWRITES = {Stage.COMPACT: _compact, Stage.OTREE: otree_asset}
 
 
-def _expiring(spec: TableSpec) -> AssetsDefinition:
+def _expiring(spec: TableSpec, shown: Shown) -> AssetsDefinition:
     prefix = [spec.namespace, spec.name]
     key = AssetKey([*prefix, Stage.EXPIRE.value])
     behind = [AssetKey([*prefix, "tier"]), *(AssetKey([*prefix, stage.value]) for stage in _rewriters(spec))]
@@ -215,7 +227,7 @@ def _expiring(spec: TableSpec) -> AssetsDefinition:
 
     @multi_asset(
         name=f"{spec.namespace}__{spec.name}__remove",
-        specs=[table_asset(spec, "expire", deps=behind, kinds={"postgres", "iceberg"}, about=about)],
+        specs=[table_asset(spec, shown, "expire", deps=behind, kinds="postgres iceberg", about=about)],
         op_tags={TABLE_TAG: spec.table},
     )
     def expire(context: AssetExecutionContext, harness: HarnessResource) -> MaterializeResult[Any]:

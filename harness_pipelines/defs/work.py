@@ -1,6 +1,7 @@
 """What the steps of a table's stages have in common."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -30,8 +31,25 @@ HANDOVER_S = 60.0  #: so long before its end the successor of a run is asked for
 LINGER_S = 30.0  #: a run of ingest without records waits so long for more: another run costs more than that
 
 
-def table_asset(spec: TableSpec, *name: str, deps: Sequence[AssetKey], kinds: set[str], about: str) -> AssetSpec:
-    """An asset of a table: the logical one, or by *name* one of a stage. Its columns are those of the spec."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How Dagster shows the assets of a table, beyond what its spec says."""
+
+    group: str | None = None  #: by default the table's namespace
+    owners: Sequence[str] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+PLAIN = Shown()
+
+
+def table_asset(
+    spec: TableSpec, shown: Shown, *name: str, deps: Sequence[AssetKey], kinds: str, about: str
+) -> AssetSpec:
+    """An asset of a table: the logical one, or by *name* one of a stage. Its columns are those of the spec.
+
+    *kinds*: Dagster's, with spaces between them.
+    """
     columns = [
         TableColumn(c.name, str(c.type), constraints=TableColumnConstraints(nullable=not c.required))
         for c in spec.columns
@@ -39,11 +57,12 @@ def table_asset(spec: TableSpec, *name: str, deps: Sequence[AssetKey], kinds: se
     return AssetSpec(
         [spec.namespace, spec.name, *name],
         deps=deps,
-        kinds=kinds,
-        group_name=spec.namespace,
+        kinds=set(kinds.split()),
+        group_name=shown.group or spec.namespace,
+        owners=shown.owners,
         description=about,
         code_version=version("harness-pipelines"),
-        tags={TABLE_TAG: spec.table},
+        tags={TABLE_TAG: spec.table, **shown.tags},
         metadata={"dagster/column_schema": TableSchema(columns=columns), "dagster/table_name": spec.table},
     )
 

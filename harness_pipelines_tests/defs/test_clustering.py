@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from dagster import AssetKey, DagsterInstance, Definitions
 
+from harness_pipelines.defs.build import build
 from harness_pipelines.defs.clustering import REGIONS, covered
-from harness_pipelines.defs.definitions import build
 from harness_pipelines.defs.tables import job_name
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.read.layout import look
@@ -69,6 +69,9 @@ def test_a_backfill_of_regions_clusters_them_and_shows_the_score(
     assert backfilled(rig, instance, ALL[8], ALL[-1])["staged_share"] == 0
     key = AssetKey([rig.table.spec.namespace, rig.table.spec.name, "otree"])
     assert instance.get_materialized_partitions(key) == set(ALL)
+    plotted = instance.fetch_observations(AssetKey(list(key.path[:2])), limit=2).records
+    shares = [record.asset_observation.metadata["staged_share"].value for record in plotted if record.asset_observation]
+    assert shares == [shown["staged_share"]], "of what changed it"
     rig.assert_exact()
 
 
@@ -102,8 +105,10 @@ def test_a_run_without_regions_merges_what_is_due(
     job = definitions(rig).resolve_job_def(job_name(rig.name, Stage.OTREE))
     done = job.execute_in_process(instance=instance)
     assert done.success
-    [event] = done.get_asset_materialization_events()
-    assert event.partition is None
+    events = done.get_asset_materialization_events()
+    assert [event.partition for event in events] == [*ALL, None], "its regions are there, and it says so once"
+    again = job.execute_in_process(instance=instance)
+    assert [event.partition for event in again.get_asset_materialization_events()] == [None]
     assert {p.bounds.batch_hi for p in rig.table.positions()} == {900}
     rig.worker(OTREE, until_idle=True).run()
     rig.assert_exact()

@@ -12,7 +12,8 @@ from dagster import (
 )
 
 from harness_pipelines.audit import checks
-from harness_pipelines.defs.definitions import TABLES_FOLDER, build, known_specs
+from harness_pipelines.defs.build import build
+from harness_pipelines.defs.definitions import TABLES_FOLDER, known_specs
 from harness_pipelines.defs.tables import AUDIT, job_name
 from harness_pipelines.defs.work import WHY_TAG
 from harness_pipelines.protocol.claims import Stage

@@ -11,7 +11,7 @@ from dagster import AssetKey, DagsterInstance, DagsterRunStatus, RunRequest, bui
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from harness_pipelines.defs import sensors
-from harness_pipelines.defs.definitions import build
+from harness_pipelines.defs.build import build
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import job_name
 from harness_pipelines.defs.work import HANDOVER_S, STAGE_TAG, TABLE_TAG

@@ -30,7 +30,7 @@ RUN_S = 90.0  #: for a run to be asked for, to start and to do its work, on a ma
 KILLED_AT = """
 import os, signal, sys
 import dagster._daemon.sensor as sensor
-from dagster._cli.daemon import main
+from dagster._daemon.cli import main
 
 def reached(_flags, phase):
     if phase == sys.argv[1]:

@@ -1,0 +1,28 @@
+"""Definitions of many tables: what each has, and what they share."""
+
+from dagster import Definitions, in_process_executor
+
+from harness_pipelines.defs.resources import HarnessResource
+from harness_pipelines.defs.sensors import table_sensors
+from harness_pipelines.defs.tables import table_definitions, table_jobs, topics
+from harness_pipelines.spec.table import TableSpec
+
+
+def build(specs: list[TableSpec]) -> Definitions:
+    """Definitions of *specs*: assets, checks and jobs of each table, and what they share."""
+    return Definitions.merge(shared(specs), *(table_definitions(spec) for spec in specs))
+
+
+def shared(specs: list[TableSpec], *, declared: bool = False) -> Definitions:
+    """What the tables of a code location have together: topics, jobs, sensors, and the way to the ledger.
+
+    *declared*: the specs are the user's, and the ledger is to follow them.
+    """
+    jobs = [job for spec in specs for job in table_jobs(spec)]
+    return Definitions(
+        assets=topics(specs),
+        jobs=jobs,
+        sensors=table_sensors(specs, jobs, declared=declared),
+        resources={"harness": HarnessResource()},
+        executor=in_process_executor,
+    )
