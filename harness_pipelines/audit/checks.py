@@ -137,14 +137,14 @@ CHECKS = {
 }
 
 
-def is_complete(stores: Stores, table: TableRow) -> Finding:
-    """Every record is in exactly one tier with its content; reads what was added since the last audit.
+def is_complete(stores: Stores, table: TableRow, *, full: bool = False) -> Finding:
+    """Every record is in exactly one tier with its content; reads what was added since the last audit, or all of it.
 
     Raises: what `audit_table` raises.
     """
     from harness_pipelines.audit.complete import audit_table
 
-    report = audit_table(stores, table)
+    report = audit_table(stores, table, full=full)
     wrong = [f"{count:,} {kind}" for kind, count in report.counts.items() if count]
     wrong += [f"{len(report.accounts)} moves that brought other rows"] if report.accounts else []
     wrong += [report.foreign] if report.foreign else []

@@ -3,6 +3,7 @@
 from dagster import Definitions, in_process_executor
 
 from harness_pipelines.defs.resources import HarnessResource
+from harness_pipelines.defs.schedules import table_schedules
 from harness_pipelines.defs.sensors import table_sensors
 from harness_pipelines.defs.tables import table_definitions, table_jobs, topics
 from harness_pipelines.spec.table import TableSpec
@@ -14,7 +15,7 @@ def build(specs: list[TableSpec]) -> Definitions:
 
 
 def shared(specs: list[TableSpec], *, declared: bool = False) -> Definitions:
-    """What the tables of a code location have together: topics, jobs, sensors, and the way to the ledger.
+    """What the tables of a code location have together: topics, jobs, sensors, schedules, and the way to the ledger.
 
     *declared*: the specs are the user's, and the ledger is to follow them.
     """
@@ -23,6 +24,7 @@ def shared(specs: list[TableSpec], *, declared: bool = False) -> Definitions:
         assets=topics(specs),
         jobs=jobs,
         sensors=table_sensors(specs, jobs, declared=declared),
+        schedules=table_schedules(specs),
         resources={"harness": HarnessResource()},
         executor=in_process_executor,
     )

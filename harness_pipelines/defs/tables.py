@@ -19,6 +19,7 @@ from dagster import (
     AssetsDefinition,
     AssetSelection,
     AssetSpec,
+    Config,
     DataVersion,
     Definitions,
     MaterializeResult,
@@ -29,6 +30,7 @@ from dagster import (
     multi_asset_check,
 )
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from pydantic import Field
 
 from harness_pipelines.audit.checks import CHECKS, is_complete
 from harness_pipelines.defs.clustering import otree_asset
@@ -89,7 +91,7 @@ def table_jobs(spec: TableSpec) -> list[UnresolvedAssetJobDefinition]:
     return [
         define_asset_job(
             job_name(spec.table, stage),
-            selection=AssetSelection.assets(*(AssetKey([*prefix, *key]) for key in keys)) - _audit_alone(spec),
+            selection=AssetSelection.assets(*(AssetKey([*prefix, *key]) for key in keys)) - audit_alone(spec),
             executor_def=in_process_executor,
             tags={TABLE_TAG: spec.table, STAGE_TAG: stage.value},
         )
@@ -101,13 +103,14 @@ def _audit_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
     """The audit by itself: started by hand or by a schedule of the user's, because it costs what was added."""
     return define_asset_job(
         job_name(spec.table, AUDIT),
-        selection=_audit_alone(spec),
+        selection=audit_alone(spec),
         executor_def=in_process_executor,
         tags={TABLE_TAG: spec.table, STAGE_TAG: AUDIT},
     )
 
 
-def _audit_alone(spec: TableSpec) -> AssetSelection:
+def audit_alone(spec: TableSpec) -> AssetSelection:
+    """The check that reads the records."""
     return AssetSelection.checks(AssetCheckKey(AssetKey([spec.namespace, spec.name]), AUDIT))
 
 
@@ -279,11 +282,17 @@ def _checks(spec: TableSpec) -> AssetChecksDefinition:
     return checks
 
 
+class AuditConfig(Config):
+    """How much an audit reads."""
+
+    full: bool = Field(default=False, description="also what earlier audits have signed off, and the batch view")
+
+
 def _audit(spec: TableSpec) -> AssetChecksDefinition:
     @asset_check(name=AUDIT, asset=AssetKey([spec.namespace, spec.name]), description=is_complete.__doc__)
-    def audit(context: AssetCheckExecutionContext, harness: HarnessResource) -> AssetCheckResult:
+    def audit(context: AssetCheckExecutionContext, config: AuditConfig, harness: HarnessResource) -> AssetCheckResult:
         with harness.opened() as opened:
-            found = is_complete(opened.stores, opened.table(spec.table).row)
+            found = is_complete(opened.stores, opened.table(spec.table).row, full=config.full)
         return AssetCheckResult(
             passed=found.passed,
             severity=AssetCheckSeverity.ERROR,
