@@ -15,6 +15,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.spec.settings import Settings, redact
 
 INTERRUPTED = 130
+QUERY_CANCELED = "57014"  #: SQLSTATE of a statement that timed out, or that somebody canceled
 # A sub-command is imported when it is called or when the help lists it, so its module must import
 # whatever is slow (pyspark, dagster, pyiceberg, confluent_kafka) inside its functions.
 COMMANDS: dict[str, str] = {
@@ -100,10 +101,25 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except HarnessError as error:
-            raise Failed(error) from error
+            if not _is_interrupt(error):
+                raise Failed(error) from error
         except (KeyboardInterrupt, click.Abort):
-            click.echo("\nharness: interrupted", err=True)
-            ctx.exit(INTERRUPTED)
+            pass
+        click.echo("\nharness: interrupted", err=True)
+        ctx.exit(INTERRUPTED)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether a Ctrl-C is behind *error*.
+
+    ADBC takes the signal for itself while a call of its own blocks, cancels the statement, and raises what the server
+    says to that.
+    """
+    if error is None or isinstance(error, KeyboardInterrupt):
+        return error is not None
+    if (getattr(error, "sqlstate", None) or "").startswith(QUERY_CANCELED) and "timeout" not in str(error):
+        return True
+    return _is_interrupt(error.__cause__ or error.__context__)
 
 
 def _show_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:

@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime
 from decimal import Decimal
 
+import adbc_driver_manager
 import click
 import pytest
 from click.testing import CliRunner
@@ -78,6 +79,20 @@ def test_ctrl_c_ends_with_130_and_one_clean_line():
 
     assert result.exit_code == 130
     assert result.stderr.strip() == "harness: interrupted"
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [("canceling statement due to user request", 130), ("canceling statement due to statement timeout", 75)],
+)
+def test_ctrl_c_in_a_statement_of_adbc_ends_with_130_and_a_timeout_does_not(said: str, code: int):
+    """ADBC takes the signal for itself, cancels the statement, and raises the server's answer."""
+    behind = adbc_driver_manager.OperationalError(
+        said, status_code=adbc_driver_manager.AdbcStatusCode.CANCELLED, sqlstate="57014"
+    )
+    error = TryAgain("Postgres ended the statement")
+    error.__cause__ = behind
+    assert run_failing(error).exit_code == code
 
 
 def test_wrong_usage_ends_with_2_and_names_what_was_meant():
