@@ -32,12 +32,13 @@ import os, signal, sys
 import dagster._daemon.sensor as sensor
 from dagster._daemon.cli import main
 
+deadly = sys.argv.pop(1)
+
 def reached(_flags, phase):
-    if phase == sys.argv[1]:
+    if phase == deadly:
         os.kill(os.getpid(), signal.SIGKILL)
 
 sensor.check_for_debug_crash = reached
-sys.argv[1:] = sys.argv[2:]
 main()
 """
 
