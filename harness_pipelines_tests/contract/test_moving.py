@@ -14,6 +14,8 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import ATTEMPTS_MAX, NO_RESULT, Move, MoveClosed, MoveState, MoveStuck
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.moving import FAILURES_MAX, Moving
+from harness_pipelines.stages.tier import Attempt
+from harness_pipelines.stores.lake import NOTHING_STAGED
 from harness_pipelines.stores.outcome import CommitLost
 from harness_pipelines.stores.ports import MoveDraft, TableRow
 from harness_pipelines_tests.contract.stores_rig import StoresRig
@@ -52,12 +54,13 @@ class Trying:
         )
         return self._stores.ledger.plan_move(claim, draft)
 
-    def stage(self, move: Move) -> None:
+    def stage(self, move: Move) -> Attempt:
         self.tried.append(move)
         if self.ends:
             raise self.ends.pop(0)
+        return Attempt(staged=NOTHING_STAGED)
 
-    def publish(self, claim: Claim, move: Move, attempt: None) -> Version:
+    def publish(self, claim: Claim, move: Move, attempt: Attempt) -> Version:
         return self._stores.publish(self._table, claim, move)
 
 
@@ -76,7 +79,7 @@ def claim(stores: StoresRig, table: TableRow) -> Iterator[Claim]:
     stores.ledger.release(held)
 
 
-def moving(stores: StoresRig, table: TableRow, mover: Trying) -> Moving[None]:
+def moving(stores: StoresRig, table: TableRow, mover: Trying) -> Moving[Attempt]:
     opened: Any = SimpleNamespace(ledger=stores.ledger)
     return Moving(opened, table, mover)
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stages.worker import BACKOFF_S_MAX, COUNTED_S, _Backoff
+from harness_pipelines.stages.worker import BACKOFF_S_MAX, COUNTED_S, TableProgress, _Backoff
 from harness_pipelines.stores.spark_write import SparkFailed
 from harness_pipelines.stores.upkeep import SizeGuard
 
@@ -20,7 +20,7 @@ def waits(stage: Stage, error: HarnessError, *, times: int, pause_s: float = 0.0
     owner: Any = SimpleNamespace(
         worker=SimpleNamespace(stop=SimpleNamespace(wait=waited.append)),
         table=SimpleNamespace(name="a.b", stopped=None),
-        progress=SimpleNamespace(trouble={}),
+        progress=TableProgress(name="a.b"),
         stores=SimpleNamespace(ledger=SimpleNamespace(stop_table=lambda *_: None)),
         fatal=None,
     )
