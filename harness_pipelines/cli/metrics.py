@@ -20,7 +20,6 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from harness_pipelines.cli.output import note
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stores.postgres import migrations
@@ -275,8 +274,8 @@ class _Handler(WSGIRequestHandler):
 
 
 @contextmanager
-def endpoint(host: str, port: int) -> Iterator[CollectorRegistry]:
-    """Serve the registry over HTTP while the block lasts; *port* 0 takes a free one. Raises: UsageError."""
+def endpoint(host: str, port: int) -> Iterator[tuple[CollectorRegistry, str]]:
+    """Serve a registry over HTTP while the block lasts, at that URL; *port* 0 takes a free one. Raises: UsageError."""
     registry = CollectorRegistry()
 
     class Server(_Server):
@@ -291,9 +290,8 @@ def endpoint(host: str, port: int) -> Iterator[CollectorRegistry]:
         ) from error
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
-    note(f"harness: metrics at http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics")
     try:
-        yield registry
+        yield registry, f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
     finally:
         server.shutdown()
         server.server_close()

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import FrameType
@@ -137,17 +137,21 @@ def _check(wanted: RunOptions, *, dry_run: bool) -> None:
         raise UsageError(f"--lease {wanted.lease_s:g}s is too short to be renewed in time; at least {LEASE_S_MIN:g}s")
 
 
-def _serving(host: str | None, port: int | None, *, dry_run: bool) -> AbstractContextManager[CollectorRegistry | None]:
-    """The endpoint that was asked for; a port that is taken is said before anything else is done."""
+@contextmanager
+def _serving(host: str | None, port: int | None, *, dry_run: bool) -> Iterator[CollectorRegistry | None]:
+    """The endpoint that was asked for; that its port is taken is said before anything else is done."""
     if port is None:
         if host is not None:
             raise UsageError("--metrics-host says where metrics are served; add --metrics-port")
-        return nullcontext()
+        yield None
+        return
     if dry_run:
         raise UsageError("--dry-run ends at once, so there is nothing to serve at --metrics-port")
     from harness_pipelines.cli.metrics import LOOPBACK, endpoint
 
-    return endpoint(host or LOOPBACK, port)
+    with endpoint(host or LOOPBACK, port) as (registry, url):
+        note(f"harness: metrics at {url}")
+        yield registry
 
 
 def _is_watched() -> bool:
