@@ -110,11 +110,7 @@ class Watch:
         Where the logs end is what the ledger knows or what the caller has *seen*, whichever is newer. *holder* is whose
         claims are its own.
         """
-        ends = [
-            {"name": one.table, "partition": p, "log_end": end, "age_s": one.age_s}
-            for one in seen
-            for p, end in one.ends.items()
-        ]
+        ends = {one.table: {"age_s": one.age_s, "ends": {str(p): end for p, end in one.ends.items()}} for one in seen}
         given = {"tables": list(tables), "seen": Jsonb(ends), "holder": holder}
         with self._watchers.reading() as connection:
             connection.execute(sql("watch/give_up_after"), {"limit": f"{limit // timedelta(milliseconds=1)}ms"})

@@ -72,11 +72,11 @@ def test_while_postgres_is_away_a_scrape_has_the_workers_own_counters(
     assert found.value("harness_moved_records_total", table=rig.name, stage="ingest") == 40
     assert found.value("harness_worker_ready") == 1
     proxy.down()
+    rig.produce(5)
     wait_until(lambda: bool(scrape(url).value("harness_stage_trouble", table=rig.name, stage="ingest")), "it is told")
     assert (scrape(url).value("harness_stage_errors_total", table=rig.name, stage="ingest") or 0) >= 1
 
     proxy.up()
-    rig.produce(5)
     ingested(rig, url, 50)
     found = scrape(url)
     assert found.value("harness_scrape_ok") == 1

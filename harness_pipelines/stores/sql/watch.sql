@@ -48,10 +48,7 @@ SELECT set_config('statement_timeout', %(limit)s, true), set_config('lock_timeou
 
 -- name: states
 -- Every table at one instant. Writers of ingest account in rows of their own, so its last commit is not always that of
--- the newest row. More records than the limit are not counted: whoever is warned by then looks himself.
-WITH seen AS (
-    SELECT * FROM jsonb_to_recordset(%(seen)s) AS s (name text, partition integer, log_end bigint, age_s float8)
-)
+-- the newest row. More records than the limit are not counted: whoever is not warned by then never is.
 SELECT t.name, t.stopped, v.version, p.tail::bigint, p.log_seen_s, coalesce(p.buffer, 0)::bigint AS buffer,
        CASE WHEN v.has_batch THEN p.stream::bigint END AS stream,
        extract(epoch FROM clock_timestamp() - coalesce((
@@ -67,12 +64,14 @@ SELECT t.name, t.stopped, v.version, p.tail::bigint, p.log_seen_s, coalesce(p.bu
        ), t.created_at))::float8 AS tier_s,
        coalesce(s.bytes, 0)::bigint AS buffer_bytes,
        (SELECT count(*) FROM (
-           SELECT FROM harness.quarantine q WHERE q.table_id = t.table_id AND q.state = 'held' LIMIT 100000
+           SELECT FROM harness.quarantine q WHERE q.table_id = t.table_id AND q.state = 'held'
+           ORDER BY q.partition, q."offset" LIMIT 100000 -- in this order: else the planner may read it whole for each table
        ) held) AS quarantined,
        r.readers, r.oldest_lease_s, coalesce(c.claims, '{}') AS claims, coalesce(o.moves, '{}') AS moves
 FROM (
     SELECT table_id, namespace || '.' || name AS name, stopped IS NOT NULL AS stopped, created_at,
-           CASE WHEN spec->>'buffer' = 'none' THEN 'tier' ELSE 'ingest' END AS reads_log
+           CASE WHEN spec->>'buffer' = 'none' THEN 'tier' ELSE 'ingest' END AS reads_log,
+           %(seen)s::jsonb -> (namespace || '.' || name) AS seen
     FROM harness.tables
 ) t
 JOIN LATERAL (
@@ -90,8 +89,8 @@ JOIN LATERAL (
             SELECT e.log_end, extract(epoch FROM clock_timestamp() - e.seen_at)::float8 AS age_s
             FROM harness.log_ends e WHERE e.table_id = i.table_id AND e.partition = i.partition
             UNION ALL
-            SELECT s.log_end, s.age_s FROM seen s WHERE s.name = t.name AND s.partition = i.partition
-        ) u ORDER BY u.age_s LIMIT 1
+            SELECT (t.seen->'ends'->>i.partition::text)::bigint, (t.seen->>'age_s')::float8
+        ) u WHERE u.log_end IS NOT NULL ORDER BY u.age_s LIMIT 1
     ) n ON true
     WHERE i.table_id = t.table_id AND i.partition >= 0
 ) p ON true
