@@ -24,6 +24,8 @@ from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Claim, Stage
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from harness_pipelines.client import Harness
     from harness_pipelines.stages.worker import Worker
     from harness_pipelines.table import Table
@@ -68,6 +70,14 @@ class RunOptions:
     "--ingest-on", type=click.Choice(["threads", "spark"]), default="threads", show_default=True,
     help="Threads of this process, or tasks of Spark on the machines that it has.",
 )  # fmt: skip
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
+    help="Serve metrics for Prometheus over HTTP there (0: any free port), until it ends.",
+)  # fmt: skip
+@click.option(
+    "--metrics-host", metavar="ADDRESS",
+    help="The address to serve them at, such as 0.0.0.0 in a container.  [default: 127.0.0.1]",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="With --stage expire: list what would go.")
 @click.option(
     "--remove-large", is_flag=True,
@@ -88,6 +98,7 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
       harness run shop.orders --until-idle
       harness run shop.orders --stage ingest --for 10m
       harness run shop.orders --stage expire --dry-run
+      harness run --metrics-port 9464
     """
     target: str | None = options["json_target"]
     stages = frozenset(Stage(s) for s in options["stages"]) or CONTINUOUS_STAGES
@@ -100,15 +111,16 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
         remove_large=options["remove_large"],
     )
     _check(wanted, dry_run=options["dry_run"])
+    serving = _serving(options["metrics_host"], options["metrics_port"], dry_run=options["dry_run"])
     live = _is_watched()
-    with opened(settings, log_level=logging.WARNING if live else logging.INFO) as harness:
+    with serving as metrics, opened(settings, log_level=logging.WARNING if live else logging.INFO) as harness:
         chosen = chosen_tables(harness, tables)
         if options["dry_run"]:
             _dry_run(harness, chosen, target)
             return
         if options["retry_stuck"]:
             _retry_stuck(harness, chosen, lease_s=wanted.lease_s)
-        summary, interrupted = _work(harness, chosen, wanted, live=live)
+        summary, interrupted = _work(harness, chosen, wanted, live=live, metrics=metrics)
     emit(summary, target, lambda: _told(summary))
     if interrupted:
         raise KeyboardInterrupt
@@ -125,13 +137,32 @@ def _check(wanted: RunOptions, *, dry_run: bool) -> None:
         raise UsageError(f"--lease {wanted.lease_s:g}s is too short to be renewed in time; at least {LEASE_S_MIN:g}s")
 
 
+@contextmanager
+def _serving(host: str | None, port: int | None, *, dry_run: bool) -> Iterator[CollectorRegistry | None]:
+    """The endpoint that was asked for; that its port is taken is said before anything else is done."""
+    if port is None:
+        if host is not None:
+            raise UsageError("--metrics-host says where metrics are served; add --metrics-port")
+        yield None
+        return
+    if dry_run:
+        raise UsageError("--dry-run ends at once, so there is nothing to serve at --metrics-port")
+    from harness_pipelines.cli.metrics import LOOPBACK, endpoint
+
+    with endpoint(host or LOOPBACK, port) as (registry, url):
+        note(f"harness: metrics at {url}")
+        yield registry
+
+
 def _is_watched() -> bool:
     import sys
 
     return sys.stderr.isatty()
 
 
-def _work(harness: Harness, chosen: Sequence[Table], wanted: RunOptions, *, live: bool) -> tuple[dict[str, Any], bool]:
+def _work(
+    harness: Harness, chosen: Sequence[Table], wanted: RunOptions, *, live: bool, metrics: CollectorRegistry | None
+) -> tuple[dict[str, Any], bool]:
     """Run the worker to its end; returns the summary and whether Ctrl-C ended it."""
     from harness_pipelines.cli.progress import LineProgress, LiveProgress, Rates
     from harness_pipelines.stages.worker import Worker, WorkerOptions
@@ -148,6 +179,10 @@ def _work(harness: Harness, chosen: Sequence[Table], wanted: RunOptions, *, live
             remove_large=wanted.remove_large,
         ),
     )
+    if metrics is not None:
+        from harness_pipelines.cli.metrics import WorkerCollector
+
+        metrics.register(WorkerCollector(worker, chosen))
     gc.freeze()  # what is imported stays: walking it again and again was a tenth of ingest's CPU time
     began, rates = time.monotonic(), Rates()
     with _stopped_by_signals(worker) as interrupted, LiveProgress(rates) if live else LineProgress(rates) as shown:

@@ -17,7 +17,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.compaction import Run, check_written, plan_runs
 from harness_pipelines.protocol.moves import Move, budget_of
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages.moving import Moving, Pointless, make_branch
+from harness_pipelines.stages.moving import Moving, Pointless, Tally, make_branch
 from harness_pipelines.stores.lake import Staged
 from harness_pipelines.stores.lake_runs import stream_files, written_files
 from harness_pipelines.stores.ports import Boundary, MoveDraft, Swap, TableRow
@@ -51,13 +51,13 @@ def trigger(stores: Stores, table: TableRow, *, judged: str | None = None) -> st
 
 
 def compact_once(
-    stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None
+    stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None, done: Tally | None = None
 ) -> Version | None:
     """Write small files anew, finishing an open move first; ``None`` when nothing is worth it.
 
     Raises: MoveStuck, FencedOut (NEVER); TryAgain when Spark or a store is away.
     """
-    return Moving(stores, table, _Compact(stores, table)).once(claim, trigger=trigger, run_id=run_id)
+    return Moving(stores, table, _Compact(stores, table), tally=done).once(claim, trigger=trigger, run_id=run_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from harness_pipelines import faults
@@ -13,7 +14,7 @@ from harness_pipelines.protocol.files import FilesGone
 from harness_pipelines.protocol.moves import ATTEMPTS_MAX, Move, MoveState, MoveStuck, can_halve, halve
 from harness_pipelines.protocol.overlays import OverlaysMoved
 from harness_pipelines.protocol.versions import Version, check_base
-from harness_pipelines.stores.lake import BaseGone
+from harness_pipelines.stores.lake import BaseGone, Staged
 from harness_pipelines.stores.ports import TableRow
 
 if TYPE_CHECKING:
@@ -28,7 +29,27 @@ class Pointless(HarnessError):
 
 FAILURES_MAX = 3  #: attempts that failed by themselves before a move is halved
 _UNRANGED = {Stage.OTREE: "regions due", Stage.COMPACT: "small files"}
-Attempt = TypeVar("Attempt")
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the moves of one stage in this process; written by the thread of the stage."""
+
+    committed: int = 0
+    failed: int = 0  #: attempts that an error ended, an outage too
+    given_up: int = 0  #: moves that were closed without effect
+    records: int = 0  #: in the files of the committed ones
+    bytes: int = 0  #: of these files
+
+
+class Staging(Protocol):
+    """What an attempt leaves behind."""
+
+    @property
+    def staged(self) -> Staged: ...
+
+
+Attempt = TypeVar("Attempt", bound=Staging)
 
 
 class Mover(Protocol[Attempt]):
@@ -50,8 +71,9 @@ class Mover(Protocol[Attempt]):
 class Moving(Generic[Attempt]):
     """Runs the moves of one stage of a table."""
 
-    def __init__(self, stores: Stores, table: TableRow, mover: Mover[Attempt]) -> None:
+    def __init__(self, stores: Stores, table: TableRow, mover: Mover[Attempt], *, tally: Tally | None = None) -> None:
         self._stores, self._table, self._mover = stores, table, mover
+        self._tally = tally or Tally()
 
     def once(self, claim: Claim, *, trigger: str, run_id: str | None) -> Version | None:
         """Finish the open move, or make a new one; ``None`` when there is nothing to move.
@@ -66,19 +88,28 @@ class Moving(Generic[Attempt]):
         try:
             attempt = self._mover.stage(move)
             faults.point(f"{self._mover.name}.after_files")
-            return self._mover.publish(claim, move, attempt)
+            published = self._mover.publish(claim, move, attempt)
         except Pointless as why:
-            ledger.close_move(claim, move, state=MoveState.ABANDONED, error=str(why))
+            self._give_up(claim, move, state=MoveState.ABANDONED, error=str(why))
             return None
         except (BaseGone, FilesGone, OverlaysMoved) as gone:
-            ledger.close_move(claim, move, state=MoveState.ABANDONED, error=str(gone))
+            self._give_up(claim, move, state=MoveState.ABANDONED, error=str(gone))
             check_ours(self._stores, self._table, move)
             return self.once(claim, trigger=trigger, run_id=run_id)
         except HarnessError as error:
+            self._tally.failed += 1
             counts = error.recovery is not Recovery.NEVER and not isinstance(error, TryAgain | OutcomeUnknown)
             with suppress(TryAgain, OutcomeUnknown):  # what went wrong is told, not that it could not be noted
                 ledger.note_failure(move, error=str(error), counts=counts)
             raise
+        self._tally.committed += 1
+        self._tally.records += attempt.staged.rows
+        self._tally.bytes += attempt.staged.bytes
+        return published
+
+    def _give_up(self, claim: Claim, move: Move, *, state: MoveState, error: str) -> None:
+        self._stores.ledger.close_move(claim, move, state=state, error=error)
+        self._tally.given_up += 1
 
     def _open_or_plan(self, claim: Claim, *, trigger: str, run_id: str | None) -> Move | None:
         ledger, name = self._stores.ledger, self._mover.name
@@ -109,14 +140,13 @@ class Moving(Generic[Attempt]):
 
     def _smaller(self, claim: Claim, failed: Move, *, run_id: str | None) -> Move | None:
         """After too many attempts take half the range; what cannot be halved holds the stage by name."""
-        ledger = self._stores.ledger
         if not can_halve(failed):
-            ledger.close_move(claim, failed, state=MoveState.QUARANTINED, error="every attempt failed")
+            self._give_up(claim, failed, state=MoveState.QUARANTINED, error="every attempt failed")
             raise MoveStuck(
                 f"{self._table.name}: {failed.stage} move {failed.move_id} of {shown(failed)} failed in every attempt; "
                 f"{self._way_on}"
             )
-        ledger.close_move(claim, failed, state=MoveState.ABANDONED, error="halved after failed attempts")
+        self._give_up(claim, failed, state=MoveState.ABANDONED, error="halved after failed attempts")
         return self._mover.plan(claim, trigger="halved", run_id=run_id, below=halve(failed.lo, failed.hi))
 
 

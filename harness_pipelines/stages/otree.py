@@ -35,7 +35,7 @@ from harness_pipelines.protocol.overlays import Act, OverlayChange, next_generat
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.stages import recalled
 from harness_pipelines.stages.clustering import Layout, layout_of, target_bytes, target_rows_of
-from harness_pipelines.stages.moving import FAILURES_MAX, Moving, Pointless, base_of, make_branch
+from harness_pipelines.stages.moving import FAILURES_MAX, Moving, Pointless, Tally, base_of, make_branch
 from harness_pipelines.stores import audits
 from harness_pipelines.stores.lake import NOTHING_STAGED, BaseGone, Staged
 from harness_pipelines.stores.lake_deletes import Hidden
@@ -109,17 +109,17 @@ def _waited_s(stores: Stores, table: TableRow) -> float:
 
 
 def otree_once(
-    stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None
+    stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None, done: Tally | None = None
 ) -> Version | None:
     """Merge what the stream view has more, or rewrite regions that are due; ``None`` when there is nothing to do.
 
     Raises: MoveStuck, FencedOut (NEVER); TryAgain when Spark or a store is away.
     """
-    _give_up(stores, table, claim)
-    return Moving(stores, table, _OTree(stores, table)).once(claim, trigger=trigger, run_id=run_id)
+    _give_up(stores, table, claim, done or Tally())
+    return Moving(stores, table, _OTree(stores, table), tally=done).once(claim, trigger=trigger, run_id=run_id)
 
 
-def _give_up(stores: Stores, table: TableRow, claim: Claim) -> None:
+def _give_up(stores: Stores, table: TableRow, claim: Claim, done: Tally) -> None:
     """Abandon a move without ranges that failed in all attempts: no merge waits for it (L8).
 
     The files of a relayout are left out, what a person asked to recall or to release is refused.
@@ -133,6 +133,7 @@ def _give_up(stores: Stores, table: TableRow, claim: Claim) -> None:
     if move.recall is not None:
         stores.recalls.refuse(move, detail=f"it failed in every attempt: {last['error']}")
         stores.ledger.close_move(claim, move, state=MoveState.ABANDONED, error=REFUSED)
+        done.given_up += 1
         return
     taken = list[str]()
     with suppress(BaseGone):
@@ -142,6 +143,7 @@ def _give_up(stores: Stores, table: TableRow, claim: Claim) -> None:
         taken = [file.path for part in _taken(stores, table, move, base, files) for file in part.files]
     stores.reclusters.leave_out(table, move_id=move.move_id, files=taken, error=str(last["error"]))
     stores.ledger.close_move(claim, move, state=MoveState.ABANDONED, error=LEFT_OUT)
+    done.given_up += 1
     log.warning("otree.left_out", table=table.name, move=move.move_id, files=len(taken), error=last["error"])
 
 

@@ -19,7 +19,7 @@ from harness_pipelines.protocol.segments import needed
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.table import TierRules
 from harness_pipelines.stages.ingest import check_source
-from harness_pipelines.stages.moving import Moving, make_branch
+from harness_pipelines.stages.moving import Moving, Tally, make_branch
 from harness_pipelines.stores.lake import NOTHING_STAGED, Staged
 from harness_pipelines.stores.ports import Boundary, MoveDraft, RefusedRecord, StateDraft, Swap, TableRow
 
@@ -68,13 +68,13 @@ def due(rules: TierRules, *, lag: int, buffered_bytes: int, since_tier_s: float)
 
 
 def tier_once(
-    stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None
+    stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None, done: Tally | None = None
 ) -> Version | None:
     """Move what is buffered to the lake, finishing an open move first; ``None`` when there is nothing to move.
 
     Raises: MoveStuck, FencedOut (NEVER); TryAgain when Spark or a store is away.
     """
-    return Moving(stores, table, _Tier(stores, table)).once(claim, trigger=trigger, run_id=run_id)
+    return Moving(stores, table, _Tier(stores, table), tally=done).once(claim, trigger=trigger, run_id=run_id)
 
 
 @dataclass(frozen=True, slots=True)

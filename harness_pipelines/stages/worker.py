@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,9 +23,10 @@ import structlog
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, FencedOut, Stage
-from harness_pipelines.protocol.versions import Version
+from harness_pipelines.protocol.versions import EFFECTS, Version
 from harness_pipelines.stages import compact, expire, ingest, ingest_spark, otree, tier
 from harness_pipelines.stages.claims import ClaimKeeper
+from harness_pipelines.stages.moving import Tally
 from harness_pipelines.stores.owner import WarehouseTaken
 from harness_pipelines.stores.ports import PartitionStatus, TableRow
 from harness_pipelines.stores.spark import SparkInterrupted, import_pyspark
@@ -88,6 +90,9 @@ class TableProgress:
     trouble: dict[str, str] = field(default_factory=dict)  #: stage -> what it waits for
     positions: list[PartitionStatus] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
+    ends_at: float | None = None  #: monotonic seconds, when `ends` were asked for
+    tallies: dict[Stage, Tally] = field(default_factory=lambda: {stage: Tally() for stage in EFFECTS})
+    errors: Counter[str] = field(default_factory=Counter)  #: stage -> how often one held it
 
 
 class Worker:
@@ -266,10 +271,12 @@ class _TableWorker:
             self.progress.commits = sum(loop.progress.commits for loop in self._ingests)
         with suppress(HarnessError):
             positions = self.stores.ledger.positions(self.table)
+            asked_at = time.monotonic()
             marks = self.stores.log.watermarks(self.table.spec.topic, [p.partition for p in positions])
             # The head last: it has what the positions show as moved.
             self._head = self.stores.ledger.head(self.table)
             self.progress.positions, self.progress.ends = positions, {p: m.end for p, m in marks.items()}
+            self.progress.ends_at = asked_at
 
     def finished(self) -> bool:
         """Nothing left to move, or nothing that waiting would help."""
@@ -390,7 +397,8 @@ class _TableWorker:
         if trigger is None:
             return False
         claim = self._keepers[Stage.TIER].current()
-        published = tier.tier_once(self.stores, self.table, claim, trigger=trigger, run_id=self.worker.options.run_id)
+        run_id, done = self.worker.options.run_id, self.progress.tallies[Stage.TIER]
+        published = tier.tier_once(self.stores, self.table, claim, trigger=trigger, run_id=run_id, done=done)
         if published is not None:
             self.progress.moves += 1
             self.progress.version = published.version
@@ -405,7 +413,8 @@ class _TableWorker:
             self._nothing_due = None if looked_at is None else looked_at.metadata
             return False
         claim = self._keepers[Stage.OTREE].current()
-        published = otree.otree_once(self.stores, self.table, claim, trigger=trigger, run_id=self.worker.options.run_id)
+        run_id, done = self.worker.options.run_id, self.progress.tallies[Stage.OTREE]
+        published = otree.otree_once(self.stores, self.table, claim, trigger=trigger, run_id=run_id, done=done)
         if published is not None:
             self.progress.moves += 1
             self.progress.version = published.version
@@ -418,9 +427,8 @@ class _TableWorker:
             self._nothing_small = looked_at
             return False
         claim = self._keepers[Stage.COMPACT].current()
-        published = compact.compact_once(
-            self.stores, self.table, claim, trigger=trigger, run_id=self.worker.options.run_id
-        )
+        run_id, done = self.worker.options.run_id, self.progress.tallies[Stage.COMPACT]
+        published = compact.compact_once(self.stores, self.table, claim, trigger=trigger, run_id=run_id, done=done)
         if published is not None:
             self.progress.moves += 1
             self.progress.version = published.version
@@ -527,6 +535,7 @@ class _Backoff:
 
     def _show(self, error: HarnessError) -> None:
         owner, self._trouble = self._owner, error
+        owner.progress.errors[self._stage] += 1
         shown = owner.progress.trouble
         if shown.get(self._stage) != str(error):
             log.warning("stage.trouble", table=owner.table.name, stage=self._stage, error=str(error))

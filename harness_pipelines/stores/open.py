@@ -49,7 +49,17 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.watch import Watch
 
 TASK_OFFSETS_MAX = 1_000_000
-_CLOSED = ("news", "database", "readers", "catalog", "log", "buffer_reader", "writer_sessions", "spark_sessions")
+_CLOSED = (
+    "news",
+    "database",
+    "readers",
+    "watchers",
+    "catalog",
+    "log",
+    "buffer_reader",
+    "writer_sessions",
+    "spark_sessions",
+)
 _opening = threading.RLock()
 
 if TYPE_CHECKING:
@@ -81,6 +91,11 @@ class Stores:
     @once
     def readers(self) -> Database:
         return Database(self.dsn, role=READER)
+
+    @once
+    def watchers(self) -> Database:
+        """One session of those who watch: it waits for no stage, and no stage for it."""
+        return Database(self.dsn, role=READER, size=1)
 
     @once
     def ledger(self) -> PostgresLedger:
@@ -176,7 +191,7 @@ class Stores:
     def watch(self) -> Watch:
         from harness_pipelines.stores.watch import Watch
 
-        return Watch(self.database, self.readers)
+        return Watch(self.database, self.readers, self.watchers)
 
     @once
     def recalls(self) -> Recalls:

@@ -1,14 +1,17 @@
-"""What there is to do for all tables, in one look at the ledger; whoever asks Kafka notes there where the logs end."""
+"""All tables in one look at the ledger: what is to do, how they are; who asks Kafka notes there where the logs end."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
+
+from psycopg.types.json import Jsonb
 
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import Watermark
-from harness_pipelines.stores.postgres import Database
+from harness_pipelines.stores.postgres import Database, sql
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +33,59 @@ class TableWork:
     open: Mapping[str, Mapping[str, Any]]  #: stage -> attempt and state of its open or stuck move
 
 
-class Watch:
-    """Looks of one database."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenEnds:
+    """Where the log of a table ended when somebody looked."""
 
-    def __init__(self, database: Database, readers: Database) -> None:
-        self._database, self._readers = database, readers
+    table: str
+    ends: Mapping[int, int]
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimState:
+    """The claim of one stage."""
+
+    lease_s: float  #: until its lease ends; 0: nobody holds it
+    own: bool  #: it is held by whoever asks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenMove:
+    """A move that is not over."""
+
+    attempt: int
+    failures: int
+    stuck: bool
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """How a table is. Offsets are sums over its partitions, ages are in seconds by the database's clock."""
+
+    name: str
+    stopped: bool
+    version: int
+    tail: int | None  #: offsets of the log above the buffer; None: the end of some partition is not known
+    log_seen_s: float | None  #: since the oldest of the looks that say so
+    buffer: int  #: offsets above the stream view
+    stream: int | None  #: offsets of the stream view above the batch view; None: there is no batch view
+    buffer_commit_s: float  #: since the last commit of records, or since the table was made
+    tier_s: float  #: since tier's last move, or since the table was made
+    buffer_bytes: int
+    quarantined: int
+    readers: int  #: live leases
+    oldest_lease_s: float | None
+    claims: Mapping[str, ClaimState]  #: by stage
+    moves: Mapping[str, OpenMove]  #: by stage
+
+
+class Watch:
+    """Looks of one database; *watchers* have a session of their own for those that are to be short."""
+
+    def __init__(self, database: Database, readers: Database, watchers: Database) -> None:
+        self._database, self._readers, self._watchers = database, readers, watchers
 
     def record_ends(self, table: TableRow, marks: Mapping[int, Watermark]) -> None:
         """Note where the log of each partition begins and ends now."""
@@ -50,6 +101,29 @@ class Watch:
     def work(self, tables: Collection[str]) -> list[TableWork]:
         """Of *tables*, by name, those that there are; the one that is furthest behind comes first."""
         return [_work(row) for row in self._readers.rows("watch/work", {"tables": list(tables)})]
+
+    def states(
+        self, tables: Collection[str], *, seen: Collection[SeenEnds] = (), holder: str | None = None, limit: timedelta
+    ) -> list[TableState]:
+        """Of *tables*, by name, those that there are, in order of their names; Postgres gives up after *limit*.
+
+        Where the logs end is what the ledger knows or what the caller has *seen*, whichever is newer. *holder* is whose
+        claims are its own.
+        """
+        ends = {one.table: {"age_s": one.age_s, "ends": {str(p): end for p, end in one.ends.items()}} for one in seen}
+        given = {"tables": list(tables), "seen": Jsonb(ends), "holder": holder}
+        with self._watchers.reading() as connection:
+            connection.execute(sql("watch/give_up_after"), {"limit": f"{limit // timedelta(milliseconds=1)}ms"})
+            return [_state(row) for row in connection.execute(sql("watch/states"), given)]
+
+
+def _state(row: Mapping[str, Any]) -> TableState:
+    plain = {name: value for name, value in row.items() if name not in ("claims", "moves")}
+    return TableState(
+        **plain,
+        claims={stage: ClaimState(**claim) for stage, claim in row["claims"].items()},
+        moves={stage: OpenMove(**move) for stage, move in row["moves"].items()},
+    )
 
 
 def _work(row: Mapping[str, Any]) -> TableWork:

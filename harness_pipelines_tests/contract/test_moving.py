@@ -13,7 +13,9 @@ from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import ATTEMPTS_MAX, NO_RESULT, Move, MoveClosed, MoveState, MoveStuck
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages.moving import FAILURES_MAX, Moving
+from harness_pipelines.stages.moving import FAILURES_MAX, Moving, Pointless, Tally
+from harness_pipelines.stages.tier import Attempt
+from harness_pipelines.stores.lake import Staged
 from harness_pipelines.stores.outcome import CommitLost
 from harness_pipelines.stores.ports import MoveDraft, TableRow
 from harness_pipelines_tests.contract.stores_rig import StoresRig
@@ -52,12 +54,13 @@ class Trying:
         )
         return self._stores.ledger.plan_move(claim, draft)
 
-    def stage(self, move: Move) -> None:
+    def stage(self, move: Move) -> Attempt:
         self.tried.append(move)
         if self.ends:
             raise self.ends.pop(0)
+        return Attempt(staged=Staged(files=(), rows=3, bytes=50))
 
-    def publish(self, claim: Claim, move: Move, attempt: None) -> Version:
+    def publish(self, claim: Claim, move: Move, attempt: Attempt) -> Version:
         return self._stores.publish(self._table, claim, move)
 
 
@@ -76,7 +79,7 @@ def claim(stores: StoresRig, table: TableRow) -> Iterator[Claim]:
     stores.ledger.release(held)
 
 
-def moving(stores: StoresRig, table: TableRow, mover: Trying) -> Moving[None]:
+def moving(stores: StoresRig, table: TableRow, mover: Trying) -> Moving[Attempt]:
     opened: Any = SimpleNamespace(ledger=stores.ledger)
     return Moving(opened, table, mover)
 
@@ -100,6 +103,24 @@ def errors(stores: StoresRig, table: TableRow) -> list[tuple[str, str | None]]:
 
 
 # -- what becomes of it -------------------------------------------------------------------------------------
+
+
+def test_what_becomes_of_attempts_and_moves_is_counted(stores: StoresRig, table: TableRow, claim: Claim):
+    mover, tally = Trying(stores, table, hi={0: 10, 1: 20}), Tally()
+    opened: Any = SimpleNamespace(ledger=stores.ledger)
+    counted = Moving(opened, table, mover, tally=tally)
+    for end in (Boom("once"), TryAgain("Spark is away"), Boom("twice"), Boom("and again")):
+        mover.ends = [end]
+        with pytest.raises(HarnessError):
+            counted.once(claim, trigger="test", run_id=None)
+    assert tally == Tally(failed=4)
+
+    assert counted.once(claim, trigger="test", run_id=None) is not None
+    assert tally == Tally(failed=4, given_up=1, committed=1, records=3, bytes=50), "it was halved first"
+
+    mover.ends = [Pointless("not better")]
+    assert counted.once(claim, trigger="test", run_id=None) is None
+    assert (tally.given_up, tally.committed) == (2, 1)
 
 
 def test_attempts_that_take_spark_or_their_worker_down_make_the_next_ones_smaller(

@@ -8,19 +8,22 @@ from typing import Any
 import pytest
 
 from harness_pipelines.errors import HarnessError, TryAgain
-from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stages.worker import BACKOFF_S_MAX, COUNTED_S, _Backoff
+from harness_pipelines.protocol.claims import FencedOut, Stage
+from harness_pipelines.stages.worker import BACKOFF_S_MAX, COUNTED_S, TableProgress, _Backoff
 from harness_pipelines.stores.spark_write import SparkFailed
 from harness_pipelines.stores.upkeep import SizeGuard
 
 
-def waits(stage: Stage, error: HarnessError, *, times: int, pause_s: float = 0.0) -> list[float]:
+def waits(
+    stage: Stage, error: HarnessError, *, times: int, pause_s: float = 0.0, progress: TableProgress | None = None
+) -> list[float]:
     """What a stage that fails again and again waits for."""
     waited: list[float] = []
     owner: Any = SimpleNamespace(
         worker=SimpleNamespace(stop=SimpleNamespace(wait=waited.append)),
         table=SimpleNamespace(name="a.b", stopped=None),
-        progress=SimpleNamespace(trouble={}),
+        progress=progress or TableProgress(name="a.b"),
+        _keepers={stage: SimpleNamespace(doubt=lambda: None)},
         stores=SimpleNamespace(ledger=SimpleNamespace(stop_table=lambda *_: None)),
         fatal=None,
     )
@@ -28,6 +31,13 @@ def waits(stage: Stage, error: HarnessError, *, times: int, pause_s: float = 0.0
     for _ in range(times):
         backoff.wait(error, pause_s=pause_s)
     return waited
+
+
+def test_each_try_that_fails_is_counted_but_not_that_a_claim_went_to_another_one():
+    progress = TableProgress(name="a.b")
+    waits(Stage.TIER, TryAgain("Spark is away"), times=3, progress=progress)
+    waits(Stage.OTREE, FencedOut("another one has it"), times=3, progress=progress)
+    assert progress.errors == {"tier": 3}
 
 
 def test_an_outage_is_looked_at_soon_and_then_ever_more_rarely():

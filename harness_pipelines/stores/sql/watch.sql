@@ -42,3 +42,82 @@ LEFT JOIN LATERAL (
 ) m ON true
 WHERE t.namespace || '.' || t.name = ANY(%(tables)s)
 ORDER BY coalesce(p.unread, 0) + p.buffered DESC, t.table_id
+
+-- name: give_up_after
+SELECT set_config('statement_timeout', %(limit)s, true), set_config('lock_timeout', %(limit)s, true)
+
+-- name: states
+-- Every table at one instant. Writers of ingest account in rows of their own, so its last commit is not always that of
+-- the newest row. More records than the limit are not counted: whoever is not warned by then never is.
+SELECT t.name, t.stopped, v.version, p.tail::bigint, p.log_seen_s, coalesce(p.buffer, 0)::bigint AS buffer,
+       CASE WHEN v.has_batch THEN p.stream::bigint END AS stream,
+       extract(epoch FROM clock_timestamp() - coalesce((
+           SELECT max(n.committed_at) FROM (
+               SELECT m.committed_at FROM harness.moves m
+               WHERE m.table_id = t.table_id AND m.stage = t.reads_log AND m.state = 'COMMITTED'
+               ORDER BY m.move_id DESC LIMIT 16
+           ) n
+       ), t.created_at))::float8 AS buffer_commit_s,
+       extract(epoch FROM clock_timestamp() - coalesce((
+           SELECT m.committed_at FROM harness.moves m
+           WHERE m.table_id = t.table_id AND m.stage = 'tier' AND m.state = 'COMMITTED' ORDER BY m.move_id DESC LIMIT 1
+       ), t.created_at))::float8 AS tier_s,
+       coalesce(s.bytes, 0)::bigint AS buffer_bytes,
+       (SELECT count(*) FROM (
+           SELECT FROM harness.quarantine q WHERE q.table_id = t.table_id AND q.state = 'held'
+           ORDER BY q.partition, q."offset" LIMIT 100000 -- in this order: else the planner may read it whole for each table
+       ) held) AS quarantined,
+       r.readers, r.oldest_lease_s, coalesce(c.claims, '{}') AS claims, coalesce(o.moves, '{}') AS moves
+FROM (
+    SELECT table_id, namespace || '.' || name AS name, stopped IS NOT NULL AS stopped, created_at,
+           CASE WHEN spec->>'buffer' = 'none' THEN 'tier' ELSE 'ingest' END AS reads_log,
+           %(seen)s::jsonb -> (namespace || '.' || name) AS seen
+    FROM harness.tables
+) t
+JOIN LATERAL (
+    SELECT version, batch_metadata IS NOT NULL AS has_batch FROM harness.versions
+    WHERE table_id = t.table_id ORDER BY version DESC LIMIT 1
+) v ON true
+JOIN LATERAL (
+    SELECT CASE WHEN count(*) = count(n.log_end) THEN sum(greatest(n.log_end - i.buffer_hi, 0)) END AS tail,
+           CASE WHEN count(*) = count(n.log_end) THEN max(n.age_s) END AS log_seen_s,
+           sum(i.buffer_hi - l.stream_hi) AS buffer, sum(l.stream_hi - l.batch_hi) AS stream
+    FROM harness.ingest_positions i
+    JOIN harness.lake_positions l USING (table_id, partition)
+    LEFT JOIN LATERAL (
+        SELECT u.log_end, u.age_s FROM (
+            SELECT e.log_end, extract(epoch FROM clock_timestamp() - e.seen_at)::float8 AS age_s
+            FROM harness.log_ends e WHERE e.table_id = i.table_id AND e.partition = i.partition
+            UNION ALL
+            SELECT (t.seen->'ends'->>i.partition::text)::bigint, (t.seen->>'age_s')::float8
+        ) u WHERE u.log_end IS NOT NULL ORDER BY u.age_s LIMIT 1
+    ) n ON true
+    WHERE i.table_id = t.table_id AND i.partition >= 0
+) p ON true
+LEFT JOIN LATERAL (
+    SELECT sum(pg_total_relation_size(to_regclass(format('harness_buffer.%%I', g.segment)))) AS bytes
+    FROM harness.segments g WHERE g.table_id = t.table_id AND g.state <> 'retired'
+) s ON true
+LEFT JOIN LATERAL (
+    SELECT count(*) AS readers, extract(epoch FROM clock_timestamp() - min(born))::float8 AS oldest_lease_s
+    FROM harness.leases WHERE table_id = t.table_id AND until > clock_timestamp()
+) r ON true
+LEFT JOIN LATERAL (
+    SELECT jsonb_object_agg(k.stage, jsonb_build_object('lease_s', k.lease_s, 'own', k.own)) AS claims
+    FROM (
+        SELECT stage, greatest(extract(epoch FROM max(lease_until) - clock_timestamp()), 0)::float8 AS lease_s,
+               coalesce(bool_or(holder::text = %(holder)s::text AND lease_until > clock_timestamp()), false) AS own
+        FROM harness.claims WHERE table_id = t.table_id GROUP BY stage
+    ) k
+) c ON true
+LEFT JOIN LATERAL (
+    SELECT jsonb_object_agg(k.stage, jsonb_build_object(
+               'attempt', k.attempt, 'failures', k.failures, 'stuck', k.stuck, 'age_s', k.age_s)) AS moves
+    FROM (
+        SELECT stage, max(attempt) AS attempt, max(failures) AS failures, bool_or(state = 'QUARANTINED') AS stuck,
+               extract(epoch FROM clock_timestamp() - min(planned_at))::float8 AS age_s
+        FROM harness.moves WHERE table_id = t.table_id AND state IN ('PLANNED', 'QUARANTINED') GROUP BY stage
+    ) k
+) o ON true
+WHERE t.name = ANY(%(tables)s)
+ORDER BY t.name

@@ -84,6 +84,9 @@ def test_expire_shows_what_would_go_without_a_claim(harness, table):
         (("--lease", "1s"), "too short"),
         (("--for", "soon"), "no duration"),
         (("--stage", "teir"), "'teir' is not one of"),
+        (("--metrics-host", "0.0.0.0"), "add --metrics-port"),
+        (("--stage", "expire", "--dry-run", "--metrics-port", "0"), "nothing to serve"),
+        (("--metrics-port", "65536"), "0<=x<=65535"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(harness, words, said):
