@@ -97,7 +97,7 @@ def _recluster(context: AssetExecutionContext, stores: Stores, table: TableRow, 
     before = asdict(look(stores, table).score)
     if plan.parts:
         begun = ask(stores, table, plan)
-        for left in run(stores, table, begun.request):
+        for left in run(stores, table, begun.request, run_id=context.run.run_id):
             context.log.info(f"{table.name}: {len(left.parts)} parts are left, {left.bytes} bytes")
     return {
         "regions": ", ".join(chosen),

@@ -12,6 +12,7 @@ from typing import Any
 
 from dagster import (
     AssetKey,
+    AssetMaterialization,
     AssetObservation,
     AssetSelection,
     AutomationConditionSensorDefinition,
@@ -48,6 +49,14 @@ LOOKERS = 8  #: tables that Kafka is asked about at a time
 REQUESTS_MAX = 25  #: of one tick; the tables that are furthest behind come first
 LOOKS_MAX = 25  #: tables whose lake one tick of maintenance looks at
 OBSERVE_S = 60.0
+RUNLESS_S = 15.0  #: a stage that no run of Dagster works on is shown so often
+TOLD = "/told"  #: no table's name: in the cursor of the sensor lag
+ASSETS_OF: Mapping[str, Sequence[Sequence[str]]] = {
+    "ingest": [["ingest"], ["buffer"]],
+    "tier": [["tier"], []],
+    "compact": [["compact"]],
+    "otree": [["otree"]],
+}
 SETTLED_S = 60.0  #: so long after its start a run holds its claim, or waits for whoever does
 STARTED_S = 120.0  #: a process that did not come to its work in so long will not
 SILENT_TICKS = 2  #: a claim that was lost while Postgres was away is taken again in less
@@ -232,25 +241,45 @@ def _lag_sensor(tables: Tables, *, declared: bool) -> SensorDefinition:
             if declared:
                 _apply(context, opened, tables)
             _note_ends(context, opened, tables)
-            found = {work.name: _shown(work) for work in opened.stores.watch.work(tables)}
+            works = opened.stores.watch.work(tables)
+        found = {work.name: _shown(work) for work in works}
         # Events are kept for long: one per table and minute, and only of what changed.
         due = {
             name: values
             for name, values in found.items()
             if name not in shown or (values != shown[name]["values"] and now - shown[name]["at"] >= OBSERVE_S)
         }
-        if not due:
-            return SkipReason("nothing has changed that was not shown within the last minute")
+        told: dict[str, Any] = shown.get(TOLD, {})
+        done = [event for work in works for event in _runless(work, told, now)]
+        if not due and not done:
+            return SkipReason("nothing has changed that was not shown already")
         kept = {name: value for name, value in shown.items() if name in found}
-        return SensorResult(
-            asset_events=[
-                AssetObservation(AssetKey(name.split(".")), metadata=values, description="offsets between the tiers")
-                for name, values in due.items()
-            ],
-            cursor=json.dumps({**kept, **{name: {"at": now, "values": values} for name, values in due.items()}}),
-        )
+        observed = [
+            AssetObservation(AssetKey(name.split(".")), metadata=values, description="offsets between the tiers")
+            for name, values in due.items()
+        ]
+        due_now = {name: {"at": now, "values": values} for name, values in due.items()}
+        return SensorResult(asset_events=[*observed, *done], cursor=json.dumps({**kept, **due_now, TOLD: told}))
 
     return harness_lag
+
+
+def _runless(work: TableWork, told: dict[str, Any], now: float) -> Iterator[AssetMaterialization]:
+    """What a worker outside of Dagster has committed, as materializations; *told* keeps what was told when."""
+    for stage, move in work.last.items():
+        name = f"{work.name}/{stage}"
+        # One account of ingest takes many commits.
+        newest = [move["move"], work.buffer_at if stage == Stage.INGEST else 0]
+        before = told.get(name, {"newest": None, "at": 0.0})
+        if move["by_a_run"] or newest == before["newest"] or now - before["at"] < RUNLESS_S:
+            continue
+        told[name] = {"newest": newest, "at": now}
+        for part in ASSETS_OF[stage]:
+            yield AssetMaterialization(
+                AssetKey([*work.name.split("."), *part]),
+                metadata={"move": move["move"], "move_rows": move["rows"] or 0},
+                description="committed by a worker outside of Dagster",
+            )
 
 
 def _apply(context: SensorEvaluationContext, harness: Harness, tables: Tables) -> None:

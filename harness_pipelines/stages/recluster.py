@@ -91,10 +91,10 @@ def ask(stores: Stores, table: TableRow, plan: Reclustering) -> Reclustering:
     return _looked_at(stores, table, stores.ledger.head(table), made)
 
 
-def run(stores: Stores, table: TableRow, request: Request) -> Iterator[Reclustering]:
+def run(stores: Stores, table: TableRow, request: Request, *, run_id: str | None = None) -> Iterator[Reclustering]:
     """Work until nothing is left of *request*; yields what is, now and then.
 
-    Where another worker holds otree, that one does it, and this only looks on.
+    Where another worker holds otree, that one does it, and this only looks on. *run_id*: of Dagster, to be recorded.
     Raises: TableStopped, MoveStuck, WarehouseTaken, LedgerOlderThanLake; TryAgain when Spark or a store is away.
     """
     if table.stopped:
@@ -105,7 +105,7 @@ def run(stores: Stores, table: TableRow, request: Request) -> Iterator[Recluster
         while any(one.request_id == request.request_id for one in stores.reclusters.open(table)):
             stores.standing.check(table, stores.ledger)
             if keeper.acquire():
-                otree_once(stores, table, keeper.current(), trigger="request")
+                otree_once(stores, table, keeper.current(), trigger="request", run_id=run_id)
             else:
                 pause.wait(LOOK_S)
             yield _looked_at(stores, table, stores.ledger.head(table), request)

@@ -31,6 +31,7 @@ class TableWork:
     stream_at: int  #: sum of `stream_hi`
     busy: frozenset[str]  #: stages that somebody holds
     open: Mapping[str, Mapping[str, Any]]  #: stage -> attempt and state of its open or stuck move
+    last: Mapping[str, Mapping[str, Any]]  #: stage -> move, rows and `by_a_run` (of Dagster) of its newest commit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,4 +142,5 @@ def _work(row: Mapping[str, Any]) -> TableWork:
         stream_at=row["stream_at"],
         busy=frozenset(row["busy"]),
         open=row["open"],
+        last=row["last"],
     )

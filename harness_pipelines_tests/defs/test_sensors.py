@@ -7,7 +7,15 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from dagster import AssetKey, DagsterInstance, DagsterRunStatus, RunRequest, build_sensor_context
+from dagster import (
+    AssetKey,
+    AssetMaterialization,
+    AssetObservation,
+    DagsterInstance,
+    DagsterRunStatus,
+    RunRequest,
+    build_sensor_context,
+)
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from harness_pipelines.defs import sensors
@@ -275,11 +283,37 @@ def test_lag_shows_how_far_a_table_is_behind_once_a_minute_and_only_changes(
     assert seen.asset_key == AssetKey(rig.name.split("."))
     assert seen.metadata["behind_log"].value == 20
     rig.ingest()
-    assert not control.tick("lag").asset_events
+    assert not observations(control)
     monkeypatch.setattr(sensors, "OBSERVE_S", 0.0)
-    [seen] = control.tick("lag").asset_events
+    [seen] = observations(control)
     assert (seen.metadata["behind_log"].value, seen.metadata["buffered"].value) == (0, 20)
-    assert not control.tick("lag").asset_events
+    assert not observations(control)
+
+
+def observations(control: Control) -> list[AssetObservation]:
+    return [event for event in control.tick("lag").asset_events if isinstance(event, AssetObservation)]
+
+
+def materializations(control: Control) -> dict[str, int]:
+    """{the asset's last part: move}."""
+    found = [event for event in control.tick("lag").asset_events if isinstance(event, AssetMaterialization)]
+    return {event.asset_key.path[-1]: event.metadata["move"].value for event in found}  # type: ignore[misc]
+
+
+def test_what_a_worker_outside_of_dagster_commits_is_shown_now_and_then(
+    control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not materializations(control)
+    rig.produce(10)
+    rig.ingest()
+    assert set(materializations(control)) == {"ingest", "buffer"}
+    rig.produce(10)
+    rig.ingest()
+    rig.tier()
+    assert set(materializations(control)) == {"tier", rig.table.spec.name}, "ingest was shown a moment ago"
+    monkeypatch.setattr(sensors, "RUNLESS_S", 0.0)
+    assert set(materializations(control)) == {"ingest", "buffer"}
+    assert not materializations(control)
 
 
 def test_a_topic_that_is_gone_leaves_the_other_tables_as_they_are(
@@ -346,13 +380,26 @@ def test_a_run_whose_process_is_gone_ends_and_its_stage_starts_again(
         control.tick("reconcile")
     assert control.status(run_id) is DagsterRunStatus.STARTED  # it is at work
     rig.stores.ledger.release(claim)
-    for _ in range(2):
-        control.tick("reconcile")
-        assert control.status(run_id) is DagsterRunStatus.STARTED  # its claim may come back
+    control.tick("reconcile")
+    assert control.status(run_id) is DagsterRunStatus.STARTED  # its claim may come back
     assert run_id in (control.tick("reconcile").skip_message or "")
     assert control.status(run_id) is DagsterRunStatus.FAILURE
     monkeypatch.setattr(sensors, "RETRY_S", 0.0)
     assert control.woken() == [(rig.name, "ingest")]
+
+
+def test_a_run_whose_process_died_while_it_started_ends_too(
+    control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = control.run_of(rig.name, Stage.INGEST, DagsterRunStatus.STARTING)
+    monkeypatch.setattr(sensors, "SETTLED_S", 0.0)
+    for _ in range(5):
+        control.tick("reconcile")
+    assert control.status(run_id) is DagsterRunStatus.STARTING  # a busy machine needs longer to start it
+    monkeypatch.setattr(sensors, "STARTED_S", 0.0)
+    for _ in range(2):
+        control.tick("reconcile")
+    assert control.status(run_id) is DagsterRunStatus.FAILURE
 
 
 def test_a_run_that_was_started_a_moment_ago_and_runs_of_others_are_left_alone(

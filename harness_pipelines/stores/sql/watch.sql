@@ -12,7 +12,7 @@ SELECT t.table_id, t.namespace || '.' || t.name AS name, t.stopped,
        p.unread::float8, p.buffered::bigint, p.unmerged::bigint, p.buffer_at::bigint, p.stream_at::bigint,
        p.unseen_s::float8, coalesce(s.bytes, 0)::bigint AS buffered_bytes, coalesce(c.busy, '{}') AS busy,
        c.since_expire_s,
-       coalesce(m.open, '{}') AS open,
+       coalesce(m.open, '{}') AS open, coalesce(d.last, '{}') AS last,
        extract(epoch FROM clock_timestamp() - coalesce((
            SELECT m.committed_at FROM harness.moves m
            WHERE m.table_id = t.table_id AND m.stage = 'tier' AND m.state = 'COMMITTED' ORDER BY m.move_id DESC LIMIT 1
@@ -40,6 +40,15 @@ LEFT JOIN LATERAL (
     SELECT jsonb_object_agg(o.stage, jsonb_build_object('attempt', o.attempt, 'state', o.state)) AS open
     FROM harness.moves o WHERE o.table_id = t.table_id AND o.state IN ('PLANNED', 'QUARANTINED')
 ) m ON true
+LEFT JOIN LATERAL (
+    SELECT jsonb_object_agg(s.stage, jsonb_build_object('move', k.move_id, 'rows', k.rows, 'by_a_run', k.run_id IS NOT NULL))
+           AS last
+    FROM (VALUES ('ingest'), ('tier'), ('compact'), ('otree')) s (stage)
+    JOIN LATERAL (
+        SELECT move_id, rows, run_id FROM harness.moves
+        WHERE table_id = t.table_id AND stage = s.stage AND state = 'COMMITTED' ORDER BY move_id DESC LIMIT 1
+    ) k ON true
+) d ON true
 WHERE t.namespace || '.' || t.name = ANY(%(tables)s)
 ORDER BY coalesce(p.unread, 0) + p.buffered DESC, t.table_id
 
