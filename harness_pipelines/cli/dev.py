@@ -17,6 +17,7 @@ from urllib.request import urlopen
 
 import click
 
+from harness_pipelines.cli.common import page_port_option
 from harness_pipelines.cli.output import note
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.spec.settings import Settings
@@ -32,14 +33,17 @@ class DagsterFailed(HarnessError):
 
 @click.command(epilog="Example: harness dev --port 3000")
 @click.option("--port", type=click.IntRange(1024, 65535), help="Port of the UI on 127.0.0.1.  [default: a free one]")
+@page_port_option
 @click.option("--for", "for_s", type=float, hidden=True, help="End after so many seconds (tests).")
 @click.pass_obj
-def dev(settings: Settings, port: int | None, for_s: float | None) -> None:
-    """Open Dagster's UI on the tables of this installation.
+def dev(settings: Settings, port: int | None, page_port: int | None, for_s: float | None) -> None:
+    """Open Dagster's UI on the tables of this installation, and the status page beside it.
 
     Starts the embedded services if they do not run, keeps Dagster's own state in a database of its own, and ends both
     processes of Dagster on Ctrl-C. The services go on: `harness services down` stops them.
     """
+    from harness_pipelines.cli.page import serving
+    from harness_pipelines.client import connect
     from harness_pipelines.services import Services
 
     # Ended from outside it leaves as little behind as on Ctrl-C.
@@ -49,9 +53,13 @@ def dev(settings: Settings, port: int | None, for_s: float | None) -> None:
     _make_tables_known(filled)
     environment = _environment(filled)
     chosen = port or _free_port()
-    with _processes(environment, chosen, settings.home / "logs") as running:
+    with (
+        connect(filled) as harness,
+        serving(harness, page_port) as page,
+        _processes(environment, chosen, settings.home / "logs") as running,
+    ):
         _await_ui(chosen, running)
-        note(f"Dagster UI: http://127.0.0.1:{chosen}  (Ctrl-C ends it)")
+        note(f"Dagster UI: http://127.0.0.1:{chosen}  (Ctrl-C ends it)\nstatus page: {page}")
         deadline = None if for_s is None else time.monotonic() + for_s
         while deadline is None or time.monotonic() < deadline:
             for name, process in running.items():

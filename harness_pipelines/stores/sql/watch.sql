@@ -40,5 +40,5 @@ LEFT JOIN LATERAL (
     SELECT jsonb_object_agg(o.stage, jsonb_build_object('attempt', o.attempt, 'state', o.state)) AS open
     FROM harness.moves o WHERE o.table_id = t.table_id AND o.state IN ('PLANNED', 'QUARANTINED')
 ) m ON true
-WHERE t.namespace || '.' || t.name = ANY(%(tables)s)
+WHERE %(tables)s::text[] IS NULL OR t.namespace || '.' || t.name = ANY(%(tables)s)
 ORDER BY coalesce(p.unread, 0) + p.buffered DESC, t.table_id
