@@ -50,13 +50,14 @@ def status(
 
 
 def _serve(settings: Settings, port: int | None) -> None:
-    import threading
+    import time
 
     from harness_pipelines.cli.page import serving
 
     with opened(settings) as harness, serving(harness, port) as url:
         note(f"status page: {url}  (Ctrl-C ends it)")
-        threading.Event().wait()
+        while True:
+            time.sleep(0.5)  # in steps: Ctrl-C may reach another thread, and one long wait would not notice it
 
 
 def _show(seen: list[TableSeen]) -> None:

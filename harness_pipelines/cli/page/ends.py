@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PAUSE_S = 0.5  #: between two rounds
 AWAY_PAUSE_S = 3.0
+END_S = 2.0
 OLD_S = 10.0  #: an end that was seen so long ago is not known any more
 
 
@@ -62,8 +63,10 @@ class LogEnds:
         return max(sum(found.ends.values()) - buffer_at, 0) if found and found.ends else None
 
     def close(self) -> None:
+        """End; a question to the ledger that is under way comes back first."""
         self._over.set()
         self._looked.set()
+        self._thread.join(END_S)
 
     def _known(self, table_id: int) -> _Answer | None:
         found = self._answers.get(table_id)

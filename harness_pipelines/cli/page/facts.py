@@ -44,6 +44,7 @@ class Facts:
 
     def close(self) -> None:
         self._ends.close()
+        self._pictures.close()
 
     def status(self, opened: str | None, *, drawn: str | None = None) -> dict[str, Any]:
         """All tables, and details of the one called *opened*; of its layout the key alone, if that is *drawn* already.

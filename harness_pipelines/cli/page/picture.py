@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 DRAWN_MAX = 1500  #: regions, and outlines of files; the largest ones
 KEPT_MAX = 20
 AGAIN_S = 5.0
+END_S = 2.0
 REST = 5  #: times what a look at the manifests took, until the next one
 
 
@@ -36,6 +37,7 @@ class Pictures:
         self._found: dict[int, dict[str, Any]] = {}  #: by table, newest last
         self._not_before = 0.0
         self._busy = threading.Lock()
+        self._closed = False
 
     def of(self, table: TableRow, head: Version) -> dict[str, Any]:
         """The newest picture that there is; a newer one is begun if the batch view of *head* is another one."""
@@ -47,8 +49,14 @@ class Pictures:
             self._begin(table, key)
         return found or {"key": "begun", "none": "the manifests are being read"}
 
+    def close(self) -> None:
+        """End; a look that is under way comes back first."""
+        self._closed = True
+        if self._busy.acquire(timeout=END_S):
+            self._busy.release()
+
     def _begin(self, table: TableRow, key: str) -> None:
-        if self._busy.acquire(blocking=False):
+        if not self._closed and self._busy.acquire(blocking=False):
             threading.Thread(target=self._draw, args=(table, key), name="status-page-layout", daemon=True).start()
 
     def _draw(self, table: TableRow, key: str) -> None:

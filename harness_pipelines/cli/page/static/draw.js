@@ -16,9 +16,12 @@ function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
   }
-  element.append(...children.flat(2).filter((child) => child !== null && child !== undefined));
+  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined));
   return element;
 }
+
+// An objective, as it was written: 5 s, 15 min.
+const goal = (seconds) => (seconds >= 120 || !Number.isInteger(seconds) ? ago(seconds) : `${seconds} s`);
 
 export const h = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
 const s = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
@@ -65,7 +68,7 @@ export function line(one, opened) {
   const open = one.table === opened;
   return h("tr", { id: `line-${one.table}`, class: open ? "opened" : null },
     h("td", {}, h("button", { class: "name", type: "button", "data-table": one.table, "aria-expanded": String(open) },
-      one.table)),
+      h("span", {}, one.table))),
     h("td", {}, h("span", { class: `state ${one.state}` }, one.state)),
     h("td", { class: `number ${one.tail === 0 ? "zero" : ""}`.trim() }, count(one.tail)),
     numberCell(one.buffer), numberCell(one.stream),
@@ -79,11 +82,13 @@ export function details(found, table, picture) {
     h("td", { colspan: 8 }, h("section", { "aria-label": `details of ${table}` }, ...children)));
   if (!found) return row(h("p", { class: "quiet" }, "asking the ledger …"));
   if (found.trouble && !found.bars) return row(h("p", { class: "notice bad" }, found.trouble));
+  // The same parts in the same places, whatever is in them: what comes and goes moves nothing else.
   return row(
-    ...found.notices.map((one) => h("p", { class: `notice ${one.kind}` }, one.text, one.way ? ["\n", spoken(one.way)] : null)),
+    h("div", {}, ...found.notices.map((one) =>
+      h("p", { class: `notice ${one.kind}` }, one.text, one.way ? ["\n", spoken(one.way)] : null))),
     figures(found), h("h2", {}, "Where the records are, in offsets"), bars(found),
-    found.open_moves.length ? [h("h2", {}, "Open moves"), moves(found)] : null,
-    found.claims.length ? [h("h2", {}, "Claims"), claims(found)] : null,
+    h("div", {}, found.open_moves.length ? [h("h2", {}, "Open moves"), moves(found)] : null),
+    h("div", {}, found.claims.length ? [h("h2", {}, "Claims"), claims(found)] : null),
     h("h2", {}, "Layout of the batch view"), picture);
 }
 
@@ -97,8 +102,8 @@ function figures(found) {
     box("only in the buffer", count(lag.buffer), "offsets"),
     lag.stream === undefined ? null : box("not in the batch view", count(lag.stream), "offsets"),
     box("newest buffer commit", found.since_ingest_s === null ? "none yet" : ago(found.since_ingest_s),
-      `objective: readable in ${ago(goals.visible_s)}`, ingestLate),
-    box("last move to the lake", ago(found.since_tier_s), `objective: ${ago(goals.lake_s)}`,
+      `objective: readable in ${goal(goals.visible_s)}`, ingestLate),
+    box("last move to the lake", ago(found.since_tier_s), `objective: ${goal(goals.lake_s)}`,
       lag.buffer > 0 && found.since_tier_s > goals.lake_s),
     box(`version ${count(found.version)}`, ago(found.age_s), "old"),
     box("rows in the lake", count(found.lake_rows), found.recalled.rows ? `${count(found.recalled.rows)} recalled` : null),
@@ -116,7 +121,7 @@ function bars(found) {
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "partition"), h("th", { class: "wide" }),
       ...tiers.map((tier) => h("th", { scope: "col", class: "number" }, h("span", { class: `key key-${tier}` }, NAMES[tier]))))),
     h("tbody", {}, ...found.bars.map((one) => h("tr", { "data-partition": one.partition },
-      h("td", { class: "number" }, String(one.partition)), h("td", { class: "wide" }, bar(one, tiers, scale)),
+      h("td", {}, String(one.partition)), h("td", { class: "wide" }, bar(one, tiers, scale)),
       ...tiers.map((tier) => h("td", { class: "number", "data-tier": tier }, count(one[tier])))))));
 }
 
@@ -134,26 +139,31 @@ function bar(one, tiers, scale) {
     width: widths[i].toFixed(1), height: 10 })));
 }
 
-const head = (...names) => h("thead", {}, h("tr", {}, ...names.map((name) => h("th", { scope: "col" }, name))));
+function records(kind, names, rows) {
+  return h("table", { class: `inner ${kind}` },
+    h("thead", {}, h("tr", {}, ...names.map((name) => h("th", { scope: "col" }, name)))),
+    h("tbody", {}, ...rows.map(({ quiet, cells }) =>
+      h("tr", { class: quiet ? "quiet" : null }, ...cells.map((cell) => h("td", { class: "text" }, cell))))));
+}
+
+const short = (holder) => h("code", { title: holder }, holder.slice(0, 8));
 
 function moves(found) {
-  return h("table", { class: "inner moves" },
-    head("move", "stage", "state", "open for", "attempt", "failures", "holder", "lease left", "last error, and what comes next"),
-    h("tbody", {}, ...found.open_moves.map((one) => h("tr", {},
-      h("td", {}, String(one.move_id)), h("td", {}, one.stage),
-      h("td", {}, h("span", { class: `state ${one.state === "QUARANTINED" ? "stuck" : ""}` }, one.state === "QUARANTINED" ? "stuck" : "open")),
-      h("td", { class: "number" }, ago(one.age_s)), h("td", { class: "number" }, String(one.attempt)),
-      h("td", { class: "number" }, String(one.failures)), h("td", { class: "text" }, one.holder ? h("code", { title: one.holder }, one.holder.slice(0, 8)) : "nobody"),
-      h("td", { class: "number" }, one.holder ? ago(one.left_s) : "–"),
-      h("td", { class: "text" }, one.error ? [one.error, "\n"] : null, h("span", { class: "quiet" }, spoken(one.coming)))))));
+  const names = ["move", "stage", "state", "open for", "attempt", "failures", "holder", "lease left", "last error, and what comes next"];
+  return records("moves", names, found.open_moves.map((one) => {
+    const stuck = one.state === "QUARANTINED";
+    return { cells: [one.move_id, one.stage, h("span", { class: `state ${stuck ? "stuck" : ""}` }, stuck ? "stuck" : "open"),
+      ago(one.age_s), one.attempt, one.failures, one.holder ? short(one.holder) : "nobody", one.holder ? ago(one.left_s) : "–",
+      [one.error ? `${one.error}\n` : "", h("span", { class: "quiet" }, spoken(one.coming))]] };
+  }));
 }
 
 function claims(found) {
-  return h("table", { class: "inner claims" }, head("stage", "shard", "holder", "epoch", "lease left"),
-    h("tbody", {}, ...found.claims.map((one) => h("tr", { class: one.alive ? null : "quiet" },
-      h("td", {}, one.stage), h("td", { class: "number" }, String(one.shard)), h("td", {}, h("code", {}, one.holder)),
-      h("td", { class: "number" }, String(one.epoch)),
-      h("td", { class: "number" }, one.alive ? ago(one.left_s) : `ended ${ago(-one.left_s)} ago`)))));
+  const alive = [...found.claims].sort((a, b) => Number(b.alive) - Number(a.alive));
+  return records("claims", ["stage", "shard", "holder", "epoch", "lease left"], alive.map((one) => ({
+    quiet: !one.alive,
+    cells: [one.stage, one.shard, short(one.holder), one.epoch, one.alive ? ago(one.left_s) : `ended ${ago(-one.left_s)} ago`],
+  })));
 }
 
 const WIDTH = 1000, HEIGHT = 420, LEFT = 130, RIGHT = 10, TOP = 10, BOTTOM = 56;

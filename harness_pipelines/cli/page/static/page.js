@@ -29,7 +29,7 @@ async function ask() {
   } catch (error) {
     if (mine !== asking) return;
     trouble = error.message.startsWith("The ledger") ? error.message
-      : "The server of this page does not answer: was `harness` ended?";
+      : "The server of this page does not answer: was it ended?";
   }
   show();
   timer = setTimeout(ask, POLL_MS);
