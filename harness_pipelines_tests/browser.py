@@ -10,21 +10,26 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE_MS = 60_000  #: for a page on a busy machine
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE_MS = 60_000  #: a busy machine is no failure
 
 
 @contextmanager
-def browser_page() -> Iterator[Page]:
-    """An empty page of Chromium."""
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+def browsing() -> Iterator[Page]:
+    """An empty page of a headless Chromium.
+
+    A browser per test: while Playwright runs, its event loop is that of the thread, and others could not have one.
+    """
+    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if program is None:
-        pytest.fail(f"no Chromium here ({', '.join(PROGRAMS)}); `deploy/run test` installs it")
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        pytest.fail(
+            "no Chromium on PATH: `deploy/run test` installs Debian's package chromium, else install it yourself"
+        )
+    arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=arguments)
         try:
-            page = browser.new_page(viewport={"width": 1400, "height": 1000})
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
             page.set_default_timeout(PATIENCE_MS)
             yield page
         finally:

@@ -6,12 +6,16 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
 from hypothesis import settings as hypothesis_settings
 
 from harness_pipelines.services import Endpoints, Services
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 
 def pytest_configure() -> None:
@@ -45,3 +49,15 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 def endpoints(services: Services) -> Endpoints:
     """Where the shared services answer."""
     return services.current()
+
+
+@pytest.fixture
+def browser_page() -> Iterator[Page]:
+    """An empty page of a headless Chromium; the test fails on an error of a script in it."""
+    from harness_pipelines_tests.browser import browsing
+
+    errors: list[str] = []
+    with browsing() as page:
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        yield page
+    assert errors == []

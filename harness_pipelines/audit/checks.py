@@ -65,7 +65,7 @@ def is_fresh(stores: Stores, table: TableRow) -> Finding:
     goals = table.spec.freshness
     positions = stores.tables.positions(table)
     marks = stores.log.watermarks(table.spec.topic, [p.partition for p in positions])
-    since_ingest = stores.readers.rows("checks/since_ingest", {"table_id": table.table_id})[0]["since_ingest_s"]
+    since_ingest = Overview(stores.readers).since_ingest_s(table)
     since_tier_s = stores.tables.since_tier_s(table)
     tail = sum(max(marks[p.partition].end - p.bounds.buffer_hi, 0) for p in positions)
     buffered = sum(p.bounds.buffer_hi - p.bounds.stream_hi for p in positions)

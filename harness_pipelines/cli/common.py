@@ -47,6 +47,14 @@ def limit_option(default: int | None, text: str) -> Callable[[Function], Functio
     return click.option("--limit", type=click.IntRange(min=0), default=default, show_default=True, help=text)
 
 
+def page_port_option(function: Function) -> Function:
+    """``--page-port N``."""
+    return click.option(
+        "--page-port", type=click.IntRange(1024, 65535),
+        help="Port of the status page on 127.0.0.1.  [default: a free one]",
+    )(function)  # fmt: skip
+
+
 def wish_options(looks: str) -> Callable[[Function], Function]:
     """``--dry-run``, which only *looks*, and ``--yes``; see `check_wish`."""
 

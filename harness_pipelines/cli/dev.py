@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness_pipelines.cli.common import page_port_option
 from harness_pipelines.cli.output import note
 from harness_pipelines.spec.settings import Settings
 
@@ -34,10 +35,11 @@ LOOK_S = 0.5
     show_default=True,
     help="Where there is no table yet: so many records for the table demo.lineitem, 1,000 a second. 0: no such table.",
 )
+@page_port_option
 @click.option("--for", "for_s", type=float, hidden=True, help="End after so many seconds (tests).")
 @click.pass_obj
-def dev(settings: Settings, port: int | None, demo_rows: int, for_s: float | None) -> None:
-    """Open Dagster's UI on the tables of this installation.
+def dev(settings: Settings, port: int | None, page_port: int | None, demo_rows: int, for_s: float | None) -> None:
+    """Open Dagster's UI on the tables of this installation, and the status page beside it.
 
     Starts the embedded services if they do not run, keeps Dagster's own state in a database of its own, and ends both
     processes of Dagster on Ctrl-C. The services go on: `harness services down` stops them.
@@ -45,6 +47,8 @@ def dev(settings: Settings, port: int | None, demo_rows: int, for_s: float | Non
     An installation without tables gets one to look at, demo.lineitem, and records of TPC-H for it. Runs of Dagster move
     them; docs/tutorial/dagster.md leads through it.
     """
+    from harness_pipelines.cli.page import serving
+    from harness_pipelines.client import connect
     from harness_pipelines.services import Services
     from harness_pipelines.services.control_room import control_room
 
@@ -52,8 +56,13 @@ def dev(settings: Settings, port: int | None, demo_rows: int, for_s: float | Non
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     services = Services.from_settings(settings)
     filled = services.up(progress=note).fill(settings)
-    with _demo(filled, demo_rows) as producer, control_room(filled, port=port) as room:
-        note(f"Dagster UI: {room.url}  (Ctrl-C ends it)")
+    with (
+        _demo(filled, demo_rows) as producer,
+        connect(filled) as harness,
+        serving(harness, page_port) as page,
+        control_room(filled, port=port) as room,
+    ):
+        note(f"Dagster UI: {room.url}  (Ctrl-C ends it)\nstatus page: {page}")
         if producer is not None:
             producer.start()
             note(f"demo.lineitem gets {demo_rows:,} records, {DEMO_RATE:,.0f} a second")

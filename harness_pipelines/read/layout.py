@@ -141,8 +141,11 @@ class NoLayout(UsageError):
     """The table has no batch view, or nothing was merged into it yet."""
 
 
-def look(stores: Stores, table: TableRow, *, at: int | None = None) -> LayoutSeen:
-    """The layout of version *at*, by default the head. Raises: NoLayout, VersionGone, LakeAway."""
+def look(stores: Stores, table: TableRow, *, at: int | None = None, history_max: int = HISTORY_MAX) -> LayoutSeen:
+    """The layout of version *at*, by default the head, and how it came to be, in at most *history_max* versions.
+
+    Raises: NoLayout, VersionGone, LakeAway.
+    """
     versions = stores.tables.versions(table)
     chosen = next((v for v in versions if at is None or v.version == at), None) if at else versions[-1]
     if chosen is None:
@@ -178,12 +181,14 @@ def look(stores: Stores, table: TableRow, *, at: int | None = None) -> LayoutSee
         ),
         target_bytes=target,
         cubes=export(tree, cells, layer=rules.sample),
-        history=[_scored(stores, table, v, workload, target) for v in _thinned(versions, upto=chosen)],
+        history=[
+            _scored(stores, table, v, workload, target) for v in _thinned(versions, upto=chosen, most=history_max)
+        ],
     )
 
 
-def _thinned(versions: Sequence[Version], *, upto: Version) -> list[Version]:
-    """Versions that changed the batch view, at most `HISTORY_MAX` of them, the newest always."""
+def _thinned(versions: Sequence[Version], *, upto: Version, most: int) -> list[Version]:
+    """Versions that changed the batch view, at most *most* of them, the newest always."""
     found: list[Version] = []
     for version in versions:
         if version.version <= upto.version and version.layout is not None:
@@ -192,7 +197,7 @@ def _thinned(versions: Sequence[Version], *, upto: Version) -> list[Version]:
             found.append(version)
     if not found or found[-1].batch != upto.batch:
         found.append(upto)
-    keep = np.unique(np.linspace(0, len(found) - 1, min(HISTORY_MAX, len(found))).round().astype(int))
+    keep = np.unique(np.linspace(len(found) - 1, 0, min(most, len(found))).round().astype(int))
     return [found[i] for i in keep]
 
 

@@ -40,6 +40,19 @@ class Overview:
     def counts(self, table: TableRow) -> Counts:
         return Counts(**self.database.rows("overview/counts", {"table_id": table.table_id})[0])
 
+    def quarantined(self) -> dict[int, int]:
+        """Records set aside and not replayed, by id of the tables that have any."""
+        return {row["table_id"]: row["records"] for row in self.database.rows("overview/quarantined")}
+
+    def partitions(self) -> dict[int, list[int]]:
+        """Partitions of the topic that the ledger knows, by id of the table."""
+        return {row["table_id"]: row["partitions"] for row in self.database.rows("overview/partitions")}
+
+    def since_ingest_s(self, table: TableRow) -> float | None:
+        """Since the newest commit to the buffer; None: there was none yet."""
+        found = self.database.rows("overview/since_ingest", {"table_id": table.table_id})
+        return float(found[0]["since_ingest_s"]) if found else None
+
     def quarantine(
         self,
         table: TableRow,

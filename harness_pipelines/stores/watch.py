@@ -99,9 +99,10 @@ class Watch:
         }
         self._database.run("watch/record_ends", given)
 
-    def work(self, tables: Collection[str]) -> list[TableWork]:
-        """Of *tables*, by name, those that there are; the one that is furthest behind comes first."""
-        return [_work(row) for row in self._readers.rows("watch/work", {"tables": list(tables)})]
+    def work(self, tables: Collection[str] | None) -> list[TableWork]:
+        """Of *tables*, by name, those that there are, or of all; the one that is furthest behind comes first."""
+        wanted = None if tables is None else list(tables)
+        return [_work(row) for row in self._readers.rows("watch/work", {"tables": wanted})]
 
     def states(
         self, tables: Collection[str], *, seen: Collection[SeenEnds] = (), holder: str | None = None, limit: timedelta

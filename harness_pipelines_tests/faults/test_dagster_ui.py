@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from harness_pipelines.read.layout import look
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines_tests.browser import PATIENCE_MS, browser_page
+from harness_pipelines_tests.browser import PATIENCE_MS, browsing
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.dagster_rig import RUN_S, DagsterRig, dagster_over
 from harness_pipelines_tests.producer import wait_until
@@ -46,7 +46,7 @@ def test_a_person_reclusters_two_regions_in_the_browser(table: TableRig, dagster
     before = look(table.stores, table.table.row).score.staged_share
     assert before > 0
 
-    with browser_page() as page:
+    with browsing() as page:
         launch(page, f"{asset}/otree?view=partitions")
         wait_until(lambda: backfilled(dagster), "the backfill has ended", deadline_s=2 * RUN_S)
         page.goto(f"{dagster.room.url}/runs?view=backfills")

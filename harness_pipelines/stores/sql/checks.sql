@@ -18,10 +18,6 @@ SELECT coalesce(sum(rows) FILTER (WHERE stage = 'ingest'), 0)::bigint AS ingeste
        coalesce(sum(rows) FILTER (WHERE stage = 'tier' AND trigger <> 'accept-foreign'), 0)::bigint AS tiered
 FROM harness.moves WHERE table_id = %(table_id)s AND state = 'COMMITTED' AND undone_by IS NULL
 
--- name: since_ingest
-SELECT extract(epoch FROM clock_timestamp() - max(committed_at))::float8 AS since_ingest_s
-FROM harness.moves WHERE table_id = %(table_id)s AND stage = 'ingest' AND state = 'COMMITTED'
-
 -- name: repeatable_read
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY
 

@@ -12,6 +12,20 @@ SELECT (SELECT count(*) FROM harness.quarantine WHERE table_id = %(table_id)s AN
        (SELECT coalesce(sum(rows), 0)::bigint FROM harness.moves
         WHERE table_id = %(table_id)s AND stage = 'tier' AND state = 'COMMITTED' AND undone_by IS NULL) AS lake_rows
 
+-- name: quarantined
+SELECT table_id, count(*) AS records FROM harness.quarantine WHERE state = 'held' GROUP BY table_id
+
+-- name: partitions
+-- Those of topics; below 0 are those of adopted rows.
+SELECT table_id, array_agg(partition ORDER BY partition) AS partitions
+FROM harness.ingest_positions WHERE partition >= 0 GROUP BY table_id
+
+-- name: since_ingest
+-- By number, which has an index: commits of ingest are many, and one follows the other.
+SELECT extract(epoch FROM clock_timestamp() - committed_at)::float8 AS since_ingest_s
+FROM harness.moves WHERE table_id = %(table_id)s AND stage = 'ingest' AND state = 'COMMITTED'
+ORDER BY move_id DESC LIMIT 1
+
 -- name: quarantine
 SELECT partition, "offset", reason, detail, key, value, headers, state, recorded_at FROM harness.quarantine
 WHERE table_id = %(table_id)s

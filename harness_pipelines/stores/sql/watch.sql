@@ -49,7 +49,7 @@ LEFT JOIN LATERAL (
         WHERE table_id = t.table_id AND stage = s.stage AND state = 'COMMITTED' ORDER BY move_id DESC LIMIT 1
     ) k ON true
 ) d ON true
-WHERE t.namespace || '.' || t.name = ANY(%(tables)s)
+WHERE %(tables)s::text[] IS NULL OR t.namespace || '.' || t.name = ANY(%(tables)s)
 ORDER BY coalesce(p.unread, 0) + p.buffered DESC, t.table_id
 
 -- name: give_up_after

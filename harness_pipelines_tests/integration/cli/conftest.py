@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import harness_pipelines as hp
 from harness_pipelines.cli.main import cli
+from harness_pipelines.cli.page import serving
 from harness_pipelines.services import Services
 from harness_pipelines.stores.postgres import migrate
 from harness_pipelines_tests.producer import KafkaRig
@@ -79,3 +81,10 @@ def table(harness: Cli, spec: tuple[str, Path]) -> str:
     harness("table", "apply", str(file))
     harness("run", name, "--stage", "ingest", "--until-idle")
     return name
+
+
+@pytest.fixture
+def page_url(harness: Cli) -> Iterator[str]:
+    """Where the status page of that home is served."""
+    with hp.connect(home=harness.home) as opened, serving(opened) as url:
+        yield url

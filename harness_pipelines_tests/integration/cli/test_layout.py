@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -201,6 +202,21 @@ def test_layout_gives_regions_sizes_and_scores_and_draws_them(both, tmp_path):
     assert {block["path"] for block in seen["cubes"]} <= {region["path"] for region in seen["regions"]}
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
     assert "not indexed" in both.harness("layout", both.name, "--plot", "x.png", "--columns", "id", code=2).stderr
+
+
+def test_the_status_page_draws_the_regions_that_layout_names(both, page_url, browser_page):
+    both.run()
+    seen = both.json("layout", both.name)
+
+    browser_page.goto(f"{page_url}/#{both.name}")
+
+    expect(browser_page.locator("#picture rect.region")).to_have_count(
+        sum("below" in r["box"]["_sample"] for r in seen["regions"]), timeout=30_000
+    )
+    expect(browser_page.locator("#picture figcaption")).to_contain_text(
+        f"{len(seen['regions'])} regions over ({', '.join(seen['columns'])}) at version {seen['version']}"
+    )
+    expect(browser_page.locator("#picture strong").first).to_have_text(f"{seen['score']['point_depth']:.2f}")
 
 
 def test_a_dry_run_tells_what_a_rebuild_takes_and_changes_nothing(both):

@@ -1,0 +1,127 @@
+"""The page's HTTP server: four paths, GET alone, for browsers of this machine."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn import Config, Server
+
+from harness_pipelines.cli.output import to_json
+from harness_pipelines.cli.page.facts import Facts
+from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.spec.settings import redact
+
+if TYPE_CHECKING:
+    from harness_pipelines.client import Harness
+
+ADDRESS = "127.0.0.1"
+NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})  #: by which a browser of this machine, or of a tunnel, asks
+END_S = 5
+_FILES = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/draw.js": ("draw.js", "text/javascript"),
+}
+_HEADERS = (
+    # Whatever text a table or an error brings along: no script but ours runs, and nothing is sent elsewhere.
+    (b"content-security-policy", b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+     b"img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)  # fmt: skip
+
+
+@contextmanager
+def serving(harness: Harness, port: int | None = None) -> Iterator[str]:
+    """Serve the page of *harness* on *port*, by default a free one; yields its URL. Raises: UsageError."""
+    with _listening(port) as listener:
+        facts = Facts(harness)
+        config = Config(
+            application(facts),
+            loop="asyncio", http="h11", ws="none", lifespan="off",
+            log_config=None, access_log=False, timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        server = Server(config)
+        # A daemon, and so are the threads that it makes: a request that waits for Postgres holds up no Ctrl-C.
+        thread = threading.Thread(target=server.run, args=([listener],), name="status-page", daemon=True)
+        thread.start()
+        try:
+            yield f"http://{ADDRESS}:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(END_S)
+            facts.close()
+
+
+@contextmanager
+def _listening(port: int | None) -> Iterator[socket.socket]:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((ADDRESS, port or 0))
+        except OSError as error:
+            raise UsageError(f"the status page cannot be served on port {port}: {error.strerror or error}") from error
+        listener.listen()
+        yield listener
+
+
+def application(facts: Facts) -> ASGIApp:
+    """The page over *facts*."""
+
+    def status(request: Request) -> Response:
+        asked = request.query_params
+        try:
+            found, code = facts.status(asked.get("table"), drawn=asked.get("drawn")), 200
+        except HarnessError as error:  # the page says it, and shows the numbers before as old ones
+            found, code = {"trouble": redact(str(error))}, 503
+        return Response(to_json(found), code, media_type="application/json")
+
+    routes = [Route(path, _file(name, kind)) for path, (name, kind) in _FILES.items()]
+    return _Guard(Starlette(routes=[*routes, Route("/api/status", status)]))
+
+
+def _file(name: str, kind: str) -> ASGIApp:
+    content = (files(__package__) / "static" / name).read_bytes()
+    return Response(content, media_type=kind)
+
+
+class _Guard:
+    """Lets through GET, and only what was asked for by a name of this machine.
+
+    The name matters: a foreign page whose own name was made to lead to 127.0.0.1 could read what is here.
+    """
+
+    def __init__(self, inner: ASGIApp) -> None:
+        self._inner = inner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        host = Headers(scope=scope).get("host", "")
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        inner = self._inner
+        if name.lower() not in NAMES:
+            inner = PlainTextResponse(f"this page is asked for as {ADDRESS} or localhost\n", 403)
+        elif scope["method"] != "GET":
+            inner = PlainTextResponse("this page is only read\n", 405, headers={"allow": "GET"})
+
+        async def send_guarded(message: object) -> None:
+            assert isinstance(message, dict)
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_HEADERS]
+            await send(message)
+
+        await inner(scope, receive, send_guarded)

@@ -1,0 +1,191 @@
+"""One table as people watch it: `harness status` prints it, the status page draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harness_pipelines.errors import HarnessError
+
+if TYPE_CHECKING:
+    from harness_pipelines.cli.render import Spans
+    from harness_pipelines.client import Harness
+    from harness_pipelines.protocol.versions import Version
+    from harness_pipelines.spec.settings import Settings
+    from harness_pipelines.spec.table import Freshness
+    from harness_pipelines.stores.kafka import KafkaLog
+    from harness_pipelines.stores.overview import Counts
+    from harness_pipelines.stores.ports import PartitionStatus
+    from harness_pipelines.stores.recalls import RecallRequest
+    from harness_pipelines.table import Table
+
+KAFKA_WAIT_S = 5.0
+
+
+class Ends(Protocol):
+    """Who knows where the logs end."""
+
+    def of(self, table: Table, positions: list[PartitionStatus]) -> tuple[Mapping[int, int], str | None]:
+        """Ends by partition; empty, with the reason, where they cannot be had."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSeen:
+    """One table at one moment."""
+
+    table: str
+    topic: str
+    head: Version
+    since_tier_s: float
+    since_ingest_s: float | None  #: None: nothing was ever committed to the buffer
+    goals: Freshness
+    positions: list[PartitionStatus]
+    ends: Mapping[int, int]
+    claims: list[Mapping[str, Any]]
+    open_moves: list[Mapping[str, Any]]
+    counts: Counts
+    asked: list[RecallRequest]  #: to recall or to release rows, and not done yet
+    stopped: str | None
+    trouble: str | None  #: why the log's ends are not known
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def lag(self) -> dict[str, int | None]:
+        """Offsets that only Kafka has (None: unknown), that only the buffer has, and, with a batch view, those of
+        the lake that it lacks."""
+        known = all(p.partition in self.ends for p in self.positions)
+        tail = sum(max(self.ends[p.partition] - p.bounds.buffer_hi, 0) for p in self.positions) if known else None
+        found = {"tail": tail, "buffer": sum(p.bounds.buffer_hi - p.bounds.stream_hi for p in self.positions)}
+        if self.has_batch:
+            found["stream"] = sum(p.bounds.stream_hi - p.bounds.batch_hi for p in self.positions)
+        return found
+
+    @property
+    def has_batch(self) -> bool:
+        return self.head.batch is not None
+
+    @property
+    def recalled_rows(self) -> int:
+        """Rows of the batch view that lie in Postgres."""
+        return sum(one.rows for one in self.head.overlays)
+
+    @property
+    def spans(self) -> list[Spans]:
+        from harness_pipelines.cli import render
+
+        return render.spans_of(self.positions, self.ends, batch=self.has_batch)
+
+    @property
+    def late(self) -> list[str]:
+        """What waits for longer than the spec's objectives allow."""
+        lag, goals = self.lag, self.goals
+        found = []
+        since_ingest_s = self.since_tier_s if self.since_ingest_s is None else self.since_ingest_s
+        if lag["tail"] and since_ingest_s > goals.visible:
+            found.append(f"{lag['tail']:,} offsets wait in Kafka, no commit for {since_ingest_s:.0f} s")
+        if lag["buffer"] and self.since_tier_s > goals.lake:
+            found.append(f"{lag['buffer']:,} offsets wait in the buffer, no move of tier for {self.since_tier_s:.0f} s")
+        return found
+
+    @property
+    def way_on(self) -> str:
+        """How a table that stopped goes on."""
+        return f"a worker (`harness run {self.table}`) goes on once the cause is gone; reads go on all the time"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "version": self.head.version,
+            "views": sorted(self.head.views),
+            "partitions": [
+                {"partition": p.partition, **_bounds(p), "end": self.ends.get(p.partition)} for p in self.positions
+            ],
+            "lag": self.lag,
+            "topic": self.topic,
+            "committed_at": self.head.committed_at,
+            "since_tier_s": round(self.since_tier_s, 3),
+            "since_ingest_s": None if self.since_ingest_s is None else round(self.since_ingest_s, 3),
+            "freshness": {"visible_s": self.goals.visible, "lake_s": self.goals.lake},
+            "claims": [dict(claim) for claim in self.claims],
+            "open_moves": [dict(move) for move in self.open_moves],
+            "stopped": self.stopped,
+            "trouble": self.trouble,
+            "quarantined": self.counts.quarantined,
+            "readers": self.counts.readers,
+            "lake_rows": self.counts.lake_rows,
+            "recalled": {
+                "rows": self.recalled_rows,
+                "bytes": sum(one.bytes for one in self.head.overlays),
+                "segments": [one.segment for one in self.head.overlays],
+                "requests": [request.to_json() for request in self.asked],
+            },
+        }
+
+
+def _bounds(seen: PartitionStatus) -> dict[str, int]:
+    b = seen.bounds
+    return {"start": b.start, "buffer_hi": b.buffer_hi, "stream_hi": b.stream_hi, "batch_hi": b.batch_hi}
+
+
+class KafkaEnds:
+    """Ends of the topics' partitions; asked with a short limit, and not again once Kafka is away."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self._log: KafkaLog | None = None
+        self.trouble: str | None = None
+
+    def of(self, table: Table, positions: list[PartitionStatus]) -> tuple[dict[int, int], str | None]:
+        """Ends by partition; empty, with the reason, where they cannot be had."""
+        from harness_pipelines.stores.errors import KafkaUnreachable
+
+        if self.trouble:
+            return {}, self.trouble
+        try:
+            self._log = self._log or open_log(self._harness.settings)
+            marks = self._log.watermarks(table.spec.topic, [p.partition for p in positions])
+        except HarnessError as error:
+            if isinstance(error, KafkaUnreachable) or self._log is None:
+                self.trouble = str(error)
+            return {}, str(error)
+        return {partition: mark.end for partition, mark in marks.items()}, None
+
+
+def open_log(settings: Settings) -> KafkaLog:
+    """The log for somebody who only looks, and does not wait long. Raises: UsageError, what a client raises."""
+    from harness_pipelines.errors import UsageError
+    from harness_pipelines.stores.kafka import KafkaLog
+    from harness_pipelines.stores.kafka_client import KafkaTimeouts
+
+    if settings.kafka is None:
+        raise UsageError("no Kafka runs, and HARNESS_KAFKA is not set")
+    return KafkaLog.from_settings(settings, timeouts=KafkaTimeouts(request_s=KAFKA_WAIT_S))
+
+
+def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:
+    """Ask the ledger about *table*, and *kafka* where its log ends."""
+    from harness_pipelines.stores.overview import Overview
+    from harness_pipelines.stores.recalls import Recalls
+
+    books = Overview(harness.stores.readers)
+    positions = table.positions()
+    ends, trouble = kafka.of(table, positions)
+    return TableSeen(
+        table=table.name,
+        topic=table.spec.topic,
+        head=harness.stores.tables.head(table.row),
+        since_tier_s=harness.stores.tables.since_tier_s(table.row),
+        since_ingest_s=books.since_ingest_s(table.row),
+        goals=table.spec.freshness,
+        positions=positions,
+        ends=ends,
+        claims=books.claims(table.row),
+        open_moves=books.open_moves(table.row),
+        counts=books.counts(table.row),
+        asked=Recalls(harness.stores.readers).open(table.row),
+        stopped=table.row.stopped,
+        trouble=trouble,
+    )
