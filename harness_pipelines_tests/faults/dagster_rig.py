@@ -70,6 +70,13 @@ class DagsterRig:
                 _kill(pid)
             process.wait()
 
+    def kill_code_server(self) -> None:
+        """``kill -9`` of the process that the daemon gets definitions and runs from; runs that it has begun go on."""
+        servers = [pid for pid in descendants(self.room.processes["daemon"].pid) if "api grpc" in _command(pid)]
+        assert servers
+        for pid in servers:
+            _kill(pid)
+
     def kill_run(self, run: DagsterRun) -> None:
         """``kill -9`` of the process that executes *run*."""
         pid = self.pid_of(run)
@@ -164,6 +171,12 @@ def descendants(pid: int) -> list[int]:
             yield child
 
     return list(walk(pid))
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
 
 
 def _kill(pid: int) -> None:

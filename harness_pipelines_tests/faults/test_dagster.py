@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from dagster import DagsterRunStatus
 
@@ -96,4 +97,20 @@ def test_dagster_s_database_is_lost_and_made_anew(table: TableRig, dagster: Dags
     dagster.room.processes.clear()
     assert dagster.daemon() != daemon
     table.await_exact(deadline_s=150)
+    table.assert_exact()
+
+
+def test_the_code_is_loaded_again_while_a_run_is_at_work(table: TableRig, dagster: DagsterRig):
+    dagster.room.up()
+    table.produce(50)
+    dagster.await_run(table, Stage.INGEST)
+    reload = 'mutation { reloadRepositoryLocation(repositoryLocationName: "harness") { __typename } }'
+    answer = httpx.post(f"{dagster.room.url}/graphql", json={"query": reload}, timeout=RUN_S).json()
+    assert answer["data"]["reloadRepositoryLocation"]["__typename"] == "WorkspaceLocationEntry", answer
+    table.produce(50)
+    table.await_exact(deadline_s=RUN_S)
+    dagster.kill_code_server()
+    table.produce(50)
+    table.await_exact(deadline_s=150)
+    dagster.await_truth()
     table.assert_exact()
