@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import structlog
+
 from harness_pipelines.cli.seen import open_log
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.spec.settings import redact
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from harness_pipelines.table import Table
 
 PAUSE_S = 0.5  #: between two rounds
+EVERY_S = 3.0  #: a table that nobody has opened is asked about
 AWAY_PAUSE_S = 3.0
 END_S = 2.0
 OLD_S = 10.0  #: an end that was seen so long ago is not known any more
@@ -40,15 +43,16 @@ class LogEnds:
         self._harness = harness
         self._log: KafkaLog | None = None
         self._tables: list[TableRow] = []
+        self._opened: str | None = None
         self._answers: dict[int, _Answer] = {}
         self._looked, self._over = threading.Event(), threading.Event()
         self.trouble: str | None = None  #: why Kafka as a whole is not asked
         self._thread = threading.Thread(target=self._run, name="status-page-ends", daemon=True)
         self._thread.start()
 
-    def look_at(self, tables: Iterable[TableRow]) -> None:
-        """Somebody looks at *tables*, the first ones closest."""
-        self._tables = list(tables)
+    def look_at(self, tables: Iterable[TableRow], *, opened: str | None) -> None:
+        """Somebody looks at *tables*, and closest at the one called *opened*."""
+        self._tables, self._opened = list(tables), opened
         self._looked.set()
 
     def of(self, table: Table, positions: list[PartitionStatus]) -> tuple[Mapping[int, int], str | None]:
@@ -75,7 +79,11 @@ class LogEnds:
     def _run(self) -> None:
         while self._looked.wait() and not self._over.is_set():
             self._looked.clear()
-            self._round(self._tables)
+            try:
+                self._round(self._tables)
+            except Exception as error:  # ends get old, and the page says why; the next round may do
+                structlog.get_logger().exception("page.ends_broken")
+                self.trouble = redact(f"an error that has no name: {error!r}")
             self._over.wait(AWAY_PAUSE_S if self.trouble else PAUSE_S)
 
     def _round(self, tables: list[TableRow]) -> None:
@@ -85,9 +93,12 @@ class LogEnds:
         except HarnessError as error:
             self.trouble = redact(str(error))
             return
-        for table in tables:
+        for table in sorted(tables, key=lambda table: table.name != self._opened):
             if self._over.is_set():
                 return
+            known = self._answers.get(table.table_id)
+            if known and table.name != self._opened and time.monotonic() - known.at < EVERY_S:
+                continue
             try:
                 marks = self._log.watermarks(table.spec.topic, partitions.get(table.table_id, ()))
                 answer = _Answer({p: mark.end for p, mark in marks.items()}, None, time.monotonic())

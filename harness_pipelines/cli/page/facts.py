@@ -79,7 +79,7 @@ class Facts:
             self._rows = {row.name: row for row in self._harness.stores.tables.tables()}
             self._quarantined = Overview(self._harness.stores.readers).quarantined()
             self._slow_at = time.monotonic()
-        self._ends.look_at(sorted(self._rows.values(), key=lambda row: row.name != opened))
+        self._ends.look_at(self._rows.values(), opened=opened)
         return {
             "at": datetime.now(UTC),
             "kafka": self._ends.trouble,

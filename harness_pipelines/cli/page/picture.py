@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from harness_pipelines.cli.layout_axes import SLAB, Axis, staged_files
 from harness_pipelines.cli.render import size
 from harness_pipelines.errors import HarnessError
@@ -67,6 +69,9 @@ class Pictures:
             found = {"key": key, "none": str(none)}
         except HarnessError as error:
             found = {"key": f"{key} failed", "none": redact(str(error))}
+        except Exception as error:  # the rest of the page is right all the same
+            structlog.get_logger().exception("page.layout_broken", table=table.name)
+            found = {"key": f"{key} failed", "none": redact(f"an error that has no name: {error!r}")}
         finally:
             now = time.monotonic()
             self._not_before = now + max(AGAIN_S, REST * (now - began))

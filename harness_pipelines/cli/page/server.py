@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+import structlog
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -86,7 +87,10 @@ def application(facts: Facts) -> ASGIApp:
         try:
             found, code = facts.status(asked.get("table"), drawn=asked.get("drawn")), 200
         except HarnessError as error:  # the page says it, and shows the numbers before as old ones
-            found, code = {"trouble": redact(str(error))}, 503
+            found, code = {"trouble": redact(f"The ledger cannot be read: {error}")}, 503
+        except Exception as error:
+            structlog.get_logger().exception("page.broken")
+            found, code = {"trouble": redact(f"The page met an error that has no name: {error!r}")}, 500
         return Response(to_json(found), code, media_type="application/json")
 
     routes = [Route(path, _file(name, kind)) for path, (name, kind) in _FILES.items()]

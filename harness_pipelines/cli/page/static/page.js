@@ -24,12 +24,11 @@ async function ask() {
     const answer = await fetch(`/api/status?${words}`, { signal: AbortSignal.timeout(ANSWER_MS), cache: "no-store" });
     const found = await answer.json();
     if (mine !== asking) return; // another table was opened meanwhile
-    if (!answer.ok) throw new Error(`The ledger cannot be read: ${found.trouble ?? answer.status}`);
-    take(found, table);
-  } catch (error) {
+    if (answer.ok) take(found, table);
+    else trouble = found.trouble;
+  } catch {
     if (mine !== asking) return;
-    trouble = error.message.startsWith("The ledger") ? error.message
-      : "The server of this page does not answer: was it ended?";
+    trouble = "The server of this page does not answer: was it ended?";
   }
   show();
   timer = setTimeout(ask, POLL_MS);
