@@ -64,10 +64,10 @@ class DagsterRig:
         assert process.returncode == -signal.SIGKILL, self.log("daemon")
 
     def kill_all(self) -> None:
-        """Everything that Dagster runs is gone at once, runs and code server among them."""
+        """Everything that Dagster runs is gone at once, runs and code servers among them, also those without a parent."""
+        for pid in _with_environment(f"DAGSTER_HOME={self.room.home}"):
+            _kill(pid)
         for process in self.room.processes.values():
-            for pid in [*descendants(process.pid), process.pid]:
-                _kill(pid)
             process.wait()
 
     def kill_code_server(self) -> None:
@@ -171,6 +171,15 @@ def descendants(pid: int) -> list[int]:
             yield child
 
     return list(walk(pid))
+
+
+def _with_environment(variable: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
 
 
 def _command(pid: int) -> str:
