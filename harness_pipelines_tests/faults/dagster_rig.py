@@ -64,7 +64,7 @@ class DagsterRig:
         assert process.returncode == -signal.SIGKILL, self.log("daemon")
 
     def kill_all(self) -> None:
-        """Everything that Dagster runs is gone at once, runs and code servers among them, also those without a parent."""
+        """All that Dagster runs is gone at once, runs and code servers among them, also those without a parent."""
         for pid in _with_environment(f"DAGSTER_HOME={self.room.home}"):
             _kill(pid)
         for process in self.room.processes.values():
