@@ -53,7 +53,8 @@ def serving(harness: Harness, port: int | None = None) -> Iterator[str]:
         config = Config(
             application(facts),
             loop="asyncio", http="h11", ws="none", lifespan="off",
-            log_config=None, access_log=False, timeout_graceful_shutdown=1,
+            # Errors are said by the page; what else it logs is a request that is cut off at the end.
+            log_config=None, log_level="critical", access_log=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         server = Server(config)
         # A daemon, and so are the threads that it makes: a request that waits for Postgres holds up no Ctrl-C.

@@ -153,6 +153,28 @@ def test_numbers_look_old_while_the_ledger_is_away_and_are_new_when_it_is_back(h
 
             proxy.up()
             expect(alert).to_be_empty(timeout=60_000)
+            expect(browser_page.locator("body")).not_to_have_class("old")
+    finally:
+        proxy.close()
+
+
+def test_a_ledger_that_hangs_is_named_and_holds_up_no_page(harness, table, browser_page):
+    settings = hp.connect(home=harness.home).settings
+    assert settings.dsn is not None
+    proxy = PostgresProxy(settings.dsn)
+    try:
+        with hp.connect(replace(settings, dsn=proxy.dsn)) as opened, serving(opened) as url:
+            browser_page.goto(f"{url}/#{table}")
+            expect_tiers(browser_page, 1, buffer=GOOD // 2)
+
+            proxy.freeze()
+            alert = browser_page.get_by_role("alert")
+            expect(alert).to_contain_text("the ledger has not answered for", timeout=SOON_MS)
+            assert answer(f"{url}/page.css")[0] == 200
+
+            proxy.down()  # what hangs is cut: nothing else ends it
+            proxy.up()
+            expect(alert).to_be_empty(timeout=60_000)
     finally:
         proxy.close()
 

@@ -37,6 +37,8 @@ def test_status_has_the_fixed_form_and_counts_the_lag(harness, table):
     assert found[0]["version"] == 1
     assert found[0]["lag"] == {"tail": 0, "buffer": GOOD + 1, "stream": 0}
     assert found[0]["quarantined"] == 1
+    assert 0 < found[0]["since_ingest_s"] < found[0]["since_tier_s"], "the table is older than its newest commit"
+    assert found[0]["freshness"] == {"visible_s": 5.0, "lake_s": 900.0}
     assert found[0]["partitions"][0] == {
         "partition": 0,
         "start": 0,
