@@ -6,24 +6,36 @@ Without a database (``dg check defs`` in a fresh checkout) there are no tables, 
 import os
 from pathlib import Path
 
+from dagster import AssetSpec, Definitions, get_dagster_logger
+
 from harness_pipelines.client import connect
 from harness_pipelines.defs.build import build
-from harness_pipelines.errors import UsageError
-from harness_pipelines.spec.load import load_spec
-from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.load import SpecError, load_spec
 
 TABLES_FOLDER = "HARNESS_TABLES"  #: a folder of YAML specs to load instead of asking the ledger
 
 
-def known_specs() -> list[TableSpec]:
-    """Specs from the folder ``HARNESS_TABLES``, else from the ledger; none if there is no ledger to ask."""
+def load() -> Definitions:
+    """Definitions of the specs in the folder ``HARNESS_TABLES``, else of the ledger's tables.
+
+    None if there is no ledger to ask; one that is away fails the load, which would otherwise end what runs. A file that
+    is no spec costs its own table only, and is shown in its place with the reason.
+    """
     if folder := os.environ.get(TABLES_FOLDER):
-        return [load_spec(path) for path in sorted(Path(folder).glob("*.yaml"))]
-    try:
-        with connect() as harness:
-            return [table.spec for table in harness.tables()]
-    except UsageError:  # no address of a ledger at all; an outage must fail the load, not empty it
-        return []
+        return _of_folder(Path(folder))
+    with connect() as harness:
+        return build([table.spec for table in harness.tables()] if harness.settings.dsn else [])
 
 
-defs = build(known_specs())
+def _of_folder(folder: Path) -> Definitions:
+    specs, broken = [], []
+    for path in sorted(folder.glob("*.yaml")):
+        try:
+            specs.append(load_spec(path))
+        except SpecError as error:
+            get_dagster_logger().error(str(error))
+            broken.append(AssetSpec(["broken", path.stem], description=str(error), kinds={"error"}))
+    return Definitions.merge(build(specs), Definitions(assets=broken))
+
+
+defs = load()

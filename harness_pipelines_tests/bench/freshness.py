@@ -57,7 +57,7 @@ def _ours(run: Run, topic: str) -> tuple[Ages, int]:
         WorkerProcess(table, at_most_s=seconds + 120) as worker,
         SteadyProducer(run.harness.settings, topic, rate=RATE, seconds=seconds + warm_s) as producer,
     ):
-        seen = _watch(_newest_of(table), producer, dict.fromkeys(range(PARTITIONS), 0))
+        seen = watch(newest_of(table), producer, dict.fromkeys(range(PARTITIONS), 0))
         worker.check()
         log = producer.stop()
         moves = run.harness.stores.ledger.moves(table.row, stage=Stage.TIER, limit=1000)
@@ -67,7 +67,7 @@ def _ours(run: Run, topic: str) -> tuple[Ages, int]:
     return seen.ages(log, skip_s=warm_s), sum(len(part.offsets) for part in log.values())
 
 
-def _newest_of(table: hp.Table) -> Newest:
+def newest_of(table: hp.Table) -> Newest:
     def newest(above: Mapping[int, int]) -> pa.Table:
         where = " OR ".join(f"(_kafka_partition = {p} AND _kafka_offset >= {o})" for p, o in above.items())
         return table.read(columns=[*COORDINATES, "id"], where=where)
@@ -95,7 +95,7 @@ def _peers(run: Run, topic: str, sent: int, *, trigger_s: int, seconds: int) -> 
 
         settings, length_s = run.harness.settings, seconds + warm_s
         with SteadyProducer(settings, topic, rate=RATE, seconds=length_s, first=sent) as producer:
-            seen = _watch(newest, producer, start)
+            seen = watch(newest, producer, start)
             log = producer.stop()
     return seen.ages(log, skip_s=warm_s), sent + sum(len(part.offsets) for part in log.values())
 
@@ -142,7 +142,7 @@ class Seen:
         return np.concatenate(ages)
 
 
-def _watch(newest: Newest, producer: SteadyProducer, start: Mapping[int, int]) -> Seen:
+def watch(newest: Newest, producer: SteadyProducer, start: Mapping[int, int]) -> Seen:
     """Read the newest rows again and again until all that was produced came back."""
     seen, ends = Seen(start), None
     deadline = float("inf")

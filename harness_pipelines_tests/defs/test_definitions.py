@@ -13,7 +13,7 @@ from dagster import (
 
 from harness_pipelines.audit import checks
 from harness_pipelines.defs.build import build
-from harness_pipelines.defs.definitions import TABLES_FOLDER, known_specs
+from harness_pipelines.defs.definitions import TABLES_FOLDER, load
 from harness_pipelines.defs.tables import AUDIT, job_name
 from harness_pipelines.defs.work import WHY_TAG
 from harness_pipelines.protocol.claims import Stage
@@ -38,13 +38,27 @@ def metadata(result: Any, key: AssetKey) -> dict[str, Any]:
 
 def test_a_folder_of_specs_loads_without_any_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TABLES_FOLDER, str(Path(__file__).parent / "tables"))
-
-    specs = known_specs()
-
-    assert [spec.table for spec in specs] == ["shop.orders"]
-    keys = {key.to_user_string() for key in build(specs).resolve_asset_graph().get_all_asset_keys()}
     stages = {f"shop/orders/{name}" for name in ("ingest", "buffer", "tier", "compact", "otree", "expire")}
-    assert keys == {"kafka/orders", "shop/orders", *stages}
+    assert assets() == {"kafka/orders", "shop/orders", *stages}
+
+
+def assets() -> set[str]:
+    return {key.to_user_string() for key in load().resolve_asset_graph().get_all_asset_keys()}
+
+
+def test_of_many_tables_a_broken_one_leaves_the_others_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = (Path(__file__).parent / "tables/orders.yaml").read_text()
+    for number in range(200):
+        (tmp_path / f"{number:03}.yaml").write_text(text.replace("shop.orders", f"shop.t{number:03}"))
+    (tmp_path / "100.yaml").write_text("table: shop.t100\ncolums: {}\n")
+    monkeypatch.setenv(TABLES_FOLDER, str(tmp_path))
+
+    graph = load().resolve_asset_graph()
+    tables = {key.path[1] for key in graph.get_all_asset_keys() if key.path[0] == "shop"}
+    assert tables == {f"t{number:03}" for number in range(200) if number != 100}
+    assert "100.yaml:2: colums" in (graph.get(AssetKey(["broken", "100"])).description or "")
 
 
 def test_tables_of_one_topic_share_it_and_show_their_columns() -> None:
@@ -67,7 +81,7 @@ def test_without_a_ledger_there_are_no_tables_and_loading_succeeds(
         monkeypatch.delenv(name)
     monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
 
-    assert known_specs() == []
+    assert assets() == set()
 
 
 def test_runs_of_ingest_and_tier_name_the_moves_that_the_ledger_committed(

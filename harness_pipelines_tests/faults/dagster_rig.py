@@ -19,6 +19,7 @@ from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.services.control_room import ControlRoom
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.dagster_database import ensure_database
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import TableRig
@@ -127,14 +128,13 @@ class DagsterRig:
 
 
 @contextmanager
-def dagster_over(settings: Settings, folder: Path, rigs: Sequence[TableRig]) -> Iterator[DagsterRig]:
-    """Dagster over *rigs*, nothing of it started yet; all of it is gone after the block."""
+def dagster_over(settings: Settings, folder: Path, specs: Sequence[TableSpec]) -> Iterator[DagsterRig]:
+    """Dagster over the tables of *specs*, nothing of it started yet; all of it is gone after the block."""
     tables = folder / "tables"
     tables.mkdir(parents=True)
-    for rig in rigs:
-        (tables / f"{rig.topic}.yaml").write_text(
-            yaml.safe_dump(rig.table.spec.model_dump(mode="json", exclude_defaults=True, by_alias=True))
-        )
+    for spec in specs:
+        words = spec.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+        (tables / f"{spec.table}.yaml").write_text(yaml.safe_dump(words))
     assert settings.dsn is not None
     database = f"dagster_{uuid.uuid4().hex[:10]}"
     room = ControlRoom(settings, database=database, more={"HARNESS_TABLES": str(tables)})

@@ -33,7 +33,7 @@ def table(make_rig: MakeRig) -> TableRig:
 
 @pytest.fixture
 def dagster(settings: Settings, table: TableRig, tmp_path: Path) -> Iterator[DagsterRig]:
-    with dagster_over(replace(settings, home=tmp_path), tmp_path, [table]) as made:
+    with dagster_over(replace(settings, home=tmp_path), tmp_path, [table.table.spec]) as made:
         yield made
 
 
