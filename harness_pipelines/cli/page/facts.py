@@ -134,7 +134,9 @@ def _state(work: TableWork, *, late: bool) -> str:
         return "retrying"
     if late:
         return "late"
-    return "working" if work.busy else "nobody works"
+    if work.busy:
+        return "working"
+    return "nobody works" if work.buffered or work.unmerged or work.unread else "idle"
 
 
 def _claim(seen: TableSeen, claim: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +175,7 @@ def _notices(seen: TableSeen) -> Iterator[dict[str, str]]:
     if seen.counts.quarantined:
         way = f"`harness quarantine list {seen.table}`"
         yield {"kind": "warn", "text": f"{seen.counts.quarantined:,} records are quarantined", "way": way}
-    if not any(claim["alive"] for claim in seen.claims):
+    if any(seen.lag.values()) and not any(claim["alive"] for claim in seen.claims):
         yield {"kind": "info", "text": "nobody works on it", "way": f"`harness run {seen.table}`"}
     for request in seen.asked:
         wanted = "to release what is recalled" if request.where is None else f"to recall {request.where}"
