@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("--subscriber", metavar="NAME", help="Begin behind what NAME has dealt with, and keep how far it is.")
 @click.option("--webhook", metavar="URL", help="POST each event there instead of printing it.")
 @click.option("--topic", metavar="TOPIC", help="Produce each event to this Kafka topic instead of printing it.")
+@click.option("--openlineage", is_flag=True, help="Emit a run for each move, to the server that OPENLINEAGE_URL names.")
 @click.pass_obj
 def events(
     settings: Settings,
@@ -47,6 +48,7 @@ def events(
     subscriber: str | None,
     webhook: str | None,
     topic: str | None,
+    openlineage: bool,
 ) -> None:
     """Print what happened to a table, one JSON object per line: versions published, reverted, reconciled.
 
@@ -60,23 +62,26 @@ def events(
       harness events shop.orders --after 41 --follow
       harness events shop.orders --follow --subscriber billing --webhook https://billing.example/tables
       harness events shop.orders --follow --subscriber mirror --topic table-events
+      OPENLINEAGE_URL=http://marquez:5000 harness events shop.orders --follow --subscriber lineage --openlineage
     """
-    if (webhook or topic) and subscriber is None:
+    if (webhook or topic or openlineage) and subscriber is None:
         raise UsageError("who is told? Name the --subscriber, whose place in the events is kept")
-    if webhook and topic:
-        raise UsageError("--webhook or --topic: for both run two subscribers")
+    if sum(map(bool, (webhook, topic, openlineage))) > 1:
+        raise UsageError("one of --webhook, --topic and --openlineage: for two of them run two subscribers")
     with opened(settings) as harness:
         found = harness.table(table)
         if subscriber is None:
             for event in found.events(after=after, follow=follow):
                 _print(table, event)
             return
-        with _delivery(settings, harness, webhook, topic) as deliver:
+        with _delivery(harness, found, webhook, topic, openlineage=openlineage) as deliver:
             _deliver(found, deliver, subscriber, after=after, follow=follow)
 
 
 @contextmanager
-def _delivery(settings: Settings, harness: Harness, webhook: str | None, topic: str | None) -> Iterator[Delivery]:
+def _delivery(
+    harness: Harness, table: Table, webhook: str | None, topic: str | None, *, openlineage: bool
+) -> Iterator[Delivery]:
     from harness_pipelines.stores import deliveries
 
     if webhook:
@@ -85,6 +90,15 @@ def _delivery(settings: Settings, harness: Harness, webhook: str | None, topic: 
     elif topic:
         harness.stores.log.describe(topic)  # a topic that is not there is said at once
         with deliveries.kafka_topic(harness.settings, topic) as deliver:
+            yield deliver
+    elif openlineage:
+
+        def tell(_table: str, event: Event) -> object:
+            from harness_pipelines.read.openlineage import run_event  # with the client, which is an extra
+
+            return run_event(harness.stores, table.row, event)
+
+        with deliveries.openlineage(tell) as deliver:
             yield deliver
     else:
         yield _print

@@ -1,9 +1,11 @@
-"""Where events of a table are handed to: an address that takes POST requests, or a Kafka topic."""
+"""Where events of a table are handed to: an address that takes POST requests, a Kafka topic, a lineage server."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import orjson
@@ -66,6 +68,38 @@ def kafka_topic(settings: Settings, topic: str) -> Iterator[Delivery]:
             raise
 
     yield produce
+
+
+@contextmanager
+def openlineage(tell: Callable[[str, Event], Any]) -> Iterator[Delivery]:
+    """Emit what *tell* makes of each event, a ``RunEvent`` or nothing, by OpenLineage's own client.
+
+    Its transport is configured in its own way (``OPENLINEAGE_URL``, ``openlineage.yml``, ...).
+    Raises: UsageError when the client is not installed, or would send nothing anywhere.
+    """
+    try:
+        from openlineage.client import OpenLineageClient
+    except ImportError as error:
+        raise UsageError("for --openlineage: pip install 'harness-pipelines[openlineage]'") from error
+    client = OpenLineageClient()
+    kind = client.transport.kind
+    if kind in {"noop", "console"} and os.environ.get("OPENLINEAGE__TRANSPORT__TYPE") != kind:
+        raise UsageError("where is the lineage server? Set OPENLINEAGE_URL, or write an openlineage.yml")
+
+    def emit(table: str, event: Event) -> None:
+        told = tell(table, event)
+        if told is None:
+            return
+        try:
+            client.emit(told)
+        except Exception as error:  # of whatever transport
+            where = f"event {event.seq} of {table} by OpenLineage's {kind} transport"
+            raise NotDelivered(f"{where}: {redact(str(error)) or type(error).__name__}") from error
+
+    try:
+        yield emit
+    finally:
+        client.close()
 
 
 def _json(table: str, event: Event) -> bytes:
