@@ -146,7 +146,7 @@ def measure_handover(run: Run) -> Sequence[Figure]:
     """Freshness at a steady rate while sensors start runs and one run of ingest takes over from another."""
     seconds, warm_s = run.size(780, 30), 60.0
     topic = run.topic()
-    table = run.table(topic, mode="runs", freshness={"lake": "60s"})
+    table = run.table(topic, mode="runs")
     with _control_room(run, table) as dagster:
         run.say(f"hand-over: {RATE} records/s for {seconds} s; runs of ingest stay 600 s")
         before = _events_bytes(dagster)

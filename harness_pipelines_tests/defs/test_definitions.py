@@ -32,7 +32,8 @@ def run(definitions: Definitions, rig: TableRig, stage: Stage, instance: Dagster
 
 
 def metadata(result: Any, key: AssetKey) -> dict[str, Any]:
-    [event] = [e for e in result.get_asset_materialization_events() if e.asset_key == key]
+    events = [e for e in result.get_asset_materialization_events() if e.asset_key == key]
+    [event] = [e for e in events if e.partition is None]
     return {name: value.value for name, value in event.materialization.metadata.items()}
 
 

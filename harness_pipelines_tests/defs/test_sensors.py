@@ -125,17 +125,19 @@ def test_wake_requests_what_is_due_and_nothing_else(control: Control, rig: Table
     assert request.tags["harness/why"] == "20 offsets behind the log"
     rig.ingest()
     assert control.woken() == []
+    _long_ago(rig, "2 min")
+    assert control.woken() == [], "a worker of its own would move by now, the objective is far"
     _long_ago(rig)
     [request] = control.requests("wake")
     assert (request.tags[STAGE_TAG], request.tags["harness/why"]) == ("tier", "age")
 
 
-def _long_ago(rig: TableRig) -> None:
-    """As if the table were older than its tier may wait."""
+def _long_ago(rig: TableRig, ago: str = "1 h") -> None:
+    """As if the table were so much older; an hour is longer than its tier may wait."""
     with rig.stores.database.session() as connection:
         connection.execute(
-            "UPDATE harness.tables SET created_at = created_at - interval '1 h' WHERE table_id = %s",
-            [rig.table.row.table_id],
+            "UPDATE harness.tables SET created_at = created_at - %s::interval WHERE table_id = %s",
+            [ago, rig.table.row.table_id],
         )
         connection.commit()
 

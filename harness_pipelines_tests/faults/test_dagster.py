@@ -23,7 +23,7 @@ PHASES = ("TICK_CREATED", "TICK_HELD", "RUN_IDS_RESERVED", "RUN_CREATED", "RUN_L
 
 @pytest.fixture
 def table(make_rig: MakeRig) -> TableRig:
-    return make_rig(tier={"max_age": "5s"})
+    return make_rig(tier={"max_age": "5s"}, freshness={"lake": "10s"})
 
 
 @pytest.fixture
