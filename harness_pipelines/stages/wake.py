@@ -36,8 +36,8 @@ def due_moves(spec: TableSpec, work: TableWork) -> dict[Stage, Due]:
     if work.unread:
         due[reads_log] = Due(why=f"{work.unread} offsets behind the log", attempt=0, position=work.buffer_at)
     tier = work.open.get(Stage.TIER)
-    # A run costs seconds and leaves events: by age it comes as often as the objective asks for, less often than a worker
-    # may move. Half of it is left for the run itself.
+    # A run costs seconds and leaves events: by age it comes as often as the objective asks for, which is less often
+    # than a worker may move. Half of it is left for the run itself.
     rules = spec.tier.model_copy(update={"max_age": max(spec.tier.max_age, spec.freshness.lake / 2)})
     why = tier_due(rules, lag=work.buffered, buffered_bytes=work.buffered_bytes, since_tier_s=work.since_tier_s)
     if why := ("recovery" if tier else why):
