@@ -144,7 +144,7 @@ def measure_runs(run: Run) -> Sequence[Figure]:
 
 def measure_handover(run: Run) -> Sequence[Figure]:
     """Freshness at a steady rate while sensors start runs and one run of ingest takes over from another."""
-    seconds, warm_s = run.size(780, 30), 60.0
+    seconds, warm_s = run.size(660, 30), 60.0
     topic = run.topic()
     table = run.table(topic, mode="runs")
     with _control_room(run, table) as dagster:
