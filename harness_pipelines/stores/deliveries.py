@@ -85,6 +85,8 @@ def openlineage(tell: Callable[[str, Event], Any]) -> Iterator[Delivery]:
     kind = client.transport.kind
     if kind in {"noop", "console"} and os.environ.get("OPENLINEAGE__TRANSPORT__TYPE") != kind:
         raise UsageError("where is the lineage server? Set OPENLINEAGE_URL, or write an openlineage.yml")
+    if kind not in {"noop", "console", "http"}:  # others return before it is known whether the event has arrived
+        raise UsageError(f"OpenLineage's {kind} transport does not say whether an event has arrived: use http")
 
     def emit(table: str, event: Event) -> None:
         told = tell(table, event)
