@@ -38,6 +38,7 @@ class Facts:
         self._lock = threading.Lock()
         self._since = 0.0  #: monotonic seconds, when the look under way began
         self._kept: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._names: frozenset[str] = frozenset()
         self._rows: dict[str, TableRow] = {}
         self._quarantined: Mapping[int, int] = {}
         self._slow_at = float("-inf")
@@ -75,7 +76,9 @@ class Facts:
 
     def _all(self, opened: str | None) -> dict[str, Any]:
         works = self._harness.stores.watch.work(None)
-        if {work.name for work in works} != self._rows.keys() or time.monotonic() - self._slow_at > SLOW_S:
+        names = frozenset(work.name for work in works)
+        if names != self._names or time.monotonic() - self._slow_at > SLOW_S:
+            self._names = names
             self._rows = {row.name: row for row in self._harness.stores.tables.tables()}
             self._quarantined = Overview(self._harness.stores.readers).quarantined()
             self._slow_at = time.monotonic()

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import psycopg
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
@@ -217,6 +218,21 @@ def test_two_hundred_tables_are_filtered_and_opened_with_the_keyboard(page_url, 
     expect(browser_page.locator(".details")).to_have_count(0)
 
 
+@pytest.fixture
+def table_without_schema(endpoints) -> Iterator[None]:
+    """A row that the ledger itself never writes; whatever reads all specs does not meet it."""
+    name = f"no_schema_{uuid.uuid4().hex[:10]}"
+    with psycopg.connect(endpoints.postgres, autocommit=True) as owner:
+        owner.execute(
+            "INSERT INTO harness.tables (namespace, name, spec, cluster_id, topic, topic_id) "
+            "VALUES ('cli', %s, '{}', 'c', 't', '')",
+            [name],
+        )
+        yield
+        owner.execute("DELETE FROM harness.tables WHERE namespace = 'cli' AND name = %s", [name])
+
+
+@pytest.mark.usefixtures("table_without_schema")
 def test_a_look_at_all_tables_is_one_statement_however_many_there_are(harness, table, monkeypatch):
     asked: Counter[str] = Counter()
     rows = Database.rows

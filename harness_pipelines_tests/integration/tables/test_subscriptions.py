@@ -219,7 +219,7 @@ def records(rig: TableRig, topic: str, partition: int) -> list[Any]:
     ("words", "message"),
     [
         (("--webhook", "http://localhost:1"), "Name the --subscriber"),
-        (("--subscriber", "a", "--webhook", "http://x", "--topic", "t"), "for both run two subscribers"),
+        (("--subscriber", "a", "--webhook", "http://x", "--topic", "t"), "for two of them run two subscribers"),
         (("--subscriber", "a", "--webhook", "ftp://u:secret@x"), "is no address of a webhook"),
         (("--subscriber", "No Name", "--webhook", "http://x"), "names no state"),
         (("--subscriber", "a", "--topic", "no-such-topic"), "no-such-topic"),
