@@ -5,7 +5,7 @@ from dagster import Definitions, in_process_executor
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.schedules import table_schedules
 from harness_pipelines.defs.sensors import table_sensors
-from harness_pipelines.defs.tables import table_definitions, table_jobs, topics
+from harness_pipelines.defs.tables import stage_jobs, table_definitions, topics
 from harness_pipelines.spec.table import TableSpec
 
 
@@ -19,7 +19,7 @@ def shared(specs: list[TableSpec], *, declared: bool = False) -> Definitions:
 
     *declared*: the specs are the user's, and the ledger is to follow them.
     """
-    jobs = [job for spec in specs for job in table_jobs(spec)]
+    jobs = stage_jobs(specs)
     return Definitions(
         assets=topics(specs),
         jobs=jobs,

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dagster import (
-    AssetSelection,
     Config,
     DagsterInstance,
     DagsterRunStatus,
@@ -25,7 +24,7 @@ from dagster import (
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from pydantic import Field
 
-from harness_pipelines.defs.tables import AUDIT, audit_alone
+from harness_pipelines.defs.tables import AUDIT, audits_of
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.spec.table import TableSpec
 
@@ -65,7 +64,7 @@ def _auditing(
 ) -> ScheduleDefinition:
     audits: UnresolvedAssetJobDefinition = define_asset_job(
         name,
-        selection=_all_audits(specs),
+        selection=audits_of(specs),
         executor_def=in_process_executor,
         config=run_config or None,
         tags={STAGE_TAG: AUDIT},
@@ -77,13 +76,6 @@ def _auditing(
         default_status=DefaultScheduleStatus.RUNNING,
         description=about,
     )
-
-
-def _all_audits(specs: Sequence[TableSpec]) -> AssetSelection:
-    first, *others = [audit_alone(spec) for spec in specs]
-    for other in others:
-        first = first | other
-    return first
 
 
 class PurgeConfig(Config):

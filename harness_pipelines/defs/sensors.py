@@ -34,29 +34,25 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from harness_pipelines.client import Harness
 from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.defs.tables import job_name
+from harness_pipelines.defs.tables import job_name, stage_assets, stage_checks
 from harness_pipelines.defs.work import HANDOVER_S, RUN_S, STAGE_TAG, TABLE_TAG, WHY_TAG
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.wake import Due, due_moves, due_upkeep
+from harness_pipelines.stores.overview import Overview
 from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.ports_log import Watermark
 from harness_pipelines.stores.watch import TableWork
 
 WAKE_S, LAG_S, UPKEEP_S, RECONCILE_S = 5, 5, 30, 5
-LOOKERS = 8  #: tables that Kafka is asked about at a time
+LOOKERS = 8  #: topics that Kafka is asked about at a time
 REQUESTS_MAX = 25  #: of one tick; the tables that are furthest behind come first
 LOOKS_MAX = 25  #: tables whose lake one tick of maintenance looks at
 OBSERVE_S = 60.0
 RUNLESS_S = 15.0  #: a stage that no run of Dagster works on is shown so often
 TOLD = "/told"  #: no table's name: in the cursor of the sensor lag
-ASSETS_OF: Mapping[str, Sequence[Sequence[str]]] = {
-    "ingest": [["ingest"], ["buffer"]],
-    "tier": [["tier"], []],
-    "compact": [["compact"]],
-    "otree": [["otree"]],
-}
 SETTLED_S = 60.0  #: so long after its start a run holds its claim, or waits for whoever does
 STARTED_S = 120.0  #: a process that did not come to its work in so long will not
 SILENT_TICKS = 2  #: a claim that was lost while Postgres was away is taken again in less
@@ -150,7 +146,9 @@ def _wake_requests(runs: "_Runs", work: TableWork, spec: TableSpec) -> Iterator[
 def _request(table: str, stage: Stage, *, key: str, why: str) -> RunRequest:
     return RunRequest(
         run_key=f"{table}/{stage}/{key}",
-        job_name=job_name(table, stage),
+        job_name=job_name(stage),
+        asset_selection=stage_assets(table, stage),
+        asset_check_keys=stage_checks(table, stage),  # unless told Dagster takes the audit too
         tags={TABLE_TAG: table, STAGE_TAG: stage.value, WHY_TAG: why},
     )
 
@@ -274,9 +272,9 @@ def _runless(work: TableWork, told: dict[str, Any], now: float) -> Iterator[Asse
         if move["by_a_run"] or newest == before["newest"] or now - before["at"] < RUNLESS_S:
             continue
         told[name] = {"newest": newest, "at": now}
-        for part in ASSETS_OF[stage]:
+        for key in stage_assets(work.name, Stage(stage)):
             yield AssetMaterialization(
-                AssetKey([*work.name.split("."), *part]),
+                key,
                 metadata={"move": move["move"], "move_rows": move["rows"] or 0},
                 description="committed by a worker outside of Dagster",
             )
@@ -298,19 +296,26 @@ def _apply(context: SensorEvaluationContext, harness: Harness, tables: Tables) -
 def _note_ends(context: SensorEvaluationContext, harness: Harness, tables: Tables) -> None:
     """Ask Kafka about all tables, several at a time. Of one that fails the others know nothing."""
     stores = harness.stores
+    known = Overview(stores.readers).partitions()
+    asking: dict[tuple[str, tuple[int, ...]], list[TableRow]] = {}
+    for row in stores.tables.tables():
+        if row.name in tables:
+            asking.setdefault((row.spec.topic, tuple(known.get(row.table_id, ()))), []).append(row)
 
-    def note(table: TableRow) -> str | None:
+    def ask(question: tuple[str, tuple[int, ...]]) -> Mapping[int, Watermark] | HarnessError:
         try:
-            real = [p.partition for p in stores.tables.positions(table) if p.partition >= 0]
-            stores.watch.record_ends(table, stores.log.watermarks(table.spec.topic, real))
+            return stores.log.watermarks(*question)
         except HarnessError as error:  # what was noted before gets old
-            return f"{table.name}: {error}"
-        return None
+            return error
 
-    rows = [row for row in stores.tables.tables() if row.name in tables]
+    seen: dict[int, Mapping[int, Watermark]] = {}
     with ThreadPoolExecutor(LOOKERS) as pool:
-        for trouble in filter(None, pool.map(note, rows)):
-            context.log.warning(trouble)
+        for rows, answer in zip(asking.values(), pool.map(ask, asking), strict=True):
+            if isinstance(answer, HarnessError):
+                context.log.warning(f"{', '.join(row.name for row in rows)}: {answer}")
+            else:
+                seen |= {row.table_id: answer for row in rows}
+    stores.watch.record_ends(seen)
 
 
 def _shown(work: TableWork) -> dict[str, Any]:

@@ -28,6 +28,7 @@ TABLE_TAG, STAGE_TAG = "harness/table", "harness/stage"
 WHY_TAG = "harness/why"  #: of a run that a sensor started
 RUN_S = 600.0
 HANDOVER_S = 60.0  #: so long before its end the successor of a run is asked for; a busy machine starts it slowly
+_CODE_VERSION = version("harness-pipelines")  # each call reads a file
 LINGER_S = 30.0  #: a run of ingest without records waits so long for more: another run costs more than that
 
 
@@ -61,7 +62,7 @@ def table_asset(
         group_name=shown.group or spec.namespace,
         owners=shown.owners,
         description=about,
-        code_version=version("harness-pipelines"),
+        code_version=_CODE_VERSION,
         tags={TABLE_TAG: spec.table, **shown.tags},
         metadata={"dagster/column_schema": TableSchema(columns=columns), "dagster/table_name": spec.table},
     )

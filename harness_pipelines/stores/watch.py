@@ -9,7 +9,6 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import Watermark
 from harness_pipelines.stores.postgres import Database, sql
 
@@ -88,14 +87,14 @@ class Watch:
     def __init__(self, database: Database, readers: Database, watchers: Database) -> None:
         self._database, self._readers, self._watchers = database, readers, watchers
 
-    def record_ends(self, table: TableRow, marks: Mapping[int, Watermark]) -> None:
-        """Note where the log of each partition begins and ends now."""
-        partitions = sorted(marks)
+    def record_ends(self, seen: Mapping[int, Mapping[int, Watermark]]) -> None:
+        """Note where the log of each partition begins and ends now, by the tables' ids."""
+        flat = [(table_id, p, mark) for table_id, marks in sorted(seen.items()) for p, mark in sorted(marks.items())]
         given = {
-            "table_id": table.table_id,
-            "partitions": partitions,
-            "starts": [marks[p].low for p in partitions],
-            "ends": [marks[p].end for p in partitions],
+            "tables": [table_id for table_id, _, _ in flat],
+            "partitions": [partition for _, partition, _ in flat],
+            "starts": [mark.low for _, _, mark in flat],
+            "ends": [mark.end for _, _, mark in flat],
         }
         self._database.run("watch/record_ends", given)
 

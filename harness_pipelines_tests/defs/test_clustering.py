@@ -38,8 +38,8 @@ def _merge(*args: Any, **words: Any) -> object:
 
 def backfilled(rig: TableRig, instance: DagsterInstance, *keys: str, rebuild: bool = False) -> dict[str, Any]:
     """The metadata of a run over the regions from the first to the last of *keys*, as a backfill starts it."""
-    job = definitions(rig).resolve_job_def(job_name(rig.name, Stage.OTREE))
-    step = f"{job_name(rig.name, Stage.OTREE).removesuffix('otree')}rewrite_otree"
+    job = definitions(rig).resolve_job_def(job_name(Stage.OTREE))
+    step = f"{rig.name.replace('.', '__')}__rewrite_otree"
     done = job.execute_in_process(
         instance=instance,
         tags={RANGE_START: keys[0], RANGE_END: keys[-1]},
@@ -102,7 +102,7 @@ def test_a_run_without_regions_merges_what_is_due(
     rig.produce(100)
     rig.ingest()
     rig.tier()
-    job = definitions(rig).resolve_job_def(job_name(rig.name, Stage.OTREE))
+    job = definitions(rig).resolve_job_def(job_name(Stage.OTREE))
     done = job.execute_in_process(instance=instance)
     assert done.success
     events = done.get_asset_materialization_events()

@@ -45,7 +45,9 @@ def test_tables_share_their_sensors_and_topics_and_keep_their_own_owners(project
         jobs = {job.name for job in definitions.resolve_all_job_defs()}
 
     assert len(sensors) == len(set(sensors)) == 5
-    assert {"shop__orders__otree", "shop__orders__audit", "shop__others__ingest"} <= jobs
+    assert {
+        f"harness_{name}" for name in ("ingest", "tier", "compact", "otree", "expire", "audit", "audit_full")
+    } <= jobs
     asset = graph.get(AssetKey(["shop", "orders", "tier"]))
     assert (list(asset.owners), asset.group_name, asset.tags["tier"]) == (["team:shop"], "sales", "gold")
     assert graph.get(AssetKey(["shop", "others"])).group_name == "shop"

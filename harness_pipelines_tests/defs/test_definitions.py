@@ -28,7 +28,7 @@ def definitions(rig: TableRig, environment: None) -> Definitions:
 
 
 def run(definitions: Definitions, rig: TableRig, stage: Stage, instance: DagsterInstance) -> Any:
-    return definitions.resolve_job_def(job_name(rig.name, stage)).execute_in_process(instance=instance)
+    return definitions.resolve_job_def(job_name(stage)).execute_in_process(instance=instance)
 
 
 def metadata(result: Any, key: AssetKey) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def test_a_run_that_a_sensor_started_moves_what_is_due_and_one_of_a_person_what_
     make_rig: MakeRig, environment: None, instance: DagsterInstance
 ) -> None:
     rig = make_rig(tier={"max_rows": 150})
-    job = build([rig.table.spec]).resolve_job_def(job_name(rig.name, Stage.TIER))
+    job = build([rig.table.spec]).resolve_job_def(job_name(Stage.TIER))
 
     def moved(**tags: str) -> int:
         assert job.execute_in_process(instance=instance, tags=tags).success
@@ -210,7 +210,7 @@ def test_the_audit_is_a_check_of_its_own_that_reads_only_what_was_added(
     rig.produce(5)
     rig.ingest()
     rig.tier()
-    job = definitions.resolve_job_def(job_name(rig.name, AUDIT))
+    job = definitions.resolve_job_def("harness_audit")
 
     def audited() -> tuple[bool, Any, Any]:
         [found] = job.execute_in_process(instance=instance, raise_on_error=False).get_asset_check_evaluations()

@@ -18,10 +18,11 @@ from dagster import (
 )
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
+from harness_pipelines.audit.checks import CHECKS
 from harness_pipelines.defs import sensors
 from harness_pipelines.defs.build import build
 from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.defs.tables import job_name
+from harness_pipelines.defs.tables import job_name, stage_assets
 from harness_pipelines.defs.work import HANDOVER_S, STAGE_TAG, TABLE_TAG
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
@@ -64,7 +65,7 @@ class Control:
 
     def run_of(self, table: str, stage: Stage, status: DagsterRunStatus) -> str:
         """A run as a launcher would have left it."""
-        job = self.definitions.resolve_job_def(job_name(table, stage))
+        job = self.definitions.resolve_job_def(job_name(stage))
         tags = {TABLE_TAG: table, STAGE_TAG: stage.value}
         run = self.instance.create_run_for_job(job, tags=tags, status=DagsterRunStatus.STARTING)
         if status is not DagsterRunStatus.STARTING:
@@ -121,7 +122,7 @@ def test_wake_requests_what_is_due_and_nothing_else(control: Control, rig: Table
     assert control.requests("wake") == []  # nobody has looked at Kafka since
     assert control.woken() == [(rig.name, "ingest")]
     [request] = control.requests("wake")
-    assert request.job_name == job_name(rig.name, Stage.INGEST)
+    assert (request.job_name, request.asset_selection) == (job_name(Stage.INGEST), stage_assets(rig.name, Stage.INGEST))
     assert request.tags["harness/why"] == "20 offsets behind the log"
     rig.ingest()
     assert control.woken() == []
@@ -264,14 +265,38 @@ def test_a_failed_run_does_not_block_its_retry_but_each_doubles_the_pause(
 
 def test_a_run_that_cannot_do_its_work_is_red_and_says_why(control: Control, rig: TableRig) -> None:
     rig.produce(10)
-    job = control.definitions.resolve_job_def(job_name(rig.name, Stage.INGEST))
-    step = f"{job_name(rig.name, Stage.INGEST).removesuffix('ingest')}take"
+    job = control.definitions.resolve_job_def(job_name(Stage.INGEST))
+    step = f"{rig.name.replace('.', '__')}__take"
     with patch.object(SegmentWriter, "commit", side_effect=LedgerBusy("a lock was not granted")):
         failed = job.execute_in_process(
             instance=control.instance, raise_on_error=False, run_config={"ops": {step: {"config": {"for_s": 3}}}}
         )
     assert not failed.success
     assert "a lock was not granted" in str(failed.get_step_failure_events()[0].event_specific_data)
+
+
+def test_a_run_is_of_the_table_that_it_was_requested_for(
+    make_rig: MakeRig, environment: None, instance: DagsterInstance
+) -> None:
+    mine, other = make_rig(), make_rig()
+    control = Control(instance, [mine.table.spec, other.table.spec])
+    for rig in (mine, other):
+        rig.produce(10)
+        rig.ingest()
+    _long_ago(mine)
+    control.tick("lag")
+    [request] = control.requests("wake")
+    job = control.definitions.resolve_job_def(job_name(Stage.TIER)).get_subset(
+        asset_selection=set(request.asset_selection or ()),
+        asset_check_selection=set(request.asset_check_keys or ()),
+    )
+    done = job.execute_in_process(instance=instance, tags=request.tags)
+    assert done.success
+    made = [event.asset_key for event in done.get_asset_materialization_events()]
+    assert made == stage_assets(mine.name, Stage.TIER)
+    checked = {(check.asset_key, check.check_name) for check in done.get_asset_check_evaluations()}
+    assert checked == {(made[-1], name) for name in CHECKS}, "the audit is none of them"
+    assert (mine.status()[0][0], other.status()[0][0]) == (10, 0)
 
 
 # -- lag ----------------------------------------------------------------------------------------------------
@@ -342,7 +367,7 @@ def test_maintenance_starts_rewrites_and_expire_where_they_are_due(
     found = {r.tags[STAGE_TAG]: r.tags["harness/why"] for r in control.requests("maintenance")}
     assert found == {"otree": "age", "expire": "never before"}
     for stage in (Stage.OTREE, Stage.EXPIRE):
-        job = control.definitions.resolve_job_def(job_name(rig.name, stage))
+        job = control.definitions.resolve_job_def(job_name(stage))
         assert job.execute_in_process(instance=instance).success
     assert control.requests("maintenance") == []
     rig.assert_exact()

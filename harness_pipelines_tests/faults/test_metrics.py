@@ -99,7 +99,7 @@ def test_what_only_kafka_has_is_known_when_every_partition_was_looked_at(rig: Ta
 
 def test_the_newer_look_at_the_log_counts(rig: TableRig):
     rig.produce(7)
-    rig.stores.watch.record_ends(rig.table.row, rig.stores.log.watermarks(rig.topic, [0, 1]))
+    rig.stores.watch.record_ends({rig.table.row.table_id: rig.stores.log.watermarks(rig.topic, [0, 1])})
     assert state(rig).tail == 14
     old = SeenEnds(table=rig.name, ends={0: 3, 1: 3}, age_s=3600.0)
     assert state(rig, old).tail == 14

@@ -1,8 +1,11 @@
 -- name: record_ends
+-- A table that was dropped since somebody looked is left out.
 INSERT INTO harness.log_ends (table_id, partition, log_start, log_end, seen_at)
-SELECT %(table_id)s, e.partition, e.log_start, e.log_end, clock_timestamp()
-FROM unnest(%(partitions)s::integer[], %(starts)s::bigint[], %(ends)s::bigint[]) AS e (partition, log_start, log_end)
-ORDER BY e.partition
+SELECT e.table_id, e.partition, e.log_start, e.log_end, clock_timestamp()
+FROM unnest(%(tables)s::bigint[], %(partitions)s::integer[], %(starts)s::bigint[], %(ends)s::bigint[])
+     AS e (table_id, partition, log_start, log_end)
+JOIN harness.tables t USING (table_id)
+ORDER BY e.table_id, e.partition
 ON CONFLICT (table_id, partition) DO UPDATE
 SET log_start = excluded.log_start, log_end = excluded.log_end, seen_at = excluded.seen_at
 
