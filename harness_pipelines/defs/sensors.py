@@ -6,7 +6,6 @@ No cursor carries truth: one that is lost costs a tick. What several ticks reque
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +46,6 @@ from harness_pipelines.stores.ports_log import Watermark
 from harness_pipelines.stores.watch import TableWork
 
 WAKE_S, LAG_S, UPKEEP_S, RECONCILE_S = 5, 5, 30, 5
-LOOKERS = 8  #: topics that Kafka is asked about at a time
 REQUESTS_MAX = 25  #: of one tick; the tables that are furthest behind come first
 LOOKS_MAX = 25  #: tables whose lake one tick of maintenance looks at
 OBSERVE_S = 60.0
@@ -294,27 +292,25 @@ def _apply(context: SensorEvaluationContext, harness: Harness, tables: Tables) -
 
 
 def _note_ends(context: SensorEvaluationContext, harness: Harness, tables: Tables) -> None:
-    """Ask Kafka about all tables, several at a time. Of one that fails the others know nothing."""
+    """Ask Kafka where the logs of all tables end. Of one that fails the others know nothing."""
     stores = harness.stores
-    known = Overview(stores.readers).partitions()
-    asking: dict[tuple[str, tuple[int, ...]], list[TableRow]] = {}
-    for row in stores.tables.tables():
-        if row.name in tables:
-            asking.setdefault((row.spec.topic, tuple(known.get(row.table_id, ()))), []).append(row)
-
-    def ask(question: tuple[str, tuple[int, ...]]) -> Mapping[int, Watermark] | HarnessError:
-        try:
-            return stores.log.watermarks(*question)
-        except HarnessError as error:  # what was noted before gets old
-            return error
-
+    rows, known = stores.tables.tables(), Overview(stores.readers).partitions()
+    readers: dict[str, list[TableRow]] = {}
+    for row in rows:
+        if row.name in tables and row.table_id in known:
+            readers.setdefault(row.spec.topic, []).append(row)
+    wanted = {topic: {p for row in found for p in known[row.table_id]} for topic, found in readers.items()}
+    try:
+        answers = stores.log.watermarks_of(wanted)
+    except HarnessError as error:  # what was noted before gets old
+        context.log.warning(str(error))
+        return
     seen: dict[int, Mapping[int, Watermark]] = {}
-    with ThreadPoolExecutor(LOOKERS) as pool:
-        for rows, answer in zip(asking.values(), pool.map(ask, asking), strict=True):
-            if isinstance(answer, HarnessError):
-                context.log.warning(f"{', '.join(row.name for row in rows)}: {answer}")
-            else:
-                seen |= {row.table_id: answer for row in rows}
+    for topic, answer in answers.items():
+        if isinstance(answer, HarnessError):
+            context.log.warning(f"{', '.join(row.name for row in readers[topic])}: {answer}")
+        else:
+            seen |= {row.table_id: {p: answer[p] for p in known[row.table_id]} for row in readers[topic]}
     stores.watch.record_ends(seen)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
+from itertools import islice
 from math import inf
 from typing import Any
 
@@ -32,6 +34,7 @@ from harness_pipelines.stores.kafka_reader import KafkaReader
 from harness_pipelines.stores.ports_log import Start, TopicIdentity, Watermark
 
 LEADERS_KNOWN_S = 30.0  #: far below the age at which the client forgets them (`metadata.max.age.ms`)
+LOOKERS = 8  #: topics that are asked about at a time, where each needs a question of its own
 _WAIT_STEP_S = 0.05
 _ASK_S = 1.0
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client has no types here
@@ -130,6 +133,45 @@ class KafkaLog:
         low, end = self._offsets(topic, wanted, _EARLIEST, _LATEST)
         return {partition: Watermark(low[partition], end[partition]) for partition in wanted}
 
+    def watermarks_of(self, wanted: Mapping[str, Collection[int]]) -> dict[str, dict[int, Watermark] | HarnessError]:
+        for topic in islice(wanted, 1):  # if nobody answers this, nobody is asked about the others
+            with suppress(TopicMissing, TopicForbidden):
+                self.describe(topic)
+        with ThreadPoolExecutor(LOOKERS) as pool:
+            unknown = [topic for topic, partitions in wanted.items() if not self._are_led(topic, partitions)]
+            list(pool.map(self._learn_leaders, unknown))
+            led = {topic: parts for topic, parts in wanted.items() if self._are_led(topic, parts)}
+            low, end = (self._ask_all(led, spec) for spec in (_EARLIEST, _LATEST))
+            found = {topic: self._marks(topic, parts, low, end) for topic, parts in led.items()}
+            others = [topic for topic in wanted if found.get(topic) is None]
+            asked = pool.map(lambda topic: self._asked_alone(topic, wanted[topic]), others)
+            alone = dict(zip(others, asked, strict=True))
+        return {topic: found.get(topic) or alone[topic] for topic in wanted}
+
+    def _learn_leaders(self, topic: str) -> None:
+        with suppress(KafkaException):  # what is wrong with it is told when it is asked about alone
+            self._metadata(topic, timeout_s=self._client.timeouts.request_s)
+
+    def _marks(
+        self, topic: str, partitions: Collection[int], low: Offsets, end: Offsets
+    ) -> dict[int, Watermark] | None:
+        """What was asked about many topics together; None where an answer is not to be had so."""
+        doing = f"reading the offsets of topic {topic!r}"
+        places = {p: TopicPartition(topic, p) for p in sorted(partitions)}
+        try:
+            return {
+                p: Watermark(self._offset(low[at], topic, doing), self._offset(end[at], topic, doing))
+                for p, at in places.items()
+            }
+        except HarnessError:
+            return None
+
+    def _asked_alone(self, topic: str, partitions: Collection[int]) -> dict[int, Watermark] | HarnessError:
+        try:
+            return self.watermarks(topic, partitions)
+        except HarnessError as error:
+            return error
+
     def start_offsets(self, topic: str, partitions: Iterable[int], start: Start) -> dict[int, int]:
         wanted = sorted(set(partitions))
         if start == "earliest":
@@ -170,8 +212,11 @@ class KafkaLog:
                 return {TopicPartition(topic, partition): _failed(failure) for partition in wanted}
         return self._ask(topic, wanted, _LATEST) if self._are_led(topic, wanted) else {}
 
-    def _ask(self, topic: str, partitions: Iterable[int], spec: Any) -> Offsets:
-        question = {TopicPartition(topic, partition): spec for partition in partitions}
+    def _ask(self, topic: str, partitions: Collection[int], spec: Any) -> Offsets:
+        return self._ask_all({topic: partitions}, spec)
+
+    def _ask_all(self, wanted: Mapping[str, Collection[int]], spec: Any) -> Offsets:
+        question = {TopicPartition(topic, partition): spec for topic in wanted for partition in wanted[topic]}
         if not question:
             return {}
         return self._admin.list_offsets(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.stores.errors import (
     ClusterChanged,
     LogTruncated,
@@ -114,6 +115,10 @@ class Log(Protocol):
 
     def watermarks(self, topic: str, partitions: Iterable[int]) -> dict[int, Watermark]:
         """Raises: TopicMissing (also for a partition that the topic does not have), TopicForbidden."""
+        ...
+
+    def watermarks_of(self, wanted: Mapping[str, Collection[int]]) -> dict[str, dict[int, Watermark] | HarnessError]:
+        """The watermarks of partitions of many topics; of a topic that has none the reason, which is no other's."""
         ...
 
     def start_offsets(self, topic: str, partitions: Iterable[int], start: Start) -> dict[int, int]:

@@ -151,6 +151,19 @@ def test_a_partition_that_the_topic_does_not_have_is_named(rig):
         rig.log.watermarks(topic, [0, 7])
 
 
+def test_of_many_topics_one_that_fails_tells_why_and_costs_no_other(rig):
+    first, second, small = rig.create(2), rig.create(1), rig.create(1)
+    rig.produce(first, 1, [b"a", b"b"])
+    rig.produce(second, 0, [b"c"])
+    found = rig.log.watermarks_of({"nowhere": [0], first: [0, 1], small: [0, 7], second: [0]})
+    assert list(found) == ["nowhere", first, small, second]
+    assert found[first] == {0: Watermark(0, 0), 1: Watermark(0, 2)}
+    assert found[second] == {0: Watermark(0, 1)}
+    assert isinstance(found["nowhere"], TopicMissing)
+    assert isinstance(found[small], PartitionsMissing)
+    assert rig.log.watermarks_of({}) == {}
+
+
 @pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete"])
 def test_what_a_topic_keeps_is_told_by_its_policy(rig, policy: str):
     topic = rig.create(config={} if policy == "delete" else {"cleanup.policy": policy})

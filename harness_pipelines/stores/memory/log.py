@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
@@ -191,6 +191,15 @@ class MemoryLog:
         with self.changed:
             self._answer(topic, f"reading the offsets of topic {topic!r}")
             return {p: Watermark(self.part(topic, p).low, self.part(topic, p).end) for p in sorted(set(partitions))}
+
+    def watermarks_of(self, wanted: Mapping[str, Collection[int]]) -> dict[str, dict[int, Watermark] | HarnessError]:
+        found: dict[str, dict[int, Watermark] | HarnessError] = {}
+        for topic, partitions in wanted.items():
+            try:
+                found[topic] = self.watermarks(topic, partitions)
+            except (TopicMissing, TopicForbidden, PartitionsMissing) as error:
+                found[topic] = error
+        return found
 
     def start_offsets(self, topic: str, partitions: Iterable[int], start: Start) -> dict[int, int]:
         with self.changed:
