@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagster import (
+    AssetCheckKey,
     AssetKey,
     AssetMaterialization,
     AssetObservation,
@@ -30,6 +31,7 @@ from dagster import (
     sensor,
 )
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from harness_pipelines.client import Harness
 from harness_pipelines.defs.resources import HarnessResource
@@ -48,7 +50,8 @@ from harness_pipelines.stores.watch import TableWork
 WAKE_S, LAG_S, UPKEEP_S, RECONCILE_S = 5, 5, 30, 5
 REQUESTS_MAX = 25  #: of one tick; the tables that are furthest behind come first
 LOOKS_MAX = 25  #: tables whose lake one tick of maintenance looks at
-OBSERVE_S = 60.0
+OBSERVE_S = 120.0
+CHECK_S = 1800.0  #: half of what a run of tier leaves behind is its checks; one that failed is asked again by each run
 RUNLESS_S = 15.0  #: a stage that no run of Dagster works on is shown so often
 TOLD = "/told"  #: no table's name: in the cursor of the sensor lag
 SETTLED_S = 60.0  #: so long after its start a run holds its claim, or waits for whoever does
@@ -138,15 +141,16 @@ def _wake_requests(runs: "_Runs", work: TableWork, spec: TableSpec) -> Iterator[
     """What is due, and the successor of a run of ingest that is about to end: it stands by until the claim is free."""
     yield from _due_requests(runs, work.name, due_moves(spec, work))
     if (ending := runs.ending(work.name, Stage.INGEST)) is not None:
-        yield _request(work.name, Stage.INGEST, key=f"after/{ending}", why="hand-over")
+        yield _request(runs, work.name, Stage.INGEST, key=f"after/{ending}", why="hand-over")
 
 
-def _request(table: str, stage: Stage, *, key: str, why: str) -> RunRequest:
+def _request(runs: "_Runs", table: str, stage: Stage, *, key: str, why: str) -> RunRequest:
+    checks = stage_checks(table, stage)
     return RunRequest(
         run_key=f"{table}/{stage}/{key}",
         job_name=job_name(stage),
         asset_selection=stage_assets(table, stage),
-        asset_check_keys=stage_checks(table, stage),  # unless told Dagster takes the audit too
+        asset_check_keys=checks if runs.want(checks) else [],  # unless told Dagster takes the audit too
         tags={TABLE_TAG: table, STAGE_TAG: stage.value, WHY_TAG: why},
     )
 
@@ -155,7 +159,7 @@ def _due_requests(runs: "_Runs", table: str, due: Mapping[Stage, Due]) -> Iterat
     for stage, reason in due.items():
         if runs.may_start(table, stage):
             key = f"{reason.attempt}/{reason.position}/{runs.last(table, stage)}"
-            yield _request(table, stage, key=key, why=reason.why)
+            yield _request(runs, table, stage, key=key, why=reason.why)
 
 
 def _some(requests: Iterator[Iterator[RunRequest]]) -> Iterator[RunRequest | SkipReason]:
@@ -209,6 +213,15 @@ class _Runs:
             return True
         pause: float = min(RETRY_S * 2 ** (failed - 1), RETRY_S_MAX)
         return time.time() - (records[0].end_time or 0.0) >= pause
+
+    def want(self, checks: Sequence[AssetCheckKey]) -> bool:
+        """*checks* have not been made for a while, or one of them did not pass."""
+        found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(checks) if checks else {}
+        recent = [
+            one for one in found.values()
+            if one.status is AssetCheckExecutionRecordStatus.SUCCEEDED and time.time() - one.create_timestamp < CHECK_S
+        ]  # fmt: skip
+        return len(recent) < len(checks)
 
     def last(self, table: str, stage: Stage) -> str:
         """The run before this one: a key that names it is never blocked by a run that failed."""

@@ -17,7 +17,7 @@ from harness_pipelines.stores.watch import TableWork
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
 
-EXPIRE_EVERY_S = 900.0
+EXPIRE_EVERY_S = 1800.0  #: of a run each; a worker, which has it for nothing, looks every minute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from dagster import (
 )
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
-from harness_pipelines.audit.checks import CHECKS
+from harness_pipelines.audit import checks
 from harness_pipelines.defs import sensors
 from harness_pipelines.defs.build import build
 from harness_pipelines.defs.resources import HarnessResource
@@ -295,8 +295,38 @@ def test_a_run_is_of_the_table_that_it_was_requested_for(
     made = [event.asset_key for event in done.get_asset_materialization_events()]
     assert made == stage_assets(mine.name, Stage.TIER)
     checked = {(check.asset_key, check.check_name) for check in done.get_asset_check_evaluations()}
-    assert checked == {(made[-1], name) for name in CHECKS}, "the audit is none of them"
+    assert checked == {(made[-1], name) for name in checks.CHECKS}, "the audit is none of them"
     assert (mine.status()[0][0], other.status()[0][0]) == (10, 0)
+
+
+def test_a_run_of_tier_ends_with_the_checks_when_they_are_old_or_one_did_not_pass(
+    make_rig: MakeRig, environment: None, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = make_rig(tier={"max_rows": 1})
+    control = Control(instance, [rig.table.spec])
+    passes = checks.Finding(passed=True, description="", numbers={})
+    found = replace(passes, passed=False)
+    monkeypatch.setitem(checks.CHECKS, "is_fresh", lambda *_: found)
+
+    def checked() -> set[str]:
+        rig.produce(10)
+        rig.ingest()
+        [request] = [r for r in control.requests("wake") if r.tags[STAGE_TAG] == Stage.TIER]
+        keys = set(request.asset_check_keys or ())
+        job = control.definitions.resolve_job_def(job_name(Stage.TIER)).get_subset(
+            asset_selection=set(request.asset_selection or ()), asset_check_selection=keys
+        )
+        done = job.execute_in_process(instance=instance, tags=request.tags)
+        made = {check.check_name for check in done.get_asset_check_evaluations()}
+        assert made == {key.name for key in keys}
+        return made
+
+    every = set(checks.CHECKS)
+    assert [checked(), checked()] == [every, every], "one does not pass"
+    found = passes
+    assert [checked(), checked()] == [every, set()]
+    monkeypatch.setattr(sensors, "CHECK_S", 0.0)
+    assert checked() == every
 
 
 # -- lag ----------------------------------------------------------------------------------------------------

@@ -236,7 +236,7 @@ def _move_and_read(
                 part.check()
             if show.due():
                 show.update(moment())
-            if producer.at_late and _merged(table, producer):
+            if producer.at_late and producer.truth.is_merged(table):
                 show.step(
                     f"so far all is in the batch view; sending {len(producer.log) - producer.sent:,} late records"
                 )
@@ -261,13 +261,7 @@ def _move_and_read(
 def _settled(table: Table, producer: SteadyProducer) -> bool:
     if not producer.done or producer.failed is not None:
         return False
-    return _merged(table, producer)
-
-
-def _merged(table: Table, producer: SteadyProducer) -> bool:
-    """All that is acknowledged is in both views."""
-    bounds = {p.partition: p.bounds.batch_hi for p in table.positions()}
-    return all(bounds[p] > t.offsets[t.acked - 1] for p, t in producer.truth.partitions.items() if t.acked)
+    return producer.truth.is_merged(table)
 
 
 def _laid_out(table: Table) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from harness_pipelines.cli.demo.scenario import PARTITIONS, Ints, Log
+
+if TYPE_CHECKING:
+    from harness_pipelines.table import Table
 
 CENTS = 100
 
@@ -80,6 +84,11 @@ class Truth:
     def live(self) -> int:
         """Number of rows that what is acknowledged leaves."""
         return sum(len(p.live(p.acked)) for p in self.partitions.values())
+
+    def is_merged(self, table: Table) -> bool:
+        """All that is acknowledged is in both views of *table*."""
+        bounds = {p.partition: p.bounds.batch_hi for p in table.positions()}
+        return all(bounds[p] > t.offsets[t.acked - 1] for p, t in self.partitions.items() if t.acked)
 
     def coordinates(self, log: Log, records: Sequence[int]) -> dict[str, Ints]:
         """Partition and offset of acknowledged *records* of *log*, by the names of the columns."""
