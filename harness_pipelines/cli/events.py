@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -93,10 +93,10 @@ def _delivery(
             yield deliver
     elif openlineage:
 
-        def tell(_table: str, event: Event) -> object:
-            from harness_pipelines.read.openlineage import run_event  # with the client, which is an extra
+        def tell(_table: str, event: Event) -> Iterable[object]:
+            from harness_pipelines.read.openlineage import run_events  # with the client, which is an extra
 
-            return run_event(harness.stores, table.row, event)
+            return run_events(harness.stores, table.row, event)
 
         with deliveries.openlineage(tell) as deliver:
             yield deliver

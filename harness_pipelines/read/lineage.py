@@ -332,14 +332,8 @@ def _found(look: _Look, asked: FileAsked) -> tuple[ViewName, int, FileEntry]:
 
 
 def _move(look: _Look, move_id: int) -> MoveLineage:
-    rows = look.books.moves([move_id])
     name = look.table.name
-    if move_id not in rows:
-        raise MoveUnknown(
-            f"{name} has no move {move_id} in the ledger: numbers of moves are given over all tables. `harness events "
-            f"{name}` names those that were published, `harness status {name}` those that are open"
-        )
-    move = MoveTold.of(rows[move_id])
+    move = _told(look.books, name, move_id)
     has_files = move.state == "COMMITTED" and move.stage != "ingest"
     steps = list(_steps(look, move)) if has_files else []
     removed = [one.removed for one in steps if one.removed is not None]
@@ -352,6 +346,22 @@ def _move(look: _Look, move_id: int) -> MoveLineage:
         complete=known and all(one.complete for one in steps),
         has_files=has_files,
     )
+
+
+def without_files(stores: Stores, table: TableRow, move_id: int) -> MoveLineage:
+    """What the ledger alone knows of a move that was published. Raises: MoveUnknown."""
+    move = _told(Lineage(stores.readers, table), table.name, move_id)
+    return MoveLineage(table=table.name, move=move, added=(), removed=None, complete=False, has_files=True)
+
+
+def _told(books: Lineage, name: str, move_id: int) -> MoveTold:
+    rows = books.moves([move_id])
+    if move_id not in rows:
+        raise MoveUnknown(
+            f"{name} has no move {move_id} in the ledger: numbers of moves are given over all tables. `harness events "
+            f"{name}` names those that were published, `harness status {name}` those that are open"
+        )
+    return MoveTold.of(rows[move_id])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,14 @@ view of the lake by its folder, with the catalog's name as a symlink, so that wh
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
 import attr
+import structlog
 from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 from openlineage.client.facet_v2 import (
     DatasetFacet,
@@ -28,14 +30,16 @@ from openlineage.client.facet_v2 import (
 
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version, ViewName
-from harness_pipelines.read.lineage import MoveLineage, MoveTold, lineage
+from harness_pipelines.read.lineage import MoveLineage, MoveTold, lineage, without_files
+from harness_pipelines.stores.catalog import MetadataMissing
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
     from harness_pipelines.stores.outbox import Event
     from harness_pipelines.stores.ports import TableRow
 
-PRODUCER = f"harness-pipelines/{version('harness-pipelines')}"
+PRODUCER = f"urn:harness-pipelines:{version('harness-pipelines')}"  # the specification wants URIs
+log = structlog.get_logger(__name__)
 NAMESPACE = uuid.UUID("5f1e9a52-7f0c-4b11-9a0b-0a1f5f3a7c21")  #: of the runs' ids
 
 
@@ -55,20 +59,25 @@ class MoveRunFacet(RunFacet):
 
     @staticmethod
     def _get_schema() -> str:
-        return "docs/reference/openlineage.md#harness_move"
+        return "urn:harness-pipelines:openlineage:harness_move:1"
 
 
-def run_event(stores: Stores, table: TableRow, event: Event) -> RunEvent | None:
-    """The completed run that *event* tells of; None where no move took rows from somewhere to somewhere.
+def run_events(stores: Stores, table: TableRow, event: Event) -> list[RunEvent]:
+    """The run that *event* tells of, its start and its end; nothing where no move took rows anywhere.
 
-    One that is told again has the same run id. Raises: what `lineage` raises.
+    One that is told again has the same run id. Of a move whose metadata is gone or damaged the ledger tells what it
+    knows. Raises: what `lineage` raises, but for that.
     """
     number = event.payload.get("move")
     if event.event != "published" or number is None:
-        return None
-    told = lineage(stores, table, str(number))
+        return []
+    try:
+        told = lineage(stores, table, str(number))
+    except MetadataMissing as error:
+        log.warning("openlineage.metadata_missing", table=table.name, move=number, error=str(error))
+        told = without_files(stores, table, number)
     assert isinstance(told, MoveLineage)
-    return _Telling(stores, table, told, stores.tables.head(table)).event() if told.move.committed_at else None
+    return list(_Telling(stores, table, told, stores.tables.head(table)).events()) if told.move.committed_at else []
 
 
 #: Namespace and name of a dataset.
@@ -84,32 +93,57 @@ class _Telling:
     told: MoveLineage
     head: Version
 
-    def event(self) -> RunEvent:
+    def events(self) -> Iterator[RunEvent]:
         move, catalog = self.told.move, self.stores.catalog.name
         assert move.committed_at is not None
         kind = job_type_job.JobTypeJobFacet(processingType="BATCH", integration="HARNESS", jobType="MOVE")
         job = Job(namespace=f"harness://{catalog}", name=f"{self.table.name}.{move.stage}", facets={"jobType": kind})
-        space, name = self._source()
-        return RunEvent(
+        run = Run(runId=_run_id(self.table, move), facets=_run_facets(self.table, move))
+        inputs = [InputDataset(namespace=space, name=name) for space, name in self._sources()]
+        yield RunEvent(
+            eventType=RunState.START,
+            eventTime=move.planned_at.isoformat(),
+            producer=PRODUCER,
+            run=run,
+            job=job,
+            inputs=inputs,
+        )
+        yield RunEvent(
             eventType=RunState.COMPLETE,
             eventTime=move.committed_at.isoformat(),
             producer=PRODUCER,
-            run=Run(runId=_run_id(self.table, move), facets=_run_facets(self.table, move)),
+            run=run,
             job=job,
-            inputs=[InputDataset(namespace=space, name=name)],
-            outputs=[self._output(view) for view in sorted({f.view for f in self.told.added} & set(self.head.views))],
+            inputs=inputs,
+            outputs=[self._output(view) for view in self._written()],
         )
 
-    def _source(self) -> Place:
-        """Where the rows came from: by way of the buffer they came from the topic, else from a view."""
+    def _sources(self) -> list[Place]:
+        """Where the rows came from: by way of the buffer they came from the topic, else from views.
+
+        A merge of a keyed table also writes rows of the batch view once more; a relayout writes nothing else.
+        """
         if self._reads_topic:
             broker = (self.stores.settings.kafka or "").split(",")[0]
-            return f"kafka://{broker}", self.table.spec.topic
-        return self._place("stream" if "stream" in self.head.views else "batch")
+            return [(f"kafka://{broker}", self.table.spec.topic)]
+        move, views = self.told.move, set(self.head.views)
+        if move.stage != Stage.OTREE:
+            return [self._place(view) for view in views & {"stream"}]
+        reads: set[ViewName] = {"stream"} if move.ranges else {"batch"}
+        reads |= {"batch"} if self.table.spec.key else set()
+        return [self._place(view) for view in sorted(views & reads, reverse=True)]
 
     @property
     def _reads_topic(self) -> bool:
         return self.told.move.stage == Stage.TIER
+
+    def _written(self) -> list[ViewName]:
+        """The views that got files; those of its stage where the files are not known any more."""
+        effect = self.table.effects.get(Stage(self.told.move.stage))
+        found = {file.view for file in self.told.added}
+        if not self.told.complete and effect is not None:
+            found.add(effect.view)
+        return sorted(found & set(self.head.views))
 
     def _place(self, view: ViewName) -> Place:
         """Of a view by its folder."""
@@ -132,21 +166,26 @@ class _Telling:
             "symlinks": symlinks_dataset.SymlinksDatasetFacet(identifiers=[identifier]),
             "version": dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=str(self.told.move.version)),
         }
+        sources = self._sources()
         if not self._reads_topic:  # which has no columns
-            same = {column.name: self._same(column.name) for column in table.spec.columns}
+            same = {column.name: _same(column.name, sources) for column in table.spec.columns}
             facets["columnLineage"] = column_lineage_dataset.ColumnLineageDatasetFacet(fields=same)
+        move, is_known = self.told.move, self.told.complete
         written = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-            rowCount=sum(file.rows for file in files if file.is_data),
-            size=sum(file.bytes for file in files),
-            fileCount=len(files),
+            rowCount=sum(file.rows for file in files if file.is_data) if is_known else move.rows,
+            size=sum(file.bytes for file in files) if is_known else move.bytes,
+            fileCount=len(files) if is_known else None,
         )
         return OutputDataset(namespace=space, name=name, facets=facets, outputFacets={"outputStatistics": written})
 
-    def _same(self, column: str) -> column_lineage_dataset.Fields:
-        space, name = self._source()
-        identity = column_lineage_dataset.Transformation(type="DIRECT", subtype="IDENTITY")
-        origin = column_lineage_dataset.InputField(namespace=space, name=name, field=column, transformations=[identity])
-        return column_lineage_dataset.Fields(inputFields=[origin])
+
+def _same(column: str, sources: Sequence[Place]) -> column_lineage_dataset.Fields:
+    identity = column_lineage_dataset.Transformation(type="DIRECT", subtype="IDENTITY")
+    origins = [
+        column_lineage_dataset.InputField(namespace=space, name=name, field=column, transformations=[identity])
+        for space, name in sources
+    ]
+    return column_lineage_dataset.Fields(inputFields=origins)
 
 
 def _run_id(table: TableRow, move: MoveTold) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,8 +70,8 @@ def kafka_topic(settings: Settings, topic: str) -> Iterator[Delivery]:
 
 
 @contextmanager
-def openlineage(tell: Callable[[str, Event], Any]) -> Iterator[Delivery]:
-    """Emit what *tell* makes of each event, a ``RunEvent`` or nothing, by OpenLineage's own client.
+def openlineage(tell: Callable[[str, Event], Iterable[Any]]) -> Iterator[Delivery]:
+    """Emit what *tell* makes of each event, the ``RunEvent``s of a run or nothing, by OpenLineage's own client.
 
     Its transport is configured in its own way (``OPENLINEAGE_URL``, ``openlineage.yml``, ...).
     Raises: UsageError when the client is not installed, or would send nothing anywhere.
@@ -83,17 +82,16 @@ def openlineage(tell: Callable[[str, Event], Any]) -> Iterator[Delivery]:
         raise UsageError("for --openlineage: pip install 'harness-pipelines[openlineage]'") from error
     client = OpenLineageClient()
     kind = client.transport.kind
-    if kind in {"noop", "console"} and os.environ.get("OPENLINEAGE__TRANSPORT__TYPE") != kind:
+    if kind in {"noop", "console"} and not client.config.transport:  # they stand for what nobody has configured
         raise UsageError("where is the lineage server? Set OPENLINEAGE_URL, or write an openlineage.yml")
     if kind not in {"noop", "console", "http"}:  # others return before it is known whether the event has arrived
         raise UsageError(f"OpenLineage's {kind} transport does not say whether an event has arrived: use http")
 
     def emit(table: str, event: Event) -> None:
-        told = tell(table, event)
-        if told is None:
-            return
+        runs = tell(table, event)
         try:
-            client.emit(told)
+            for run in runs:
+                client.emit(run)
         except Exception as error:  # of whatever transport
             where = f"event {event.seq} of {table} by OpenLineage's {kind} transport"
             raise NotDelivered(f"{where}: {redact(str(error)) or type(error).__name__}") from error
