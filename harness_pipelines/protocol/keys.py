@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.protocol.predicate import PARTITION, Predicate, refs, relaxed
+from harness_pipelines.spec.predicate import PARTITION, Predicate, refs, relaxed
 
 PUT, DELETE = "put", "delete"
 

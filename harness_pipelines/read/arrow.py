@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.plan import ReadPlan, TailPart
-from harness_pipelines.protocol.predicate import TRUE
 from harness_pipelines.read.fold import Folded, fold
 from harness_pipelines.read.selection import LakeWork, Selection, Work, work_of
+from harness_pipelines.spec.predicate import TRUE
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
 from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.lake_scan import LakeStats, scan

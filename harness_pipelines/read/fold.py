@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
-from harness_pipelines.protocol.predicate import OFFSET, PARTITION
+from harness_pipelines.spec.predicate import OFFSET, PARTITION
 from harness_pipelines.stores.segment_types import OPERATION
 
 Numbers = NDArray[np.int64]

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from harness_pipelines.protocol.plan import BufferPart, ReadPlan
-from harness_pipelines.protocol.predicate import OFFSET, PARTITION
 from harness_pipelines.read.arrow import finished
 from harness_pipelines.read.selection import Selection, Work, work_of
+from harness_pipelines.spec.predicate import OFFSET, PARTITION
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
 from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.lake_order import scan_in_order

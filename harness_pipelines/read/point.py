@@ -14,7 +14,9 @@ import pyarrow as pa
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.protocol.plan import ReadPlan
-from harness_pipelines.protocol.predicate import (
+from harness_pipelines.read.arrow import ArrowReader
+from harness_pipelines.read.selection import ReadColumn, Selection, table_columns
+from harness_pipelines.spec.predicate import (
     FALSE,
     Compare,
     IsNull,
@@ -26,10 +28,8 @@ from harness_pipelines.protocol.predicate import (
     all_of,
     any_of,
 )
-from harness_pipelines.read.arrow import ArrowReader
-from harness_pipelines.read.selection import ReadColumn, Selection, table_columns
-from harness_pipelines.read.where import WhereError, compared
 from harness_pipelines.spec.types import DecimalType, Primitive
+from harness_pipelines.spec.where import WhereError, compared
 from harness_pipelines.stores.postgres import SegmentMissing
 from harness_pipelines.stores.segment_types import OPERATION, Named
 

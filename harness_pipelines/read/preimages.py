@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
 from harness_pipelines.protocol.plan import ReadPlan
-from harness_pipelines.protocol.predicate import OFFSET, PARTITION, TRUE, all_of
 from harness_pipelines.read.arrow import ArrowReader
 from harness_pipelines.read.fold import KeyNumbers, Numbers, int_column, key_text
 from harness_pipelines.read.point import KEYS_PER_READ, key_form
 from harness_pipelines.read.selection import Selection, work_of
 from harness_pipelines.spec.arrow import COORDINATES
+from harness_pipelines.spec.predicate import OFFSET, PARTITION, TRUE, all_of
 from harness_pipelines.stores.predicates import to_arrow
 from harness_pipelines.stores.segment_types import OPERATION
 

@@ -11,12 +11,13 @@ import orjson
 import pyarrow as pa
 
 from harness_pipelines.protocol.keys import on_all_versions
+from harness_pipelines.protocol.narrowing import Ranges, narrowed
 from harness_pipelines.protocol.plan import ReadPlan, SegmentRef
-from harness_pipelines.protocol.predicate import OFFSET, PARTITION, TRUE, Predicate, Ranges, all_of, narrowed, refs
 from harness_pipelines.protocol.versions import ViewName
-from harness_pipelines.read.where import WhereError, parse_where, unknown_column
 from harness_pipelines.spec.arrow import COORDINATES, arrow_type
+from harness_pipelines.spec.predicate import OFFSET, PARTITION, TRUE, Predicate, all_of, refs
 from harness_pipelines.spec.types import FieldType, ListType, MapType, Primitive, StructType, Type, parse_type
+from harness_pipelines.spec.where import WhereError, parse_where, unknown_column
 from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery
 from harness_pipelines.stores.segment_types import OPERATION
 

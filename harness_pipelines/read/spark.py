@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.plan import ReadPlan, TailPart
-from harness_pipelines.protocol.predicate import TRUE
 from harness_pipelines.read.selection import Selection, Work, work_of
+from harness_pipelines.spec.predicate import TRUE
 from harness_pipelines.stores.postgres import READER
 from harness_pipelines.stores.spark import jdbc_options
 from harness_pipelines.stores.spark_fold import BROADCAST_OFFSETS_MAX, newest_puts, uncovered

@@ -24,7 +24,6 @@ from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.plan import ReadPlan
-from harness_pipelines.protocol.predicate import OFFSET
 from harness_pipelines.protocol.streams import StreamToken
 from harness_pipelines.read.arrow import ArrowReader, finished
 from harness_pipelines.read.changes import log_plan, version_of
@@ -33,6 +32,7 @@ from harness_pipelines.read.hold import Hold
 from harness_pipelines.read.plan import make_plan
 from harness_pipelines.read.selection import Selection, Work, work_of
 from harness_pipelines.read.tail import decoded_rows
+from harness_pipelines.spec.predicate import OFFSET
 from harness_pipelines.stages.ingest import BATCH_RECORDS_MAX, POLL_S, check_topic
 from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.errors import RecordsLost

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.plan import ReadPlan
-from harness_pipelines.protocol.predicate import OFFSET, refs
 from harness_pipelines.protocol.streams import StreamToken, TokenUnfit, check_offsets, no_partition
 from harness_pipelines.read.changes import log_plan, version_of
 from harness_pipelines.read.history import in_order, log_work
 from harness_pipelines.read.plan import make_plan
 from harness_pipelines.read.selection import Selection, work_of
 from harness_pipelines.read.stream import StreamPlan, answered, lease_of, leased_plan
+from harness_pipelines.spec.predicate import OFFSET, refs
 from harness_pipelines.stages.ingest import check_topic
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import Watermark, check_positions

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from harness_pipelines.audit.digest import added, parsed, row_digests, shown, total_digest
 from harness_pipelines.protocol.keys import PUT
+from harness_pipelines.protocol.narrowing import Ranges
 from harness_pipelines.protocol.overlays import (
     NotRecallable,
     Overlay,
@@ -28,10 +29,10 @@ from harness_pipelines.protocol.overlays import (
     recalled,
 )
 from harness_pipelines.protocol.plan import SegmentRef
-from harness_pipelines.protocol.predicate import TRUE, Predicate, Ranges
 from harness_pipelines.read.fold import KeyNumbers, fold, gathered
-from harness_pipelines.read.where import parse_where
 from harness_pipelines.spec.arrow import COORDINATES
+from harness_pipelines.spec.predicate import TRUE, Predicate
+from harness_pipelines.spec.where import parse_where
 from harness_pipelines.stages.moving import Pointless
 from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, LakeStats, PinnedView, located, scan

@@ -19,7 +19,7 @@ from harness_pipelines.layout.parts import Due
 from harness_pipelines.layout.requested import Request, at_once
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.read.where import parse_where
+from harness_pipelines.spec.where import parse_where
 from harness_pipelines.stages.claims import ClaimKeeper
 from harness_pipelines.stages.clustering import Layout, layout_of
 from harness_pipelines.stages.otree import BUDGET_BYTES, left_of_request, otree_once

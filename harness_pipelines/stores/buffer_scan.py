@@ -12,8 +12,9 @@ import adbc_driver_manager
 import pyarrow as pa
 from psycopg import sql
 
+from harness_pipelines.protocol.narrowing import Ranges
 from harness_pipelines.protocol.plan import SegmentRef
-from harness_pipelines.protocol.predicate import TRUE, Predicate, Ranges
+from harness_pipelines.spec.predicate import TRUE, Predicate
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.postgres import READER, Asked, named
 from harness_pipelines.stores.predicates import to_postgres

@@ -17,7 +17,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.types import LongType
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.protocol.predicate import OFFSET
+from harness_pipelines.spec.predicate import OFFSET
 from harness_pipelines.stores.lake_scan import (
     LakeFile,
     LakeFileBroken,

@@ -33,7 +33,9 @@ from pyiceberg.types import BooleanType, LongType, NestedField
 
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.layout.layer import LAYER
-from harness_pipelines.protocol.predicate import (
+from harness_pipelines.protocol.narrowing import Ranges
+from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.predicate import (
     OFFSET,
     PARTITION,
     TRUE,
@@ -42,14 +44,12 @@ from harness_pipelines.protocol.predicate import (
     OneOf,
     Op,
     Predicate,
-    Ranges,
     Ref,
     all_of,
     any_of,
     refs,
     relaxed,
 )
-from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stores.catalog import BATCH_HI, STARTS, vector_of
 from harness_pipelines.stores.conform import FIELD_ID, by_field_ids

@@ -21,7 +21,8 @@ from psycopg import sql
 from pyiceberg import expressions
 from pyiceberg.expressions import BooleanExpression, literals
 
-from harness_pipelines.protocol.predicate import (
+from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.predicate import (
     TRUE,
     All,
     AnyOf,
@@ -38,7 +39,6 @@ from harness_pipelines.protocol.predicate import (
     Value,
     relaxed,
 )
-from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import DecimalType, Primitive
 from harness_pipelines.stores.segment_types import INT64_DIGITS, OPERATION, SCHEMA_VERSION, TIMESTAMP, stored_name
 

@@ -12,7 +12,7 @@ from operator import and_
 from typing import TYPE_CHECKING
 
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
-from harness_pipelines.protocol.predicate import OFFSET, PARTITION
+from harness_pipelines.spec.predicate import OFFSET, PARTITION
 from harness_pipelines.stores.segment_types import OPERATION
 
 if TYPE_CHECKING:

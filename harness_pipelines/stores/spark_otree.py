@@ -33,7 +33,7 @@ from harness_pipelines.stores.spark_read import row_hash
 if TYPE_CHECKING:
     from harness_pipelines.layout.files import Extent, FileStats
     from harness_pipelines.layout.tree import RegionTree
-    from harness_pipelines.protocol.predicate import Ranges
+    from harness_pipelines.protocol.narrowing import Ranges
 
 _DRAW_BITS = 31
 _REGION, _PIECE, _CURVE = "_harness_region", "_harness_piece", "_harness_curve"

@@ -13,8 +13,9 @@ from pyiceberg.types import IcebergType, StructType, UUIDType
 
 from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.row_hash import COORDINATE, SAMPLE_BITS
+from harness_pipelines.protocol.narrowing import Ranges
 from harness_pipelines.protocol.plan import SegmentRef
-from harness_pipelines.protocol.predicate import TRUE, Predicate, Ranges
+from harness_pipelines.spec.predicate import TRUE, Predicate
 from harness_pipelines.stores.lake_scan import LakeQuery, covered, layer_field, named_errors, pinned, view_fields
 from harness_pipelines.stores.predicates import to_postgres, to_spark
 from harness_pipelines.stores.segment_types import COORDINATES, Named, jdbc_nothing, jdbc_select, spark_columns

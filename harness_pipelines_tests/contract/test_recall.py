@@ -27,7 +27,7 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.overlays import Act, NotRecallable, OverlayWrong, RecallTooLarge
-from harness_pipelines.read.where import WhereError
+from harness_pipelines.spec.where import WhereError
 from harness_pipelines.stages import otree, recalled
 from harness_pipelines.stages.moving import FAILURES_MAX
 from harness_pipelines.stages.otree import plan, publish, stage, trigger

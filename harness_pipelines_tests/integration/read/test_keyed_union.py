@@ -18,8 +18,8 @@ from harness_pipelines.protocol.plan import LakePart, ReadPlan
 from harness_pipelines.read import spark as module
 from harness_pipelines.read.arrow import iter_batches, read_arrow
 from harness_pipelines.read.spark import to_spark
-from harness_pipelines.read.where import parse_where
 from harness_pipelines.spec.types import parse_type
+from harness_pipelines.spec.where import parse_where
 from harness_pipelines_tests.integration.read.test_union_arrow import alive
 from harness_pipelines_tests.integration.read.world import World
 from harness_pipelines_tests.unit.read.predicates import holds

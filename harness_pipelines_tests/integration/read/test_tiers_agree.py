@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.predicate import Predicate
 from harness_pipelines.read.arrow import read_arrow
 from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.predicate import Predicate
 from harness_pipelines.spec.types import DecimalType, Primitive, Type
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferStats
 from harness_pipelines.stores.conform import conformed

@@ -15,15 +15,16 @@ import pyarrow as pa
 import pytest
 
 from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.narrowing import Ranges
 from harness_pipelines.protocol.plan import BufferPart, LakePart, ReadPlan, SegmentRef, TailPart
-from harness_pipelines.protocol.predicate import Predicate, Ranges
 from harness_pipelines.read import arrow
 from harness_pipelines.read.arrow import ArrowReader
 from harness_pipelines.read.selection import Selection
-from harness_pipelines.read.where import parse_where
 from harness_pipelines.spec.arrow import arrow_schema
+from harness_pipelines.spec.predicate import Predicate
 from harness_pipelines.spec.table import Column
 from harness_pipelines.spec.types import Type, iceberg_fields, parse_type
+from harness_pipelines.spec.where import parse_where
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferStats
 from harness_pipelines.stores.lake_scan import LakeQuery, LakeStats
 from harness_pipelines.stores.predicates import to_arrow

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol import predicate as p
-from harness_pipelines.protocol.predicate import Op, Predicate, Ref
+from harness_pipelines.spec import predicate as p
+from harness_pipelines.spec.predicate import Op, Predicate, Ref
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, Primitive, StructType, Type
 from harness_pipelines_tests.unit.read.values import values
 

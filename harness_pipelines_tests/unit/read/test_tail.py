@@ -15,8 +15,8 @@ from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.read import tail
 from harness_pipelines.read.plan import make_plan
 from harness_pipelines.read.tail import TailSilent, read_tail
-from harness_pipelines.read.where import WhereError
 from harness_pipelines.spec.types import iceberg_fields
+from harness_pipelines.spec.where import WhereError
 from harness_pipelines.stores.errors import KafkaUnreachable, LogTruncated, TopicRecreated
 from harness_pipelines.stores.memory.log import MemoryLog, MemoryLogReader
 from harness_pipelines.stores.ports import view_names

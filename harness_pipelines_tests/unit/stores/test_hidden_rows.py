@@ -16,7 +16,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.protocol.predicate import TRUE, Compare, Op, Ref
+from harness_pipelines.spec.predicate import TRUE, Compare, Op, Ref
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stores.lake import reachable
 from harness_pipelines.stores.lake_deletes import (

@@ -6,10 +6,10 @@ from decimal import Decimal
 
 import pytest
 
-from harness_pipelines.protocol import predicate as p
-from harness_pipelines.protocol.predicate import Op, Ref
-from harness_pipelines.read.where import WhereError, parse_where
+from harness_pipelines.spec import predicate as p
+from harness_pipelines.spec.predicate import Op, Ref
 from harness_pipelines.spec.types import parse_type
+from harness_pipelines.spec.where import WhereError, parse_where
 
 COLUMNS = {
     name: parse_type(text)

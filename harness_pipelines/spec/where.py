@@ -19,8 +19,8 @@ from typing import NoReturn
 import numpy as np
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.protocol import predicate as p
-from harness_pipelines.protocol.predicate import Op, Predicate, Ref, Value
+from harness_pipelines.spec import predicate as p
+from harness_pipelines.spec.predicate import Op, Predicate, Ref, Value
 from harness_pipelines.spec.types import DecimalType, Primitive, StructType, Type
 
 _TOKEN = re.compile(
