@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 SMALL_FILES_MAX = 200
+CONTRACT_RECENT_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,19 @@ def compact_keeps_up(stores: Stores, table: TableRow) -> Finding:
     )
 
 
+def contract(stores: Stores, table: TableRow) -> Finding:
+    """No record broke a check of the table's contract within the last day; the numbers are of all time."""
+    found = Overview(stores.readers).violations(table)
+    lately = [one for one in found if one["since_s"] < CONTRACT_RECENT_S]
+    shown = "; ".join(f"{one['check']} ({one['severity']}), last at {one['last_at']:%F %T} UTC" for one in lately)
+    return Finding(
+        passed=not lately,
+        description=f"broken within a day: {shown}" if lately else "no record broke a check within a day",
+        numbers={f"{one['check']} ({one['severity']})": one["records"] for one in found},
+        is_advice=True,
+    )
+
+
 CHECKS = {
     "no_gap_no_overlap": no_gap_no_overlap,
     "rows_are_conserved": rows_are_conserved,
@@ -134,6 +148,7 @@ CHECKS = {
     "nothing_is_stuck": nothing_is_stuck,
     "kafka_keeps_what_is_not_in_the_lake": kafka_keeps_what_is_not_in_the_lake,
     "compact_keeps_up": compact_keeps_up,
+    "contract": contract,
 }
 
 

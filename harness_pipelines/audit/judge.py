@@ -55,6 +55,7 @@ def judge(
 
 
 Note = Callable[..., None]
+_BY_THE_SPEC_OF_THEN = (Reason.UNKNOWN_FIELD, Reason.CONTRACT)  #: it may have changed since, so nobody can say now
 
 
 def _compare(part: RangeAudit, window: Window, records: Records, found: Offsets, note: Note) -> None:
@@ -99,7 +100,7 @@ def _quarantine(
             note(Kind.UNEXPLAINED, offset, "in quarantine, but Kafka has no record", Tier.QUARANTINE)
         elif records.raw[offset] != (record.value, record.key):
             note(Kind.CHANGED, offset, "the raw bytes in quarantine are not those of Kafka", Tier.QUARANTINE)
-        elif offset in fitting and record.reason != Reason.UNKNOWN_FIELD:
+        elif offset in fitting and record.reason not in _BY_THE_SPEC_OF_THEN:
             note(Kind.UNEXPLAINED, offset, f"in quarantine as {record.reason}, but the record fits", Tier.QUARANTINE)
 
 

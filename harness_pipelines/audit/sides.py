@@ -45,6 +45,8 @@ BUFFER_OFFSETS_PER_QUERY = 8_000_000
 BATCH_BYTES = 32 * 2**20
 BATCH_ROWS_MAX = 65_536
 BATCH_ROWS_MIN = 64
+#: What a spec may say otherwise today than when a record was taken.
+_LENIENT = {"on_error": "quarantine", "unknown_fields": "ignore", "contract": None, "stop_above": None}
 
 Offsets = NDArray[np.int64]
 
@@ -192,7 +194,7 @@ class KafkaSide:
 
     def _take(self, batch: PartitionBatch) -> None:
         if self._lenient is None:
-            spec = self.table.spec.model_copy(update={"on_error": "quarantine", "unknown_fields": "ignore"})
+            spec = self.table.spec.model_copy(update=_LENIENT)
             self._lenient, self._codec = replace(self.table, spec=spec), RecordCodec(spec)
         decoded = decode_batch(self._lenient, self._codec, batch)
         digests = lake_digests(decoded.rows, schema_version=self.table.schema_version)

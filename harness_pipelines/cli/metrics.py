@@ -87,6 +87,9 @@ METRICS = (
            "1 if the table is stopped by an error that needs a person, else 0."),
     Metric("harness_quarantined_records", _TABLE,
            "Records set aside and not replayed; no more than 100000 are counted."),
+    Metric("harness_contract_violations_total", (*_TABLE, "check", "severity"),
+           "Records that broke a check of the table's contract, by what became of them: quarantine (each under the "
+           "check that it was set aside for) or warn (taken)."),
     Metric("harness_leases", _TABLE,
            "Live leases of readers."),
     Metric("harness_oldest_lease_age_seconds", _TABLE,
@@ -214,6 +217,9 @@ def _show_state(shown: dict[str, Family], state: TableState) -> None:
     for name, value in values.items():
         if value is not None:
             shown[name].add_metric([state.name], value)
+    for one in state.violations:
+        labels = [state.name, one.check, one.severity]
+        shown["harness_contract_violations_total"].add_metric(labels, one.records)
 
 
 def _show_stage(shown: dict[str, Family], state: TableState, stage: str) -> None:

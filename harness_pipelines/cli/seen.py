@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from harness_pipelines.table import Table
 
 KAFKA_WAIT_S = 5.0
+_VIOLATION = ("check", "severity", "records", "first_at", "last_at")
 
 
 class Ends(Protocol):
@@ -47,6 +48,7 @@ class TableSeen:
     claims: list[Mapping[str, Any]]
     open_moves: list[Mapping[str, Any]]
     counts: Counts
+    violations: list[Mapping[str, Any]]  #: of checks of the contract
     asked: list[RecallRequest]  #: to recall or to release rows, and not done yet
     stopped: str | None
     trouble: str | None  #: why the log's ends are not known
@@ -114,6 +116,7 @@ class TableSeen:
             "stopped": self.stopped,
             "trouble": self.trouble,
             "quarantined": self.counts.quarantined,
+            "contract": [{name: one[name] for name in _VIOLATION} for one in self.violations],
             "readers": self.counts.readers,
             "lake_rows": self.counts.lake_rows,
             "recalled": {
@@ -185,6 +188,7 @@ def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:
         claims=books.claims(table.row),
         open_moves=books.open_moves(table.row),
         counts=books.counts(table.row),
+        violations=books.violations(table.row),
         asked=Recalls(harness.stores.readers).open(table.row),
         stopped=table.row.stopped,
         trouble=trouble,

@@ -73,6 +73,8 @@ def _show(seen: list[TableSeen]) -> None:
 
 
 def _show_table(one: TableSeen) -> None:
+    from rich.markup import escape
+
     from harness_pipelines.cli import render
 
     out = render.console()
@@ -94,6 +96,9 @@ def _show_table(one: TableSeen) -> None:
         out.print(f"  {one.counts.readers} reads under way")
     if one.counts.quarantined:
         out.print(f"  [yellow]{one.counts.quarantined:,} quarantined[/]: `harness quarantine list {one.table}`")
+    for broken in one.violations:
+        what = "taken with a warning" if broken["severity"] == "warn" else "set aside"
+        out.print(f"  contract: {broken['records']:,} records break {escape(broken['check'])}, {what}")
     _show_trouble(one)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,6 +27,7 @@ class Reason(StrEnum):
     MISSING_BLOCK = "missing_block"
     UNSUPPORTED_OP = "unsupported_op"
     UNAVAILABLE_VALUE = "unavailable_value"
+    CONTRACT = "contract"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,8 @@ class Refused:
     index: int  #: position in the input
     reason: Reason
     detail: str  #: names the field and what was found, never more than a line
+    check: str | None = None  #: of the contract, that it breaks
+    stops: bool = False  #: the contract says that the table stops at such a record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,6 +48,7 @@ class Decoded:
     rows: pa.Table  #: the columns in spec order, one row per accepted record
     accepted: NDArray[np.int64]  #: shape (rows,), ascending positions in the input
     refused: list[Refused]
+    warned: Mapping[str, int] = field(default_factory=dict)  #: check of the contract -> rows taken that break it
 
 
 class Codec(Protocol):

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness_pipelines.codecs.base import Codec, Decoded, Reason, Refused
+from harness_pipelines.codecs.contract import judge_of
 from harness_pipelines.codecs.debezium import DebeziumEvents
 from harness_pipelines.codecs.json import JsonCodec
 from harness_pipelines.codecs.keys import wrapper
@@ -29,9 +30,11 @@ from harness_pipelines.spec.table import TableSpec
 
 
 class RecordCodec:
-    """Decodes the records of one table."""
+    """Decodes the records of one table, and judges them by its contract: whoever decodes cannot forget it."""
 
     def __init__(self, spec: TableSpec) -> None:
+        """Raises: ContractUnusable."""
+        self._judge = judge_of(spec)
         self._values: Codec = JsonCodec(spec.columns, unknown_fields=spec.unknown_fields)
         self._sorter: Sorter | None = None
         if spec.key:
@@ -43,6 +46,10 @@ class RecordCodec:
 
         The rows of a keyed table have `_op` in front of the user's columns.
         """
+        decoded = self._decoded(values, keys)
+        return decoded if self._judge is None else self._judge.judged(decoded)
+
+    def _decoded(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> Decoded:
         if self._sorter is None:
             return self._values.decode(values)
         return decode_parts(*self._sorter.sort(values, keys), self._schema)

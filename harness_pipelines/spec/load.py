@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.spec.contract import ColumnChecks, Contract, RowCheck, StopAbove
 from harness_pipelines.spec.table import (
     ColumnWords,
     Freshness,
@@ -28,7 +29,8 @@ _NESTING_MAX = 50
 _FOUND_CHARS = 60
 _PARTS: dict[str, type[BaseModel]] = {
     "tier": TierRules, "layout": Layout, "retention": Retention, "freshness": Freshness, "start": StartAt,
-    "columns": ColumnWords,
+    "columns": ColumnWords, "contract": Contract, "contract.columns": ColumnChecks, "contract.rows": RowCheck,
+    "stop_above": StopAbove,
 }  # fmt: skip
 Place = tuple[str | int, ...]
 
@@ -206,7 +208,8 @@ def _message(error: dict[str, Any], place: Place) -> str:
 
 def _allowed_words(place: Place) -> list[str]:
     """The words that may stand directly below *place*."""
-    model = _PARTS[str(place[0])] if place else TableSpec
+    nearer = ".".join(map(str, place[:2]))
+    model = _PARTS.get(nearer) or _PARTS[str(place[0])] if place else TableSpec
     return [field.alias or name for name, field in model.model_fields.items()]
 
 

@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from harness_pipelines.spec.contract import Contract, StopAbove, contract_troubles, stop_above_trouble
 from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, KeyFormat, key_trouble
 from harness_pipelines.spec.sources import (
     UNAVAILABLE_VALUE,
@@ -59,7 +60,6 @@ LAYOUT_COLUMNS_DEFAULT = 3
 LAYOUT_TYPES = ("boolean", "int", "long", "float", "double", "decimal", "date", "timestamp", "timestamptz", "time",
                 "string", "uuid")  # fmt: skip
 LATER = {
-    "contract": "contracts do not work yet",
     "evolution": "schema evolution does not work yet",
 }
 LATER_VALUES: dict[str, tuple[tuple[Any, ...], str, str]] = {
@@ -452,6 +452,10 @@ class TableSpec(BaseModel):
         Literal["ignore", "quarantine"],
         Field(description="A field that no column names: ignore it, or refuse the record."),
     ] = "ignore"
+    stop_above: Annotated[
+        StopAbove | None, Field(description="Stop the table when too many are refused: {refused: 5%, of_last: 10000}.")
+    ] = None
+    contract: Annotated[Contract | None, Field(description="What the values of a record must be.")] = None
     retention: Annotated[Retention, Field(description="How long what is superseded stays readable.")] = Retention()
     freshness: Annotated[
         Freshness, Field(description="Objectives of checks; `lake` also says how often otree merges.")
@@ -489,7 +493,7 @@ class TableSpec(BaseModel):
     def _keys(self) -> TableSpec:
         troubles = (format_trouble(self), ("key", key_trouble(self.key, {c.name: c.type for c in self.columns})),
                     ("key_format", self._key_format_trouble()), ("delete", self._delete_trouble()),
-                    ("views", self._views_trouble()))  # fmt: skip
+                    ("views", self._views_trouble()), ("stop_above", stop_above_trouble(self)))  # fmt: skip
         for word, why in filter(None, troubles):
             if why:
                 raise ValidationError.from_exception_data("table", [_detail((word,), why, getattr(self, word))])
@@ -509,6 +513,12 @@ class TableSpec(BaseModel):
         if not self.key and self.delete != "tombstone":
             return "a record can delete only where the table has a `key`"
         return None
+
+    @model_validator(mode="after")
+    def _contract(self) -> TableSpec:
+        if wrong := [_detail(("contract", *t.place), t.why, t.found) for t in contract_troubles(self)]:
+            raise ValidationError.from_exception_data("contract", wrong)
+        return self
 
     @model_validator(mode="after")
     def _layout_columns(self) -> TableSpec:

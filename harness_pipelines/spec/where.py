@@ -1,4 +1,4 @@
-"""The `where` of a read: SQL-like text, read into a typed predicate.
+"""The `where` of a read and the `expr` of a contract: SQL-like text, read into a typed predicate.
 
 ``amount >= 12.5 and (status in ('a', 'b') or note like 'x%') and ordered_at < '2026-01-01' and not (x is null)``.
 Names that are not plain words are quoted ``"like this"``; a field of a struct is ``address.city``. Numbers are exact,
@@ -55,6 +55,25 @@ def parse_where(text: str, columns: Mapping[str, Type]) -> Predicate:
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """A comparison of two columns of one row: a boolean column of its own, which is there while a rule is evaluated."""
+
+    name: str  #: of that column; no column of a table has such a name
+    left: Ref
+    op: Op
+    right: Ref
+
+
+def parse_row_rule(text: str, columns: Mapping[str, Type]) -> tuple[Predicate, tuple[Pair, ...]]:
+    """Read *text* as `parse_where` does; both sides of a comparison may be columns.
+
+    The predicate names each such `Pair` as a column. Raises: WhereError.
+    """
+    parser = _RowParser(text, columns)
+    return parser.whole(), tuple(parser.pairs)
+
+
+@dataclass(frozen=True, slots=True)
 class _Token:
     kind: str
     text: str
@@ -68,6 +87,8 @@ class _Literal:
 
 class _Parser:
     """Recursive descent: or < and < not < comparison."""
+
+    word = "where"  #: how messages call the text
 
     def __init__(self, text: str, columns: Mapping[str, Type]) -> None:
         self._text, self._columns = text, columns
@@ -87,7 +108,7 @@ class _Parser:
             if match is None or match.lastgroup is None:
                 rest = text[at:].lstrip()
                 place = len(text) - len(rest) + 1
-                raise WhereError(f"where {text!r}: cannot read {rest[:20]!r} at character {place}")
+                raise WhereError(f"{self.word} {text!r}: cannot read {rest[:20]!r} at character {place}")
             tokens.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
             at = match.end()
         return [*tokens, _Token("end", "", len(text))]
@@ -113,7 +134,7 @@ class _Parser:
     def _wrong(self, expected: str) -> NoReturn:
         token = self._peek()
         found = repr(token.text) if token.kind != "end" else "the end"
-        raise WhereError(f"where {self._text!r}: expected {expected}, found {found} at character {token.at + 1}")
+        raise WhereError(f"{self.word} {self._text!r}: expected {expected}, found {found} at character {token.at + 1}")
 
     def _either(self) -> Predicate:
         parts = [self._both()]
@@ -142,10 +163,10 @@ class _Parser:
             if isinstance(literal.value, bool) and self._peek().text not in _SIGNS:
                 return p.Constant(literal.value)
             op = self._op().turned
-            return compared(self._ref(), op, literal.value)
+            return self._against(self._ref(), op, literal.value)
         ref = self._ref()
         if self._peek().text in _SIGNS:
-            return compared(ref, self._op(), self._literal().value)
+            return self._compared(ref, self._op())
         if self._accept("is"):
             return self._is(ref)
         negated = self._accept("not")
@@ -156,6 +177,12 @@ class _Parser:
         if not negated and ref.type == Primitive("boolean"):
             return p.Compare(ref, Op.EQ, True)
         self._wrong("a comparison, 'is', 'in', 'like' or 'between'")
+
+    def _compared(self, ref: Ref, op: Op) -> Predicate:
+        return self._against(ref, op, self._literal().value)
+
+    def _against(self, ref: Ref, op: Op, literal: str | Decimal | bool) -> Predicate:
+        return compared(ref, op, literal)
 
     def _op(self) -> Op:
         if self._peek().text not in _SIGNS:
@@ -190,9 +217,9 @@ class _Parser:
         return p.Like(ref, pattern)
 
     def _between(self, ref: Ref) -> Predicate:
-        low = compared(ref, Op.GE, self._literal().value)
+        low = self._against(ref, Op.GE, self._literal().value)
         self._expect("and")
-        return p.all_of(low, compared(ref, Op.LE, self._literal().value))
+        return p.all_of(low, self._against(ref, Op.LE, self._literal().value))
 
     def _is_literal(self) -> bool:
         token = self._peek()
@@ -225,14 +252,14 @@ class _Parser:
         while self._accept("."):
             path.append(self._identifier())
         if path[0] not in self._columns:
-            raise WhereError(f"where {self._text!r}: " + unknown_column(path[0], list(self._columns)))
+            raise WhereError(f"{self.word} {self._text!r}: " + unknown_column(path[0], list(self._columns)))
         found = self._columns[path[0]]
         for i, name in enumerate(path[1:], start=1):
             fields = {f.name: f.type for f in found.fields} if isinstance(found, StructType) else {}
             if name not in fields:
                 allowed = ", ".join(fields) or "none, it is no struct"
                 place = ".".join(path[:i])
-                raise WhereError(f"where {self._text!r}: {place} has no field {name!r} (fields: {allowed})")
+                raise WhereError(f"{self.word} {self._text!r}: {place} has no field {name!r} (fields: {allowed})")
             found = fields[name]
         return Ref(tuple(path), found)
 
@@ -243,6 +270,62 @@ class _Parser:
         if token.kind == "quoted":
             return self._take().text[1:-1].replace('""', '"')
         self._wrong("a column")
+
+
+class _RowParser(_Parser):
+    """Takes a column on either side."""
+
+    word = "expr"
+
+    def __init__(self, text: str, columns: Mapping[str, Type]) -> None:
+        super().__init__(text, columns)
+        self.pairs: list[Pair] = []
+
+    def _compared(self, ref: Ref, op: Op) -> Predicate:
+        token = self._peek()
+        if token.kind not in ("word", "quoted") or self._is_literal() or self._is_dated():
+            return super()._compared(ref, op)
+        other = self._ref()
+        if why := _not_comparable(ref, other):
+            raise WhereError(f"{self.word} {self._text!r}: {why}")
+        pair = Pair(f"\x00{len(self.pairs)}", ref, op, other)
+        self.pairs.append(pair)
+        return p.Compare(Ref((pair.name,), Primitive("boolean")), Op.EQ, True)
+
+    def _against(self, ref: Ref, op: Op, literal: str | Decimal | bool) -> Predicate:
+        return known_or_null(ref, compared(ref, op, literal))
+
+    def _is_dated(self) -> bool:
+        """DATE '2026-01-01': the word in front of text in quotes is no column."""
+        following = self._tokens[self._next + 1]
+        return self._peek().text.lower() in ("date", "time", "timestamp") and following.kind == "text"
+
+
+def known_or_null(ref: Ref, found: Predicate) -> Predicate:
+    """*found* of `compared` so that it is unknown for NULL, where a number that the column cannot hold was compared."""
+    zero = _scaled(0, ref.type.scale) if isinstance(ref.type, DecimalType) else 0
+    if found == p.FALSE:
+        return p.All((p.Compare(ref, Op.LT, zero), p.Compare(ref, Op.GT, zero)))
+    if isinstance(found, p.IsNull):
+        return p.AnyOf((p.Compare(ref, Op.LE, zero), p.Compare(ref, Op.GE, zero)))
+    return found
+
+
+_ALIKE = ({"int", "long"}, {"float", "double"})
+_DIGITS_MAX = 38
+
+
+def _not_comparable(left: Ref, right: Ref) -> str | None:
+    """Why two columns cannot be compared exactly."""
+    one, other = left.type, right.type
+    if isinstance(one, DecimalType) and isinstance(other, DecimalType):
+        whole = max(one.precision - one.scale, other.precision - other.scale)
+        if whole + max(one.scale, other.scale) <= _DIGITS_MAX:
+            return None
+    elif isinstance(one, Primitive) and (one == other or any({str(one), str(other)} <= alike for alike in _ALIKE)):
+        return None
+    said = f"{_name(left)} is {one}, {_name(right)} is {other}: they cannot be compared exactly"
+    return f"{said}; a pandera schema of your own (`module`) can"
 
 
 def unknown_column(name: str, allowed: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness_pipelines.codecs.contract import judge_of
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.spec.load import load_spec
 from harness_pipelines.spec.table import StartAt, TableSpec
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
     """Create the table, or take over the settings of one that exists; a second call changes nothing.
 
-    Raises: SpecError, TopicMissing, TopicCompacted, KafkaUnreachable, TableExists (a word differs that cannot change),
-    TopicRecreated.
+    Raises: SpecError, ContractUnusable, TopicMissing, TopicCompacted, KafkaUnreachable, TableExists (a word differs
+    that cannot change), TopicRecreated.
     """
     wanted = spec if isinstance(spec, TableSpec) else load_spec(spec)
+    judge_of(wanted)
     identity = stores.log.describe(wanted.topic)
     try:
         known = stores.ledger.table(wanted.table)

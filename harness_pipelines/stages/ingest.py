@@ -7,8 +7,10 @@ called by threads on one machine (`IngestLoop`) and by Spark tasks (`harness_pip
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +18,15 @@ import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.audit.digest import lake_digests, total_digest
+from harness_pipelines.codecs.base import Decoded
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.keys import partitions_grown
 from harness_pipelines.protocol.segments import SegmentClosed
+from harness_pipelines.stages.refusing import limit_of
 from harness_pipelines.stores.adbc import AdbcSessions
-from harness_pipelines.stores.buffer import DecodedRange, Segments, SegmentWriter, with_coordinates
+from harness_pipelines.stores.buffer import DecodedRange, Segments, SegmentWriter, Violations, with_coordinates
 from harness_pipelines.stores.ports import RefusedRecord, Segment, TableRow
 from harness_pipelines.stores.ports_log import (
     Log,
@@ -30,6 +34,7 @@ from harness_pipelines.stores.ports_log import (
     PartitionBatch,
     TopicIdentity,
     added_partitions,
+    below,
     check_positions,
 )
 
@@ -42,7 +47,7 @@ CAUGHT_UP_RECORDS = BATCH_RECORDS_MAX // 4  #: a poll that returns no more than 
 
 
 class RecordRefused(HarnessError):
-    """`on_error: stop` and a record that does not fit."""
+    """A record that does not fit, and `on_error` or a check of the contract says that the table stops there."""
 
 
 @dataclass(slots=True)
@@ -57,7 +62,8 @@ class IngestProgress:
 def decode_batch(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> DecodedRange:
     """Decode one batch into rows with coordinates and refused records.
 
-    Raises: RecordRefused when the spec says ``on_error: stop`` and a record does not fit.
+    Raises: RecordRefused for a record that does not fit when the spec says ``on_error: stop``, or its contract that the
+    table stops.
     """
     decoded = codec.decode(batch.values, batch.keys)
     refused = [
@@ -69,16 +75,13 @@ def decode_batch(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> 
             key=batch.keys[bad.index],
             value=batch.values[bad.index],
             headers=batch.headers[bad.index] or (),
+            check=bad.check,
         )
         for bad in decoded.refused
     ]
-    if refused and table.spec.on_error == "stop":
-        first = refused[0]
-        raise RecordRefused(
-            f"{table.name}: partition {first.partition}, offset {first.offset}: {first.reason}: {first.detail}; the "
-            "table says `on_error: stop`, nothing from this offset on was taken. Repair the producer or set `on_error: "
-            "quarantine` and apply the spec"
-        )
+    for bad, record in zip(decoded.refused, refused, strict=True):
+        if bad.stops or table.spec.on_error == "stop":
+            raise _stopped(table, record, by_check=bad.stops)
     rows = with_coordinates(
         decoded.rows,
         partition=batch.partition,
@@ -93,7 +96,24 @@ def decode_batch(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> 
         rows=rows,
         refused=refused,
         leader_epoch=batch.leader_epoch,
+        violations=_violations(decoded),
     )
+
+
+def _stopped(table: TableRow, record: RefusedRecord, *, by_check: bool) -> RecordRefused:
+    says, way_on = "the table says `on_error: stop`", "set `on_error: quarantine`"
+    if by_check:
+        says, way_on = "its contract says `stop`", f"set the check's severity (`severities: {{{record.check}: warn}}`)"
+    return RecordRefused(
+        f"{table.name}: partition {record.partition}, offset {record.offset}: {record.reason}: {record.detail}; "
+        f"{says}, nothing from this offset on was taken. Repair the producer or {way_on} and apply the spec"
+    )
+
+
+def _violations(decoded: Decoded) -> list[Violations]:
+    apart = Counter(one.check for one in decoded.refused if one.check is not None)
+    found = [Violations(check=check, severity="quarantine", records=records) for check, records in apart.items()]
+    return found + [Violations(check=c, severity="warn", records=records) for c, records in decoded.warned.items()]
 
 
 def with_digests(table: TableRow, ranges: Sequence[DecodedRange]) -> list[DecodedRange]:
@@ -119,15 +139,27 @@ def ingest_unit(
 
     A segment that was closed meanwhile is looked up again; *identity* answers, after the rows are written, which topic
     they came from.
+
+    Raises: RecordRefused, RefusedTooMany, and what `SegmentWriter.commit` raises.
     """
     faults.point("ingest.after_plan")
-    decoded = with_digests(table, [decode_batch(table, codec, batch) for batch in batches])
-    faults.point("ingest.before_lock")
-    confirm = lambda: check_topic(table, identity())  # noqa: E731
-    try:
-        return writer.commit(segment.current(), decoded, confirm=confirm)
-    except SegmentClosed:
-        return writer.commit(segment.renew(), decoded, confirm=confirm)
+    decoded = [decode_batch(table, codec, batch) for batch in batches]
+    limit = limit_of(table, decoded, partial(segment.segments.refused, table))
+    if limit is not None:  # what comes before is taken
+        cut = [below(batch, limit.at[p].offset) if (p := batch.partition) in limit.at else batch for batch in batches]
+        decoded = [decode_batch(table, codec, batch) for batch in cut if batch.high > batch.low]
+    rows = 0
+    if decoded:
+        decoded = with_digests(table, decoded)
+        faults.point("ingest.before_lock")
+        confirm = lambda: check_topic(table, identity())  # noqa: E731
+        try:
+            rows = writer.commit(segment.current(), decoded, confirm=confirm)
+        except SegmentClosed:
+            rows = writer.commit(segment.renew(), decoded, confirm=confirm)
+    if limit is not None:
+        raise limit.error()
+    return rows
 
 
 def check_topic(table: TableRow, found: TopicIdentity, *, known: Collection[int] | None = None) -> None:
@@ -188,13 +220,14 @@ class IngestLoop:
         self._segments = segments
         self._open = OpenSegment(segments, table)
         self._writer = SegmentWriter(sessions, table, claim, run_id=run_id)
-        self._codec = RecordCodec(table.spec)
+        self._codec: RecordCodec | None = None
         self._reader: LogReader | None = None
         self._poll_s = poll_s
         self._not_before = 0.0  # the monotonic clock
 
     def start(self, partitions: Iterable[int]) -> None:
-        """Begin at the ledger's positions. Raises: what `check_source` does."""
+        """Begin at the ledger's positions. Raises: ContractUnusable, and what `check_source` does."""
+        self._codec = self._codec or RecordCodec(self.table.spec)
         wanted = set(partitions)
         found = self._segments.positions(self.table)
         positions = {p: found[p].buffer_hi for p in wanted}
@@ -210,7 +243,7 @@ class IngestLoop:
         A unit that was planned on an older state (REFRESH, RESOLVE) is forgotten: the next one starts from what the
         ledger says.
         """
-        assert self._reader is not None, "start() comes first"
+        assert self._reader is not None and self._codec is not None, "start() comes first"
         time.sleep(max(0.0, self._not_before - time.monotonic()))
         batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, self._poll_s) if b.high > b.low]
         if not batches:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from harness_pipelines.codecs.contract import judge_of
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange
@@ -53,9 +54,10 @@ class IngestTaskFailed(HarnessError):
 def ingest_on_spark(stores: Stores, table: TableRow, claim: Claim) -> SparkIngested:
     """Take everything between the buffer and the log's ends, at most `RANGE_OFFSETS_MAX` per partition.
 
-    Raises: TopicRecreated, PartitionsGrown, RecordsLost, ... before the job; IngestTaskFailed, SparkFailed, SparkAway
-    after it.
+    Raises: ContractUnusable, TopicRecreated, PartitionsGrown, RecordsLost, ... before the job; IngestTaskFailed,
+    SparkFailed, SparkAway after it.
     """
+    judge_of(table.spec)
     positions = {p: found.buffer_hi for p, found in stores.segments.positions(table).items()}
     check_source(table, stores.log, positions, known=positions)
     marks = stores.log.watermarks(table.spec.topic, positions)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from harness_pipelines.codecs.contract import judge_of
 from harness_pipelines.protocol.bounds import Bounds, Vector, buffered
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, plan_ranges
@@ -72,8 +73,10 @@ def tier_once(
 ) -> Version | None:
     """Move what is buffered to the lake, finishing an open move first; ``None`` when there is nothing to move.
 
-    Raises: MoveStuck, FencedOut (NEVER); TryAgain when Spark or a store is away.
+    Raises: MoveStuck, FencedOut, ContractUnusable (NEVER); TryAgain when Spark or a store is away.
     """
+    if table.spec.buffer == "none":
+        judge_of(table.spec)  # Spark's tasks would find out attempt by attempt
     return Moving(stores, table, _Tier(stores, table), tally=done).once(claim, trigger=trigger, run_id=run_id)
 
 

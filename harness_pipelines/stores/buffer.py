@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import adbc_driver_manager
 import orjson
@@ -39,7 +39,18 @@ from harness_pipelines.stores.segment_types import (
 
 SCHEMA = "harness_buffer"
 NO_MOVE = -1  #: the number of no move
+REFUSED_BYTES_MAX = 16 * 2**10  #: of a record that is set aside together with others
+REFUSED_TOGETHER = 1_000
 MOVE_ROWS_MAX = 1_000_000  #: an accounting row is closed and the next begun after so many rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violations:
+    """So many records of a range break a check of the contract: set aside for it, or taken with a warning."""
+
+    check: str
+    severity: Literal["quarantine", "warn"]
+    records: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,6 +63,7 @@ class DecodedRange:
     rows: pa.Table  #: coordinates and user columns, in offset order
     refused: Sequence[RefusedRecord]
     leader_epoch: int | None
+    violations: Sequence[Violations] = ()
     digest: int | None = None  #: sum of the digests of the rows as they will be in the lake; kept for audits
 
 
@@ -108,10 +120,22 @@ class SegmentWriter:
             if batch.num_rows:
                 cursor.adbc_ingest(segment.name, to_copy(batch), mode="append", db_schema_name=SCHEMA)
             refused = [record for taken in ranges for record in taken.refused]
-            if refused:
-                cursor.executemany(sql("buffer/refuse"), [_refusal(self._table.table_id, r) for r in refused])
+            self._refuse(cursor, refused)
+            if counted := [_violations(taken, one) for taken in ranges for one in taken.violations]:
+                cursor.execute(sql("buffer/count_violations"), (self._table.table_id, orjson.dumps(counted).decode()))
             confirm()
             return batch.num_rows, self._advance(cursor, claim, segment, ranges, batch.num_rows)
+
+    def _refuse(self, cursor: Any, refused: Sequence[RefusedRecord]) -> None:
+        """Set records aside: the usual small ones many at a time, for one by one they cost ten times as much."""
+        table_id = self._table.table_id
+        small = [r for r in refused if len(r.value or b"") + len(r.key or b"") <= REFUSED_BYTES_MAX]
+        for first in range(0, len(small), REFUSED_TOGETHER):
+            told = orjson.dumps([_refused_json(r) for r in small[first : first + REFUSED_TOGETHER]]).decode()
+            cursor.execute(sql("buffer/refuse_many"), (table_id, told))
+        if len(small) < len(refused):
+            large = [r for r in refused if len(r.value or b"") + len(r.key or b"") > REFUSED_BYTES_MAX]
+            cursor.executemany(sql("buffer/refuse"), [_refusal(table_id, r) for r in large])
 
     def _advance(
         self, cursor: Any, claim: Claim, segment: Segment, ranges: Sequence[DecodedRange], count: int
@@ -252,6 +276,11 @@ class Segments:
                     key = {"segment": segment.name, "table_id": table.table_id}
                     connection.execute(sql("buffer/close_segment"), key)
 
+    def refused(self, table: TableRow, partition: int, low: int, high: int) -> list[int]:
+        """Offsets of the records in ``[low, high)`` of a partition that were set aside, ascending."""
+        wanted = {"table_id": table.table_id, "partition": partition, "low": low, "high": high}
+        return [row["offset"] for row in self.database.rows("buffer/refused", wanted)]
+
     def sizes(self, table: TableRow) -> list[Mapping[str, Any]]:
         """Name, state, bytes and age in seconds of each segment."""
         return list(self.database.rows("buffer/segment_sizes", {"table_id": table.table_id}))
@@ -301,8 +330,27 @@ def _one(cursor: Any, name: str, *parameters: Any) -> dict[str, Any] | None:
     return None if row is None else dict(zip([d[0] for d in cursor.description], row, strict=True))
 
 
+def _violations(taken: DecodedRange, one: Violations) -> dict[str, Any]:
+    return {"partition": taken.partition, "check_name": one.check, "severity": one.severity, "records": one.records}
+
+
+def _refused_json(record: RefusedRecord) -> dict[str, Any]:
+    return {
+        "partition": record.partition,
+        "offset": record.offset,
+        "reason": record.reason,
+        "detail": record.detail,
+        "key": None if record.key is None else record.key.hex(),
+        "value": None if record.value is None else record.value.hex(),
+        "headers": _headers(record),
+    }
+
+
+def _headers(record: RefusedRecord) -> list[list[str | None]]:
+    return [[name, None if value is None else value.hex()] for name, value in record.headers]
+
+
 def _refusal(table_id: int, record: RefusedRecord) -> tuple[Any, ...]:
-    headers = [[name, None if value is None else value.hex()] for name, value in record.headers]
     return (
         table_id,
         record.partition,
@@ -311,5 +359,5 @@ def _refusal(table_id: int, record: RefusedRecord) -> tuple[Any, ...]:
         record.detail,
         record.key,
         record.value,
-        orjson.dumps(headers).decode(),
+        orjson.dumps(_headers(record)).decode(),
     )

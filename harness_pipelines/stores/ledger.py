@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
@@ -445,6 +446,10 @@ def insert_refused(connection: Connection, table_id: int, boundary: Boundary) ->
             value=record.value,
             headers=Jsonb([[name, None if value is None else value.hex()] for name, value in record.headers]),
         )
+    broken = Counter((record.partition, record.check) for record in boundary.refused if record.check)
+    for (partition, check), records in sorted(broken.items()):
+        counted = {"partition": partition, "check_name": check, "records": records}
+        _run(connection, "ledger/count_violations", table_id=table_id, **counted)
 
 
 def _same_base(swap: Swap, locked: str) -> Swap:

@@ -40,6 +40,10 @@ class Overview:
     def counts(self, table: TableRow) -> Counts:
         return Counts(**self.database.rows("overview/counts", {"table_id": table.table_id})[0])
 
+    def violations(self, table: TableRow) -> list[Row]:
+        """How often records broke each check of the contract: check, severity, records, first_at, last_at, since_s."""
+        return list(self.database.rows("overview/violations", {"table_id": table.table_id}))
+
     def quarantined(self) -> dict[int, int]:
         """Records set aside and not replayed, by id of the tables that have any."""
         return {row["table_id"]: row["records"] for row in self.database.rows("overview/quarantined")}

@@ -175,6 +175,7 @@ class RefusedRecord:
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]] = ()
+    check: str | None = None  #: of the contract, that it breaks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ REFUSED = pa.schema(
         pa.field("detail", pa.string()),
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
+        pa.field("check", pa.string()),
     ]
 )
 #: librdkafka's names that the Java client spells otherwise; all others are the same in both.
@@ -138,6 +139,7 @@ def refused_records(records: DataFrame, table: TableRow) -> list[RefusedRecord]:
             detail=row["detail"],
             key=None if row["key"] is None else bytes(row["key"]),
             value=None if row["value"] is None else bytes(row["value"]),
+            check=row["check"],
         )
         for row in found
     ]
@@ -240,6 +242,7 @@ def _refusal_decoder(spec: dict[str, Any]) -> Callable[[Batches], Batches]:
                 pa.array([r.detail for r in refused], pa.string()),
                 batch.column("key").take(where),
                 batch.column("value").take(where),
+                pa.array([r.check for r in refused], pa.string()),
             ]
             yield pa.record_batch(columns, schema=REFUSED)
 

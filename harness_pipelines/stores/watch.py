@@ -61,6 +61,15 @@ class OpenMove:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """How often records broke a check of the contract."""
+
+    check: str
+    severity: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
     """How a table is. Offsets are sums over its partitions, ages are in seconds by the database's clock."""
 
@@ -79,6 +88,7 @@ class TableState:
     oldest_lease_s: float | None
     claims: Mapping[str, ClaimState]  #: by stage
     moves: Mapping[str, OpenMove]  #: by stage
+    violations: tuple[Broken, ...] = ()  #: of checks of the contract
 
 
 class Watch:
@@ -119,11 +129,12 @@ class Watch:
 
 
 def _state(row: Mapping[str, Any]) -> TableState:
-    plain = {name: value for name, value in row.items() if name not in ("claims", "moves")}
+    plain = {name: value for name, value in row.items() if name not in ("claims", "moves", "violations")}
     return TableState(
         **plain,
         claims={stage: ClaimState(**claim) for stage, claim in row["claims"].items()},
         moves={stage: OpenMove(**move) for stage, move in row["moves"].items()},
+        violations=tuple(Broken(**one) for one in row["violations"]),
     )
 
 

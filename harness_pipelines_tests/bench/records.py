@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
@@ -45,8 +45,12 @@ def value(number: int) -> bytes:
     )
 
 
-def produce_backlog(settings: Settings, topic: str, *, count: int, first: int = 0) -> None:
+def produce_backlog(
+    settings: Settings, topic: str, *, count: int, first: int = 0, make: Callable[[int], bytes] = value
+) -> None:
     """Write records *first* to *first + count* as fast as the broker takes them, each once and in order.
+
+    *make* gives the record with a number.
 
     Raises: KafkaException; AssertionError when the log does not end where it must.
     """
@@ -58,7 +62,7 @@ def produce_backlog(settings: Settings, topic: str, *, count: int, first: int = 
     for number in range(first, first + count):
         while True:
             try:
-                producer.produce(topic, value(number), partition=number % PARTITIONS)
+                producer.produce(topic, make(number), partition=number % PARTITIONS)
                 break
             except BufferError:
                 producer.poll(0.05)

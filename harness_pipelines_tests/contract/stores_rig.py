@@ -426,5 +426,5 @@ _TIMES: Mapping[str, Sequence[str]] = {
 }
 _TABLES = (
     *("tables", "schemas", "lake_positions", "versions", "claims", "moves", "leases", "outbox"),
-    *("ingest_positions", "segments", "quarantine"),
+    *("ingest_positions", "segments", "quarantine", "contract_violations"),
 )

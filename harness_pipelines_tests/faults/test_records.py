@@ -135,3 +135,13 @@ def test_a_transactional_topic_gives_the_committed_records_and_never_goes_above_
         doomed.abort()
         rig.produce(1)
         rig.await_exact()
+
+
+def test_large_and_small_refused_records_are_set_aside_with_their_bytes_together(make_rig: MakeRig):
+    rig = make_rig(partitions=1)
+    small = [b'{"id": "\\u0000 %d"}' % i + bytes([0, 255]) for i in range(1_200)]
+    large = [b"x" * 20_000, b"\x00" * 300_000]
+    offsets = rig.kafka.produce(rig.topic, 0, [*small[:700], large[0], *small[700:], large[1]])
+    rig.ingest()
+    held = {offset: value for (_, offset), (_, _, value) in rig.quarantine().items()}
+    assert held == dict(zip(offsets, [*small[:700], large[0], *small[700:], large[1]], strict=True))

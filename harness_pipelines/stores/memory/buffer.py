@@ -39,6 +39,11 @@ class MemorySegments:
     def index(self, table: TableRow, segment: Segment) -> None:
         """Nothing to make: memory is scanned."""
 
+    def refused(self, table: TableRow, partition: int, low: int, high: int) -> list[int]:
+        """Offsets of the records in ``[low, high)`` of a partition that were set aside, ascending."""
+        held = self.state.books.quarantine
+        return sorted(o for t, p, o in held if (t, p) == (table.table_id, partition) and low <= o < high)
+
     def rotate(self, table: TableRow) -> None:
         """Open the next segment and close the ones before it; a closed one knows the highest offset it can hold."""
         with self.state.transaction() as books:

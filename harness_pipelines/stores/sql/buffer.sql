@@ -13,6 +13,22 @@ SELECT buffer_hi, schema_version FROM harness.ingest_positions WHERE table_id = 
 INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text::jsonb)
 
+-- name: refuse_many
+INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers)
+SELECT $1::integer, r.partition, r."offset", r.reason, r.detail, decode(r.key, 'hex'), decode(r.value, 'hex'), r.headers
+FROM json_to_recordset($2::text::json) AS r (
+    partition integer, "offset" bigint, reason text, detail text, key text, value text, headers jsonb
+)
+
+-- name: count_violations
+-- In one order, which all writers keep.
+INSERT INTO harness.contract_violations AS v (table_id, partition, check_name, severity, records)
+SELECT $1::integer, c.partition, c.check_name, c.severity, sum(c.records)
+FROM jsonb_to_recordset($2::text::jsonb) AS c (partition integer, check_name text, severity text, records bigint)
+GROUP BY c.partition, c.check_name, c.severity ORDER BY c.partition, c.check_name, c.severity
+ON CONFLICT (table_id, partition, check_name, severity) DO UPDATE
+SET records = v.records + excluded.records, last_at = clock_timestamp()
+
 -- The rest runs on psycopg connections.
 
 -- name: segments
@@ -39,6 +55,11 @@ UPDATE harness.segments SET state = 'retired', retired_at = clock_timestamp() WH
 
 -- name: forget_segment
 DELETE FROM harness.segments WHERE segment = %(segment)s AND state = 'retired'
+
+-- name: refused
+SELECT "offset" FROM harness.quarantine
+WHERE table_id = %(table_id)s AND partition = %(partition)s AND "offset" >= %(low)s AND "offset" < %(high)s
+ORDER BY "offset"
 
 -- name: segment_sizes
 SELECT s.segment, s.state, s.created_at, coalesce(pg_table_size(c.oid), 0) AS bytes,

@@ -39,5 +39,8 @@ DELETE FROM harness.ingest_positions WHERE table_id = %(table_id)s
 -- name: delete_quarantine
 DELETE FROM harness.quarantine WHERE table_id = %(table_id)s
 
+-- name: delete_violations
+DELETE FROM harness.contract_violations WHERE table_id = %(table_id)s
+
 -- name: delete_table
 DELETE FROM harness.tables WHERE table_id = %(table_id)s

@@ -180,6 +180,12 @@ RETURNING *
 UPDATE harness.claims SET lease_until = clock_timestamp()
 WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s AND holder = %(holder)s AND epoch = %(epoch)s
 
+-- name: count_violations
+INSERT INTO harness.contract_violations AS v (table_id, partition, check_name, severity, records)
+VALUES (%(table_id)s, %(partition)s, %(check_name)s, 'quarantine', %(records)s)
+ON CONFLICT (table_id, partition, check_name, severity) DO UPDATE
+SET records = v.records + excluded.records, last_at = clock_timestamp()
+
 -- name: insert_quarantined
 INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers)
 VALUES (%(table_id)s, %(partition)s, %(offset)s, %(reason)s, %(detail)s, %(key)s, %(value)s, %(headers)s)

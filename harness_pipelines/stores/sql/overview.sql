@@ -12,6 +12,11 @@ SELECT (SELECT count(*) FROM harness.quarantine WHERE table_id = %(table_id)s AN
        (SELECT coalesce(sum(rows), 0)::bigint FROM harness.moves
         WHERE table_id = %(table_id)s AND stage = 'tier' AND state = 'COMMITTED' AND undone_by IS NULL) AS lake_rows
 
+-- name: violations
+SELECT check_name AS "check", severity, sum(records)::bigint AS records, min(first_at) AS first_at, max(last_at) AS last_at,
+       extract(epoch FROM clock_timestamp() - max(last_at))::float8 AS since_s
+FROM harness.contract_violations WHERE table_id = %(table_id)s GROUP BY check_name, severity ORDER BY check_name, severity
+
 -- name: quarantined
 SELECT table_id, count(*) AS records FROM harness.quarantine WHERE state = 'held' GROUP BY table_id
 

@@ -79,7 +79,8 @@ SELECT t.name, t.stopped, v.version, p.tail::bigint, p.log_seen_s, coalesce(p.bu
            SELECT FROM harness.quarantine q WHERE q.table_id = t.table_id AND q.state = 'held'
            ORDER BY q.partition, q."offset" LIMIT 100000 -- in this order: else the planner may read it whole for each table
        ) held) AS quarantined,
-       r.readers, r.oldest_lease_s, coalesce(c.claims, '{}') AS claims, coalesce(o.moves, '{}') AS moves
+       r.readers, r.oldest_lease_s, coalesce(c.claims, '{}') AS claims, coalesce(o.moves, '{}') AS moves,
+       coalesce(x.violations, '[]') AS violations
 FROM (
     SELECT table_id, namespace || '.' || name AS name, stopped IS NOT NULL AS stopped, created_at,
            CASE WHEN spec->>'buffer' = 'none' THEN 'tier' ELSE 'ingest' END AS reads_log,
@@ -131,5 +132,13 @@ LEFT JOIN LATERAL (
         FROM harness.moves WHERE table_id = t.table_id AND state IN ('PLANNED', 'QUARANTINED') GROUP BY stage
     ) k
 ) o ON true
+LEFT JOIN LATERAL (
+    SELECT jsonb_agg(jsonb_build_object('check', k.check_name, 'severity', k.severity, 'records', k.records)
+                     ORDER BY k.check_name, k.severity) AS violations
+    FROM (
+        SELECT check_name, severity, sum(records) AS records
+        FROM harness.contract_violations WHERE table_id = t.table_id GROUP BY check_name, severity
+    ) k
+) x ON true
 WHERE t.name = ANY(%(tables)s)
 ORDER BY t.name

@@ -20,7 +20,7 @@ from harness_pipelines.cli.metrics import LOOPBACK, METRICS, Timely, WorkerColle
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.worker import TableProgress, WorkerOptions
-from harness_pipelines.stores.watch import ClaimState, OpenMove, TableState
+from harness_pipelines.stores.watch import Broken, ClaimState, OpenMove, TableState
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.scrape import Scrape, scrape
 
@@ -38,6 +38,7 @@ def state(**changes: Any) -> TableState:
         "buffer_commit_s": 1.5, "tier_s": 17.0, "buffer_bytes": 8192, "quarantined": 2, "readers": 1,
         "oldest_lease_s": 19.0, "claims": {"tier": ClaimState(lease_s=23.0, own=True)},
         "moves": {"otree": OpenMove(attempt=4, failures=3, stuck=True, age_s=29.0)},
+        "violations": (Broken(check="amount.ge", severity="warn", records=31),),
     }  # fmt: skip
     return TableState(**{**known, **changes})
 

@@ -69,7 +69,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
             HEAD + "topics: x",
             "t.yaml:4: topics: unknown word `topics` (did you mean `topic`?); allowed: table, topic, start, format, "
             "columns, key, key_format, delete, unavailable_value, views, layout, buffer, shards, tier, recall, "
-            "on_error, unknown_fields, retention, freshness, mode",
+            "on_error, unknown_fields, stop_above, contract, retention, freshness, mode",
         ),
         (
             HEAD + "tier:\n  max_age: 1s\n  max_row: 5",
@@ -208,7 +208,6 @@ def test_each_mistake_is_named_with_its_line(text, message):
             "format: protobuf",
             "`format: protobuf` is reserved: only JSON is decoded yet; write `format: json` or remove it",
         ),
-        ("contract: x", "`contract` is reserved: contracts do not work yet; remove it"),
         ("evolution: auto", "`evolution` is reserved: schema evolution does not work yet; remove it"),
         ("shards: 3", "`shards: 3` is reserved: a table has one shard yet; write `shards: 1` or remove it"),
     ],

@@ -224,7 +224,6 @@ def test_a_topic_has_a_name_that_kafka_allows(topic):
 @pytest.mark.parametrize(
     ("word", "value", "message"),
     [
-        ("contract", {}, "`contract` is reserved: contracts do not work yet; remove it"),
         ("evolution", "auto", "`evolution` is reserved: schema evolution does not work yet; remove it"),
         (
             "format",

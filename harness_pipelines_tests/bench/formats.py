@@ -1,0 +1,13 @@
+"""The bench of what records are made of: what it costs to decode and to judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness_pipelines_tests.bench import contracts
+from harness_pipelines_tests.bench.base import Group
+
+#: Groups of figures in the order in which they are measured; what --only names.
+FIGURES: Mapping[str, Group] = {
+    "contracts": contracts.measure,
+}
