@@ -67,6 +67,15 @@ def test_the_parts_of_the_file_fit_each_other():
     assert set(hosts) <= set(SERVICES)
 
 
+def test_no_container_can_take_all_memory_and_spark_fits_its_own():
+    sizes = {name: re.search(r"(\d+)g}?$", str(one["mem_limit"])) for name, one in SERVICES.items()}
+    gigabytes = {name: int(found[1]) for name, found in sizes.items() if found}
+    assert gigabytes.keys() == SERVICES.keys()
+    [heap] = re.findall(r"-(\d+)g", SERVICES["spark"]["environment"]["SPARK_MEMORY"])
+    assert gigabytes["spark"] >= 2 * int(heap)
+    assert f"{sum(gigabytes.values())} GB" in (ROOT / "docs/how-to/deploy.md").read_text()
+
+
 def test_secrets_are_asked_for_and_in_the_example():
     example = dict(
         line.split("=", 1) for line in (DEPLOY / "compose.env.example").read_text().splitlines() if "=" in line
