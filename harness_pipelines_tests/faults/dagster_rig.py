@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psycopg
 import yaml
-from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
+from dagster._core.scheduler.instigation import InstigatorTick, TickStatus
 from psycopg import sql
 
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
@@ -98,6 +99,19 @@ class DagsterRig:
     def runs(self, rig: TableRig, stage: Stage, *statuses: DagsterRunStatus) -> Sequence[DagsterRun]:
         tags = {TABLE_TAG: rig.name, STAGE_TAG: stage.value}
         return self.instance.get_runs(RunsFilter(tags=tags, statuses=list(statuses)))
+
+    def records(self, runs: Sequence[DagsterRun]) -> Sequence[RunRecord]:
+        """What the instance notes of *runs* beside them, such as when each was made."""
+        return self.instance.get_run_records(RunsFilter(run_ids=[run.run_id for run in runs]))
+
+    def ticks(self, name: str, status: TickStatus) -> Sequence[InstigatorTick]:
+        """The ticks of the sensor *name* that ended so."""
+        return [
+            tick
+            for state in self.instance.all_instigator_state()
+            if state.instigator_name == name
+            for tick in self.instance.get_ticks(state.instigator_origin_id, state.selector_id, statuses=[status])
+        ]
 
     def await_run(self, rig: TableRig, stage: Stage, *, other_than: str = "") -> DagsterRun:
         """A run of *stage* that is at work."""

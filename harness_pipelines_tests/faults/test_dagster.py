@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 from dagster import DagsterRunStatus
+from dagster._core.scheduler.instigation import TickStatus
 
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stores.overview import Overview
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.dagster_rig import RUN_S, DagsterRig, dagster_over
 from harness_pipelines_tests.producer import wait_until
@@ -55,6 +61,7 @@ def test_two_daemons_do_the_work_of_one(table: TableRig, dagster: DagsterRig):
         table.produce(50)
         table.await_exact(deadline_s=RUN_S)
     wait_until(lambda: _all_in_lake(table), "tier has moved what there was", deadline_s=RUN_S)
+    dagster.await_truth()
     table.assert_exact()
 
 
@@ -97,7 +104,67 @@ def test_dagster_s_database_is_lost_and_made_anew(table: TableRig, dagster: Dags
     dagster.room.processes.clear()
     assert dagster.daemon() != daemon
     table.await_exact(deadline_s=150)
+    dagster.await_truth()
     table.assert_exact()
+
+
+def test_ticks_that_raise_are_red_and_the_next_ones_go_on(table: TableRig, dagster: DagsterRig):
+    table.produce(50)
+    with _without(table, "log_ends"):  # which the sensors ask
+        dagster.daemon()
+        for name in ("harness_wake", "harness_lag"):
+            raised = partial(_raised, dagster, name, "log_ends")
+            wait_until(raised, f"a tick of {name} raised", deadline_s=RUN_S)
+    table.await_exact(deadline_s=RUN_S)
+    wait_until(lambda: _all_in_lake(table), "tier has moved what there was", deadline_s=RUN_S)
+    dagster.await_truth()
+    table.assert_exact()
+
+
+def _raised(dagster: DagsterRig, name: str, what: str) -> bool:
+    """A tick of the sensor *name* has failed, and says *what*."""
+    return any(what in str(tick.error) for tick in dagster.ticks(name, TickStatus.FAILURE))
+
+
+@contextmanager
+def _without(table: TableRig, relation: str) -> Iterator[None]:
+    """A table of the ledger is not there."""
+    with psycopg.connect(table.harness.settings.dsn or "", autocommit=True) as owner:
+        owner.execute(f"ALTER TABLE harness.{relation} RENAME TO {relation}_away")
+        try:
+            yield
+        finally:
+            owner.execute(f"ALTER TABLE harness.{relation}_away RENAME TO {relation}")
+
+
+def test_runs_that_fail_come_less_often_until_the_cause_is_repaired_and_cost_no_other_table(
+    make_rig: MakeRig, settings: Settings, tmp_path: Path
+):
+    sick, well = make_rig(on_error="stop"), make_rig()
+    folder, specs = tmp_path / "two", [sick.table.spec, well.table.spec]
+    with dagster_over(replace(settings, home=folder), folder, specs) as dagster:
+        sick.produce(20)
+        sick.kafka.produce(sick.topic, 0, [b"no json"])
+        well.produce(20)
+        dagster.daemon()
+        failed = partial(dagster.runs, sick, Stage.INGEST, DagsterRunStatus.FAILURE)
+        wait_until(lambda: len(failed()) == 3, "three runs failed", deadline_s=3 * RUN_S)
+        began = sorted(record.create_timestamp.timestamp() for record in dagster.records(failed()))
+        assert all(later - before >= pause for (before, later), pause in zip(pairwise(began), (10, 20), strict=True))
+        well.await_exact(deadline_s=RUN_S)
+
+        sick.harness.apply(sick.table.spec.model_copy(update={"on_error": "quarantine"}))
+        sick.produce(5)
+        wait_until(lambda: _taken(sick) == 51, "the sick table goes on by itself", deadline_s=2 * RUN_S)
+        dagster.await_truth()
+        well.assert_exact()
+    [record] = Overview(sick.stores.readers).quarantine(sick.table.row)
+    assert (record["partition"], record["offset"], record["value"]) == (0, 20, b"no json")
+
+
+def _taken(table: TableRig) -> int:
+    """Offsets that ingest has passed."""
+    return sum(buffer_hi for _, buffer_hi in table.status().values())
 
 
 def test_the_code_is_loaded_again_while_a_run_is_at_work(table: TableRig, dagster: DagsterRig):
