@@ -15,6 +15,7 @@ import yaml
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 from dagster._core.scheduler.instigation import InstigatorTick, TickStatus
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.protocol.claims import Stage
@@ -139,6 +140,20 @@ class DagsterRig:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(self._database)))
         ensure_database(self._dsn, self._database)
+
+    def await_tables(self) -> None:
+        """Wait until a daemon has made its tables in a new database, and notes its ticks there."""
+        target = make_conninfo(self._dsn, dbname=self._database)
+
+        def ticked() -> bool:
+            with psycopg.connect(target, autocommit=True) as connection:
+                try:
+                    found = connection.execute("SELECT 1 FROM job_ticks LIMIT 1").fetchone()
+                except psycopg.errors.UndefinedTable:
+                    return False
+                return found is not None
+
+        wait_until(ticked, f"a daemon ticks on a new database: {self.log('daemon')}", deadline_s=RUN_S)
 
 
 @contextmanager

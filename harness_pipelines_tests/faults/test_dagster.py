@@ -103,6 +103,7 @@ def test_dagster_s_database_is_lost_and_made_anew(table: TableRig, dagster: Dags
     dagster.kill_all()
     dagster.room.processes.clear()
     assert dagster.daemon() != daemon
+    dagster.await_tables()
     table.await_exact(deadline_s=150)
     dagster.await_truth()
     table.assert_exact()
