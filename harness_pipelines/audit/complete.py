@@ -300,7 +300,9 @@ def judge_partition(stores: Stores, job: Job, *, step: Callable[[int], None]) ->
     table, partition, bounds = job.table, job.partition, job.bounds
     held = QuarantineSide(stores.readers, table, partition)
     first = max(bounds.start, job.log_start)
-    kafka = KafkaSide(log=stores.log, table=table, quarantine=held, partition=partition, position=first)
+    kafka = KafkaSide(
+        log=stores.log, table=table, quarantine=held, partition=partition, position=first, schemas=stores.schemas
+    )
     lake = LakeSide(table, pinned(job.metadata), partition, schema=lake_schema(table), signed=job.signed)
     buffer = BufferSide(stores.buffer_reader, table, job.plan.buffer, partition)
     result = PartitionAudit(partition=partition, tally=Tally(job.edges))

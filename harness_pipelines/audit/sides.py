@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from harness_pipelines.audit.digest import Words, lake_digests, row_digests
 from harness_pipelines.codecs.records import RecordCodec
+from harness_pipelines.codecs.schemas import Schemas
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.plan import BufferPart
 from harness_pipelines.protocol.signoff import SignOff, covered
@@ -133,6 +134,7 @@ class KafkaSide:
     quarantine: QuarantineSide
     partition: int
     position: int
+    schemas: Schemas
     _reader: LogReader | None = None
     _pending: list[Rows] = field(default_factory=list)
     _refused: dict[int, str] = field(default_factory=dict)
@@ -195,7 +197,7 @@ class KafkaSide:
     def _take(self, batch: PartitionBatch) -> None:
         if self._lenient is None:
             spec = self.table.spec.model_copy(update=_LENIENT)
-            self._lenient, self._codec = replace(self.table, spec=spec), RecordCodec(spec)
+            self._lenient, self._codec = replace(self.table, spec=spec), RecordCodec(spec, self.schemas)
         decoded = decode_batch(self._lenient, self._codec, batch)
         digests = lake_digests(decoded.rows, schema_version=self.table.schema_version)
         self._pending.append(Rows(decoded.rows.column("_kafka_offset").to_numpy(), digests))

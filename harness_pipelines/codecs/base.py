@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+Headers = Sequence[tuple[str, bytes | None]]  #: of one record, in its order
+
+
 class Reason(StrEnum):
     """Why a record is not a row."""
 
@@ -28,6 +31,11 @@ class Reason(StrEnum):
     UNSUPPORTED_OP = "unsupported_op"
     UNAVAILABLE_VALUE = "unavailable_value"
     CONTRACT = "contract"
+    TRUNCATED_HEADER = "truncated_header"
+    WRONG_MAGIC_BYTE = "wrong_magic_byte"
+    UNKNOWN_SCHEMA = "unknown_schema"
+    UNUSABLE_SCHEMA = "unusable_schema"
+    SCHEMA_VIOLATION = "schema_violation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

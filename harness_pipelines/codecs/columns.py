@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from dataclasses import dataclass
 from operator import attrgetter
 from types import GenericAlias
 from typing import Any
@@ -19,17 +18,16 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from harness_pipelines.codecs.base import Reason
 from harness_pipelines.codecs.forms import Form, shape_in_form
+from harness_pipelines.codecs.nesting import below, flat, list_of, nulls, refuse_twins, row_ends
 from harness_pipelines.codecs.shapes import (
     DAY_US,
     DAYS,
     NULL,
     Cells,
     Convert,
-    Misfits,
     OutOfRange,
     Shape,
     Unfit,
@@ -61,7 +59,7 @@ def shape_of(type_: Type, *, form: Form | None = None, strict_fields: bool = Fal
     match type_:
         case ListType(element):
             inner = shape_of(element, form=form, strict_fields=strict_fields)
-            return Shape(GenericAlias(list, (inner.optional,)), _lists(kind, inner))
+            return Shape(GenericAlias(list, (inner.optional,)), list_of(kind, inner.convert))
         case MapType(key, value):
             return _map_shape(kind, key, shape_of(value, strict_fields=strict_fields))
         case StructType():
@@ -265,50 +263,15 @@ _JSON_TYPES = {"{": "object", "[": "array", "t": "boolean", "f": "boolean"}
 # Lists, maps and structs
 
 
-def _below(path: str, convert: Convert, cells: Cells, ends: NDArray[np.int32] | None = None) -> pa.Array:
-    """Convert the parts of some rows: one each, or those up to the row's end in *ends*; a misfit is its row's."""
-    try:
-        return convert(cells)
-    except Misfits as misfits:
-        found: dict[int, Unfit] = {}
-        for position, why in misfits.found.items():
-            row = position if ends is None else int(np.searchsorted(ends, position, side="right")) - 1
-            found.setdefault(row, replace(why, path=path + why.path))
-        raise Misfits(found) from None
-
-
-def _nulls(cells: Cells) -> pa.Array | None:
-    return pa.array([cell is None for cell in cells]) if None in cells else None
-
-
-def _ends(cells: Cells) -> NDArray[np.int32]:
-    ends = np.zeros(len(cells) + 1, np.int32)
-    np.cumsum(np.fromiter((len(cell) if cell else 0 for cell in cells), np.int32, len(cells)), out=ends[1:])
-    return ends
-
-
-def _flat(parts: Iterable[Iterable[Any]]) -> Cells:
-    return list(chain.from_iterable(parts))
-
-
-def _lists(kind: pa.DataType, inner: Shape) -> Convert:
-    def convert(cells: Cells) -> pa.Array:
-        ends = _ends(cells)
-        values = _below("[...]", inner.convert, _flat(filter(None, cells)), ends)
-        return pa.ListArray.from_arrays(pa.array(ends), values, type=kind, mask=_nulls(cells))
-
-    return convert
-
-
 def _map_shape(kind: pa.DataType, key: Type, value: Shape) -> Shape:
     keys = _map_keys(key)
 
     def convert(cells: Cells) -> pa.Array:
-        full, ends = [cell for cell in cells if cell], _ends(cells)
-        names = _below(" key", keys.convert, _flat(full), ends)
-        _refuse_twins(names, ends, key)
-        values = _below("[...]", value.convert, _flat(cell.values() for cell in full), ends)
-        return pa.MapArray.from_arrays(pa.array(ends), names, values, type=kind, mask=_nulls(cells))
+        full, ends = [cell for cell in cells if cell], row_ends(cells)
+        names = below(" key", keys.convert, flat(full), ends)
+        refuse_twins(names, ends, key)
+        values = below("[...]", value.convert, flat(cell.values() for cell in full), ends)
+        return pa.MapArray.from_arrays(pa.array(ends), names, values, type=kind, mask=nulls(cells))
 
     return Shape(GenericAlias(dict, (keys.python, value.optional)), convert)
 
@@ -328,17 +291,6 @@ def _map_keys(key: Type) -> Shape:
     return Shape(str, _text_leaf(key.name, kind))
 
 
-def _refuse_twins(names: pa.Array, ends: NDArray[np.int32], key: Type) -> None:
-    """Two texts may be one key (1.0 and 1.00); engines refuse such a map only when they read it."""
-    if key in (Primitive("string"), Primitive("int"), Primitive("long")):
-        return  # a dict has each of these once
-    found = names.to_pylist()
-    twins = [row for row, (low, high) in enumerate(pairwise(ends)) if len(set(found[low:high])) != high - low]
-    if twins:
-        why = Unfit(Reason.WRONG_TYPE, "two keys of the map are the same value", " key")
-        raise Misfits(dict.fromkeys(twins, why))
-
-
 def _struct_shape(kind: pa.DataType, type_: StructType, *, strict_fields: bool) -> Shape:
     shapes = [shape_of(f.type, strict_fields=strict_fields) for f in type_.fields]
     python = struct_type(
@@ -351,8 +303,8 @@ def _struct_shape(kind: pa.DataType, type_: StructType, *, strict_fields: bool) 
         parts = []
         for field, shape, getter in zip(type_.fields, shapes, getters, strict=True):
             of_field = [shape.missing if cell is None else getter(cell) for cell in cells]
-            parts.append(_below(f".{field.name}", shape.convert, of_field))
-        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=_nulls(cells))
+            parts.append(below(f".{field.name}", shape.convert, of_field))
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=nulls(cells))
 
     return Shape(python, convert)
 

@@ -32,7 +32,7 @@ class Part:
 
     operation: str  #: 'put' or 'delete'
     codec: Codec
-    values: Sequence[bytes | None]  #: what *codec* takes
+    values: Sequence[Any]  #: what *codec* takes
     places: NDArray[np.int64]  #: their positions in the input, ascending
     retold: Retold = moved
 
@@ -50,7 +50,7 @@ def decode_parts(parts: Iterable[Part], refused: Iterable[Refused], schema: pa.S
     found = [(part, part.codec.decode(part.values)) for part in parts]
     places = [part.places[decoded.accepted] for part, decoded in found]
     accepted = np.concatenate([np.empty(0, np.int64), *places])
-    rows = pa.concat_tables([schema.empty_table(), *(_rows(part, decoded.rows, schema) for part, decoded in found)])
+    rows = pa.concat_tables([schema.empty_table(), *(_rows(part, decoded, schema) for part, decoded in found)])
     if len(found) > 1:
         in_order = np.argsort(accepted, kind="stable")
         rows, accepted = rows.take(pa.array(in_order)), accepted[in_order]
@@ -62,8 +62,8 @@ def decode_parts(parts: Iterable[Part], refused: Iterable[Refused], schema: pa.S
     )
 
 
-def _rows(part: Part, found: pa.Table, schema: pa.Schema) -> pa.Table:
-    count = found.num_rows
+def _rows(part: Part, decoded: Decoded, schema: pa.Schema) -> pa.Table:
+    found, count = decoded.rows, len(decoded.accepted)
     columns: list[Any] = [pa.repeat(pa.scalar(part.operation), count)]
     if part.operation == PUT:
         columns += found.columns

@@ -10,43 +10,55 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.codecs.base import Codec, Decoded, Reason, Refused
+from harness_pipelines.codecs.base import Codec, Decoded, Headers, Reason, Refused
 from harness_pipelines.codecs.contract import judge_of
 from harness_pipelines.codecs.debezium import DebeziumEvents
-from harness_pipelines.codecs.json import JsonCodec
-from harness_pipelines.codecs.keys import wrapper
+from harness_pipelines.codecs.formats import delete_rule, key_codec, value_codec
 from harness_pipelines.codecs.parts import OPERATION, Part, Sorter, at, decode_parts, places_of
-from harness_pipelines.codecs.refusals import too_deep
+from harness_pipelines.codecs.schemas import NoSchemas, Schemas
+from harness_pipelines.codecs.whole import Records, WholeColumns, fields_of
 from harness_pipelines.protocol.keys import DELETE, PUT
 from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines.spec.keys import DeleteRule
 from harness_pipelines.spec.table import TableSpec
 
 
 class RecordCodec:
     """Decodes the records of one table, and judges them by its contract: whoever decodes cannot forget it."""
 
-    def __init__(self, spec: TableSpec) -> None:
-        """Raises: ContractUnusable."""
+    def __init__(self, spec: TableSpec, schemas: Schemas | None = None) -> None:
+        """*schemas*: the registry that knows the schemas by the ids that records begin with.
+
+        Raises: ContractUnusable; SchemaUnusable for a `schema` of the spec that cannot be read or does not give the
+        columns.
+        """
         self._judge = judge_of(spec)
-        self._values: Codec = JsonCodec(spec.columns, unknown_fields=spec.unknown_fields)
+        known = schemas or NoSchemas()
+        fields = fields_of(spec)
+        self._values = value_codec(spec, fields, known)
         self._sorter: Sorter | None = None
         if spec.key:
-            self._sorter = DebeziumEvents(spec) if spec.format == "debezium" else _KeyedJson(spec, self._values)
-        self._schema = arrow_schema(spec.stored).insert(0, pa.field(OPERATION, pa.string(), nullable=False))
+            self._sorter = _sorter(spec, self._values, known)
+        stored = [c for c in spec.stored if c.name in {f.name for f in fields}]
+        self._schema = arrow_schema(stored).insert(0, pa.field(OPERATION, pa.string(), nullable=False))
+        self._whole = WholeColumns(spec)
 
-    def decode(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> Decoded:
-        """Decode records by their *values* and *keys*; all appear in the result, as a row or as refused.
+    def decode(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        headers: Sequence[Headers | None] | None = None,
+    ) -> Decoded:
+        """Decode records by their *values*, *keys* and *headers*; all appear in the result, as a row or as refused.
 
-        The rows of a keyed table have `_op` in front of the user's columns.
+        The rows of a keyed table have `_op` in front of the user's columns. Raises: what `Schemas.by_id` does.
         """
         decoded = self._decoded(values, keys)
+        if self._whole:
+            decoded = self._whole.added(decoded, Records(values=values, keys=keys, headers=headers))
         return decoded if self._judge is None else self._judge.judged(decoded)
 
     def _decoded(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> Decoded:
@@ -55,14 +67,22 @@ class RecordCodec:
         return decode_parts(*self._sorter.sort(values, keys), self._schema)
 
 
-class _KeyedJson:
+def _sorter(spec: TableSpec, values: Codec, schemas: Schemas) -> Sorter:
+    if spec.format == "debezium":
+        return DebeziumEvents(spec)
+    return _Keyed(spec, values, schemas)
+
+
+class _Keyed:
     """`Sorter` of plain values: one that is missing deletes, and so does one that the spec's rule speaks of."""
 
-    def __init__(self, spec: TableSpec, values: Codec) -> None:
+    def __init__(self, spec: TableSpec, values: Codec, schemas: Schemas) -> None:
         self._values = values
-        self._key: Codec = JsonCodec(spec.key_columns)
-        self._wrap = wrapper(spec)
-        self._says_delete = _Rule(spec.delete) if isinstance(spec.delete, DeleteRule) else None
+        self._key = key_codec(spec, schemas)
+        self._says_delete = delete_rule(spec, schemas)
+        named = [c for c in fields_of(spec) if c.name in spec.key]
+        in_order = sorted(named, key=lambda c: spec.key.index(c.name))
+        self._value_key = value_codec(spec, in_order, schemas, all_fields=False) if self._says_delete else self._key
 
     def sort(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> tuple[list[Part], list[Refused]]:
         none = np.array([value is None for value in values], np.bool_)
@@ -73,11 +93,11 @@ class _KeyedJson:
             Part(operation=PUT, codec=self._values, values=at(values, places), places=places)
             for places in places_of(~(none | ruled))
         ] + [
-            Part(operation=DELETE, codec=self._key, values=at(values, places), places=places)
+            Part(operation=DELETE, codec=self._value_key, values=at(values, places), places=places)
             for places in places_of(ruled)
         ]  # fmt: skip
         for places in places_of(none):
-            named = [self._wrap(key) for key in at(keys, places)]
+            named = at(keys, places)
             parts.append(Part(operation=DELETE, codec=self._key, values=named, places=places, retold=_of_the_key))
         return parts, []
 
@@ -88,24 +108,3 @@ def _of_the_key(refused: Refused, index: int) -> Refused:
         detail = "the record has neither a value nor a key: it deletes nothing"
         return replace(refused, index=index, reason=Reason.MISSING_KEY, detail=detail)
     return replace(refused, index=index, detail=f"the key of a record without a value: {refused.detail}")
-
-
-class _Rule:
-    """Whether a value says that it deletes.
-
-    What is no JSON object or nested too deep says nothing; it is refused as a put.
-    """
-
-    def __init__(self, rule: DeleteRule) -> None:
-        kind: Any = msgspec.defstruct("Ruled", [("told", Any, None)], rename={"told": rule.field})
-        self._decode = msgspec.json.Decoder(kind).decode
-        self._values = {(type(value), value) for value in rule.values}  # true is not 1
-
-    def __call__(self, value: bytes) -> bool:
-        if too_deep(value):
-            return False
-        try:
-            told = self._decode(value).told
-        except msgspec.DecodeError:
-            return False
-        return isinstance(told, str | int | bool) and (type(told), told) in self._values

@@ -210,7 +210,7 @@ class Stream:
         left, topic = self._left(), self._table.spec.topic
         if not left:
             return
-        codec = RecordCodec(self._table.spec)
+        codec = RecordCodec(self._table.spec, self._stores.schemas)
         look_at = time.monotonic() + LOOK_EVERY_S
         with self._stores.log.reader(topic, left, identity=self._table.identity) as reader:
             while left:

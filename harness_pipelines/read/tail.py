@@ -32,7 +32,7 @@ def read_tail(stores: Stores, table: TableRow, part: TailPart) -> pa.Table:
     Records that do not fit are left out: ingest will set them aside. Raises: TailSilent, TopicRecreated and what
     the log raises.
     """
-    codec, left = RecordCodec(table.spec), dict(part.high)
+    codec, left = RecordCodec(table.spec, stores.schemas), dict(part.high)
     pieces: list[pa.Table] = []
     heard = time.monotonic()
     with stores.log.reader(part.topic, part.low, identity=table.identity) as reader:

@@ -16,7 +16,6 @@ KEY_COLUMNS_MAX = 16
 #: Floats are no keys: NaN is unequal to itself and -0.0 equals 0.0, each engine by rules of its own.
 KEY_TYPES = ("boolean", "int", "long", "decimal", "date", "time", "timestamp", "timestamptz", "string", "uuid",
              "binary")  # fmt: skip
-KeyFormat = Literal["json", "text"]
 
 
 class DeleteRule(BaseModel):

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.contract import ColumnChecks, Contract, RowCheck, StopAbove
+from harness_pipelines.spec.formats import SCHEMA_CHARS_MAX, GivenSchema
 from harness_pipelines.spec.table import (
     ColumnWords,
     Freshness,
@@ -30,7 +31,7 @@ _FOUND_CHARS = 60
 _PARTS: dict[str, type[BaseModel]] = {
     "tier": TierRules, "layout": Layout, "retention": Retention, "freshness": Freshness, "start": StartAt,
     "columns": ColumnWords, "contract": Contract, "contract.columns": ColumnChecks, "contract.rows": RowCheck,
-    "stop_above": StopAbove,
+    "stop_above": StopAbove, "schema": GivenSchema, "key_schema": GivenSchema,
 }  # fmt: skip
 Place = tuple[str | int, ...]
 
@@ -65,16 +66,20 @@ def load_spec(path: str | Path) -> TableSpec:
         raise _whole(str(path), f"the spec cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise _whole(str(path), f"the spec is not UTF-8: {error.reason} at byte {error.start}") from error
-    return load_spec_text(text, source=str(path))
+    return load_spec_text(text, source=str(path), folder=Path(path).parent)
 
 
-def load_spec_text(text: str, *, source: str = "<text>") -> TableSpec:
-    """Read a spec from YAML (or JSON) text; *source* stands for the file in messages. Raises: SpecError."""
+def load_spec_text(text: str, *, source: str = "<text>", folder: Path | None = None) -> TableSpec:
+    """Read a spec from YAML (or JSON) text; *source* stands for the file in messages, files lie beside *folder*.
+
+    Raises: SpecError.
+    """
     reader = _Reader()
     words = reader.read(text, source)
     problems = reader.problems
     if not isinstance(words, dict):
         raise _whole(source, "a spec is a mapping of words, beginning with `table: namespace.name`", line=1)
+    problems += _read_schemas(words, reader, folder or Path())
     reserved = reserved_words({word: value for word, value in words.items() if value is not None})
     problems += [SpecProblem(line=reader.line((word,)), field=word, message=why) for word, why in reserved.items()]
     try:
@@ -87,6 +92,34 @@ def load_spec_text(text: str, *, source: str = "<text>") -> TableSpec:
     if problems:
         raise SpecError(source, problems)
     return spec
+
+
+def _read_schemas(words: dict[str, Any], reader: _Reader, folder: Path) -> list[SpecProblem]:
+    """Put the text of the files that `schema` and `key_schema` name in their places."""
+    problems: list[SpecProblem] = []
+    for word in ("schema", "key_schema"):
+        said = words.get(word)
+        if not isinstance(said, dict) or "file" not in said:
+            continue
+        path, why = folder / str(said["file"]), ""
+        text = ""
+        if "text" in said:
+            why = "write `file` or `text`, not both"
+        else:
+            try:
+                text = path.read_text(encoding="utf-8")
+            except OSError as error:
+                why = f"{path} cannot be read: {error.strerror}"
+            except UnicodeDecodeError as error:
+                why = f"{path} is not UTF-8: {error.reason} at byte {error.start}"
+        if not why and len(text) > SCHEMA_CHARS_MAX:
+            why = f"{path} has {len(text):,} characters; at most {SCHEMA_CHARS_MAX:,} are kept"
+        if why:
+            problems.append(SpecProblem(line=reader.line((word, "file")), field=f"{word}.file", message=why))
+            words[word] = None
+        else:
+            words[word] = {"text": text, **{w: v for w, v in said.items() if w != "file"}}
+    return problems
 
 
 def dump_spec(spec: TableSpec) -> dict[str, Any]:

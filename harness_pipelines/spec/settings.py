@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 KAFKA_PROPERTY_PREFIX = "HARNESS_KAFKA_"
+REGISTRY_PROPERTY_PREFIX = "HARNESS_REGISTRY_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +21,10 @@ class Settings:
     """Where the services are. A value of ``None`` means: the embedded service under `home`.
 
     Every setting comes from an environment variable of the same name: ``HARNESS_DSN``, ``HARNESS_KAFKA``,
-    ``HARNESS_SPARK``, ``HARNESS_WAREHOUSE``, ``HARNESS_HOME``, ``HARNESS_JARS``, ``HARNESS_CATALOG_NAME``.
-    ``HARNESS_KAFKA_SASL_PASSWORD`` and its like become the librdkafka property ``sasl.password``; libpq reads its own
-    settings from the DSN and from ``PG*``.
+    ``HARNESS_REGISTRY``, ``HARNESS_SPARK``, ``HARNESS_WAREHOUSE``, ``HARNESS_HOME``, ``HARNESS_JARS``,
+    ``HARNESS_CATALOG_NAME``. ``HARNESS_KAFKA_SASL_PASSWORD`` and its like become the librdkafka property
+    ``sasl.password``, ``HARNESS_REGISTRY_BASIC_AUTH_USER_INFO`` and its like properties of Confluent's client of the
+    schema registry; libpq reads its own settings from the DSN and from ``PG*``.
     """
 
     home: Path
@@ -33,6 +35,8 @@ class Settings:
     jars: Path | None = None
     catalog_name: str = "harness"
     kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    registry: str | None = field(default=None, repr=False)  #: no embedded one; may hold user and password
+    registry_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, *, home: Path | None = None) -> Settings:
@@ -48,11 +52,9 @@ class Settings:
             warehouse=values.get("HARNESS_WAREHOUSE") or None,
             jars=Path(jars).expanduser().absolute() if jars else None,
             catalog_name=values.get("HARNESS_CATALOG_NAME") or "harness",
-            kafka_properties={
-                name.removeprefix(KAFKA_PROPERTY_PREFIX).lower().replace("_", "."): value
-                for name, value in values.items()
-                if name.startswith(KAFKA_PROPERTY_PREFIX)
-            },
+            kafka_properties=_properties(values, KAFKA_PROPERTY_PREFIX),
+            registry=values.get("HARNESS_REGISTRY") or None,
+            registry_properties=_properties(values, REGISTRY_PROPERTY_PREFIX),
         )
 
     def with_services(
@@ -66,6 +68,15 @@ class Settings:
             spark=self.spark or spark,
             warehouse=self.warehouse or warehouse,
         )
+
+
+def _properties(values: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """``PREFIX_SASL_PASSWORD`` as the property ``sasl.password``, and so on."""
+    return {
+        name.removeprefix(prefix).lower().replace("_", "."): value
+        for name, value in values.items()
+        if name.startswith(prefix)
+    }
 
 
 _SECRET_IN_URL = re.compile(r"(://[^:/@\s]+):[^@\s]+@")

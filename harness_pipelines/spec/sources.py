@@ -1,21 +1,17 @@
-"""What a spec says about how values are written: ``format`` and ``from``."""
+"""What a spec says about how the values of a column are written: ``from``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, StructType, Type
 
-if TYPE_CHECKING:
-    from harness_pipelines.spec.table import TableSpec
-
-Format = Literal["json", "debezium"]
 Source = Literal[
     "iso8601", "epoch_days", "epoch_ms", "epoch_us", "epoch_ns", "ms_of_day", "us_of_day", "ns_of_day", "number",
-    "base64",
+    "base64", "headers", "raw_key", "raw_value",
 ]  # fmt: skip
 _INSTANTS: tuple[Source, ...] = ("iso8601", "epoch_ms", "epoch_us", "epoch_ns")
 SOURCES: Mapping[str, tuple[Source, ...]] = {
@@ -25,6 +21,11 @@ SOURCES: Mapping[str, tuple[Source, ...]] = {
     "timestamptz": _INSTANTS,
     "decimal": ("number", "base64"),
 }  #: by type, the default first
+WHOLE: Mapping[Source, tuple[str, ...]] = {
+    "headers": ("list<struct<key: string, value: binary>>",),
+    "raw_key": ("binary", "string"),
+    "raw_value": ("binary", "string"),
+}  #: by what a column has as a whole: its types
 UNAVAILABLE_VALUE = "__debezium_unavailable_value"  #: Debezium's own default of ``unavailable.value.placeholder``
 UnavailableValue = Annotated[
     str,
@@ -39,6 +40,9 @@ UnavailableValue = Annotated[
 
 def source_trouble(source: Source, type_: Type) -> str | None:
     """Why values of *type_* are not written so."""
+    if source in WHOLE:
+        allowed = WHOLE[source]
+        return None if str(type_) in allowed else f"`from: {source}` gives {' or '.join(allowed)}, not {type_}"
     element = type_
     while isinstance(element, ListType):
         element = element.element
@@ -50,29 +54,11 @@ def source_trouble(source: Source, type_: Type) -> str | None:
     return None
 
 
-def format_trouble(spec: TableSpec) -> tuple[str, str] | None:
-    """The word of *spec* that does not go with its format, and why."""
-    if spec.format != "debezium":
-        if spec.unavailable_value != UNAVAILABLE_VALUE:
-            return "unavailable_value", "only events of `format: debezium` have it; remove it"
-        return None
-    if not spec.key:
-        return "key", "`format: debezium` needs it: without a key each update of a row would count as one more row"
-    if spec.delete != "tombstone":
-        return "delete", "the events of `format: debezium` say themselves what they delete; remove it"
-    if spec.key_format != "json":
-        return "key_format", "the record keys of `format: debezium` are json; remove it"
-    for column in spec.columns:
-        if why := _decimal_trouble(column.type, column.source):
-            return "columns", f"column {column.name!r} of type {column.type}: {why}"
-    return None
-
-
-def _decimal_trouble(type_: Type, source: Source | None) -> str | None:
-    """A base64 text may look like a number (1234), so it is never guessed."""
+def decimal_trouble(type_: Type, source: Source | None) -> str | None:
+    """Why it cannot be told which decimal is meant: a base64 text may look like a number (1234)."""
     match type_:
         case ListType(element):
-            return _decimal_trouble(element, source)
+            return decimal_trouble(element, source)
         case MapType(_, value):
             inside = [value]
         case StructType(fields):
@@ -84,6 +70,6 @@ def _decimal_trouble(type_: Type, source: Source | None) -> str | None:
             )
         case _:
             return None
-    if any(_decimal_trouble(part, None) for part in inside):
+    if any(decimal_trouble(part, None) for part in inside):
         return "decimals in a map or struct cannot be told from text; take it as a string"
     return None

@@ -25,15 +25,9 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from harness_pipelines.spec.contract import Contract, StopAbove, contract_troubles, stop_above_trouble
-from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, KeyFormat, key_trouble
-from harness_pipelines.spec.sources import (
-    UNAVAILABLE_VALUE,
-    Format,
-    Source,
-    UnavailableValue,
-    format_trouble,
-    source_trouble,
-)
+from harness_pipelines.spec.formats import KEY_FORMATS, Format, KeyFormat, Schema, format_trouble
+from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, key_trouble
+from harness_pipelines.spec.sources import UNAVAILABLE_VALUE, Source, UnavailableValue, source_trouble
 from harness_pipelines.spec.types import (
     FORMS,
     DecimalType,
@@ -63,7 +57,7 @@ LATER = {
     "evolution": "schema evolution does not work yet",
 }
 LATER_VALUES: dict[str, tuple[tuple[Any, ...], str, str]] = {
-    "format": (("avro", "protobuf", "csv"), "only JSON is decoded yet", "json"),
+    "format": (("csv",), "it is not decoded yet", "json"),
 }
 _TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
@@ -127,7 +121,8 @@ class ColumnWords(BaseModel):
             alias="from",
             description="How a value, or each of a list, is written. Dates and times: iso8601 text (default), or a "
             "whole number since 1970 UTC (epoch_days, epoch_ms, ...) or midnight (ms_of_day, ...). Decimals: a number "
-            "or text (number, the default), or as Kafka Connect does (base64).",
+            "or text (number, the default), or as Kafka Connect does (base64). headers, raw_key, raw_value: all of the "
+            "record's headers, the bytes of its key or value.",
         ),
     ] = None
 
@@ -402,10 +397,12 @@ class TableSpec(BaseModel):
     format: Annotated[
         Format,
         Field(
-            description="Form of the record values. json: an object with the columns; debezium: change events, with or "
-            "without their schema block."
+            description="Form of the record values. json: an object with the columns; avro, protobuf, json-schema: by "
+            "the schema registry, or by `schema`; raw: any bytes, one column; debezium: change events in JSON, with or "
+            "without their schema block; debezium-avro: in Avro."
         ),
     ] = "json"
+    value_schema: Annotated[Schema, Field(alias="schema")] = None
     columns: Annotated[
         Columns, Field(description="Names to types; the long form is {type: ..., required: true, from: iso8601}.")
     ]
@@ -420,10 +417,12 @@ class TableSpec(BaseModel):
     key_format: Annotated[
         KeyFormat,
         Field(
-            description="Form of the record keys, which tombstones are told by. json: an object with the key's "
-            "columns, or the value of the only one; text: the value of the only one, without quotes.",
+            description="Form of the record keys, which tombstones are told by; default: that of the values. json: an "
+            "object with the key's columns, or the value of the only one; text, raw: the value of the only one, "
+            "without quotes, or its bytes.",
         ),
     ] = "json"
+    key_schema: Schema = None
     delete: Annotated[
         Delete,
         Field(
@@ -474,7 +473,10 @@ class TableSpec(BaseModel):
         given = {word: v for word, v in value.items() if v is not None}
         for why in reserved_words(given).values():
             raise ValueError(why)
-        return {"topic": given["table"], **given} if "table" in given else given
+        defaults: dict[str, Any] = {"topic": given["table"]} if "table" in given else {}
+        if given.get("key") and isinstance(format_ := given.get("format"), str) and format_ in KEY_FORMATS:
+            defaults["key_format"] = KEY_FORMATS[format_]
+        return defaults | given
 
     @field_validator("table")
     @classmethod
@@ -496,7 +498,8 @@ class TableSpec(BaseModel):
                     ("views", self._views_trouble()), ("stop_above", stop_above_trouble(self)))  # fmt: skip
         for word, why in filter(None, troubles):
             if why:
-                raise ValidationError.from_exception_data("table", [_detail((word,), why, getattr(self, word))])
+                found = getattr(self, "value_schema" if word == "schema" else word)
+                raise ValidationError.from_exception_data("table", [_detail((word,), why, found)])
         return self
 
     def _key_format_trouble(self) -> str | None:

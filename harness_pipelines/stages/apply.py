@@ -17,6 +17,10 @@ from harness_pipelines.stores.ports_log import TopicIdentity, added_partitions
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
 
+_FIXED = (
+    "topic", "columns", "key", "key_format", "key_schema", "format", "schema", "delete", "buffer", "start", "views",
+)  # fmt: skip
+
 
 def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
     """Create the table, or take over the settings of one that exists; a second call changes nothing.
@@ -64,8 +68,8 @@ def _check_fits(known: TableRow, wanted: TableSpec) -> None:
             f"table {wanted.table} keeps a sample of {known.spec.layout.sample:g} of its rows in files of their own; "
             "nothing was changed. Leave `layout.sample` as it is, or apply the spec under another name"
         )
-    for word in ("topic", "columns", "key", "key_format", "format", "delete", "buffer", "start", "views"):
-        old, new = getattr(known.spec, word), getattr(wanted, word)
+    for word in _FIXED:
+        old, new = (getattr(spec, "value_schema" if word == "schema" else word) for spec in (known.spec, wanted))
         if old != new:
             raise TableExists(
                 f"table {wanted.table} exists with another `{word}`; nothing was changed. Schema evolution does not "

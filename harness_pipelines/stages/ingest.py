@@ -20,6 +20,7 @@ from harness_pipelines import faults
 from harness_pipelines.audit.digest import lake_digests, total_digest
 from harness_pipelines.codecs.base import Decoded
 from harness_pipelines.codecs.records import RecordCodec
+from harness_pipelines.codecs.schemas import Schemas
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.keys import partitions_grown
@@ -65,7 +66,7 @@ def decode_batch(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> 
     Raises: RecordRefused for a record that does not fit when the spec says ``on_error: stop``, or its contract that the
     table stops.
     """
-    decoded = codec.decode(batch.values, batch.keys)
+    decoded = codec.decode(batch.values, batch.keys, batch.headers)
     refused = [
         RefusedRecord(
             partition=batch.partition,
@@ -211,6 +212,7 @@ class IngestLoop:
         segments: Segments,
         claim: Callable[[], Claim],
         sessions: AdbcSessions,
+        schemas: Schemas | None = None,
         run_id: str | None = None,
         poll_s: float = POLL_S,
     ) -> None:
@@ -220,14 +222,15 @@ class IngestLoop:
         self._segments = segments
         self._open = OpenSegment(segments, table)
         self._writer = SegmentWriter(sessions, table, claim, run_id=run_id)
+        self._schemas = schemas
         self._codec: RecordCodec | None = None
         self._reader: LogReader | None = None
         self._poll_s = poll_s
         self._not_before = 0.0  # the monotonic clock
 
     def start(self, partitions: Iterable[int]) -> None:
-        """Begin at the ledger's positions. Raises: ContractUnusable, and what `check_source` does."""
-        self._codec = self._codec or RecordCodec(self.table.spec)
+        """Begin at the ledger's positions. Raises: ContractUnusable, SchemaUnusable, and what `check_source` does."""
+        self._codec = self._codec or RecordCodec(self.table.spec, self._schemas)
         wanted = set(partitions)
         found = self._segments.positions(self.table)
         positions = {p: found[p].buffer_hi for p in wanted}

@@ -101,7 +101,7 @@ def _take(stores: Stores, table: TableRow, claim: Claim, wanted: OffsetRange) ->
     from harness_pipelines.stores.buffer import SegmentWriter
 
     writer = SegmentWriter(stores.writer_sessions, table, lambda: claim, run_id=None)
-    segment, codec = OpenSegment(stores.segments, table), RecordCodec(table.spec)
+    segment, codec = OpenSegment(stores.segments, table), RecordCodec(table.spec, stores.schemas)
     reached, rows = wanted.low, 0
     try:
         for batch in read_range(stores.log, table, wanted):

@@ -344,6 +344,7 @@ class _TableWorker:
             segments=self.stores.segments,
             claim=self._keepers[Stage.INGEST].current,
             sessions=self.stores.writer_sessions,
+            schemas=self.stores.schemas,
             poll_s=ingest.LAST_POLL_S if self.worker.options.until_idle else ingest.POLL_S,
             run_id=self.worker.options.run_id,
         )

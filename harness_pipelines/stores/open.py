@@ -26,6 +26,7 @@ from harness_pipelines.stores.postgres import READER, WORKER, Database
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from harness_pipelines.codecs.schemas import Schemas
     from harness_pipelines.protocol.versions import Version
     from harness_pipelines.stores.adbc import AdbcSessions
     from harness_pipelines.stores.buffer import Segments
@@ -56,6 +57,7 @@ _CLOSED = (
     "watchers",
     "catalog",
     "log",
+    "schemas",
     "buffer_reader",
     "writer_sessions",
     "spark_sessions",
@@ -225,6 +227,13 @@ class Stores:
         return KafkaLog.from_settings(self.settings)
 
     @once
+    def schemas(self) -> Schemas:
+        """The schema registry; asked when a record names a schema that no record did before."""
+        from harness_pipelines.stores.registry import RegistryAddress
+
+        return RegistryAddress.of(self.settings).open()
+
+    @once
     def spark_sessions(self) -> SparkSessions:
         from harness_pipelines.stores.spark_sessions import SparkSessions
 
@@ -288,12 +297,15 @@ class Stores:
         """
         from harness_pipelines.stores import spark_kafka, spark_otree, spark_write
         from harness_pipelines.stores.lake import StagedWrong
+        from harness_pipelines.stores.registry import RegistryAddress
 
         with self.staging(table, move) as (spark, target):
-            records = spark_kafka.read_kafka(spark, self.settings, table.spec.topic, move.ranges)
-            decoded = spark_otree.with_layer(spark_kafka.decoded_rows(records, table), _tiered_layer(table))
+            records = spark_kafka.read_kafka(spark, self.settings, table.spec, move.ranges)
+            registry = RegistryAddress.of(self.settings)
+            rows_of = spark_kafka.decoded_rows(records, table, registry)
+            decoded = spark_otree.with_layer(rows_of, _tiered_layer(table))
             rows, seen = spark_write.append_counted(decoded, target)
-            refused = spark_kafka.refused_records(records, table) if seen > rows else []
+            refused = spark_kafka.refused_records(records, table, registry) if seen > rows else []
         if seen != rows + len(refused):
             raise StagedWrong(
                 f"{table.name}: move {move.move_id}: {seen} records gave {rows} rows and {len(refused)} refused"

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness_pipelines.codecs.base import Headers
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.bounds import OffsetRange
@@ -25,11 +27,13 @@ from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.conform import unsliced
 from harness_pipelines.stores.nested_json import uuid_text
 from harness_pipelines.stores.ports import RefusedRecord, TableRow
+from harness_pipelines.stores.registry import RegistryAddress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Batches = Iterable[pa.RecordBatch]
+Cells = list[bytes | None]
 REFUSED = pa.schema(
     [
         pa.field("partition", pa.int32()),
@@ -86,8 +90,12 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return made
 
 
-def read_kafka(spark: SparkSession, settings: Settings, topic: str, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """The records of *ranges*: ``key, value, topic, partition, offset, timestamp, ...``; fails when one is gone."""
+def read_kafka(spark: SparkSession, settings: Settings, spec: TableSpec, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """The records of *ranges*: ``key, value, topic, partition, offset, timestamp, ...``; fails when one is gone.
+
+    With ``headers`` where a column of *spec* has them.
+    """
+    topic = spec.topic
     source = spark.read.format("kafka").options(
         **{
             "kafka.bootstrap.servers": settings.kafka or "",
@@ -96,13 +104,18 @@ def read_kafka(spark: SparkSession, settings: Settings, topic: str, ranges: Sequ
             "startingOffsets": json.dumps({topic: {str(r.partition): r.low for r in ranges}}),
             "endingOffsets": json.dumps({topic: {str(r.partition): r.high for r in ranges}}),
             "failOnDataLoss": "true",
+            "includeHeaders": str(_has_headers(spec)).lower(),
             **{f"kafka.{name}": value for name, value in java_properties(settings.kafka_properties).items()},
         }
     )
     return source.load()
 
 
-def decoded_rows(records: DataFrame, table: TableRow) -> DataFrame:
+def _has_headers(spec: TableSpec) -> bool:
+    return any(c.source == "headers" for c in spec.columns)
+
+
+def decoded_rows(records: DataFrame, table: TableRow, registry: RegistryAddress) -> DataFrame:
     """Rows of the view from Kafka *records*; refused records appear with ``_refused = true`` and no values."""
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -110,26 +123,30 @@ def decoded_rows(records: DataFrame, table: TableRow) -> DataFrame:
     from harness_pipelines.stores.spark_python import standing
 
     schema = spark_schema(table.spec)
-    narrow = records.select("partition", "offset", "timestamp", "key", "value")
-    decoder = standing(_row_decoder(dump_spec(table.spec), table.schema_version))
+    narrow = records.select("partition", "offset", "timestamp", "key", "value", *_headers_of(table.spec))
+    decoder = standing(_row_decoder(dump_spec(table.spec), table.schema_version, registry))
     return narrow.mapInArrow(decoder, from_arrow_schema(schema)).withColumn("_refused", f.col("_op").isNull())
+
+
+def _headers_of(spec: TableSpec) -> list[str]:
+    return ["headers"] if _has_headers(spec) else []
 
 
 def tail_frame(spark: SparkSession, settings: Settings, table: TableRow, part: TailPart) -> DataFrame:
     """Rows of the user's columns and all coordinates of what only Kafka has; records that do not fit are left out."""
     ranges = [OffsetRange(partition=p, low=part.low[p], high=part.high[p]) for p in sorted(part.low)]
-    rows = decoded_rows(read_kafka(spark, settings, part.topic, ranges), table)
+    rows = decoded_rows(read_kafka(spark, settings, table.spec, ranges), table, RegistryAddress.of(settings))
     return rows.where("NOT _refused").drop("_refused")
 
 
-def refused_records(records: DataFrame, table: TableRow) -> list[RefusedRecord]:
+def refused_records(records: DataFrame, table: TableRow, registry: RegistryAddress) -> list[RefusedRecord]:
     """The records that do not fit, with their raw bytes; decodes all of *records* once more."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from harness_pipelines.stores.spark_python import standing
 
-    narrow = records.select("partition", "offset", "key", "value")
-    decoder = standing(_refusal_decoder(dump_spec(table.spec)))
+    narrow = records.select("partition", "offset", "key", "value", *_headers_of(table.spec))
+    decoder = standing(_refusal_decoder(dump_spec(table.spec), registry))
     found = narrow.mapInArrow(decoder, from_arrow_schema(REFUSED)).collect()
     return [
         RefusedRecord(
@@ -175,19 +192,20 @@ def _spark_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _row_decoder(spec: dict[str, Any], schema_version: int) -> Callable[[Batches], Batches]:
+def _row_decoder(spec: dict[str, Any], schema_version: int, registry: RegistryAddress) -> Callable[[Batches], Batches]:
     def decode(batches: Batches) -> Batches:
         table = TableSpec.model_validate(spec)
-        codec = RecordCodec(table)
         schema = spark_schema(table)
-        for batch in batches:
-            yield from _decode_rows(batch, codec, schema, schema_version)
+        with closing(registry.open()) as schemas:
+            codec = RecordCodec(table, schemas)
+            for batch in batches:
+                yield from _decode_rows(batch, codec, schema, schema_version)
 
     return decode
 
 
 def _decode_rows(batch: pa.RecordBatch, codec: RecordCodec, schema: pa.Schema, schema_version: int) -> Batches:
-    decoded = codec.decode(batch.column("value").to_pylist(), batch.column("key").to_pylist())
+    decoded = codec.decode(*_bytes_of(batch))
     accepted = pa.array(decoded.accepted)
     columns = {name: _for_spark(decoded.rows.column(name).combine_chunks()) for name in decoded.rows.column_names}
     columns["_kafka_partition"] = batch.column("partition").take(accepted)
@@ -199,6 +217,15 @@ def _decode_rows(batch: pa.RecordBatch, codec: RecordCodec, schema: pa.Schema, s
     if decoded.refused:  # counted, so that records = rows + refused can be checked
         empty = [pa.nulls(len(decoded.refused), kind) for kind in schema.types]
         yield pa.record_batch(empty, schema=schema)
+
+
+def _bytes_of(batch: pa.RecordBatch) -> tuple[Cells, Cells, list[Headers | None] | None]:
+    """Values, keys and, if they were read, headers."""
+    headers: list[Headers | None] | None = None
+    if "headers" in batch.schema.names:
+        found = batch.column("headers").to_pylist()
+        headers = [None if one is None else [(h["key"], h["value"]) for h in one] for one in found]
+    return batch.column("value").to_pylist(), batch.column("key").to_pylist(), headers
 
 
 def _timestamps(moments: pa.Array) -> pa.Array:
@@ -228,22 +255,23 @@ def _for_spark(array: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(parts, fields=list(target), mask=nulls)
 
 
-def _refusal_decoder(spec: dict[str, Any]) -> Callable[[Batches], Batches]:
+def _refusal_decoder(spec: dict[str, Any], registry: RegistryAddress) -> Callable[[Batches], Batches]:
     def decode(batches: Batches) -> Batches:
         table = TableSpec.model_validate(spec)
-        codec = RecordCodec(table)
-        for batch in batches:
-            refused = codec.decode(batch.column("value").to_pylist(), batch.column("key").to_pylist()).refused
-            where = pa.array([r.index for r in refused], pa.int64())
-            columns = [
-                batch.column("partition").take(where),
-                batch.column("offset").take(where),
-                pa.array([str(r.reason) for r in refused], pa.string()),
-                pa.array([r.detail for r in refused], pa.string()),
-                batch.column("key").take(where),
-                batch.column("value").take(where),
-                pa.array([r.check for r in refused], pa.string()),
-            ]
-            yield pa.record_batch(columns, schema=REFUSED)
+        with closing(registry.open()) as schemas:
+            codec = RecordCodec(table, schemas)
+            for batch in batches:
+                refused = codec.decode(*_bytes_of(batch)).refused
+                where = pa.array([r.index for r in refused], pa.int64())
+                columns = [
+                    batch.column("partition").take(where),
+                    batch.column("offset").take(where),
+                    pa.array([str(r.reason) for r in refused], pa.string()),
+                    pa.array([r.detail for r in refused], pa.string()),
+                    batch.column("key").take(where),
+                    batch.column("value").take(where),
+                    pa.array([r.check for r in refused], pa.string()),
+                ]
+                yield pa.record_batch(columns, schema=REFUSED)
 
     return decode

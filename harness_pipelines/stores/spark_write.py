@@ -48,6 +48,8 @@ _OUTAGES = (
     "too many connections",
     "remaining connection slots",
 )
+#: What they say when a task could not ask the schema registry.
+_REGISTRY = ("RegistryAway", "RegistryLoginFailed", "RegistryPropertyRefused", "no schema registry is known")
 
 
 class SparkFailed(HarnessError):
@@ -114,8 +116,9 @@ def explained(table: TableRow, move: Move) -> Iterator[None]:
     except (PySparkException, Py4JError, grpc.RpcError, OSError) as error:
         text = redact(str(error)).strip()
         where = f"{table.name}: Spark could not stage move {move.move_id}, attempt {move.attempt}"
-        shown = text.splitlines()[0][:500] if text else type(error).__name__
-        if isinstance(error, grpc.RpcError | OSError | Py4JNetworkError) or any(s in text for s in _OUTAGES):
+        asked = [line for line in text.splitlines() if any(s in line for s in _REGISTRY)]
+        shown = (asked or text.splitlines() or [type(error).__name__])[0].strip()[:500]
+        if isinstance(error, grpc.RpcError | OSError | Py4JNetworkError) or asked or any(s in text for s in _OUTAGES):
             raise SparkAway(f"{where}: {shown}; nothing was published, it is tried again") from error
         raise SparkFailed(f"{where}: {shown}; nothing was published") from error
     except ValueError as error:

@@ -68,8 +68,8 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         (
             HEAD + "topics: x",
             "t.yaml:4: topics: unknown word `topics` (did you mean `topic`?); allowed: table, topic, start, format, "
-            "columns, key, key_format, delete, unavailable_value, views, layout, buffer, shards, tier, recall, "
-            "on_error, unknown_fields, stop_above, contract, retention, freshness, mode",
+            "schema, columns, key, key_format, key_schema, delete, unavailable_value, views, layout, buffer, shards, "
+            "tier, recall, on_error, unknown_fields, stop_above, contract, retention, freshness, mode",
         ),
         (
             HEAD + "tier:\n  max_age: 1s\n  max_row: 5",
@@ -82,7 +82,11 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
             "`external_worker`?); allowed: runs, external_worker, manual",
         ),
         (HEAD + "buffer: kafka", "t.yaml:4: buffer: 'kafka' is not allowed; allowed: postgres, none"),
-        (HEAD + "format: xml", "t.yaml:4: format: 'xml' is not allowed; allowed: json, debezium"),
+        (
+            HEAD + "format: xml",
+            "t.yaml:4: format: 'xml' is not allowed; allowed: json, avro, protobuf, json-schema, raw, debezium, "
+            "debezium-avro",
+        ),
         (
             HEAD + "views: strem",
             "t.yaml:4: views: 'strem' is not allowed (did you mean `stream`?); allowed: stream, batch, both",
@@ -164,7 +168,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
             HEAD + "  a: {type: timestamp, from: epoch}",
             "t.yaml:4: columns.a.from: 'epoch' is not allowed (did you mean "
             "`epoch_us`?); allowed: iso8601, epoch_days, epoch_ms, epoch_us, epoch_ns, ms_of_day, us_of_day, "
-            "ns_of_day, number, base64",
+            "ns_of_day, number, base64, headers, raw_key, raw_value",
         ),
         (
             HEAD + "  a: {type: int, from: iso8601}",
@@ -205,8 +209,8 @@ def test_each_mistake_is_named_with_its_line(text, message):
     ("line", "message"),
     [
         (
-            "format: protobuf",
-            "`format: protobuf` is reserved: only JSON is decoded yet; write `format: json` or remove it",
+            "format: csv",
+            "`format: csv` is reserved: it is not decoded yet; write `format: json` or remove it",
         ),
         ("evolution: auto", "`evolution` is reserved: schema evolution does not work yet; remove it"),
         ("shards: 3", "`shards: 3` is reserved: a table has one shard yet; write `shards: 1` or remove it"),

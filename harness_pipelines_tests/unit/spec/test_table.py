@@ -227,8 +227,8 @@ def test_a_topic_has_a_name_that_kafka_allows(topic):
         ("evolution", "auto", "`evolution` is reserved: schema evolution does not work yet; remove it"),
         (
             "format",
-            "avro",
-            "`format: avro` is reserved: only JSON is decoded yet; write `format: json`",
+            "csv",
+            "`format: csv` is reserved: it is not decoded yet; write `format: json`",
         ),
         ("shards", 4, "`shards: 4` is reserved: a table has one shard yet; write `shards: 1` or remove it"),
     ],

@@ -1,0 +1,138 @@
+"""What a spec says about how records are written: ``format``, ``key_format``, ``schema`` and ``key_schema``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from harness_pipelines.spec.sources import UNAVAILABLE_VALUE, WHOLE, decimal_trouble
+
+if TYPE_CHECKING:
+    from harness_pipelines.spec.table import TableSpec
+
+Format = Literal["json", "avro", "protobuf", "json-schema", "raw", "debezium", "debezium-avro"]
+KeyFormat = Literal["json", "text", "avro", "protobuf", "json-schema", "raw"]
+KEY_FORMATS: Mapping[str, KeyFormat] = {
+    "json": "json", "avro": "avro", "protobuf": "protobuf", "json-schema": "json-schema", "raw": "raw",
+    "debezium": "json", "debezium-avro": "avro",
+}  # fmt: skip  #: by format: how keys are written where the spec does not say
+WITH_SCHEMA = frozenset({"avro", "protobuf", "json-schema", "debezium-avro"})
+SCHEMA_CHARS_MAX = 2**20
+
+
+class GivenSchema(BaseModel):
+    """A schema that the spec itself has; records are then written without the id of one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=SCHEMA_CHARS_MAX,
+            description="The schema: Avro's or JSON Schema's JSON, or a .proto file. In a file, `file: PATH` beside "
+            "the spec stands for it; the ledger keeps the text.",
+        ),
+    ]
+    message: Annotated[str | None, Field(description="Protobuf: the full name of the message, such as shop.Order.")] = (
+        None
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_file(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "file" in value:
+            raise ValueError("`file` is read where the spec is a file; in Python: {'text': Path(...).read_text()}")
+        return value
+
+
+Schema = Annotated[
+    GivenSchema | None,
+    Field(
+        description="avro, protobuf, json-schema: the schema of all records, {file: PATH} or {text: ...}, for Protobuf "
+        "with {message: NAME}. Without: records begin with the id of theirs, which the schema registry "
+        "(HARNESS_REGISTRY) knows."
+    ),
+]
+
+
+def format_trouble(spec: TableSpec) -> tuple[str, str] | None:
+    """The word of *spec* that does not go with its format, and why."""
+    return _debezium_trouble(spec) or _schema_trouble(spec) or _raw_trouble(spec)
+
+
+def _debezium_trouble(spec: TableSpec) -> tuple[str, str] | None:
+    if not spec.format.startswith("debezium"):
+        if spec.unavailable_value != UNAVAILABLE_VALUE:
+            return "unavailable_value", "only events of `format: debezium` have it; remove it"
+        return None
+    if not spec.key:
+        return (
+            "key",
+            f"`format: {spec.format}` needs it: without a key each update of a row would count as one more row",
+        )
+    if spec.delete != "tombstone":
+        return "delete", f"the events of `format: {spec.format}` say themselves what they delete; remove it"
+    if spec.format == "debezium-avro":
+        if spec.key_format not in {"avro", "json"}:
+            return "key_format", "the record keys of `format: debezium-avro` are avro or json"
+        return None
+    if spec.key_format != "json":
+        return "key_format", "the record keys of `format: debezium` are json; remove it"
+    for column in spec.columns:
+        if column.source not in WHOLE and (why := decimal_trouble(column.type, column.source)):
+            return "columns", f"column {column.name!r} of type {column.type}: {why}"
+    return None
+
+
+def _schema_trouble(spec: TableSpec) -> tuple[str, str] | None:
+    for word, schema, format_ in (
+        ("schema", spec.value_schema, spec.format),
+        ("key_schema", spec.key_schema, spec.key_format),
+    ):
+        if schema is None:
+            continue
+        if format_ not in WITH_SCHEMA:
+            which = "key_format" if word == "key_schema" else "format"
+            return word, f"`{which}: {format_}` has no schema; remove it, or write `{which}: avro`"
+        if schema.message is not None and format_ != "protobuf":
+            return word, "`message` is a word of Protobuf; remove it"
+    if spec.key_schema is not None and not spec.key:
+        return "key_schema", "record keys are read only where the table has a `key`; remove it"
+    return None
+
+
+def _raw_trouble(spec: TableSpec) -> tuple[str, str] | None:
+    fields = [c for c in spec.columns if c.source not in WHOLE]
+    if spec.format == "raw":
+        wrong = [c for c in fields if c.source is not None or str(c.type) not in WHOLE["raw_value"]]
+        if wrong or len(fields) > 1:
+            return "columns", (
+                "`format: raw` gives one column, of type binary or string, which has the value as it is; the others "
+                f"say `from: {'`, `from: '.join(WHOLE)}`"
+            )
+        if spec.delete != "tombstone":
+            return "delete", "a value of `format: raw` has no fields; only tombstones delete"
+    elif not fields:
+        return (
+            "columns",
+            f"none is a field of the value; name one, or write `format: raw` in place of {spec.format}",
+        )
+    return _raw_key_trouble(spec)
+
+
+def _raw_key_trouble(spec: TableSpec) -> tuple[str, str] | None:
+    named = [c for c in spec.columns if c.name in spec.key]
+    for column in named:
+        if column.source in {"headers", "raw_value"} or (spec.format == "raw" and column.source is None):
+            return "key", f"column {column.name!r} is of the value, which a tombstone has not; take one `from: raw_key`"
+        if column.source == "raw_key" and spec.key_format != "raw":
+            return (
+                "key_format",
+                f"column {column.name!r} has the bytes of the record's key: write `key_format: raw`",
+            )
+    if spec.key and spec.key_format == "raw" and (len(named) != 1 or str(named[0].type) not in WHOLE["raw_key"]):
+        return "key_format", "raw keys are one column of type binary or string"
+    return None
