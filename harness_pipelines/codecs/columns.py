@@ -79,7 +79,7 @@ def _primitive_shape(name: str, kind: pa.DataType) -> Shape:
             float, leaf(_floats, describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{cell} does not fit float"))
         )
     if name in _TEXT_FORMS:
-        return Shape(str, _text_leaf(name, kind))
+        return Shape(str, text_leaf(name, kind))
     python = {"boolean": bool, "double": float, "string": str, "binary": bytes}[name]
     return Shape(python, lambda cells: pa.array(cells, kind))
 
@@ -157,7 +157,7 @@ _TEXT_FORMS = {
 }
 
 
-def _text_leaf(name: str, kind: pa.DataType) -> Convert:
+def text_leaf(name: str, kind: pa.DataType) -> Convert:
     form = _TEXT_FORMS[name]
 
     def convert(cells: Cells) -> pa.Array:
@@ -199,11 +199,11 @@ def _decimals(cells: Sequence[msgspec.Raw], kind: pa.DataType) -> pa.Array:
     if b'"' in data:
         text = pc.ascii_trim(text, characters='"')
     if lengths.max(initial=0) > _DECIMAL_DIGITS - kind.scale or b"e" in data or b"E" in data:
-        text = _plain_texts(text.to_pylist(), kind)
+        text = plain_texts(text.to_pylist(), kind)
     return text.cast(kind)
 
 
-def _plain_texts(numbers: Iterable[str | None], kind: pa.DataType) -> pa.Array:
+def plain_texts(numbers: Iterable[str | None], kind: pa.DataType) -> pa.Array:
     """*numbers* as text that Arrow casts rightly: where it meets more than 38 digits on the way it wraps around."""
     safe = _DECIMAL_DIGITS - kind.scale
     plain = [n if n is None or (len(n) <= safe and "e" not in n.lower()) else _plain(n, kind) for n in numbers]
@@ -236,7 +236,7 @@ def _plain(number: str, kind: pa.DataType) -> str:
 def _decimal_leaf(kind: pa.DataType) -> Convert:
     return leaf(
         lambda cells: _decimals(cells, kind),
-        describe=lambda cell: _no_decimal(bytes(cell).decode(), kind),
+        describe=lambda cell: no_decimal(bytes(cell).decode(), kind),
         plausible=lambda cell: cell is NULL or _may_be_decimal(bytes(cell).decode(), kind),
     )
 
@@ -248,7 +248,7 @@ def _may_be_decimal(text: str, kind: pa.DataType) -> bool:
         return False
 
 
-def _no_decimal(text: str, kind: pa.DataType) -> Unfit:
+def no_decimal(text: str, kind: pa.DataType) -> Unfit:
     """Why the JSON *text* is not one of the decimals of *kind*."""
     expected = f"decimal({kind.precision}, {kind.scale})"
     if _NUMBER.fullmatch(number := text.strip('"')):
@@ -281,14 +281,14 @@ def _map_keys(key: Type) -> Shape:
     kind = arrow_type(key)
     match key:
         case DecimalType():
-            convert: Convert = lambda cells: _plain_texts(cells, kind).cast(kind)  # noqa: E731
-            return Shape(str, leaf(convert, describe=lambda cell: _no_decimal(f'"{cell}"', kind)))
+            convert: Convert = lambda cells: plain_texts(cells, kind).cast(kind)  # noqa: E731
+            return Shape(str, leaf(convert, describe=lambda cell: no_decimal(f'"{cell}"', kind)))
         case Primitive("int" | "long" as name):
             return Shape(whole_number(_BITS[name]), lambda cells: pa.array(cells, kind))
         case Primitive("string"):
             return Shape(str, lambda cells: pa.array(cells, kind))
     assert isinstance(key, Primitive), "the spec allows no other keys"
-    return Shape(str, _text_leaf(key.name, kind))
+    return Shape(str, text_leaf(key.name, kind))
 
 
 def _struct_shape(kind: pa.DataType, type_: StructType, *, strict_fields: bool) -> Shape:

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from harness_pipelines.codecs.base import Reason
+from harness_pipelines.codecs.chunked import CHUNK_RECORDS
 from harness_pipelines.codecs.debezium_schema import Field
-from harness_pipelines.codecs.json import CHUNK_RECORDS
 from harness_pipelines.codecs.shapes import NULL, Unfit
 from harness_pipelines.spec.table import Column
 

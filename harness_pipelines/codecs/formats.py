@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from harness_pipelines.codecs.keys import wrapper
 from harness_pipelines.codecs.raw import NoColumns, RawCodec
 from harness_pipelines.codecs.refusals import too_deep
 from harness_pipelines.codecs.schemas import Schemas
+from harness_pipelines.spec.formats import WITH_SCHEMA
 from harness_pipelines.spec.keys import DeleteRule
 from harness_pipelines.spec.table import Column, TableSpec
 
@@ -21,38 +22,58 @@ Rule = Callable[[bytes], bool]  #: whether a value says that it deletes
 
 
 def value_codec(spec: TableSpec, columns: Sequence[Column], schemas: Schemas, *, all_fields: bool = True) -> Codec:
-    """The codec of values that have *columns*; without *all_fields* what else they have is no matter."""
+    """The codec of values that have *columns*; without *all_fields* what else they have is no matter.
+
+    Raises: SchemaUnusable.
+    """
     if not columns:
         return NoColumns()
-    return JsonCodec(columns, unknown_fields=spec.unknown_fields if all_fields else "ignore")
+    unknown_fields = spec.unknown_fields if all_fields else "ignore"
+    if spec.format in WITH_SCHEMA:
+        from harness_pipelines.codecs.with_schema import codec_with_schema
+
+        return codec_with_schema(
+            spec.format, columns, spec.value_schema, schemas=schemas, unknown_fields=unknown_fields
+        )
+    return JsonCodec(columns, unknown_fields=unknown_fields)
 
 
 def key_codec(spec: TableSpec, schemas: Schemas) -> Codec:
-    """The codec of record keys, which gives the columns of the table's key."""
+    """The codec of record keys, which gives the columns of the table's key. Raises: SchemaUnusable."""
     if spec.key_format == "raw":
         return RawCodec(replace(spec.key_columns[0], required=True), missing=Reason.NULL_VALUE)
-    return _JsonKeys(spec)
+    if spec.key_format in WITH_SCHEMA:
+        from harness_pipelines.codecs.with_schema import codec_with_schema
+
+        return codec_with_schema(
+            spec.key_format, spec.key_columns, spec.key_schema, schemas=schemas, wrap=wrapper(spec)
+        )
+    return Wrapped(wrapper(spec), JsonCodec(spec.key_columns))
 
 
-class _JsonKeys:
-    """`Codec` of keys in JSON, or of the text of their only value."""
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """`Codec` of JSON keys, or of the text of their only value."""
 
-    def __init__(self, spec: TableSpec) -> None:
-        self._wrap = wrapper(spec)
-        self._codec = JsonCodec(spec.key_columns)
+    wrap: Callable[[bytes | None], bytes | None]
+    codec: Codec
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        return self._codec.decode([self._wrap(value) for value in values])
+        return self.codec.decode([self.wrap(value) for value in values])
 
 
 def delete_rule(spec: TableSpec, schemas: Schemas) -> Rule | None:
     """What of *spec* tells deletes; none: only tombstones do."""
     if not isinstance(spec.delete, DeleteRule):
         return None
-    return _JsonRule(spec.delete)
+    if spec.format in WITH_SCHEMA:
+        from harness_pipelines.codecs.with_schema import rule_with_schema
+
+        return rule_with_schema(spec.format, spec.delete, spec.value_schema, schemas=schemas)
+    return JsonRule(spec.delete)
 
 
-class _JsonRule:
+class JsonRule:
     """Whether a value says that it deletes.
 
     What is no JSON object or nested too deep says nothing; it is refused as a put.
@@ -61,13 +82,18 @@ class _JsonRule:
     def __init__(self, rule: DeleteRule) -> None:
         kind: Any = msgspec.defstruct("Ruled", [("told", Any, None)], rename={"told": rule.field})
         self._decode = msgspec.json.Decoder(kind).decode
-        self._values = {(type(value), value) for value in rule.values}  # true is not 1
+        self._says = says(rule)
 
     def __call__(self, value: bytes) -> bool:
         if too_deep(value):
             return False
         try:
-            told = self._decode(value).told
+            return self._says(self._decode(value).told)
         except msgspec.DecodeError:
             return False
-        return isinstance(told, str | int | bool) and (type(told), told) in self._values
+
+
+def says(rule: DeleteRule) -> Callable[[Any], bool]:
+    """Whether the value of the rule's field is one that deletes."""
+    values = {(type(value), value) for value in rule.values}  # true is not 1
+    return lambda told: isinstance(told, str | int | bool) and (type(told), told) in values

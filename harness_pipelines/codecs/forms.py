@@ -38,7 +38,7 @@ class Form:
 def shape_in_form(kind: pa.DataType, form: Form) -> Shape | None:
     """The shape of values of *kind* in *form*; none where the form is that of plain JSON."""
     if form.name == "base64" and pa.types.is_decimal(kind):
-        return _decimal_shape(kind, kind.scale if form.scale is None else form.scale)
+        return decimal_shape(kind, kind.scale if form.scale is None else form.scale)
     if form.name == "named_nan" and pa.types.is_floating(kind):
         return _float_shape(kind)
     make = _TIMES.get(form.name)
@@ -102,14 +102,14 @@ def _float(cell: float | str | None) -> float | None:
 # Decimals
 
 
-class _Scaled(msgspec.Struct, gc=False):
+class Scaled(msgspec.Struct, gc=False):
     """A decimal that tells its scale."""
 
     scale: int
     value: bytes
 
 
-def _decimal_shape(kind: pa.DataType, scale: int) -> Shape:
+def decimal_shape(kind: pa.DataType, scale: int) -> Shape:
     def convert(cells: Cells) -> pa.Array:
         packed = b"".join(
             bytes(_DECIMAL_BYTES) if cell is None else _packed(_unscaled(cell, scale, kind)) for cell in cells
@@ -117,30 +117,30 @@ def _decimal_shape(kind: pa.DataType, scale: int) -> Shape:
         validity = pa.array([cell is not None for cell in cells], pa.bool_()).buffers()[1]
         return pa.Array.from_buffers(kind, len(cells), [validity, pa.py_buffer(packed)])
 
-    def describe(cell: bytes | _Scaled) -> Unfit:
+    def describe(cell: bytes | Scaled) -> Unfit:
         expected = f"decimal({kind.precision}, {kind.scale})"
         try:
             _unscaled(cell, scale, kind)
         except OutOfRange:
-            told = cell.scale if isinstance(cell, _Scaled) else scale
+            told = cell.scale if isinstance(cell, Scaled) else scale
             return Unfit(Reason.OUT_OF_RANGE, f"a decimal of scale {told} does not fit {expected} exactly")
         except pa.ArrowInvalid:
             pass
         return Unfit(Reason.WRONG_TYPE, f"expected the bytes of a number for {expected}, got none")
 
-    return Shape(bytes | _Scaled, leaf(convert, describe=describe))
+    return Shape(bytes | Scaled, leaf(convert, describe=describe))
 
 
 def _packed(number: int) -> bytes:
     return number.to_bytes(_DECIMAL_BYTES, "little", signed=True)
 
 
-def _unscaled(cell: bytes | _Scaled, scale: int, kind: pa.DataType) -> int:
+def _unscaled(cell: bytes | Scaled, scale: int, kind: pa.DataType) -> int:
     """The number without its point, as *kind* has it.
 
     Raises: OutOfRange when it does not fit exactly, pa.ArrowInvalid when there are no bytes.
     """
-    value, scale = (cell.value, cell.scale) if isinstance(cell, _Scaled) else (cell, scale)
+    value, scale = (cell.value, cell.scale) if isinstance(cell, Scaled) else (cell, scale)
     if not value:
         raise pa.ArrowInvalid
     number = int.from_bytes(value, "big", signed=True)

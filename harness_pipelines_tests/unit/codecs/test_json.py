@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from harness_pipelines.codecs.base import Decoded, Reason
-from harness_pipelines.codecs.json import CHUNK_RECORDS, JsonCodec
+from harness_pipelines.codecs.chunked import CHUNK_RECORDS
+from harness_pipelines.codecs.json import JsonCodec
 from harness_pipelines.codecs.refusals import NESTING_MAX
 from harness_pipelines.spec.table import TableSpec
 

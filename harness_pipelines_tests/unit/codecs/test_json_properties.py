@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness_pipelines.codecs import json as codec_module
+from harness_pipelines.codecs import chunked as codec_module
 from harness_pipelines.codecs.base import Decoded, Reason
 from harness_pipelines.codecs.json import JsonCodec
 from harness_pipelines.spec.table import Column

@@ -1,0 +1,291 @@
+"""Avro: what a writer's schema says of values, and records read by it. fastavro reads the bytes.
+
+Logical types are left out of the schema that fastavro reads by: numbers and bytes become columns as a whole, which is
+several times quicker than a date or a decimal for each cell.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
+
+from harness_pipelines.codecs.base import Reason
+from harness_pipelines.codecs.schemas import WrittenSchema
+from harness_pipelines.codecs.shapes import Unfit
+from harness_pipelines.codecs.written import Kind, NoFit, Unit, Written, WrittenField, malformed
+
+NESTING_MAX = 64
+ANY_NAME = "*"  #: of the only field of what is no record
+_END, _VALUE, _FRAME = "harness__end", "harness__value", "harness__frame"
+_PRIMITIVES: Mapping[str, Kind] = {
+    "boolean": "boolean", "int": "int", "long": "int", "float": "float", "double": "float", "bytes": "bytes",
+    "string": "string",
+}  # fmt: skip
+_LOGICAL: Mapping[tuple[str, str], tuple[Kind, Unit]] = {
+    ("int", "date"): ("date", "d"),
+    ("int", "time-millis"): ("time", "ms"),
+    ("long", "time-micros"): ("time", "us"),
+    ("long", "timestamp-millis"): ("instant", "ms"),
+    ("long", "timestamp-micros"): ("instant", "us"),
+    ("long", "timestamp-nanos"): ("instant", "ns"),
+    ("long", "local-timestamp-millis"): ("local", "ms"),
+    ("long", "local-timestamp-micros"): ("local", "us"),
+    ("long", "local-timestamp-nanos"): ("local", "ns"),
+}
+_CONNECT: Mapping[str, tuple[Kind, Unit]] = {
+    "org.apache.kafka.connect.data.Date": ("date", "d"),
+    "org.apache.kafka.connect.data.Time": ("time", "ms"),
+    "org.apache.kafka.connect.data.Timestamp": ("instant", "ms"),
+    "io.debezium.time.Date": ("date", "d"),
+    "io.debezium.time.Time": ("time", "ms"),
+    "io.debezium.time.MicroTime": ("time", "us"),
+    "io.debezium.time.NanoTime": ("time", "ns"),
+    "io.debezium.time.Timestamp": ("instant", "ms"),
+    "io.debezium.time.MicroTimestamp": ("instant", "us"),
+    "io.debezium.time.NanoTimestamp": ("instant", "ns"),
+}  #: Kafka Connect's semantic types, which its Avro converter writes as `connect.name`
+_SCALED = "io.debezium.data.VariableScaleDecimal"
+_UNREADABLE = (EOFError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError, MemoryError, struct.error)
+_MARKS_MAX = 4_096
+_SALT = os.urandom(12)
+_MARKS = [_SALT + struct.pack("<I", i) for i in range(_MARKS_MAX)]
+
+
+class AvroReader:
+    """`Reader` of one schema.
+
+    Records are read many at a time, as an array of which each element ends with a mark of its own. Where a mark is not
+    as it should be, or the bytes end, each record is read alone.
+    """
+
+    def __init__(self, schema: WrittenSchema) -> None:
+        """Raises: NoFit (unusable_schema)."""
+        self._name, self.written, plain = _parsed(schema)
+        self._is_record = self.written.kind == "struct"
+        fields = plain["fields"] if self._is_record else [{"name": _VALUE, "type": plain}]
+        record = {**plain, "fields": [*fields, _MARK]} if self._is_record else _frame([*fields, _MARK])
+        try:
+            self._one = fastavro.parse_schema(plain if self._is_record else _frame(fields))
+            self._many = fastavro.parse_schema({"type": "array", "items": record})
+        except (SchemaParseException, UnknownType) as error:
+            raise _unusable(str(error)) from error
+        if not self._is_record:
+            only = WrittenField(name=ANY_NAME, written=self.written, get=itemgetter(_VALUE))
+            self.written = Written(kind="struct", name=self.written.name, fields=(only,))
+
+    def read(self, payloads: Sequence[bytes]) -> tuple[list[Any], dict[int, Unfit]]:
+        records: list[Any] = []
+        wrong: dict[int, Unfit] = {}
+        for low in range(0, len(payloads), _MARKS_MAX):
+            part = payloads[low : low + _MARKS_MAX]
+            found = self._together(part)
+            if found is not None:
+                records += found
+                continue
+            for i, payload in enumerate(part):
+                one = self._alone(payload)
+                if isinstance(one, Unfit):
+                    wrong[low + i] = one
+                else:
+                    records.append(one)
+        return records, wrong
+
+    def _together(self, payloads: Sequence[bytes]) -> list[Any] | None:
+        marks = _MARKS[: len(payloads)]
+        parts = [_zigzag(len(payloads)), *(b for pair in zip(payloads, marks, strict=True) for b in pair), b"\x00"]
+        try:
+            found: Any = fastavro.schemaless_reader(io.BytesIO(b"".join(parts)), self._many, None)
+        except _UNREADABLE:
+            return None
+        return found if list(map(itemgetter(_END), found)) == marks else None
+
+    def _alone(self, payload: bytes) -> Any:
+        stream = io.BytesIO(payload)
+        try:
+            found = fastavro.schemaless_reader(stream, self._one, None)
+        except IndexError:
+            return malformed(f"Avro of {self._name}", "the bytes end too early, or an index is wrong")
+        except _UNREADABLE as error:
+            return malformed(f"Avro of {self._name}", error)
+        if left := len(payload) - stream.tell():
+            return malformed(f"Avro of {self._name}", f"{left:,} bytes are left after the record")
+        return found
+
+
+_MARK = {"name": _END, "type": {"type": "fixed", "name": "harness__mark", "size": len(_MARKS[0])}}
+
+
+def _frame(fields: list[Any]) -> dict[str, Any]:
+    return {"type": "record", "name": _FRAME, "fields": fields}
+
+
+def _zigzag(count: int) -> bytes:
+    left, made = count << 1, bytearray()
+    while left > 0x7F:
+        made.append(left & 0x7F | 0x80)
+        left >>= 7
+    made.append(left)
+    return bytes(made)
+
+
+def _unusable(why: str) -> NoFit:
+    return NoFit(f"no Avro schema that can be read: {why}", reason=Reason.UNUSABLE_SCHEMA)
+
+
+def _parsed(schema: WrittenSchema) -> tuple[str, Written, Any]:
+    """The name of the schema, what it says of values, and the schema that bytes are read by. Raises: NoFit."""
+    names: dict[str, Any] = {}
+    try:
+        for text in schema.references.values():
+            _parse(text, names)
+        whole = _parse(schema.text, names)
+    except (SchemaParseException, UnknownType, json.JSONDecodeError, RecursionError, *_UNREADABLE) as error:
+        raise _unusable(" ".join(str(error).split()) or type(error).__name__) from error
+    if isinstance(whole, str) and whole in names:
+        whole = names[whole]
+    written = _Walk(names).written(whole, ())
+    name = str(whole["name"]) if isinstance(whole, dict) and "name" in whole else written.name
+    return name, written, _Plain(names).of(whole)
+
+
+def _parse(text: str, names: dict[str, Any]) -> Any:
+    # Defaults that do not fit their type stand in many schemas that Java wrote; they are not read here.
+    return fastavro.parse_schema(json.loads(text), names, _write_hint=False, _force=True, _ignore_default_error=True)
+
+
+class _Plain:
+    """The schema without logical types, defaults and other words that reading does not need; names resolved."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._names, self._defined = names, set[str]()
+
+    def of(self, schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [self.of(one) for one in schema]
+        if isinstance(schema, str):
+            if schema not in self._names or schema in self._defined:
+                return schema
+            return self.of(self._names[schema])
+        kind = schema["type"]
+        if "name" in schema:
+            if schema["name"] in self._defined:
+                return schema["name"]
+            self._defined.add(schema["name"])
+        match kind:
+            case "record" | "error":
+                fields = [{"name": f["name"], "type": self.of(f["type"])} for f in schema["fields"]]
+                return {"type": "record", "name": schema["name"], "fields": fields}
+            case "array":
+                return {"type": "array", "items": self.of(schema["items"])}
+            case "map":
+                return {"type": "map", "values": self.of(schema["values"])}
+            case "enum":
+                return {"type": "enum", "name": schema["name"], "symbols": schema["symbols"]}
+            case "fixed":
+                return {"type": "fixed", "name": schema["name"], "size": schema["size"]}
+        return self.of(kind)
+
+
+class _Walk:
+    """What a parsed schema says of values."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._names = names
+        self._known: dict[str, Written] = {}  # or a few names that stand for each other twice would never end
+
+    def written(self, schema: Any, inside: tuple[str, ...]) -> Written:
+        """*inside*: the records around it. Raises: NoFit for a schema by which a few bytes can do harm."""
+        if len(inside) > NESTING_MAX:
+            raise _unusable(f"nested more than {NESTING_MAX} deep")
+        if isinstance(schema, list):
+            return self._union(schema, inside)
+        if isinstance(schema, str):
+            if schema not in self._names:
+                return Written(kind=_PRIMITIVES.get(schema, "none"), name=schema, trouble=f"{schema} is no column")
+            if schema in inside:
+                raise NoFit(f"{schema} is within itself; recursive types are not read", reason=Reason.UNUSABLE_SCHEMA)
+            schema = self._names[schema]
+        kind = schema["type"]
+        match kind:
+            case "record" | "error":
+                return self._record(schema, inside)
+            case "array":
+                element = self.written(schema["items"], (*inside, ""))
+                if self._is_empty(schema["items"]):
+                    raise _unusable("the elements of an array take no bytes, so a few could stand for any number")
+                return Written(kind="list", name="array", element=element)
+            case "map":
+                values = self.written(schema["values"], (*inside, ""))
+                key = Written(kind="string", name="string")
+                return Written(kind="map", name="map", key=key, element=values)
+            case "enum":
+                return Written(kind="enum", name=f"enum {schema['name']}")
+            case str() if kind in _PRIMITIVES or kind == "fixed":
+                return _meant(kind, schema)
+        return self.written(kind, inside)
+
+    def _union(self, schema: list[Any], inside: tuple[str, ...]) -> Written:
+        found = [self.written(one, inside) for one in schema if one not in ("null", {"type": "null"})]
+        if len(found) == 1:
+            return found[0]
+        names = ", ".join(one.name for one in found) or "null"
+        return Written(kind="none", name="union", trouble=f"a union of {names} is no column; one type or null is")
+
+    def _record(self, schema: Any, inside: tuple[str, ...]) -> Written:
+        if schema["name"] in inside:
+            raise NoFit(
+                f"{schema['name']} is within itself; recursive types are not read", reason=Reason.UNUSABLE_SCHEMA
+            )
+        if schema.get("connect.name") == _SCALED:
+            return Written(kind="decimal", name=_SCALED)
+        if (known := self._known.get(schema["name"])) is not None:
+            return known
+        deeper = (*inside, schema["name"])
+        fields = tuple(self._field(one, deeper) for one in schema["fields"])
+        made = Written(kind="struct", name=f"record {schema['name']}", fields=fields)
+        self._known[schema["name"]] = made
+        return made
+
+    def _field(self, field: Any, inside: tuple[str, ...]) -> WrittenField:
+        written = self.written(field["type"], inside)
+        return WrittenField(
+            name=field["name"],
+            written=written,
+            get=itemgetter(field["name"]),
+            aliases=tuple(field.get("aliases", ())),
+            default=field.get("default"),
+        )
+
+    def _is_empty(self, schema: Any) -> bool:
+        """Whether a value may take no bytes."""
+        if isinstance(schema, str):
+            return schema == "null" or (schema in self._names and self._is_empty(self._names[schema]))
+        if isinstance(schema, list):
+            return False  # the branch takes one
+        if schema["type"] in {"record", "error"}:
+            return all(self._is_empty(field["type"]) for field in schema["fields"])
+        return schema["type"] == "null" or (schema["type"] == "fixed" and schema["size"] == 0)
+
+
+def _meant(kind: str, schema: Mapping[str, Any]) -> Written:
+    """A primitive or fixed type with its logical type; one that is unknown or does not go with it does not count."""
+    logical, connect = schema.get("logicalType"), schema.get("connect.name")
+    name = f"{kind} ({logical or connect})" if logical or connect else kind
+    if logical == "decimal" and kind in {"bytes", "fixed"} and isinstance(schema.get("precision"), int):
+        scale = schema.get("scale", 0)
+        return Written(kind="decimal", name=f"decimal({schema['precision']}, {scale})", scale=int(scale))
+    if (kind, logical) in _LOGICAL or (kind in {"int", "long"} and connect in _CONNECT):
+        meant, unit = _LOGICAL.get((kind, str(logical))) or _CONNECT[str(connect)]
+        return Written(kind=meant, name=name, unit=unit)
+    if kind == "fixed":
+        size = schema.get("size")
+        return Written(kind="uuid" if logical == "uuid" and size == 16 else "bytes", name=name)
+    return Written(kind=_PRIMITIVES[kind], name=name)

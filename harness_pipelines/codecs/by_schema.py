@@ -1,0 +1,127 @@
+"""Values to rows by the schema that they were written with: what Avro and Protobuf have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from harness_pipelines.codecs.base import Codec, Decoded, Reason
+from harness_pipelines.codecs.chunked import ColumnCodec, Maker, finished
+from harness_pipelines.codecs.refusals import VALUE_BYTES_MAX, refusal
+from harness_pipelines.codecs.shapes import Unfit
+from harness_pipelines.codecs.written import NoFit, Written, absent, convert_of, field_of, refuse_unknown
+from harness_pipelines.spec.arrow import arrow_schema
+from harness_pipelines.spec.table import Column
+
+
+class Reader(Protocol):
+    """Reads bytes that were written with one schema."""
+
+    @property
+    def written(self) -> Written:
+        """What the schema says of them."""
+        ...
+
+    def read(self, payloads: Sequence[bytes]) -> tuple[list[Any], dict[int, Unfit]]:
+        """The records of *payloads*, and by position why the others cannot be read.
+
+        A record's verdict never depends on the records beside it.
+        """
+        ...
+
+
+class SchemaCodec(ColumnCodec):
+    """`Codec` of the values of one schema, projected to columns by their names."""
+
+    def __init__(
+        self, columns: Sequence[Column], reader: Reader, *, unknown_fields: Literal["ignore", "quarantine"] = "ignore"
+    ) -> None:
+        """Raises: NoFit when the schema does not give a column."""
+        self._reader = reader
+        super().__init__(arrow_schema(columns), _makers(columns, reader.written, strict=unknown_fields == "quarantine"))
+
+    def _unsound(self, values: Sequence[bytes | None]) -> dict[int, Unfit]:
+        return {i: why for i, value in enumerate(values) if (why := _trouble(value))}
+
+    def _records(self, values: Sequence[bytes | None], refused: dict[int, Unfit]) -> list[Any]:
+        places = [i for i in range(len(values)) if i not in refused]
+        records, wrong = self._reader.read([values[i] for i in places])  # type: ignore[misc]  # None is refused
+        refused |= {places[position]: why for position, why in wrong.items()}
+        return records
+
+    def of_records(self, records: Sequence[Any]) -> Decoded:
+        """The rows of *records* that the schema's reader has read."""
+        return _OfRecords(self._schema, self._makers).decode(records)
+
+
+class _OfRecords(ColumnCodec):
+    def _unsound(self, values: Sequence[Any]) -> dict[int, Unfit]:
+        return {}
+
+    def _records(self, values: Sequence[Any], refused: dict[int, Unfit]) -> list[Any]:
+        return list(values)
+
+
+def _trouble(value: bytes | None) -> Unfit | None:
+    if value is None:
+        return Unfit(Reason.NULL_VALUE, "the record has no value")
+    if len(value) > VALUE_BYTES_MAX:
+        return Unfit(Reason.TOO_LARGE, f"the value has {len(value):,} bytes; at most {VALUE_BYTES_MAX:,} are decoded")
+    return None
+
+
+def _makers(columns: Sequence[Column], written: Written, *, strict: bool) -> list[Maker]:
+    if written.kind == "none":
+        raise NoFit(written.trouble, reason=Reason.UNUSABLE_SCHEMA)
+    makers, taken = [], set()
+    for column in columns:
+        try:
+            field = field_of(written.fields, column.name)
+            if field is None:
+                convert = absent(arrow_schema([column]).types[0], required=column.required)
+                makers.append(Maker(column.name, lambda _: None, convert))
+                continue
+            taken.add(field.name)
+            convert = convert_of(field.written, column.type, column.source, strict_fields=strict)
+        except NoFit as why:
+            raise why.below(column.name) from None
+        makers.append(Maker(column.name, field.get, finished(column, convert)))
+    if strict:
+        refuse_unknown(written, taken)
+    return makers
+
+
+class Refusing:
+    """`Codec` of records that are all refused for one reason."""
+
+    def __init__(self, columns: Sequence[Column], why: Unfit) -> None:
+        self._schema, self._why = arrow_schema(columns), why
+
+    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+        return Decoded(
+            rows=self._schema.empty_table(),
+            accepted=np.empty(0, np.int64),
+            refused=[refusal(i, self._why) for i in range(len(values))],
+        )
+
+
+def unfit(why: NoFit, schema: str) -> Unfit:
+    """*why* records of *schema* (its name, for people) are refused."""
+    path = why.path.removeprefix(".")
+    return Unfit(why.reason, f"{f'`{path}`: ' if path else ''}{why.why} ({schema})")
+
+
+def codec_or_refusing(
+    columns: Sequence[Column],
+    reader: Reader,
+    *,
+    schema: str,
+    unknown_fields: Literal["ignore", "quarantine"] = "ignore",
+) -> Codec:
+    """The codec of records of *schema*; one that refuses them all where it does not give the columns."""
+    try:
+        return SchemaCodec(columns, reader, unknown_fields=unknown_fields)
+    except NoFit as why:
+        return Refusing(columns, unfit(why, schema))

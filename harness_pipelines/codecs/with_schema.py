@@ -1,0 +1,193 @@
+"""Codecs of values that have a schema: of the registry, by the id in front of each value, or the one of the spec.
+
+Which schema a record was written with says the record; the columns are the spec's. A schema that does not give them
+refuses its records; a schema that the spec itself has is refused when the spec is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from harness_pipelines.codecs.avro import ANY_NAME, AvroReader
+from harness_pipelines.codecs.base import Codec, Reason
+from harness_pipelines.codecs.by_schema import Reader, Refusing, SchemaCodec, unfit
+from harness_pipelines.codecs.formats import JsonRule, Rule, Wrapped, says
+from harness_pipelines.codecs.json import JsonCodec
+from harness_pipelines.codecs.json_schema import JsonSchemaCodec
+from harness_pipelines.codecs.protobuf import ProtobufFile
+from harness_pipelines.codecs.schemas import Schemas, SchemaUnusable, WrittenSchema
+from harness_pipelines.codecs.shapes import Unfit
+from harness_pipelines.codecs.wire import Framed, Named, opened
+from harness_pipelines.codecs.written import NoFit, Written, field_of
+from harness_pipelines.spec.arrow import arrow_schema
+from harness_pipelines.spec.formats import GivenSchema
+from harness_pipelines.spec.keys import DeleteRule
+from harness_pipelines.spec.table import Column
+
+KINDS = {"avro": "AVRO", "debezium-avro": "AVRO", "protobuf": "PROTOBUF", "json-schema": "JSON"}
+KNOWN_MAX = 1_000  #: schemas, and messages of them, whose codecs are kept
+UnknownFields = Literal["ignore", "quarantine"]
+Wrap = Callable[[bytes | None], bytes | None]
+
+
+def codec_with_schema(
+    format_: str,
+    columns: Sequence[Column],
+    given: GivenSchema | None,
+    *,
+    schemas: Schemas,
+    unknown_fields: UnknownFields = "ignore",
+    wrap: Wrap | None = None,
+) -> Codec:
+    """The codec of values with *columns*. *wrap*: they are keys, and may be the value of the only column.
+
+    Raises: SchemaUnusable when the spec's own schema (*given*) does not give the columns.
+    """
+    make = _Codecs(format_, columns, unknown_fields, wrap)
+    if given is not None:
+        try:
+            return make(_Readers(format_, schemas).given(given))
+        except NoFit as why:
+            path = f"`{why.path.removeprefix('.')}`: " if why.path else ""
+            raise SchemaUnusable(
+                f"the `{'schema' if wrap is None else 'key_schema'}` of the spec: {path}{why.why}"
+            ) from why
+    readers, known = _Readers(format_, schemas), dict[Named, Codec]()
+
+    def find(named: Named) -> Codec:
+        found = known.get(named)
+        if found is None:
+            reader = readers.of(named)
+            if isinstance(reader, Unfit):
+                found = Refusing(columns, reader)
+                if reader.reason is Reason.UNKNOWN_SCHEMA:
+                    return found  # it may be registered any moment
+            else:
+                try:
+                    found = make(reader)
+                except NoFit as why:
+                    found = Refusing(columns, unfit(why, f"schema {named.schema_id}"))
+            if len(known) >= KNOWN_MAX:
+                known.clear()
+            known[named] = found
+        return found
+
+    return Framed(arrow_schema(columns), find, has_indexes=format_ == "protobuf")
+
+
+@dataclass(frozen=True, slots=True)
+class _Codecs:
+    """Makes the codec of one schema's values."""
+
+    format_: str
+    columns: Sequence[Column]
+    unknown_fields: UnknownFields
+    wrap: Wrap | None
+
+    def __call__(self, schema: Reader | WrittenSchema) -> Codec:
+        """Raises: NoFit."""
+        if isinstance(schema, WrittenSchema):
+            plain = JsonCodec(self.columns, unknown_fields=self.unknown_fields)
+            return JsonSchemaCodec(schema, plain if self.wrap is None else Wrapped(self.wrap, plain))
+        if self.wrap is not None and _is_bare(schema.written):
+            if len(self.columns) != 1:
+                raise NoFit(f"the key is a {schema.written.name}; it does not name its columns")
+            return SchemaCodec(self.columns, _Bare(schema, self.columns[0].name))
+        return SchemaCodec(self.columns, schema, unknown_fields=self.unknown_fields)
+
+
+def _is_bare(written: Written) -> bool:
+    return [field.name for field in written.fields] == [ANY_NAME]
+
+
+class _Bare:
+    """`Reader` of a schema that is no record: its value is the only column."""
+
+    def __init__(self, reader: Reader, column: str) -> None:
+        [only] = reader.written.fields
+        self.written = replace(reader.written, fields=(replace(only, name=column),))
+        self.read = reader.read
+
+
+class _Readers:
+    """Reads the schemas of one format."""
+
+    def __init__(self, format_: str, schemas: Schemas) -> None:
+        self._format, self._schemas = format_, schemas
+        self._files: dict[int, ProtobufFile] = {}
+
+    def given(self, schema: GivenSchema) -> Reader | WrittenSchema:
+        """Raises: NoFit."""
+        written = WrittenSchema(kind=KINDS[self._format], text=schema.text)
+        if self._format == "protobuf":
+            return ProtobufFile(written).named(schema.message)
+        return self._read(written)
+
+    def of(self, named: Named) -> Reader | WrittenSchema | Unfit:
+        """What reads the records of a schema, or why nothing does. Raises: what `Schemas.by_id` does."""
+        number = named.schema_id
+        if (file := self._files.get(number)) is None:
+            schema = self._schemas.by_id(number)
+            if schema is None:
+                return Unfit(Reason.UNKNOWN_SCHEMA, f"the registry has no schema {number}")
+            if schema.lacks is not None:
+                return Unfit(
+                    Reason.UNKNOWN_SCHEMA, f"schema {number} refers to what the registry lacks: {schema.lacks}"
+                )
+            if schema.kind != KINDS[self._format]:
+                return Unfit(Reason.UNUSABLE_SCHEMA, f"schema {number} is {schema.kind}, not {KINDS[self._format]}")
+        try:
+            if self._format != "protobuf":
+                return self._read(schema)
+            if file is None:
+                file = self._files[number] = ProtobufFile(schema)
+            return file.at(named.indexes)
+        except NoFit as why:
+            return unfit(why, f"schema {number}")
+
+    def _read(self, schema: WrittenSchema) -> Reader | WrittenSchema:
+        return schema if self._format == "json-schema" else AvroReader(schema)
+
+
+def rule_with_schema(format_: str, rule: DeleteRule, given: GivenSchema | None, *, schemas: Schemas) -> Rule:
+    """Whether a value says that it deletes; what cannot be read says nothing, and is refused as a put."""
+    by_json, tell = JsonRule(rule), says(rule)
+    readers, known = _Readers(format_, schemas), dict[Named | None, Callable[[bytes], Any]]()
+    alone = readers.given(given) if given is not None else None
+
+    def telling(reader: Reader | WrittenSchema | Unfit) -> Callable[[bytes], bool]:
+        if isinstance(reader, Unfit):
+            return lambda payload: False
+        if isinstance(reader, WrittenSchema):
+            return by_json
+        field = field_of(reader.written.fields, rule.field)
+        if field is None:
+            return lambda payload: False
+        names, get = field.written.names, field.get
+
+        def told(payload: bytes) -> bool:
+            records, _ = reader.read([payload])
+            value = get(records[0]) if records else None
+            return tell(names.get(value) if names is not None else value)
+
+        return told
+
+    def deletes(value: bytes) -> bool:
+        if alone is not None:
+            named, end = None, 0
+        else:
+            header = opened(value, has_indexes=format_ == "protobuf")
+            if isinstance(header, Unfit):
+                return False
+            named, end = header
+        if named not in known:
+            reader = alone or (readers.of(named) if named is not None else None)
+            assert reader is not None
+            if isinstance(reader, Unfit):
+                return False  # it may be known later
+            known[named] = telling(reader)
+        return bool(known[named](value[end:]))
+
+    return deletes
