@@ -69,6 +69,8 @@ class AvroReader:
     def __init__(self, schema: WrittenSchema) -> None:
         """Raises: NoFit (unusable_schema)."""
         self._name, self.written, plain = _parsed(schema)
+        if self.written.kind == "none":
+            raise NoFit(self.written.trouble, reason=Reason.UNUSABLE_SCHEMA)
         self._is_record = self.written.kind == "struct"
         fields = plain["fields"] if self._is_record else [{"name": _VALUE, "type": plain}]
         record = {**plain, "fields": [*fields, _MARK]} if self._is_record else _frame([*fields, _MARK])
@@ -272,7 +274,7 @@ class _Walk:
             return False  # the branch takes one
         if schema["type"] in {"record", "error"}:
             return all(self._is_empty(field["type"]) for field in schema["fields"])
-        return schema["type"] == "null" or (schema["type"] == "fixed" and schema["size"] == 0)
+        return bool(schema["type"] == "null" or (schema["type"] == "fixed" and schema["size"] == 0))
 
 
 def _meant(kind: str, schema: Mapping[str, Any]) -> Written:

@@ -22,7 +22,7 @@ def wrapper(spec: TableSpec) -> Callable[[bytes | None], bytes | None]:
     is_quoted = spec.key_format == "text" and not _is_bare(spec.key_columns[0])
 
     def wrap(key: bytes | None) -> bytes | None:
-        if not key or (spec.key_format == "json" and key.lstrip()[:1] == b"{"):
+        if not key or (spec.key_format != "text" and key.lstrip()[:1] == b"{"):
             return key
         if not is_quoted and too_deep(key):
             return key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from harness_pipelines.errors import UsageError
 
 MAIN = "harness_main.proto"
 COMPILE_S_MAX = 60.0
+_NO_ERROR = re.compile(r"warning:|^[IW]\d{4} ")
 #: What Confluent's schemas import without referring to it. The numbers and names are those of its registry.
 _BUILT_IN = {
     "confluent/type/decimal.proto": """
@@ -55,7 +57,8 @@ def compiled(text: str, references: Mapping[str, str]) -> bytes:
         except subprocess.TimeoutExpired as error:
             raise _unusable(f"protoc did not end within {COMPILE_S_MAX:g} s") from error
         if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "warning" not in line.lower()]
+            said = done.stderr.replace(f"{folder}/", "").replace(MAIN, "schema")
+            lines = [line for line in said.splitlines() if not _NO_ERROR.search(line)]
             raise _unusable("; ".join(lines)[:300] or f"protoc ended with {done.returncode}")
         return made.read_bytes()
 

@@ -91,9 +91,9 @@ class _Codecs:
         if isinstance(schema, WrittenSchema):
             plain = JsonCodec(self.columns, unknown_fields=self.unknown_fields)
             return JsonSchemaCodec(schema, plain if self.wrap is None else Wrapped(self.wrap, plain))
-        if self.wrap is not None and _is_bare(schema.written):
+        if _is_bare(schema.written):
             if len(self.columns) != 1:
-                raise NoFit(f"the key is a {schema.written.name}; it does not name its columns")
+                raise NoFit(f"{schema.written.name} is no record, so it is the value of one column, not of several")
             return SchemaCodec(self.columns, _Bare(schema, self.columns[0].name))
         return SchemaCodec(self.columns, schema, unknown_fields=self.unknown_fields)
 
@@ -128,24 +128,27 @@ class _Readers:
     def of(self, named: Named) -> Reader | WrittenSchema | Unfit:
         """What reads the records of a schema, or why nothing does. Raises: what `Schemas.by_id` does."""
         number = named.schema_id
-        if (file := self._files.get(number)) is None:
+        try:
+            if (file := self._files.get(number)) is not None:
+                return file.at(named.indexes)
             schema = self._schemas.by_id(number)
             if schema is None:
                 return Unfit(Reason.UNKNOWN_SCHEMA, f"the registry has no schema {number}")
-            if schema.lacks is not None:
-                return Unfit(
-                    Reason.UNKNOWN_SCHEMA, f"schema {number} refers to what the registry lacks: {schema.lacks}"
-                )
-            if schema.kind != KINDS[self._format]:
-                return Unfit(Reason.UNUSABLE_SCHEMA, f"schema {number} is {schema.kind}, not {KINDS[self._format]}")
-        try:
+            if (why := self._trouble(number, schema)) is not None:
+                return why
             if self._format != "protobuf":
                 return self._read(schema)
-            if file is None:
-                file = self._files[number] = ProtobufFile(schema)
+            file = self._files[number] = ProtobufFile(schema)
             return file.at(named.indexes)
-        except NoFit as why:
-            return unfit(why, f"schema {number}")
+        except NoFit as why_not:
+            return unfit(why_not, f"schema {number}")
+
+    def _trouble(self, number: int, schema: WrittenSchema) -> Unfit | None:
+        if schema.lacks is not None:
+            return Unfit(Reason.UNKNOWN_SCHEMA, f"schema {number} refers to what the registry lacks: {schema.lacks}")
+        if schema.kind != KINDS[self._format]:
+            return Unfit(Reason.UNUSABLE_SCHEMA, f"schema {number} is {schema.kind}, not {KINDS[self._format]}")
+        return None
 
     def _read(self, schema: WrittenSchema) -> Reader | WrittenSchema:
         return schema if self._format == "json-schema" else AvroReader(schema)
@@ -170,7 +173,7 @@ def rule_with_schema(format_: str, rule: DeleteRule, given: GivenSchema | None, 
         def told(payload: bytes) -> bool:
             records, _ = reader.read([payload])
             value = get(records[0]) if records else None
-            return tell(names.get(value) if names is not None else value)
+            return tell(names.get(value) if names is not None and isinstance(value, int) else value)
 
         return told
 

@@ -158,7 +158,7 @@ def _part(path: str, written: Written, type_: Type, source: Source | None, *, st
 def _primitive(written: Written, name: str, kind: pa.DataType, source: Source | None) -> Convert | None:
     if name in _TIMES:
         meant, unit = written.kind, written.unit
-        if meant == "int" and source in _SAID:
+        if meant == "int" and source is not None and source in _SAID:
             meant, unit = _SAID[source]
         if meant in _TIMES[name]:
             return _date(kind) if name == "date" else _moment(kind, unit)

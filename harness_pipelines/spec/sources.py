@@ -41,8 +41,8 @@ UnavailableValue = Annotated[
 def source_trouble(source: Source, type_: Type) -> str | None:
     """Why values of *type_* are not written so."""
     if source in WHOLE:
-        allowed = WHOLE[source]
-        return None if str(type_) in allowed else f"`from: {source}` gives {' or '.join(allowed)}, not {type_}"
+        given = WHOLE[source]
+        return None if str(type_) in given else f"`from: {source}` gives {' or '.join(given)}, not {type_}"
     element = type_
     while isinstance(element, ListType):
         element = element.element

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness_pipelines.codecs.contract import judge_of
+from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.spec.load import load_spec
 from harness_pipelines.spec.table import StartAt, TableSpec
@@ -25,11 +25,11 @@ _FIXED = (
 def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
     """Create the table, or take over the settings of one that exists; a second call changes nothing.
 
-    Raises: SpecError, ContractUnusable, TopicMissing, TopicCompacted, KafkaUnreachable, TableExists (a word differs
-    that cannot change), TopicRecreated.
+    Raises: SpecError, ContractUnusable, SchemaUnusable, TopicMissing, TopicCompacted, KafkaUnreachable, TableExists (a
+    word differs that cannot change), TopicRecreated.
     """
     wanted = spec if isinstance(spec, TableSpec) else load_spec(spec)
-    judge_of(wanted)
+    RecordCodec(wanted, stores.schemas)  # a contract or schema of the spec that cannot be used makes no table
     identity = stores.log.describe(wanted.topic)
     try:
         known = stores.ledger.table(wanted.table)

@@ -130,7 +130,7 @@ class Registry:
         return None
 
     def _reference(self, reference: SchemaReference) -> Schema | None:
-        client, subject, version = self._opened(), str(reference.subject), reference.version
+        client, subject, version = self._opened(), str(reference.subject), int(reference.version or 0)
         found = self._answer(
             f"asking for version {version} of {subject}", lambda: client.get_version(subject, version, deleted=True)
         )
