@@ -24,6 +24,7 @@ from harness_pipelines.codecs.written import Kind, NoFit, Unit, Written, Written
 
 NESTING_MAX = 64
 ANY_NAME = "*"  #: of the only field of what is no record
+_MEANT = "harness.logicalType"
 _END, _VALUE, _FRAME = "harness__end", "harness__value", "harness__frame"
 _PRIMITIVES: Mapping[str, Kind] = {
     "boolean": "boolean", "int": "int", "long": "int", "float": "float", "double": "float", "bytes": "bytes",
@@ -160,7 +161,24 @@ def _parsed(schema: WrittenSchema) -> tuple[str, Written, Any]:
 
 def _parse(text: str, names: dict[str, Any]) -> Any:
     # Defaults that do not fit their type stand in many schemas that Java wrote; they are not read here.
-    return fastavro.parse_schema(json.loads(text), names, _write_hint=False, _force=True, _ignore_default_error=True)
+    return fastavro.parse_schema(
+        _unjudged(json.loads(text)), names, _write_hint=False, _force=True, _ignore_default_error=True
+    )
+
+
+def _unjudged(schema: Any) -> Any:
+    """*schema* whose logical types fastavro does not look at: it refuses what Avro says is to be ignored."""
+    if isinstance(schema, list):
+        return [_unjudged(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {(_MEANT if word == "logicalType" else word): value for word, value in schema.items()}
+    for word in ("type", "items", "values"):
+        if word in made:
+            made[word] = _unjudged(made[word])
+    if isinstance(made.get("fields"), list):
+        made["fields"] = [_unjudged(one) for one in made["fields"]]
+    return made
 
 
 class _Plain:
@@ -279,7 +297,7 @@ class _Walk:
 
 def _meant(kind: str, schema: Mapping[str, Any]) -> Written:
     """A primitive or fixed type with its logical type; one that is unknown or does not go with it does not count."""
-    logical, connect = schema.get("logicalType"), schema.get("connect.name")
+    logical, connect = schema.get(_MEANT), schema.get("connect.name")
     name = f"{kind} ({logical or connect})" if logical or connect else kind
     if logical == "decimal" and kind in {"bytes", "fixed"} and isinstance(schema.get("precision"), int):
         scale = schema.get("scale", 0)

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from harness_pipelines.codecs.base import Codec, Decoded, Reason
+from harness_pipelines.codecs.base import Decoded, Reason
 from harness_pipelines.codecs.chunked import ColumnCodec, Maker, finished
 from harness_pipelines.codecs.refusals import VALUE_BYTES_MAX, refusal
 from harness_pipelines.codecs.shapes import Unfit
@@ -51,12 +51,16 @@ class SchemaCodec(ColumnCodec):
         refused |= {places[position]: why for position, why in wrong.items()}
         return records
 
-    def of_records(self, records: Sequence[Any]) -> Decoded:
-        """The rows of *records* that the schema's reader has read."""
-        return _OfRecords(self._schema, self._makers).decode(records)
 
+class RecordsCodec(ColumnCodec):
+    """Like a `Codec`, of records that a reader has read, or of a part of each."""
 
-class _OfRecords(ColumnCodec):
+    def __init__(
+        self, columns: Sequence[Column], written: Written, *, unknown_fields: Literal["ignore", "quarantine"] = "ignore"
+    ) -> None:
+        """Raises: NoFit when what is *written* does not give a column."""
+        super().__init__(arrow_schema(columns), _makers(columns, written, strict=unknown_fields == "quarantine"))
+
     def _unsound(self, values: Sequence[Any]) -> dict[int, Unfit]:
         return {}
 
@@ -111,17 +115,3 @@ def unfit(why: NoFit, schema: str) -> Unfit:
     """*why* records of *schema* (its name, for people) are refused."""
     path = why.path.removeprefix(".")
     return Unfit(why.reason, f"{f'`{path}`: ' if path else ''}{why.why} ({schema})")
-
-
-def codec_or_refusing(
-    columns: Sequence[Column],
-    reader: Reader,
-    *,
-    schema: str,
-    unknown_fields: Literal["ignore", "quarantine"] = "ignore",
-) -> Codec:
-    """The codec of records of *schema*; one that refuses them all where it does not give the columns."""
-    try:
-        return SchemaCodec(columns, reader, unknown_fields=unknown_fields)
-    except NoFit as why:
-        return Refusing(columns, unfit(why, schema))

@@ -46,6 +46,7 @@ class _Event(_Body, gc=False):
 
 _decode = msgspec.json.Decoder(_Event).decode
 _decode_body = msgspec.json.Decoder(_Body).decode
+NOTHING_TELLS = "the record has no key and no `before`, so nothing tells what it deletes"
 _NO_SCHEMA = b"null"
 _TOMBSTONE = _Body(op="d")
 
@@ -137,13 +138,13 @@ class DebeziumEvents:
             return self._of_record_key(key)
         block = bytes(before)
         if block[:1] != b"{":
-            return Unfit(Reason.MISSING_KEY, "the record has no key and no `before`, so nothing tells what it deletes")
+            return Unfit(Reason.MISSING_KEY, NOTHING_TELLS)
         reading = self._events.of(schema)
         if isinstance(reading, Unfit):
             return reading
         named = _OBJECT.decode(block)
         if lacking := [name for name in self._key if bytes(named.get(name, NULL)) == b"null"]:
-            return _keyless(lacking, "`before`")
+            return keyless(lacking, "`before`")
         return _Told("`before`", reading.key, block)
 
     def _of_record_key(self, key: bytes) -> _Told | Unfit:
@@ -159,7 +160,7 @@ class DebeziumEvents:
             why = malformed(key) or explained(error)
             return replace(why, detail=f"{where}: {why.detail}")
         if lacking := [name for name in self._key if name not in named]:
-            return _keyless(lacking, where)
+            return keyless(lacking, where)
         reading = self._keys.of(schema)
         return reading if isinstance(reading, Unfit) else _Told(where, reading.key, block)
 
@@ -200,15 +201,19 @@ class _Opener:
 
 def _trouble(body: _Body) -> Unfit | None:
     """Why the event neither puts nor deletes."""
-    op = body.op
+    return op_trouble(body.op, has_after=bytes(body.after) != b"null", plain="json")
+
+
+def op_trouble(op: str | None, *, has_after: bool, plain: str) -> Unfit | None:
+    """Why an event neither puts nor deletes; *plain*: the format of such events when they are unwrapped."""
     if op is None:
         return Unfit(
             Reason.MISSING_BLOCK,
             "the event has no `op`, so it changes no row. If the connector unwraps its events "
-            "(ExtractNewRecordState), write `format: json`",
+            f"(ExtractNewRecordState), write `format: {plain}`",
         )
     if op in {"c", "r", "u"}:
-        if bytes(body.after) == b"null":
+        if not has_after:
             return Unfit(Reason.MISSING_BLOCK, f"the event has no `after`, which op {op} puts")
         return None
     if op == "d":
@@ -216,7 +221,7 @@ def _trouble(body: _Body) -> Unfit | None:
     return Unfit(Reason.UNSUPPORTED_OP, _REFUSED_OPS.get(op) or f"op {shown(op)} is unknown; known are c, r, u, d")
 
 
-def _keyless(lacking: Sequence[str], where: str) -> Unfit:
+def keyless(lacking: Sequence[str], where: str) -> Unfit:
     names = ", ".join(f"`{name}`" for name in lacking)
     return Unfit(
         Reason.MISSING_KEY,

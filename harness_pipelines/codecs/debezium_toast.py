@@ -41,7 +41,7 @@ class Unavailable:
             f'{{"{placeholder}":"{placeholder}"}}',  # an hstore as JSON text
             *(_base64(bytes.fromhex(place)) for place in _PLACES),
         }  # fmt: skip
-        self._numbers = [*data]
+        self._data, self._numbers = data, [*data]
         self._marks = [re.compile(re.escape(text.encode())) for text in self._texts if '"' not in text]
         self._marks.append(re.compile(rb",\s*".join(b"%d" % byte for byte in data)))
 
@@ -67,10 +67,28 @@ class Unavailable:
             return _unavailable(untold)
         return msgspec.json.encode(now | {name: old[name] for name in lacking})
 
+    def filled(
+        self, now: Mapping[str, Any], before: Mapping[str, Any] | None, defaults: Mapping[str, Any]
+    ) -> Mapping[str, Any] | Unfit:
+        """Like `mended`, of values that are read; *defaults*: of the columns, by the event's schema."""
+        lacking = [name for name in defaults if self._stands_in(now[name])]
+        if not lacking:
+            return now
+        old = before or {}
+        if untold := [name for name in lacking if not self._differs(old.get(name), defaults[name])]:
+            return _unavailable(untold)
+        return {**now, **{name: old[name] for name in lacking}}
+
+    def _differs(self, value: Any, default: Any) -> bool:
+        """As `_is_told`."""
+        return bool(value) and value != default and not self._stands_in(value)
+
     def _stands_in(self, value: Any) -> bool:
         match value:
             case str():
                 return value in self._texts
+            case bytes():
+                return value == self._data
             case list():
                 return value == self._numbers or (len(value) == 1 and self._stands_in(value[0]))
             case dict():

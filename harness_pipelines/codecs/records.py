@@ -70,6 +70,10 @@ class RecordCodec:
 def _sorter(spec: TableSpec, values: Codec, schemas: Schemas) -> Sorter:
     if spec.format == "debezium":
         return DebeziumEvents(spec)
+    if spec.format == "debezium-avro":
+        from harness_pipelines.codecs.debezium_avro import DebeziumAvroEvents
+
+        return DebeziumAvroEvents(spec, schemas)
     return _Keyed(spec, values, schemas)
 
 

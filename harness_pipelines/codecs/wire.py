@@ -87,36 +87,37 @@ class Framed:
         self._schema, self._find, self._has_indexes = schema, find, has_indexes
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        groups, refused = self.sorted(values)
+        groups, refused = grouped(values, has_indexes=self._has_indexes)
         found = [(np.array(places, np.int64), self._find(named).decode(parts)) for named, places, parts in groups]
         return gathered(found, [refusal(i, why) for i, why in refused.items()], self._schema)
 
-    def sorted(
-        self, values: Sequence[bytes | None]
-    ) -> tuple[list[tuple[Named, list[int], list[bytes]]], dict[int, Unfit]]:
-        """The *values* by the schema that they name, without headers, each group with its positions; and the others."""
-        headers: dict[bytes, tuple[Named, int] | Unfit] = {}
-        groups: dict[Named, tuple[list[int], list[bytes]]] = {}
-        refused: dict[int, Unfit] = {}
-        known = HEADER_BYTES + self._has_indexes
-        for i, value in enumerate(values):
-            if not value:
-                refused[i] = _no_value(value)
-                continue
-            front = value[:known]  # mostly the whole header; longer ones are read each time
-            header = headers.get(front)
-            if header is None:
-                header = opened(value, has_indexes=self._has_indexes)
-                if not isinstance(header, Unfit) and header[1] == known:
-                    headers[front] = header
-            if isinstance(header, Unfit):
-                refused[i] = header
-                continue
-            named, end = header
-            places, parts = groups.setdefault(named, ([], []))
-            places.append(i)
-            parts.append(value[end:])
-        return [(named, places, parts) for named, (places, parts) in groups.items()], refused
+
+def grouped(
+    values: Sequence[bytes | None], *, has_indexes: bool = False
+) -> tuple[list[tuple[Named, list[int], list[bytes]]], dict[int, Unfit]]:
+    """The *values* by the schema that they name, without headers, each group with its positions; and the others."""
+    headers: dict[bytes, tuple[Named, int]] = {}
+    groups: dict[Named, tuple[list[int], list[bytes]]] = {}
+    refused: dict[int, Unfit] = {}
+    known = HEADER_BYTES + has_indexes
+    for i, value in enumerate(values):
+        if not value:
+            refused[i] = _no_value(value)
+            continue
+        front = value[:known]  # mostly the whole header; longer ones are read each time
+        header: tuple[Named, int] | Unfit | None = headers.get(front)
+        if header is None:
+            header = opened(value, has_indexes=has_indexes)
+            if not isinstance(header, Unfit) and header[1] == known:
+                headers[front] = header
+        if isinstance(header, Unfit):
+            refused[i] = header
+            continue
+        named, end = header
+        places, parts = groups.setdefault(named, ([], []))
+        places.append(i)
+        parts.append(value[end:])
+    return [(named, places, parts) for named, (places, parts) in groups.items()], refused
 
 
 def _no_value(value: bytes | None) -> Unfit:

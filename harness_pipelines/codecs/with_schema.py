@@ -48,13 +48,13 @@ def codec_with_schema(
     make = _Codecs(format_, columns, unknown_fields, wrap)
     if given is not None:
         try:
-            return make(_Readers(format_, schemas).given(given))
+            return make(Readers(format_, schemas).given(given))
         except NoFit as why:
             path = f"`{why.path.removeprefix('.')}`: " if why.path else ""
             raise SchemaUnusable(
                 f"the `{'schema' if wrap is None else 'key_schema'}` of the spec: {path}{why.why}"
             ) from why
-    readers, known = _Readers(format_, schemas), dict[Named, Codec]()
+    readers, known = Readers(format_, schemas), dict[Named, Codec]()
 
     def find(named: Named) -> Codec:
         found = known.get(named)
@@ -95,6 +95,10 @@ class _Codecs:
             if len(self.columns) != 1:
                 raise NoFit(f"{schema.written.name} is no record, so it is the value of one column, not of several")
             return SchemaCodec(self.columns, _Bare(schema, self.columns[0].name))
+        if self.wrap is not None:
+            for column in self.columns:
+                if field_of(schema.written.fields, column.name) is None:
+                    raise NoFit("the key has no such field", path=column.name, reason=Reason.MISSING_KEY)
         return SchemaCodec(self.columns, schema, unknown_fields=self.unknown_fields)
 
 
@@ -111,7 +115,7 @@ class _Bare:
         self.read = reader.read
 
 
-class _Readers:
+class Readers:
     """Reads the schemas of one format."""
 
     def __init__(self, format_: str, schemas: Schemas) -> None:
@@ -157,7 +161,7 @@ class _Readers:
 def rule_with_schema(format_: str, rule: DeleteRule, given: GivenSchema | None, *, schemas: Schemas) -> Rule:
     """Whether a value says that it deletes; what cannot be read says nothing, and is refused as a put."""
     by_json, tell = JsonRule(rule), says(rule)
-    readers, known = _Readers(format_, schemas), dict[Named | None, Callable[[bytes], Any]]()
+    readers, known = Readers(format_, schemas), dict[Named | None, Callable[[bytes], Any]]()
     alone = readers.given(given) if given is not None else None
 
     def telling(reader: Reader | WrittenSchema | Unfit) -> Callable[[bytes], bool]:

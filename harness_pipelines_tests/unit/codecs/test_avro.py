@@ -451,7 +451,8 @@ def test_the_verdict_on_a_record_never_depends_on_its_batch(data, table):
 def test_no_bytes_do_harm(payload):
     parts = [
         field("s", "string"), field("l", {"type": "array", "items": "long"}),
-        field("m", {"type": "map", "values": "int"}), field("e", {"type": "enum", "name": "E", "symbols": ["a"]}), field("u", ["null", "double"]),
+        field("m", {"type": "map", "values": "int"}), field("u", ["null", "double"]),
+        field("e", {"type": "enum", "name": "E", "symbols": ["a"]}),
     ]  # fmt: skip
     codec = RecordCodec(
         spec({"s": "string", "l": "list<long>", "m": "map<string, int>", "e": "string", "u": "double"}),
