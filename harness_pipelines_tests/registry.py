@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -124,11 +124,12 @@ class RegistryServer:
                 else:
                     status, answer = registry.answer(method, url.path, url.query, body)
                 data = json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+                with suppress(ConnectionError):  # who asked may have waited long enough
+                    self.send_response(status)
+                    self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+                    self.send_header("Content-Length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass

@@ -34,8 +34,8 @@ def bench(settings: Settings, /, name: str, *, only: list[str] | None, quick: bo
     """Measure the figures of bench NAME beside their goals; needs a checkout.
 
     NAME is main (from Kafka to readers), proof (models, recovery, fsck, audit), layout (the batch view's clustering),
-    keyed (tables with a key), streams (all history, then live), formats (what it costs to judge records) or dagster
-    (sensors, runs, hand-overs).
+    keyed (tables with a key), streams (all history, then live), formats (what it costs to decode and judge records)
+    or dagster (sensors, runs, hand-overs).
 
     Starts the embedded services if there are none. Makes topics and tables of its own and removes them. Exit code 1
     when something could not be measured; a goal that is missed is shown, not an error.

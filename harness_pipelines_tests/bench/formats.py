@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness_pipelines_tests.bench import contracts
+from harness_pipelines_tests.bench import contracts, decode
 from harness_pipelines_tests.bench.base import Group
 
 #: Groups of figures in the order in which they are measured; what --only names.
 FIGURES: Mapping[str, Group] = {
+    "decode": decode.measure,
     "contracts": contracts.measure,
 }

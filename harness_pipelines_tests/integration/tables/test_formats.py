@@ -82,7 +82,7 @@ def test_what_was_produced_is_read(
         rig = TableRig(known, kafka, format=format_, buffer=buffer, columns=COLUMNS)
         for partition in (0, 1):
             wanted = [value(registry, format_, i) for i in range(partition, COUNT, 2)]
-            kafka.produce(rig.topic, partition, [*wanted[:5], b"\x00\x00", framed(b"", 4_711), *wanted[5:]])
+            kafka.produce(rig.topic, partition, [*wanted[:5], b"\x00\x00", framed(b"\x00", 4_711), *wanted[5:]])
         meant = [(i, i % 100, f"row {i}") for i in range(COUNT)]
         if buffer == "none":
             assert shown(rig) == meant  # from the log
@@ -141,7 +141,7 @@ def test_without_a_buffer_an_outage_of_the_registry_counts_against_no_move(
     harness: hp.Harness, kafka: KafkaRig, registry: RegistryServer
 ):
     with with_registry(harness, registry) as known:
-        rig = TableRig(known, kafka, format="avro", columns=COLUMNS, buffer="none", partitions=1)
+        rig = TableRig(known, kafka, format="avro", columns=COLUMNS, buffer="none", partitions=1, tier={"max_rows": 1})
         kafka.produce(rig.topic, 0, [value(registry, "avro", i) for i in range(3)])
         registry.fail_with = 503
         with rig.working(TIER) as worker:
