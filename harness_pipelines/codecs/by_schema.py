@@ -43,9 +43,15 @@ class SchemaCodec(ColumnCodec):
         super().__init__(arrow_schema(columns), _makers(columns, reader.written, strict=unknown_fields == "quarantine"))
 
     def _unsound(self, values: Sequence[bytes | None]) -> dict[int, Unfit]:
+        if None not in values and max(map(len, values), default=0) <= VALUE_BYTES_MAX:  # type: ignore[arg-type]
+            return {}
         return {i: why for i, value in enumerate(values) if (why := _trouble(value))}
 
     def _records(self, values: Sequence[bytes | None], refused: dict[int, Unfit]) -> list[Any]:
+        if not refused:
+            records, wrong = self._reader.read(values)  # type: ignore[arg-type]  # None is refused
+            refused |= wrong
+            return records
         places = [i for i in range(len(values)) if i not in refused]
         records, wrong = self._reader.read([values[i] for i in places])  # type: ignore[misc]  # None is refused
         refused |= {places[position]: why for position, why in wrong.items()}

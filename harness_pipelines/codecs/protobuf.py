@@ -42,7 +42,8 @@ class _Meaning:
 
 
 def _instant(message: Any) -> int:
-    return int(message.seconds * 1_000_000 + message.nanos // 1000)
+    microseconds: int = message.seconds * 1_000_000 + message.nanos // 1000
+    return microseconds
 
 
 def _day(message: Any) -> int:
@@ -212,7 +213,7 @@ class _Walk:
         written, value = self._one(field)
         get: Callable[[Any], Any] = attrgetter(name)
         if field.has_presence:
-            get = _present(name) if value is None else _present_value(name, value)
+            get = _present(field) if value is None else _present_value(name, value)
         return WrittenField(name=name, written=written, get=get)
 
     def _repeated(self, field: FieldDescriptor) -> WrittenField:
@@ -256,12 +257,16 @@ def _names(enum: EnumDescriptor) -> dict[int, str]:
     return found
 
 
-def _present(name: str) -> Callable[[Any], Any]:
-    return lambda message: getattr(message, name) if message.HasField(name) else None
+def _present(field: FieldDescriptor) -> Callable[[Any], Any]:
+    name, found = field.name, attrgetter(field.name)
+    if field.message_type is not None or field.default_value:
+        return lambda message: found(message) if message.HasField(name) else None
+    return lambda message: found(message) or (found(message) if message.HasField(name) else None)
 
 
 def _present_value(name: str, value: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda message: value(getattr(message, name)) if message.HasField(name) else None
+    found = attrgetter(name)
+    return lambda message: value(found(message)) if message.HasField(name) else None
 
 
 def _list_of(name: str, value: Callable[[Any], Any] | None) -> Callable[[Any], Any]:

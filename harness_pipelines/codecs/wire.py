@@ -96,10 +96,12 @@ def grouped(
     values: Sequence[bytes | None], *, has_indexes: bool = False
 ) -> tuple[list[tuple[Named, list[int], list[bytes]]], dict[int, Unfit]]:
     """The *values* by the schema that they name, without headers, each group with its positions; and the others."""
+    known = HEADER_BYTES + has_indexes
+    if (named := _only(values, known, has_indexes=has_indexes)) is not None:
+        return [(named, list(range(len(values))), [value[known:] for value in values if value])], {}
     headers: dict[bytes, tuple[Named, int]] = {}
     groups: dict[Named, tuple[list[int], list[bytes]]] = {}
     refused: dict[int, Unfit] = {}
-    known = HEADER_BYTES + has_indexes
     for i, value in enumerate(values):
         if not value:
             refused[i] = _no_value(value)
@@ -118,6 +120,14 @@ def grouped(
         places.append(i)
         parts.append(value[end:])
     return [(named, places, parts) for named, (places, parts) in groups.items()], refused
+
+
+def _only(values: Sequence[bytes | None], known: int, *, has_indexes: bool) -> Named | None:
+    """The schema that all *values* name, by headers of *known* bytes; mostly there is one, and it is quickly seen."""
+    if None in values or len(fronts := {value[:known] for value in values if value is not None}) != 1:
+        return None
+    header = opened(fronts.pop(), has_indexes=has_indexes)
+    return header[0] if not isinstance(header, Unfit) and header[1] == known else None
 
 
 def _no_value(value: bytes | None) -> Unfit:
