@@ -83,12 +83,12 @@ class RegistryServer:
             case "GET", ["subjects"]:
                 return 200, sorted(self._subjects)
             case "GET", ["subjects", subject, "versions", version]:
-                number = self._subjects.get(subject, {}).get(int(version))
+                known = self._subjects.get(subject, {}).get(int(version))
                 hidden = (subject, int(version)) in self._soft and "deleted=true" not in query.lower()
-                if number is None or hidden:
+                if known is None or hidden:
                     return 404, _error(40402, f"Version {version} not found")
-                shown = _shown(self._schemas[number])
-                return 200, {"subject": subject, "version": int(version), "id": number, **shown}
+                shown = _shown(self._schemas[known])
+                return 200, {"subject": subject, "version": int(version), "id": known, **shown}
             case "POST", ["subjects", subject, "versions"]:
                 kind, references = body.get("schemaType", "AVRO"), body.get("references", ())
                 return 200, {"id": self.register(subject, body["schema"], kind=kind, references=references)}

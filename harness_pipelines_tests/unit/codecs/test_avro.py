@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness_pipelines.codecs.base import Decoded, Reason
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.codecs.schemas import SchemaUnusable, WrittenSchema
-from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.table import Column, TableSpec
 from harness_pipelines.spec.types import DecimalType, FieldType, ListType, MapType, Primitive, StructType, Type
 from harness_pipelines_tests.unit.codecs import values
 from harness_pipelines_tests.unit.codecs.batching import assert_alone_as_together
@@ -373,7 +373,7 @@ def datum(type_: Type, cell: Any) -> Any:
         return None
     match type_:
         case DecimalType(_, scale):
-            number = int(cell.scaleb(scale, context=values.Context(prec=60)))
+            number = int(cell.scaleb(scale, context=Context(prec=60)))
             return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
         case ListType(element):
             return [datum(element, part) for part in cell]
@@ -404,7 +404,7 @@ def _text(type_: Type, cell: Any) -> str:
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[tuple[Any, ...], Any, Any]:
     kinds = draw(st.lists(types, min_size=1, max_size=4))
-    columns = tuple(values.Column(name=NAMES[i], type=kind) for i, kind in enumerate(kinds))
+    columns = tuple(Column(name=NAMES[i], type=kind) for i, kind in enumerate(kinds))
     schemas = [record(*(field(c.name, avro_of(c.type, c.name, bare=bare)) for c in columns)) for bare in (False, True)]
     return columns, schemas[0], schemas[1]
 

@@ -68,7 +68,7 @@ COLUMNS = {
     "day": "date", "hour": "time", "big": "long", "zig": "int", "small": "float", "left": "string", "right": "int",
     "seen": "list<timestamp>", "by_number": "map<int, struct<name: string>>", "code": "string",
 }  # fmt: skip
-EMPTY = {
+EMPTY: dict[str, Any] = {
     "id": 0, "customer": None, "amount": 0.0, "open": False, "raw": b"", "status": "NEW", "tags": [], "counts": [],
     "items": [], "at": None, "maybe": None, "total": None, "price": None, "day": None, "hour": None, "big": 0, "zig": 0,
     "small": 0.0, "left": None, "right": None, "seen": [], "by_number": [], "code": "",
