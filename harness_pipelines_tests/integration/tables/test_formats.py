@@ -11,6 +11,7 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.stages.ingest_spark import ingest_on_spark
 from harness_pipelines.stores.registry import RegistryAway
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.registry import RegistryServer, serving
@@ -181,3 +182,13 @@ def test_a_read_says_try_again_while_the_registry_is_away(
         registry.fail_with = 500
         with pytest.raises(RegistryAway):
             rig.table.read()
+
+
+def test_ingest_in_spark_tasks_asks_the_registry_from_there(
+    harness: hp.Harness, kafka: KafkaRig, registry: RegistryServer
+):
+    with with_registry(harness, registry) as known:
+        rig = TableRig(known, kafka, format="avro", columns=COLUMNS, partitions=1)
+        kafka.produce(rig.topic, 0, [value(registry, "avro", i) for i in range(5)])
+        ingest_on_spark(known.stores, rig.table.row, rig.claim(Stage.INGEST))
+        assert shown(rig) == [(i, i, f"row {i}") for i in range(5)]
