@@ -122,6 +122,8 @@ class DebeziumEvents:
                 refused[group.places[position]] = mended
             else:
                 group.blocks[position] = mended
+        if not refused.keys() & group.places:
+            return group.part(PUT, reading.row, "`after`")
         left = _Blocks()
         for place, block in zip(group.places, group.blocks, strict=True):
             if place not in refused:

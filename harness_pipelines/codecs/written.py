@@ -56,7 +56,6 @@ _TIMES: Mapping[str, tuple[Kind, ...]] = {
     "timestamp": ("instant", "local"),  # of an instant its time in UTC
     "timestamptz": ("instant",),
 }
-_INT64_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,38 +278,13 @@ def _text_decimal(kind: pa.DataType, texts: Callable[[Cells], Cells]) -> Convert
 
 
 def _unscaled(kind: pa.DataType, scale: int) -> Convert:
-    """Unscaled numbers, big-endian in two's complement, or `Scaled`."""
-    shape = decimal_shape(kind, scale)
-
-    def careful(cells: Cells) -> pa.Array:
-        return shape.convert([_scaled(cell) if isinstance(cell, dict) else cell for cell in cells])
-
-    if scale != kind.scale or kind.precision > _INT64_DIGITS:
-        return careful
-    bound = 10**kind.precision
-
-    def convert(cells: Cells) -> pa.Array:
-        try:
-            low = np.array([0 if cell is None else _signed(cell) for cell in cells], np.int64)
-        except (OverflowError, TypeError):  # TypeError: it tells its scale
-            return careful(cells)
-        if len(low) and (int(low.max()) >= bound or int(low.min()) <= -bound):
-            return careful(cells)
-        halves = np.stack([low, low >> 63], axis=1)
-        validity = pa.array([cell is not None for cell in cells], pa.bool_()).buffers()[1] if None in cells else None
-        return pa.Array.from_buffers(kind, len(cells), [validity, pa.py_buffer(halves)])
-
-    return convert
+    """Unscaled numbers, big-endian in two's complement, or records that tell their scale."""
+    convert = decimal_shape(kind, scale).convert
+    return lambda cells: convert([_scaled(cell) if isinstance(cell, dict) else cell for cell in cells])
 
 
 def _scaled(cell: Mapping[str, Any]) -> Scaled:
     return Scaled(scale=cell["scale"], value=cell["value"])
-
-
-def _signed(cell: bytes) -> int:
-    if not cell:
-        raise OverflowError  # no number, which the careful way names
-    return int.from_bytes(cell, "big", signed=True)
 
 
 # Maps and structs
