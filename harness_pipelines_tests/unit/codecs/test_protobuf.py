@@ -254,3 +254,13 @@ def test_numbers_and_text_come_back_exactly(number, real, text):
     [row] = rows(CODEC, payload).rows.to_pylist()
     assert (row["id"], row["code"], row["customer"]) == (number, text, text)
     assert row["amount"] == real or (math.isnan(real) and math.isnan(row["amount"]))
+
+
+def test_a_tombstone_deletes_by_the_message_in_its_key():
+    codec = RecordCodec(spec({"id": "long", "code": "string"}, key=["id"]), GivenSchemas({1: KNOWN}))
+    found = codec.decode(
+        [None, None, None],
+        [framed(proto_field(1, 7), indexes=FIRST), framed(proto_field(1, "x"), indexes=(0,)), None],
+    )
+    assert found.rows.to_pylist() == [{"_op": "delete", "id": 7, "code": None}]
+    assert [(r.index, r.reason) for r in found.refused] == [(1, Reason.MISSING_KEY), (2, Reason.MISSING_KEY)]
