@@ -1,0 +1,90 @@
+"""Corrections: records that act below the bounds, at coordinates that the table has passed, and never move a bound.
+
+A quarantined record that is replayed becomes a row of every view at its own coordinate. Versions from that one on have
+it, older ones never: what an old version reads is fixed before, by its metadata or by that of the version that answers
+for what it had buffered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TypeAlias
+
+from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.protocol.bounds import Bounds, Vector
+from harness_pipelines.protocol.versions import Version, View, ViewName, answering_version, tiered_of
+
+Coordinate: TypeAlias = tuple[int, int]  #: Kafka partition and offset
+
+
+class CorrectionsMoved(HarnessError):
+    """What was to be corrected changed meanwhile: somebody else replayed, dropped or reverted it."""
+
+    recovery = Recovery.REFRESH
+
+
+class AlreadyThere(HarnessError):
+    """A view has a row at the coordinate of a record that is held in quarantine; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Why a record cannot be put back yet, and what it takes."""
+
+    why: str
+    way_on: str
+
+
+def settled_below(head: Version) -> dict[int, int]:
+    """Per partition: the views that *head* has are settled below it, and tier and otree never come back there."""
+    return {p: b.batch_hi if head.batch is not None else b.stream_hi for p, b in head.bounds.items()}
+
+
+def waiting(
+    wanted: Iterable[Coordinate], *, table: str, head: Version, readable: Sequence[Version], versions: Sequence[Version]
+) -> dict[Coordinate, Waiting]:
+    """Those of *wanted* that cannot be put back now, with the reason.
+
+    *readable* are the versions that may still be read: retained, leased and named. One that had the offset in its buffer
+    reads it from the stream view of a version to come as long as none answers for it; that one must not have the
+    correction. *versions* are all from the oldest of these on, oldest first.
+    """
+    settled = settled_below(head)
+    unanswered = [v for v in readable if answering_version(v, versions) is None]
+    found: dict[Coordinate, Waiting] = {}
+    for partition, offset in wanted:
+        if offset >= settled.get(partition, 0):
+            found[partition, offset] = Waiting(
+                why="the lake has not passed its offset yet", way_on=f"harness run {table} --until-idle"
+            )
+            continue
+        blocking = next((v for v in unanswered if _buffers(v.bounds.get(partition), offset)), None)
+        if blocking is not None:
+            found[partition, offset] = Waiting(
+                why=f"version {blocking.version} can still be read and had its offset in the buffer",
+                way_on=f"harness run {table} --until-idle",
+            )
+    return found
+
+
+def _buffers(bounds: Bounds | None, offset: int) -> bool:
+    return bounds is None or bounds.stream_hi <= offset < bounds.buffer_hi
+
+
+def corrected(
+    head: Version, *, views: Mapping[ViewName, View], buffer_hi: Vector, move_id: int, now: datetime
+) -> Version:
+    """The version after *head*: other files, the same lake bounds (S20), and the buffer's of this instant."""
+    bounds = {p: replace(b, buffer_hi=buffer_hi[p]) for p, b in head.bounds.items()}
+    return replace(
+        head,
+        version=head.version + 1,
+        stream=tiered_of(views),
+        batch=views.get("batch"),
+        bounds=bounds,
+        move_id=move_id,
+        revert_of=None,
+        committed_at=now,
+    )

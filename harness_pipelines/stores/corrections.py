@@ -1,0 +1,285 @@
+"""The boundary commit of a replay in Postgres, and what the ledger knows of corrections.
+
+Like every boundary commit it is one transaction that locks in the order of the design: the table, the catalog rows
+(batch before stream), the move, the lake positions, the trim lock. It is asked for by a person and has no claim: what
+keeps two of them apart is that a record is held only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from harness_pipelines import faults
+from harness_pipelines.errors import OutcomeUnknown
+from harness_pipelines.protocol.corrections import Coordinate, CorrectionsMoved, Waiting, corrected, waiting
+from harness_pipelines.protocol.versions import Version, ViewName, check_base
+from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.outcome import resolved
+from harness_pipelines.stores.ports import PointerMoved, RefusedRecord, Swap, TableRow, view_dropped
+from harness_pipelines.stores.postgres import Connection, Database, sql
+from harness_pipelines.stores.snapshots import versions_named
+
+log = structlog.get_logger(__name__)
+OPTIMISTIC_BUILDS = 3
+
+#: Writes the metadata of one view with the rows put back: its name, the pointer that is built on, the move.
+BuildCorrection = Callable[[ViewName, str, int], Swap]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRecord:
+    """A record in quarantine."""
+
+    record: RefusedRecord
+    kafka_ms: int  #: -1: the log had no time for it
+
+    @property
+    def at(self) -> Coordinate:
+        return self.record.partition, self.record.offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InEffect:
+    """A record that was put back, and is there."""
+
+    partition: int
+    offset: int
+    digest: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The table as a replay found it under the locks."""
+
+    head: Version
+    pointers: Mapping[ViewName, str]
+    held: frozenset[Coordinate]  #: of those that were asked about
+    waits: Mapping[Coordinate, Waiting]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """Rows to put back: by coordinate the digest of each, as text."""
+
+    digests: Mapping[Coordinate, str]
+    bytes: int
+    decoder: str | None  #: digest of the spec that decoded them, if it was not the table's
+
+
+class Corrections:
+    """Corrections of one table of one database."""
+
+    def __init__(self, database: Database, table: TableRow, *, catalog: str) -> None:
+        self._database, self._table = database, table
+        self._key = {"table_id": table.table_id}
+        names: list[ViewName] = sorted(table.views)  # batch before stream
+        self._pointer_keys: dict[ViewName, dict[str, str]] = {
+            name: {"catalog": catalog, "namespace": table.spec.namespace, "view": table.views[name]} for name in names
+        }
+
+    def held(
+        self,
+        *,
+        after: Coordinate,
+        limit: int,
+        reasons: Sequence[str] | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+    ) -> list[HeldRecord]:
+        """The first *limit* records in quarantine behind *after*, by partition and offset."""
+        wanted = {"partition": partition, "offset": offset, "reasons": list(reasons) if reasons else None}
+        key = {**self._key, **wanted, "after_partition": after[0], "after_offset": after[1], "limit": limit}
+        return [_held(row) for row in self._database.rows("corrections/held", key)]
+
+    def in_effect(self) -> list[InEffect]:
+        """Records that were put back and not taken back by a revert, by coordinate."""
+        return [
+            InEffect(partition=row["partition"], offset=row["offset"], digest=row["digest"], version=row["version"])
+            for row in self._database.rows("corrections/in_effect", self._key)
+        ]
+
+    def look(self, wanted: Sequence[Coordinate]) -> Standing:
+        """What a replay of *wanted* would find now; changes nothing. Raises: TableUnknown."""
+        with self._database.transaction() as connection:
+            found = self._lock(connection, wanted)
+            connection.rollback()
+            return found
+
+    def drop(self, wanted: Sequence[Coordinate], *, by: str) -> int:
+        """Give up those of *wanted* that are held; they stay accounted for. Returns how many."""
+        key = {**self._key, **_places(wanted), "state": "dropped", "by": by}
+        with self._database.transaction() as connection:
+            connection.execute(sql("ledger/lock_table"), self._key)
+            count: int = connection.execute(sql("corrections/settle"), key).rowcount
+            return count
+
+    def publish(self, correction: Correction, build: BuildCorrection, *, by: str, run_id: str | None) -> Version:
+        """Publish a version that has the rows of *correction*, all of them or none.
+
+        Raises: CorrectionsMoved, AlreadyThere, ForeignCommit, CommitLost; OutcomeUnknown only when Postgres stays away.
+        """
+        wanted = sorted(correction.digests)
+        move_id = self._reserve(wanted, run_id)
+        for _ in range(OPTIMISTIC_BUILDS):
+            pointers = self.look(wanted).pointers
+            swaps = {name: build(name, pointer, move_id) for name, pointer in pointers.items()}
+            faults.point("replay.before_lock")
+            try:
+                return self._commit_known(correction, move_id, _prepared(swaps), by)
+            except PointerMoved as moved:
+                log.info("replay.pointer_moved", table=self._table.name, detail=str(moved))
+        return self._commit_known(correction, move_id, build, by)
+
+    def _reserve(self, wanted: Sequence[Coordinate], run_id: str | None) -> int:
+        """Record that a replay was begun, before a file names it; it counts as abandoned until it commits."""
+        head = self.look(wanted).head
+        key = {**self._key, "base_version": head.version, "schema_version": head.schema_version, "run_id": run_id}
+        with self._database.transaction() as connection:
+            return int(connection.execute(sql("corrections/reserve_move"), key).fetchone()["move_id"])  # type: ignore[index]
+
+    def _commit_known(self, correction: Correction, move_id: int, build: BuildCorrection, by: str) -> Version:
+        try:
+            with self._database.transaction() as connection:
+                published = self._commit(connection, correction, move_id, build, by)
+                faults.point("replay.in_transaction")
+            faults.point("replay.after_commit")
+            return published
+        except OutcomeUnknown as unknown:
+            return self._resolve(move_id, unknown)
+
+    def _resolve(self, move_id: int, unknown: OutcomeUnknown) -> Version:
+        """After a lost answer: the move's number was given to this replay alone, so its version tells the outcome."""
+
+        def ask() -> Version | None:
+            with self._database.transaction() as connection:
+                connection.execute(sql("ledger/lock_table"), self._key)
+                key = {**self._key, "move_id": move_id}
+                found = connection.execute(sql("reads/version_of_move"), key).fetchone()
+                return None if found is None else rows.version(found)
+
+        return resolved(self._table.name, unknown, ask)
+
+    # -- in the transaction ---------------------------------------------------------------------------------
+
+    def _lock(self, connection: Connection, wanted: Sequence[Coordinate]) -> Standing:
+        """Take the locks in order; what may be read is judged in statements begun after the trim lock was granted."""
+        connection.execute(sql("ledger/lock_table"), self._key)
+        pointers: dict[ViewName, str] = {}
+        for view, key in self._pointer_keys.items():
+            row = connection.execute(sql("ledger/lock_pointer"), key).fetchone()
+            if row is None:
+                raise view_dropped(self._table, view)
+            pointers[view] = str(row["metadata_location"])
+        connection.execute(sql("ledger/lock_positions"), self._key)
+        connection.execute(sql("reads/take_trim_lock"), self._key)
+        connection.execute(sql("upkeep/delete_expired_leases"), self._key)
+        head = rows.version(connection.execute(sql("ledger/head"), self._key).fetchone())
+        held = connection.execute(sql("corrections/lock_held"), {**self._key, **_places(wanted)}).fetchall()
+        return Standing(
+            head=head,
+            pointers=pointers,
+            held=frozenset((row["partition"], row["offset"]) for row in held),
+            waits=self._waiting(connection, wanted, head),
+        )
+
+    def _waiting(
+        self, connection: Connection, wanted: Sequence[Coordinate], head: Version
+    ) -> Mapping[Coordinate, Waiting]:
+        named = versions_named(connection, self._table.table_id)
+        leased = [rows.version(row) for row in connection.execute(sql("upkeep/leased_versions"), self._key)]
+        retained_from = connection.execute(sql("ledger/lock_table"), self._key).fetchone()["retained_from"]  # type: ignore[index]
+        first = min([retained_from, *(v.version for v in (*named, *leased))])
+        found = connection.execute(sql("upkeep/all_versions"), {**self._key, "first": first})
+        versions = [rows.version(row) for row in found]
+        readable = [*(v for v in versions if v.version >= retained_from and v.version != head.version), *leased, *named]
+        return waiting(wanted, table=self._table.name, head=head, readable=readable, versions=versions)
+
+    def _commit(
+        self, connection: Connection, correction: Correction, move_id: int, build: BuildCorrection, by: str
+    ) -> Version:
+        wanted = sorted(correction.digests)
+        found = self._lock(connection, wanted)
+        if (gone := len(wanted) - len(found.held)) or found.waits:
+            why = f"{gone:,} of {len(wanted):,} records are not held any more" if gone else "some records have to wait"
+            raise CorrectionsMoved(f"{self._table.name}: {why}; nothing was written, ask again")
+        swaps = {name: build(name, pointer, move_id) for name, pointer in found.pointers.items()}
+        for name, swap in swaps.items():
+            check_base(found.head, swap.base_snapshot, view=name)
+        buffered = connection.execute(sql("ledger/ingest_positions"), self._key).fetchall()
+        now = connection.execute(sql("reads/now")).fetchone()
+        assert now is not None
+        following = corrected(
+            found.head,
+            views={name: swap.new for name, swap in swaps.items()},
+            buffer_hi={row["partition"]: row["buffer_hi"] for row in buffered},
+            move_id=move_id,
+            now=now["now"],
+        )
+        for name, swap in swaps.items():
+            key = {**self._pointer_keys[name], "old": swap.old, "new": swap.new.metadata}
+            connection.execute(sql("ledger/move_pointer"), key)
+        self._record(connection, correction, following, move_id, found.head.version, by)
+        return following
+
+    def _record(
+        self, connection: Connection, correction: Correction, following: Version, move_id: int, base: int, by: str
+    ) -> None:
+        """The move, the version, the corrections, what is held no more, what audits have to read again, the event."""
+        wanted = sorted(correction.digests)
+        key, places = {**self._key, "move_id": move_id}, _places(wanted)
+        told = {"base_version": base, "rows": len(wanted), "bytes": correction.bytes}
+        if connection.execute(sql("corrections/record_move"), {**key, **told}).rowcount != 1:
+            raise CorrectionsMoved(f"{self._table.name}: move {move_id} is over already; nothing was written")
+        connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+        settled = connection.execute(sql("corrections/settle"), {**key, **places, "state": "replayed", "by": by}).rowcount
+        if settled != len(wanted):
+            raise CorrectionsMoved(f"{self._table.name}: {settled:,} of {len(wanted):,} records were held")
+        digests = {"digests": [correction.digests[at] for at in wanted], "decoder": correction.decoder}
+        connection.execute(sql("corrections/insert"), {**key, **places, **digests, "version": following.version})
+        connection.execute(sql("corrections/forget_signed"), {**key, **places})
+        payload = {
+            "version": following.version,
+            "move": move_id,
+            "stage": "replay",
+            "rows": len(wanted),
+            "corrections": len(wanted),
+        }
+        connection.execute(
+            sql("ledger/append_outbox"), {**self._key, "event": "published", "payload": rows.json(payload)}
+        )
+
+
+def _places(wanted: Sequence[Coordinate]) -> dict[str, list[int]]:
+    return {"partitions": [partition for partition, _ in wanted], "offsets": [offset for _, offset in wanted]}
+
+
+def _prepared(swaps: Mapping[ViewName, Swap]) -> BuildCorrection:
+    """Hands out the swap of a view where it still fits."""
+
+    def same(view: ViewName, pointer: str, _move: int) -> Swap:
+        swap = swaps[view]
+        if pointer != swap.old:
+            raise PointerMoved(f"built on {swap.old.rsplit('/', 1)[-1]}, the catalog is at {pointer.rsplit('/', 1)[-1]}")
+        return swap
+
+    return same
+
+
+def _held(row: Mapping[str, Any]) -> HeldRecord:
+    return HeldRecord(
+        record=RefusedRecord(
+            partition=row["partition"],
+            offset=row["offset"],
+            reason=row["reason"],
+            detail=row["detail"],
+            key=row["key"],
+            value=row["value"],
+            headers=[(name, None if value is None else bytes.fromhex(value)) for name, value in row["headers"]],
+        ),
+        kafka_ms=row["kafka_ms"],
+    )
