@@ -138,6 +138,19 @@ _REVERT = (
         "claims anew, and moves to the lake again what the old version did not have",
     ),
 )
+_REPLAY = (
+    (
+        "before_lock",
+        "rows and new metadata are written, no lock is held",
+        "goes on as if nobody had asked for a replay",
+    ),
+    (
+        "in_transaction",
+        "pointers, version, corrections and the records' state are written, the COMMIT was not sent",
+        "goes on as if nobody had asked for a replay: Postgres has rolled it back",
+    ),
+    ("after_commit", "the version is published, who asked for it does not know", "finds the records put back"),
+)
 _OF_EVERY_TABLE = {name for name, _, _ in (*_TIER, *_EXPIRE, *_REVERT)} - {"in_drop"}
 
 #: Every crash point, by the name that arms it, in the order in which a stage reaches them.
@@ -148,6 +161,7 @@ POINTS: Mapping[str, Point] = {
     **_declared("compact", _COMPACT, unbuffered=_OF_EVERY_TABLE),
     **_declared("expire", _EXPIRE, unbuffered=_OF_EVERY_TABLE),
     **_declared("revert", _REVERT, unbuffered=_OF_EVERY_TABLE),
+    **_declared("replay", _REPLAY, unbuffered=()),
 }
 
 

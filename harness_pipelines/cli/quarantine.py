@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness_pipelines.cli.common import opened
-from harness_pipelines.cli.output import emit, json_option
+from harness_pipelines.cli.common import Function, check_wish, not_asked, opened, wish_options
+from harness_pipelines.cli.output import emit, json_option, note
 from harness_pipelines.codecs.base import Reason
-from harness_pipelines.errors import HarnessError
+from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.spec.settings import Settings
+
+if TYPE_CHECKING:
+    from harness_pipelines.stages.replay import Wanted
 
 LIST_MAX = 20
 VALUE_CHARS_MAX = 80
@@ -23,7 +26,7 @@ class NotQuarantined(HarnessError):
 
 @click.group()
 def quarantine() -> None:
-    """Look at records that did not fit their table's columns."""
+    """Look at records that did not fit their table's columns, put them back, or give them up."""
 
 
 @quarantine.command("list")
@@ -96,6 +99,106 @@ def show_command(settings: Settings, /, table: str, partition: int, offset: int,
             click.echo(f"header {name}: {value}")
 
     emit(shown, json_target, human)
+
+
+def _which(function: Function) -> Function:
+    """The options that choose records."""
+    reason = click.option(
+        "--reason", "reasons", multiple=True, type=click.Choice([str(reason) for reason in Reason]), help="Only these."
+    )
+    partition = click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
+    offset = click.option("--offset", type=click.IntRange(min=0), help="Only this offset, of --partition.")
+    return reason(partition(offset(function)))
+
+
+def _wanted(reasons: tuple[str, ...], partition: int | None, offset: int | None) -> Wanted:
+    from harness_pipelines.stages.replay import Wanted
+
+    if offset is not None and partition is None:
+        raise UsageError("--offset is one of a --partition")
+    return Wanted(reasons=reasons, partition=partition, offset=offset)
+
+
+@quarantine.command("replay")
+@click.argument("table")
+@_which
+@click.option(
+    "--decoder",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A spec with the table's columns that says otherwise how values are written; for this time only.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show which records fit now.")
+@json_option
+@click.pass_obj
+def replay_command(
+    settings: Settings, /, table: str, *, decoder: str | None, dry_run: bool, json_target: str | None, **which: Any
+) -> None:
+    """Decode quarantined records again, and put those that fit now back into the table.
+
+    Each becomes a row at its own partition and offset, in both views at once and only once; versions from before do not
+    change. The table's spec decodes them as it is today. Records that the lake has not passed yet wait: run the table
+    until it is idle, and repeat the command. `harness revert` to an older version takes them back to quarantine.
+
+    \b
+    Examples:
+      harness quarantine replay shop.orders --dry-run
+      harness quarantine replay shop.orders --reason unknown_field
+      harness quarantine replay shop.orders --decoder orders-with-epoch-times.yaml
+    """
+    from harness_pipelines.spec.load import load_spec
+    from harness_pipelines.stages.replay import replay
+
+    wanted = _wanted(**which)
+    with opened(settings) as harness:
+        spec = None if decoder is None else load_spec(decoder)
+        row = harness.table(table).row
+        done = replay(
+            harness.stores, row, wanted, decoder=spec, dry_run=dry_run,
+            progress=lambda done: note(f"{done.records:,} records looked at, {done.replayed:,} put back"),
+        )  # fmt: skip
+
+    def human() -> None:
+        verb = "would be put back" if dry_run else "put back"
+        made = f" in version {', '.join(map(str, done.versions))}" if done.versions else ""
+        click.echo(f"{done.records:,} records looked at: {done.replayed:,} {verb}{made}")
+        for reason, count in done.refused.items():
+            click.echo(f"{count:,} still refused: {reason}")
+        for one in done.shown:
+            click.echo(f"  {one['partition']}:{one['offset']}  {one['reason']}: {one['detail']}")
+        for why, count in done.waiting.items():
+            click.echo(f"{count:,} wait: {why}; `{done.way_on}`, then repeat this")
+
+    emit(done.to_json(), json_target, human)
+
+
+@quarantine.command("drop")
+@click.argument("table")
+@_which
+@wish_options("Only count the records.")
+@json_option
+@click.pass_obj
+def drop_command(
+    settings: Settings, /, table: str, *, dry_run: bool, yes: bool, json_target: str | None, **which: Any
+) -> None:
+    """Give quarantined records up: they are never put back, and stay accounted for with their bytes.
+
+    \b
+    Example:
+      harness quarantine drop shop.orders --reason malformed --yes
+    """
+    from harness_pipelines.stages.replay import drop
+
+    check_wish(dry_run=dry_run, yes=yes)
+    wanted = _wanted(**which)
+    with opened(settings) as harness:
+        count = drop(harness.stores, harness.table(table).row, wanted, dry_run=not yes)
+
+    def human() -> None:
+        click.echo(f"{count:,} records {'given up' if yes else 'would be given up'}")
+
+    emit({"table": table, "dry_run": not yes, "records": count}, json_target, human)
+    if not (yes or dry_run):
+        raise not_asked("give them up")
 
 
 def _plain(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ class Stage(StrEnum):
     COMPACT = "compact"
     EXPIRE = "expire"
     REVERT = "revert"
+    REPLAY = "replay"
 
 
 #: What a worker runs; the others are asked for by a person.

@@ -47,9 +47,9 @@ def waiting(
 ) -> dict[Coordinate, Waiting]:
     """Those of *wanted* that cannot be put back now, with the reason.
 
-    *readable* are the versions that may still be read: retained, leased and named. One that had the offset in its buffer
-    reads it from the stream view of a version to come as long as none answers for it; that one must not have the
-    correction. *versions* are all from the oldest of these on, oldest first.
+    *readable* are the versions that may still be read: retained, leased and named. One that had the offset in its
+    buffer reads it from the stream view of a version to come as long as none answers for it; that one must not have
+    the correction. *versions* are all from the oldest of these on, oldest first.
     """
     settled = settled_below(head)
     unanswered = [v for v in readable if answering_version(v, versions) is None]

@@ -77,6 +77,7 @@ def decode_batch(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> 
             value=batch.values[bad.index],
             headers=batch.headers[bad.index] or (),
             check=bad.check,
+            kafka_ms=int(batch.timestamps_ms[bad.index]),
         )
         for bad in decoded.refused
     ]

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from getpass import getuser
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from harness_pipelines.audit.digest import lake_digests, shown
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import HarnessError, UsageError
-from harness_pipelines.protocol.corrections import AlreadyThere, Coordinate, CorrectionsMoved, Waiting
+from harness_pipelines.protocol.corrections import Coordinate, CorrectionsMoved
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.stores.buffer import with_coordinates
 from harness_pipelines.stores.corrections import Correction, HeldRecord
-from harness_pipelines.stores.lake import summary_of_replay
 from harness_pipelines.stores.ports import Swap, TableRow, TableStopped
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def _fitting(table: TableRow, decoder: TableSpec) -> TableSpec:
     if types != other:
         differing = sorted(name for name in types.keys() | other.keys() if types.get(name) != other.get(name))
         raise UsageError(
-            f"the decoder's columns are not those of {table.name}: {', '.join(differing)}. A decoder may say otherwise how "
-            "values are written (`from`, `format`, `unknown_fields`, `contract`), not what they are"
+            f"the decoder's columns are not those of {table.name}: {', '.join(differing)}. A decoder may say otherwise "
+            "how values are written (`from`, `format`, `unknown_fields`, `contract`), not what they are"
         )
     if decoder.key:
         raise UsageError(f"the decoder has a key, and {table.name} has none")
@@ -221,7 +221,7 @@ def _decoded(
     offsets = pa.array([one.record.offset for one in batch], pa.int64()).take(pa.array(at))
     stamps = pa.array([one.kafka_ms for one in batch], pa.int64()).take(pa.array(at))
     for partition in sorted(set(partitions.to_pylist())):
-        mine = pa.compute.equal(partitions, partition)
+        mine = pc.equal(partitions, partition)
         parts.append(
             with_coordinates(
                 decoded.rows.filter(mine),
@@ -248,19 +248,15 @@ def _only(rows: pa.Table, ready: Sequence[Coordinate]) -> pa.Table:
     return rows.filter(pa.array([at in chosen for at in _coordinates(rows)]))
 
 
-def _publish(
-    stores: Stores, table: TableRow, rows: pa.Table, *, decoder: str | None, run_id: str | None
-) -> Version:
+def _publish(stores: Stores, table: TableRow, rows: pa.Table, *, decoder: str | None, run_id: str | None) -> Version:
     digests = [shown(int(one)) for one in lake_digests(rows, schema_version=table.schema_version)]
     correction = Correction(
         digests=dict(zip(_coordinates(rows), digests, strict=True)), bytes=rows.nbytes, decoder=decoder
     )
 
     def build(view: ViewName, base: str, move_id: int) -> Swap:
-        return stores.lake.build_correction(
-            table, rows, view=view, base=base, keep=table.spec.retention.snapshots,
-            properties=summary_of_replay(move_id, rows.num_rows, schema_version=table.schema_version),
-        )  # fmt: skip
+        keep = table.spec.retention.snapshots
+        return stores.lake.build_correction(table, move_id, rows, view=view, base=base, keep=keep)
 
     return stores.corrections(table).publish(correction, build, by=_who(), run_id=run_id)
 

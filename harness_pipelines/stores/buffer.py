@@ -343,6 +343,7 @@ def _refused_json(record: RefusedRecord) -> dict[str, Any]:
         "key": None if record.key is None else record.key.hex(),
         "value": None if record.value is None else record.value.hex(),
         "headers": _headers(record),
+        "kafka_ms": record.kafka_ms,
     }
 
 
@@ -360,4 +361,5 @@ def _refusal(table_id: int, record: RefusedRecord) -> tuple[Any, ...]:
         record.key,
         record.value,
         orjson.dumps(_headers(record)).decode(),
+        record.kafka_ms,
     )

@@ -178,7 +178,8 @@ class Corrections:
         connection.execute(sql("ledger/lock_positions"), self._key)
         connection.execute(sql("reads/take_trim_lock"), self._key)
         connection.execute(sql("upkeep/delete_expired_leases"), self._key)
-        head = rows.version(connection.execute(sql("ledger/head"), self._key).fetchone())
+        [newest] = connection.execute(sql("ledger/head"), self._key).fetchall()
+        head = rows.version(newest)
         held = connection.execute(sql("corrections/lock_held"), {**self._key, **_places(wanted)}).fetchall()
         return Standing(
             head=head,
@@ -223,20 +224,22 @@ class Corrections:
         for name, swap in swaps.items():
             key = {**self._pointer_keys[name], "old": swap.old, "new": swap.new.metadata}
             connection.execute(sql("ledger/move_pointer"), key)
-        self._record(connection, correction, following, move_id, found.head.version, by)
+        self._record(connection, correction, following, base=found.head.version, by=by)
         return following
 
     def _record(
-        self, connection: Connection, correction: Correction, following: Version, move_id: int, base: int, by: str
+        self, connection: Connection, correction: Correction, following: Version, *, base: int, by: str
     ) -> None:
         """The move, the version, the corrections, what is held no more, what audits have to read again, the event."""
-        wanted = sorted(correction.digests)
+        wanted, move_id = sorted(correction.digests), following.move_id
         key, places = {**self._key, "move_id": move_id}, _places(wanted)
         told = {"base_version": base, "rows": len(wanted), "bytes": correction.bytes}
         if connection.execute(sql("corrections/record_move"), {**key, **told}).rowcount != 1:
             raise CorrectionsMoved(f"{self._table.name}: move {move_id} is over already; nothing was written")
         connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
-        settled = connection.execute(sql("corrections/settle"), {**key, **places, "state": "replayed", "by": by}).rowcount
+        settled = connection.execute(
+            sql("corrections/settle"), {**key, **places, "state": "replayed", "by": by}
+        ).rowcount
         if settled != len(wanted):
             raise CorrectionsMoved(f"{self._table.name}: {settled:,} of {len(wanted):,} records were held")
         digests = {"digests": [correction.digests[at] for at in wanted], "decoder": correction.decoder}
@@ -264,7 +267,9 @@ def _prepared(swaps: Mapping[ViewName, Swap]) -> BuildCorrection:
     def same(view: ViewName, pointer: str, _move: int) -> Swap:
         swap = swaps[view]
         if pointer != swap.old:
-            raise PointerMoved(f"built on {swap.old.rsplit('/', 1)[-1]}, the catalog is at {pointer.rsplit('/', 1)[-1]}")
+            raise PointerMoved(
+                f"built on {swap.old.rsplit('/', 1)[-1]}, the catalog is at {pointer.rsplit('/', 1)[-1]}"
+            )
         return swap
 
     return same

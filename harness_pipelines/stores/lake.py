@@ -30,7 +30,7 @@ from harness_pipelines.protocol.overlays import Overlay, told
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import lake_fields, user_fields
-from harness_pipelines.stores import lake_deletes, lake_regions, lake_revert
+from harness_pipelines.stores import lake_corrections, lake_deletes, lake_regions, lake_revert
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import (
     BATCH_HI,
@@ -48,6 +48,7 @@ from harness_pipelines.stores.manifests import ManifestDamaged, entries_of, mani
 from harness_pipelines.stores.ports import Swap, TableRow, view_dropped, view_names
 from harness_pipelines.stores.postgres import Database
 
+CORRECTIONS = "harness.corrections"  #: of a replay: how many rows it put back
 MOVE, ATTEMPT, SCHEMA_VERSION, RANGES = (
     "harness.move",
     "harness.attempt",
@@ -287,6 +288,30 @@ class Lake:
             replace_files(transaction, change, properties=properties)
             transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
+
+    def build_correction(
+        self, table: TableRow, move_id: int, rows: pa.Table, *, view: ViewName, base: str, keep: int
+    ) -> Swap:
+        """Write the metadata in which *view* has *rows* too, at coordinates below its bounds, on top of *base*.
+
+        Raises: AlreadyThere; LakeAway, LakeFileMissing, LakeUnreadable.
+        """
+        lake_corrections.check_free(table, base, rows)
+        current = self.load(table, base, view=view)
+        base_snapshot = _head(current).snapshot
+        properties = {
+            MOVE: str(move_id),
+            ATTEMPT: "1",
+            SCHEMA_VERSION: str(table.schema_version),
+            RANGES: "",
+            CORRECTIONS: str(rows.num_rows),
+        }
+        if view == "batch":
+            properties |= {BATCH_HI: vector_text(reached_by(current))}
+        with reachable(table.name, f"putting back {rows.num_rows:,} records"), current.transaction() as transaction:
+            transaction.append(lake_corrections.appendable(table, current, rows), snapshot_properties=properties)
+            transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=()), ())
+        return Swap(view=view, old=base, base_snapshot=base_snapshot, new=_head(current))
 
     def hide(self, table: TableRow, metadata: str, positions: Mapping[str, Positions]) -> Hidden:
         """Write delete files for rows, by data file, of the batch view that *metadata* fixes; nobody sees them yet."""

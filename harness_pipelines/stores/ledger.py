@@ -444,6 +444,7 @@ def insert_refused(connection: Connection, table_id: int, boundary: Boundary) ->
             detail=record.detail,
             key=record.key,
             value=record.value,
+            kafka_ms=record.kafka_ms,
             headers=Jsonb([[name, None if value is None else value.hex()] for name, value in record.headers]),
         )
     broken = Counter((record.partition, record.check) for record in boundary.refused if record.check)

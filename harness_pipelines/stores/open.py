@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.buffer import Segments
     from harness_pipelines.stores.buffer_scan import BufferReader
     from harness_pipelines.stores.catalog import StagingCatalog
+    from harness_pipelines.stores.corrections import Corrections
     from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.lake import Lake
     from harness_pipelines.stores.news import News
@@ -194,6 +195,12 @@ class Stores:
         from harness_pipelines.stores.watch import Watch
 
         return Watch(self.database, self.readers, self.watchers)
+
+    def corrections(self, table: TableRow) -> Corrections:
+        """Records of *table* that are put back."""
+        from harness_pipelines.stores.corrections import Corrections
+
+        return Corrections(self.database, table, catalog=self.settings.catalog_name)
 
     @once
     def recalls(self) -> Recalls:

@@ -176,6 +176,7 @@ class RefusedRecord:
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]] = ()
     check: str | None = None  #: of the contract, that it breaks
+    kafka_ms: int | None = None  #: when it was produced, in ms since 1970; -1: the log does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -225,6 +225,8 @@ class Reverts:
         lineage = in_effect({row["version"]: row["revert_of"] for row in history}, following.version)
         key = {**self._key, "move_id": move_id, "in_effect": sorted(lineage)}
         connection.execute(sql("revert/mark_undone"), key)
+        connection.execute(sql("corrections/follow_revert"), self._key)
+        connection.execute(sql("corrections/forget_all_signed"), self._key)
         payload = {
             "version": following.version,
             "revert_of": plan.target.version,

@@ -10,14 +10,15 @@ SELECT * FROM harness.advance_ingest($1::integer, $2::integer, $3::text::jsonb, 
 SELECT buffer_hi, schema_version FROM harness.ingest_positions WHERE table_id = $1 AND partition = $2
 
 -- name: refuse
-INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text::jsonb)
+INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers, kafka_ms)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text::jsonb, $9)
 
 -- name: refuse_many
-INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers)
-SELECT $1::integer, r.partition, r."offset", r.reason, r.detail, decode(r.key, 'hex'), decode(r.value, 'hex'), r.headers
+INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers, kafka_ms)
+SELECT $1::integer, r.partition, r."offset", r.reason, r.detail, decode(r.key, 'hex'), decode(r.value, 'hex'), r.headers,
+       r.kafka_ms
 FROM json_to_recordset($2::text::json) AS r (
-    partition integer, "offset" bigint, reason text, detail text, key text, value text, headers jsonb
+    partition integer, "offset" bigint, reason text, detail text, key text, value text, headers jsonb, kafka_ms bigint
 )
 
 -- name: count_violations

@@ -9,6 +9,9 @@ WHERE table_id = %(table_id)s AND state = 'held'
   AND (partition, "offset") > (%(after_partition)s::int, %(after_offset)s::bigint)
 ORDER BY partition, "offset" LIMIT %(limit)s
 
+-- name: states
+SELECT state, count(*) AS records FROM harness.quarantine WHERE table_id = %(table_id)s GROUP BY state
+
 -- name: reserve_move
 -- The metadata names the move, so the ledger has its row before any file is written.
 INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, run_id, error)
@@ -51,6 +54,12 @@ FROM (
 ) now
 WHERE q.table_id = %(table_id)s AND q.partition = now.partition AND q."offset" = now."offset"
   AND (q.state = 'replayed') <> now.added AND (now.added OR q.state = 'replayed')
+
+-- name: forget_all_signed
+-- A revert takes corrections back, or brings them back.
+DELETE FROM harness.audits a USING harness.corrections c
+WHERE c.table_id = %(table_id)s AND a.table_id = c.table_id AND a.partition = c.partition
+  AND a.low <= c."offset" AND c."offset" < a.high
 
 -- name: forget_signed
 -- What audits signed off with other rows is read again.

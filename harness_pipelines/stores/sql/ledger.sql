@@ -187,8 +187,8 @@ ON CONFLICT (table_id, partition, check_name, severity) DO UPDATE
 SET records = v.records + excluded.records, last_at = clock_timestamp()
 
 -- name: insert_quarantined
-INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers)
-VALUES (%(table_id)s, %(partition)s, %(offset)s, %(reason)s, %(detail)s, %(key)s, %(value)s, %(headers)s)
+INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers, kafka_ms)
+VALUES (%(table_id)s, %(partition)s, %(offset)s, %(reason)s, %(detail)s, %(key)s, %(value)s, %(headers)s, %(kafka_ms)s)
 ON CONFLICT DO NOTHING -- a revert lets tier read the same records of Kafka again
 
 -- name: advance_ingest

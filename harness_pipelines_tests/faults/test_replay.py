@@ -1,0 +1,166 @@
+"""Quarantined records are put back once, at their own coordinates; older versions and audits know what is what."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from harness_pipelines import faults
+from harness_pipelines.audit.complete import audit_table
+from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.stages.replay import Replayed, ReplayRefused, Wanted, drop, replay
+from harness_pipelines.stages.revert import revert_table
+from harness_pipelines_tests.faults.conftest import MakeRig
+from harness_pipelines_tests.rig import OTREE, TableRig
+
+ODD = b'{"id":%d,"n":7,"s":"odd","more":1}'  #: refused where unknown fields are
+
+
+def states(rig: TableRig) -> Counter[str]:
+    found = rig.stores.database.rows("corrections/states", {"table_id": rig.table.row.table_id})
+    return Counter({row["state"]: row["records"] for row in found})
+
+
+def settled(rig: TableRig) -> None:
+    """All that was produced is in every view, and no version needs the buffer to be read."""
+    rig.ingest()
+    rig.tier()
+    if rig.table.spec.views == "both":
+        rig.worker(OTREE, until_idle=True).run()
+
+
+def lenient(rig: TableRig) -> None:
+    rig.harness.apply(rig.table.spec.model_copy(update={"unknown_fields": "ignore"}))
+
+
+def again(rig: TableRig, **more: Any) -> Replayed:
+    return replay(rig.stores, rig.harness.table(rig.name).row, Wanted(), **more)
+
+
+def offsets(rig: TableRig, *, at: int | None = None) -> list[tuple[int, int]]:
+    found = rig.harness.table(rig.name).read(columns=["_kafka_partition", "_kafka_offset"], at=at)
+    return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+@pytest.fixture(params=["both", "stream", "batch"])
+def odd(request: pytest.FixtureRequest, make_rig: MakeRig) -> TableRig:
+    """A table with 40 rows and 3 records that its spec does not take, all of it in the lake."""
+    rig = make_rig(views=request.param, layout={"columns": ["n"]}, unknown_fields="quarantine")
+    rig.produce(10)
+    for number in range(3):
+        rig.kafka.produce(rig.topic, number % 2, [ODD % (1000 + number)])
+    rig.produce(10)
+    settled(rig)
+    return rig
+
+
+def test_a_record_goes_back_to_its_own_coordinate_in_every_view_and_only_once(odd: TableRig):
+    before = odd.stores.tables.head(odd.table.row).version
+    known = offsets(odd)
+    assert len(known) == 40
+    lenient(odd)
+
+    assert again(odd, dry_run=True).replayed == 3
+    assert offsets(odd) == known, "a dry run changes nothing"
+    done = again(odd)
+    assert (done.records, done.replayed, len(done.versions)) == (3, 3, 1)
+
+    assert offsets(odd) == sorted([*known, (0, 10), (0, 11), (1, 10)])
+    assert offsets(odd, at=before) == known, "a version from before does not change"
+    assert states(odd) == {"replayed": 3}
+    assert again(odd).records == 0, "nothing is held any more"
+    odd.produce(5)
+    settled(odd)
+    assert len(offsets(odd)) == 53
+    report = audit_table(odd.stores, odd.harness.table(odd.name).row, full=True)
+    assert report.ok, report
+    assert fsck(odd.stores, [odd.name]).ok
+
+
+def test_what_was_signed_off_before_is_judged_anew(odd: TableRig):
+    row = odd.harness.table(odd.name).row
+    assert audit_table(odd.stores, row).ok
+    lenient(odd)
+    again(odd)
+    row = odd.harness.table(odd.name).row
+    assert audit_table(odd.stores, row).ok
+    assert audit_table(odd.stores, row).ok
+
+
+def test_a_revert_takes_records_back_to_quarantine(odd: TableRig):
+    before = odd.stores.tables.head(odd.table.row).version
+    lenient(odd)
+    again(odd)
+    revert_table(odd.stores, odd.harness.table(odd.name).row, to=before)
+    assert states(odd) == {"held": 3}
+    assert len(offsets(odd)) == 40
+    assert audit_table(odd.stores, odd.harness.table(odd.name).row).ok
+    assert again(odd).replayed == 3
+    assert len(offsets(odd)) == 43
+    assert audit_table(odd.stores, odd.harness.table(odd.name).row, full=True).ok
+
+
+def test_what_the_lake_has_not_passed_waits_and_says_for_what(make_rig: MakeRig):
+    rig = make_rig(views="stream", unknown_fields="quarantine")
+    rig.produce(10)
+    rig.kafka.produce(rig.topic, 0, [ODD % 1])
+    rig.ingest()
+    lenient(rig)
+    done = again(rig)
+    assert (done.replayed, sum(done.waiting.values())) == (0, 1)
+    assert done.way_on is not None
+    assert "--until-idle" in done.way_on
+    rig.tier()
+    assert again(rig).replayed == 1
+
+
+def test_what_does_not_fit_stays_and_can_be_given_up(odd: TableRig):
+    done = again(odd)
+    assert (done.replayed, dict(done.refused)) == (0, {"unknown_field": 3})
+    row = odd.table.row
+    assert drop(odd.stores, row, Wanted(partition=1), dry_run=True) == 1
+    assert drop(odd.stores, row, Wanted(partition=1)) == 1
+    assert states(odd) == {"held": 2, "dropped": 1}
+    lenient(odd)
+    assert again(odd).replayed == 2
+    assert audit_table(odd.stores, odd.harness.table(odd.name).row, full=True).ok
+
+
+def test_two_at_once_put_each_record_back_once(make_rig: MakeRig):
+    rig = make_rig(views="both", layout={"columns": ["n"]}, unknown_fields="quarantine")
+    rig.produce(10)
+    for number in range(40):
+        rig.kafka.produce(rig.topic, number % 2, [ODD % number])
+    settled(rig)
+    lenient(rig)
+    done: list[Replayed] = []
+    threads = [threading.Thread(target=lambda: done.append(again(rig))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(one.replayed for one in done) == 40
+    assert len(offsets(rig)) == len(set(offsets(rig))) == 60
+
+
+@pytest.mark.parametrize("point", ["before_lock", "in_transaction", "after_commit"])
+def test_a_death_leaves_all_of_it_or_nothing(odd: TableRig, point: str):
+    lenient(odd)
+    faults.arm_from({"HARNESS_FAULT": f"replay.{point}=raise"})
+    with pytest.raises(faults.FaultInjected):
+        again(odd)
+    took = point == "after_commit"
+    assert states(odd) == {"replayed" if took else "held": 3}
+    assert len(offsets(odd)) == (43 if took else 40)
+    assert again(odd).replayed == (0 if took else 3)
+    assert len(offsets(odd)) == 43
+    assert audit_table(odd.stores, odd.harness.table(odd.name).row, full=True).ok
+
+
+def test_a_keyed_table_is_refused_by_name(make_rig: MakeRig):
+    rig = make_rig(key=["id"])
+    with pytest.raises(ReplayRefused, match=rig.name):
+        again(rig)
