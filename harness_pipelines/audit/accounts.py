@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, TypeAlias
 
+from harness_pipelines.audit.digest import added, parsed
 from harness_pipelines.audit.jobs import Job, PartitionAudit
 from harness_pipelines.audit.report import Account
 from harness_pipelines.protocol.bounds import Bounds, vector_from_json
 from harness_pipelines.protocol.signoff import SignOff, covered
+from harness_pipelines.stores.corrections import Corrections
 from harness_pipelines.stores.ports import TableRow
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ class TakenMove:
 def taken_moves(stores: Stores, table: TableRow) -> list[TakenMove]:
     """The moves that brought records into *table*: those of ingest, or of tier where there is no buffer."""
     stage = "tier" if table.spec.buffer == "none" else "ingest"
-    return [
+    moves = [
         TakenMove(
             move_id=row["move_id"],
             stage=row["stage"],
@@ -51,6 +54,30 @@ def taken_moves(stores: Stores, table: TableRow) -> list[TakenMove]:
         )
         for row in stores.tables.database.rows("audit/taken", {"table_id": table.table_id, "stage": stage})
     ]
+    return with_put_back(moves, put_back(stores, table))
+
+
+def put_back(stores: Stores, table: TableRow) -> dict[int, dict[int, int]]:
+    """By partition and offset the digests of the rows that were put back from quarantine, and are there."""
+    found: dict[int, dict[int, int]] = {}
+    for one in Corrections(stores.readers, table, catalog=stores.settings.catalog_name).in_effect():
+        found.setdefault(one.partition, {})[one.offset] = parsed(one.digest)
+    return found
+
+
+def with_put_back(moves: Sequence[TakenMove], digests: Mapping[int, Mapping[int, int]]) -> list[TakenMove]:
+    """*moves*, each with the rows that were put back into its ranges since it took them."""
+    if not digests:
+        return list(moves)
+    found = []
+    for move in moves:
+        inside = {
+            p: [digest for offset, digest in digests.get(p, {}).items() if low <= offset < move.hi[p]]
+            for p, low in move.lo.items()
+        }
+        sums = {p: reduce(added, inside.get(p, ()), digest) for p, digest in move.digests.items()}
+        found.append(replace(move, rows=move.rows + sum(map(len, inside.values())), digests=sums))
+    return found
 
 
 def torn(

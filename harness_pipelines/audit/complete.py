@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.audit.accounts import ACCEPT_LOSS, Accounts, TakenMove, settle, taken_moves
+from harness_pipelines.audit.accounts import ACCEPT_LOSS, Accounts, TakenMove, put_back, settle, taken_moves
 from harness_pipelines.audit.batch import BatchJob, judge_batch
 from harness_pipelines.audit.jobs import Job, PartitionAudit, Tally
 from harness_pipelines.audit.judge import Window, judge
@@ -37,7 +37,16 @@ from harness_pipelines.audit.report import (
     Witness,
     joined,
 )
-from harness_pipelines.audit.sides import BufferSide, KafkaSide, LakeSide, Offsets, QuarantineSide, Rows, lake_schema
+from harness_pipelines.audit.sides import (
+    BufferSide,
+    KafkaSide,
+    LakeSide,
+    Offsets,
+    QuarantineSide,
+    Records,
+    Rows,
+    lake_schema,
+)
 from harness_pipelines.audit.signing import (
     Signature,
     Standing,
@@ -99,13 +108,16 @@ def audit_table(
         # A log that starts above the buffer is a finding here, not an error.
         check_source(table, stores.log, {p: max(b.buffer_hi, marks[p].low) for p, b in plan.bounds.items()})
         metadata, foreign = _judged_head(stores, table, plan, table.effects[Stage.TIER].view)
-        moves = taken_moves(stores, table)
+        moves, corrections = taken_moves(stores, table), put_back(stores, table)
         standing = look(stores, table, pinned(metadata), plan.bounds, full=full)
         standing = by_moves(standing, moves, plan.bounds, {p: mark.low for p, mark in marks.items()})
         if full:  # the views are compared up to there
             standing = {p: replace(s, cuts=s.cuts | {plan.bounds[p].batch_hi}) for p, s in standing.items()}
         jobs = [
-            _job(table, plan, metadata, mark=marks[p], moves=moves, partition=p, standing=standing[p])
+            replace(
+                _job(table, plan, metadata, mark=marks[p], moves=moves, partition=p, standing=standing[p]),
+                put_back=corrections.get(p, {}),
+            )
             for p in sorted(plan.bounds)
         ]
         done = _run(stores, jobs, check=check, progress=progress or (lambda *_: None), processes=processes)
@@ -325,7 +337,8 @@ def judge_partition(stores: Stores, job: Job, *, step: Callable[[int], None]) ->
                     again=piece.again,
                 )
                 known = sum(result.findings.counts.values())
-                _judge_range(result, part, _Sides(kafka=kafka, lake=lake, buffer=buffer, held=held), step)
+                sides = _Sides(kafka=kafka, lake=lake, buffer=buffer, held=held, put_back=job.put_back)
+                _judge_range(result, part, sides, step)
                 part.faults = sum(result.findings.counts.values()) - known
                 part.witness = Witness.KAFKA if part.status is Status.VERIFIED else Witness.NOBODY
             result.ranges.append(part)
@@ -342,6 +355,11 @@ class _Sides:
     lake: LakeSide
     buffer: BufferSide
     held: QuarantineSide
+    put_back: Mapping[int, int]
+
+    def records(self, low: int, high: int) -> Records:
+        """What Kafka has, and what was put back of it."""
+        return self.kafka.window(low, high).with_put_back(self.put_back, below=high)
 
 
 def _judge_range(result: PartitionAudit, part: RangeAudit, sides: _Sides, step: Callable[[int], None]) -> None:
@@ -354,7 +372,7 @@ def _judge_range(result: PartitionAudit, part: RangeAudit, sides: _Sides, step: 
         window = Window(
             low=begin,
             high=to,
-            records=sides.kafka.window(begin, to) if from_kafka else None,
+            records=sides.records(begin, to) if from_kafka else None,
             rows=_rows(part.tier, to, sides.lake, sides.buffer),
             held=sides.held.window(begin, to) if part.tier is not Tier.TAIL else {},
         )

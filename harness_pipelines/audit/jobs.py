@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,6 +41,7 @@ class Job:
     again: tuple[SignOff, ...]  #: signed off once, read and compared now
     edges: tuple[int, ...]  #: where moves and signed ranges begin and end: rows are counted between them
     log_start: int
+    put_back: Mapping[int, int] = field(default_factory=dict)  #: offset -> digest of rows that came from quarantine
 
     @property
     def bounds(self) -> Bounds:

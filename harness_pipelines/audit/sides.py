@@ -104,6 +104,19 @@ class Records:
     raw: Mapping[int, tuple[bytes | None, bytes | None]]  #: SHA-256 of value and key, where quarantine may hold it
     known_from: int  #: Kafka dropped what is below while the audit read
 
+    def with_put_back(self, digests: Mapping[int, int], *, below: int) -> Records:
+        """The same with the rows that were put back from quarantine, whatever decoder made them of the records."""
+        mine = {offset: digest for offset, digest in digests.items() if self.known_from <= offset < below}
+        if not mine:
+            return self
+        others = ~np.isin(self.rows.offsets, list(mine))
+        theirs = Rows(np.array(sorted(mine), np.int64), np.array([mine[o] for o in sorted(mine)], np.uint64))
+        return replace(
+            self,
+            rows=Rows.of([Rows(self.rows.offsets[others], self.rows.digests[others]), theirs]),
+            refused={offset: why for offset, why in self.refused.items() if offset not in mine},
+        )
+
 
 @dataclass(slots=True)
 class QuarantineSide:

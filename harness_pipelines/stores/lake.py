@@ -6,6 +6,7 @@ head, and only after they were checked from metadata.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -309,7 +310,9 @@ class Lake:
         if view == "batch":
             properties |= {BATCH_HI: vector_text(reached_by(current))}
         with reachable(table.name, f"putting back {rows.num_rows:,} records"), current.transaction() as transaction:
-            transaction.append(lake_corrections.appendable(table, current, rows), snapshot_properties=properties)
+            with warnings.catch_warnings():  # that PyIceberg does not know how large a group of rows shall be
+                warnings.filterwarnings("ignore", message="Parquet writer option")
+                transaction.append(lake_corrections.appendable(table, current, rows), snapshot_properties=properties)
             transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=()), ())
         return Swap(view=view, old=base, base_snapshot=base_snapshot, new=_head(current))
 

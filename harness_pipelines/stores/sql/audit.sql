@@ -1,6 +1,6 @@
 -- name: quarantined
 SELECT "offset", reason, sha256(value) AS value_digest, sha256(key) AS key_digest FROM harness.quarantine
-WHERE table_id = %(table_id)s AND partition = %(partition)s AND state = 'held'
+WHERE table_id = %(table_id)s AND partition = %(partition)s AND state <> 'replayed'
   AND "offset" >= %(low)s AND "offset" < %(high)s
 ORDER BY "offset"
 

@@ -66,13 +66,13 @@ SELECT before + 1 AS low, seq AS high FROM (
 ) s WHERE seq <> before + 1 ORDER BY seq LIMIT %(limit)s
 
 -- name: quarantined
--- Held records per partition: those that the lake answers for, and those of the buffer.
+-- Records that are set aside or given up, per partition: those that the lake answers for, and those of the buffer.
 SELECT q.partition, count(*) FILTER (WHERE q."offset" < l.stream_hi) AS lake,
        count(*) FILTER (WHERE q."offset" >= l.stream_hi) AS buffer
 FROM harness.quarantine q
 JOIN harness.lake_positions l USING (table_id, partition)
 JOIN harness.ingest_positions i USING (table_id, partition)
-WHERE q.table_id = %(table_id)s AND q.state = 'held' AND q."offset" >= l.start AND q."offset" < i.buffer_hi
+WHERE q.table_id = %(table_id)s AND q.state <> 'replayed' AND q."offset" >= l.start AND q."offset" < i.buffer_hi
 GROUP BY q.partition
 
 -- name: quarantined_outside
@@ -104,4 +104,4 @@ GROUP BY 1, 2 ORDER BY 1, 2 LIMIT %(limit)s
 -- Coordinates that are in quarantine and in the buffer.
 SELECT q.partition, q."offset" FROM harness.quarantine q
 JOIN ({rows}) r ON r.partition = q.partition AND r."offset" = q."offset"
-WHERE q.table_id = %(table_id)s AND q.state = 'held' ORDER BY 1, 2 LIMIT %(limit)s
+WHERE q.table_id = %(table_id)s AND q.state <> 'replayed' ORDER BY 1, 2 LIMIT %(limit)s

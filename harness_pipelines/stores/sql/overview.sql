@@ -10,7 +10,7 @@ FROM harness.moves WHERE table_id = %(table_id)s AND state IN ('PLANNED', 'QUARA
 SELECT (SELECT count(*) FROM harness.quarantine WHERE table_id = %(table_id)s AND state = 'held') AS quarantined,
        (SELECT count(*) FROM harness.leases WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS readers,
        (SELECT coalesce(sum(rows), 0)::bigint FROM harness.moves
-        WHERE table_id = %(table_id)s AND stage = 'tier' AND state = 'COMMITTED' AND undone_by IS NULL) AS lake_rows
+        WHERE table_id = %(table_id)s AND stage IN ('tier', 'replay') AND state = 'COMMITTED' AND undone_by IS NULL) AS lake_rows
 
 -- name: violations
 SELECT check_name AS "check", severity, sum(records)::bigint AS records, min(first_at) AS first_at, max(last_at) AS last_at,

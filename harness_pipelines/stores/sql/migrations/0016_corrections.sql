@@ -20,3 +20,7 @@ ALTER TABLE harness.quarantine ADD COLUMN kafka_ms bigint;
 ALTER TABLE harness.quarantine ADD CONSTRAINT quarantine_state CHECK (state IN ('held', 'replayed', 'dropped'));
 ALTER TABLE harness.quarantine ADD COLUMN settled_by text, ADD COLUMN settled_at timestamptz; -- who dropped it, and when
 GRANT UPDATE (state, settled_by, settled_at) ON harness.quarantine TO harness_worker;
+
+ALTER TABLE harness.moves DROP CONSTRAINT moves_stage_check;
+ALTER TABLE harness.moves ADD CONSTRAINT moves_stage_check
+    CHECK (stage IN ('ingest', 'tier', 'otree', 'compact', 'expire', 'revert', 'replay'));
