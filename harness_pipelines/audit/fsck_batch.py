@@ -45,7 +45,7 @@ def rows_of_moves(look: Look) -> Iterator[Found]:
     """All moves together: a file of it mixes their rows."""
     if look.books.spec.views != "batch" or "batch" not in look.views or not look.views["batch"].is_known:
         return
-    view, brought = look.views["batch"], sum(move.rows or 0 for move in look.tier_moves)
+    view, brought = look.views["batch"], sum(move.rows or 0 for move in look.tier_moves) + len(look.books.put_back)
     found = view.rows
     if found != brought:
         detail = f"{view.title} has {found:,} rows, tier moves brought {brought:,}"

@@ -21,6 +21,13 @@ def one_tier(look: Look) -> Iterator[Found]:
         yield Found(f"refused, {where}", f"{where}: in the buffer and in quarantine")
 
 
+@rule("S31", "a record is in quarantine, given up, or put back by a correction that is in effect")
+def quarantine_agrees(look: Look) -> Iterator[Found]:
+    for partition, offset, state in look.books.unsettled:
+        where, says = f"partition {partition}, offset {offset}", "is" if state == "replayed" else "is not"
+        yield Found(f"corrected, {where}", f"{where} is {state} in quarantine; the record {says} said to be put back")
+
+
 @rule("S1", "nothing is there that ingest did not commit")
 def nothing_uncommitted(look: Look) -> Iterator[Found]:
     for row in look.books.buffered.uncommitted:

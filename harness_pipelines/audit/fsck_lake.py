@@ -259,6 +259,8 @@ def move_rows(look: Look) -> Iterator[Found]:
         return
     spans, moves = _spans(look.tier_moves), {m.move_id: m for m in look.tier_moves if not m.accepted}
     compacted = any(m.stage == "compact" for m in look.moves_in_effect) or bool(look.taken_over & look.lineage)
+    compacted = compacted or bool(look.books.put_back)  # whose files reach over several moves, too
+    put_back = Counter(m for p, offset in look.books.put_back for m in _moves_of(spans.get(p, []), offset, offset))
     together = _Together(moves)
     held: list[tuple[int, int]] = []  # a move, and rows of a file that has rows of it
     for file in _stream_files(look):
@@ -278,7 +280,7 @@ def move_rows(look: Look) -> Iterator[Found]:
     for move_id, count in held:
         rows[together.first(move_id)] += count
     for first, members in together.groups().items():
-        brought = sum(moves[m].rows or 0 for m in members)
+        brought = sum((moves[m].rows or 0) + put_back[m] for m in members)
         if rows[first] != brought:
             one = len(members) == 1
             yield Found(

@@ -183,6 +183,8 @@ class Books:
     outbox_gaps: Sequence[tuple[int, int]]  #: ``[low, high)``
     quarantined: Mapping[int, tuple[int, int]]  #: partition -> held records below and above stream_hi
     quarantined_outside: Sequence[tuple[int, int]]  #: partition, offset
+    put_back: Sequence[tuple[int, int]]  #: partition, offset of records whose correction is in effect
+    unsettled: Sequence[tuple[int, int, str]]  #: partition, offset, state of records that no correction agrees with
     buffered: Buffered
     snapshots: Sequence[Version] = ()  #: what named snapshots pin, with the bounds that it is read with
     overlays: Sequence[OverlayRow] = ()
@@ -266,6 +268,8 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
             outbox=dict(_all(connection, "outbox", key)[0]),
             outbox_gaps=[(row["low"], row["high"]) for row in _all(connection, "outbox_gaps", key)],
             quarantined={r["partition"]: (r["lake"], r["buffer"]) for r in _all(connection, "quarantined", key)},
+            put_back=[(row["partition"], row["offset"]) for row in _all(connection, "put_back", key)],
+            unsettled=[(row["partition"], row["offset"], row["state"]) for row in _all(connection, "unsettled", key)],
             quarantined_outside=[
                 (row["partition"], row["offset"]) for row in _all(connection, "quarantined_outside", key)
             ],

@@ -75,6 +75,21 @@ JOIN harness.ingest_positions i USING (table_id, partition)
 WHERE q.table_id = %(table_id)s AND q.state <> 'replayed' AND q."offset" >= l.start AND q."offset" < i.buffer_hi
 GROUP BY q.partition
 
+-- name: put_back
+SELECT c.partition, c."offset" FROM harness.corrections c
+JOIN harness.moves m ON m.move_id = c.move_id AND m.undone_by IS NULL
+WHERE c.table_id = %(table_id)s ORDER BY c.partition, c."offset"
+
+-- name: unsettled
+-- Records that are rows again and still set aside, or the other way round.
+SELECT q.partition, q."offset", q.state FROM harness.quarantine q
+LEFT JOIN (
+    SELECT c.partition, c."offset" FROM harness.corrections c
+    JOIN harness.moves m ON m.move_id = c.move_id AND m.undone_by IS NULL WHERE c.table_id = %(table_id)s
+) c USING (partition, "offset")
+WHERE q.table_id = %(table_id)s AND (q.state = 'replayed') <> (c.partition IS NOT NULL)
+ORDER BY q.partition, q."offset" LIMIT %(limit)s
+
 -- name: quarantined_outside
 SELECT q.partition, q."offset" FROM harness.quarantine q
 LEFT JOIN harness.ingest_positions i USING (table_id, partition)
