@@ -91,6 +91,8 @@ def books(**changes) -> Books:
         outbox_gaps=[],
         quarantined={},
         quarantined_outside=[],
+        put_back=[],
+        unsettled=[],
         buffered=Buffered(waiting={0: 10}, doubled=(), uncommitted=(), refused_twice=()),
     )
     return replace(made, **changes)
