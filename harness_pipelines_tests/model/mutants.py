@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines_tests.model.corrections import Corrections
 from harness_pipelines_tests.model.files import Files
 from harness_pipelines_tests.model.ingest import Ingest
 from harness_pipelines_tests.model.ingest import Left as IngestLeft
@@ -21,7 +22,7 @@ from harness_pipelines_tests.model.snapshots import Snapshots
 from harness_pipelines_tests.model.views import Left as ViewsLeft
 from harness_pipelines_tests.model.views import Views
 
-AnyModel = Any  #: one of these six; each has states of its own
+AnyModel = Any  #: one of these seven; each has states of its own
 FAULTS = Moves(Left(crashes=1, ends=1, lost=1), records=1, name="moves: faults")
 HALVES = Moves(Left(ends=1, failures=1), name="moves: abandoned")
 REVERTS = Moves(Left(reverts=1), name="moves: reverts")
@@ -81,6 +82,8 @@ OVERLAYS = Overlays(OverlaysLeft(recalls=2, releases=2), records=6, name="overla
 OVERLAYS_CRASH = Overlays(OverlaysLeft(crashes=1), name="overlays: late attempts")
 OVERLAYS_REVERT = Overlays(OverlaysLeft(reverts=1), name="overlays: reverts")
 OVERLAYS_READ = Overlays(OverlaysLeft(reads=1), name="overlays: reads")
+CORRECTIONS = Corrections(name="corrections: two at once, reverts, old reads")
+CORRECTIONS_CALM = Corrections(crashes=0, name="corrections: without crashes")
 
 #: What the suite explores; each holds without a mutant.
 SUITE: tuple[AnyModel, ...] = (
@@ -102,6 +105,7 @@ SUITE: tuple[AnyModel, ...] = (
     *(SNAPSHOTS, SNAPSHOTS_TRIM, SNAPSHOTS_REVERT, SNAPSHOTS_CUT, SNAPSHOTS_DROPS),
     *(DELETES, DELETES_NEW, DELETES_FAULTS, DELETES_REVERT, DELETES_READ),
     *(OVERLAYS, OVERLAYS_CRASH, OVERLAYS_REVERT, OVERLAYS_READ),
+    *(CORRECTIONS, CORRECTIONS_CALM),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -137,7 +141,7 @@ class Mutant:
 
 
 INGEST, TIER, EXPIRE, REVERT = Stage.INGEST, Stage.TIER, Stage.EXPIRE, Stage.REVERT
-OTREE, COMPACT = Stage.OTREE, Stage.COMPACT
+OTREE, COMPACT, REPLAY = Stage.OTREE, Stage.COMPACT, Stage.REPLAY
 MUTANTS: Mapping[str, Mutant] = {
     # -- ingest
     "ingest commits without a fence": Mutant(INGEST, ("unfenced",), SEGMENTS, "S5"),
@@ -285,6 +289,13 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "a revert forgets which rows were hidden": Mutant(REVERT, ("revert_without_deletes",), DELETES_REVERT, "S16/S17"),
     "a revert keeps what is recalled": Mutant(REVERT, ("revert_keeps_overlays",), OVERLAYS_REVERT, "S16/S17"),
+    "a revert leaves the records that it takes back as put back": Mutant(
+        REVERT, ("revert_keeps_records",), CORRECTIONS, "S31"
+    ),
+    # -- replay
+    "a replay asks no version that may be read": Mutant(REPLAY, ("old_reads_ignored",), CORRECTIONS, "S2"),
+    "a replay is published over tier": Mutant(REPLAY, ("pointer_not_compared",), CORRECTIONS, "S2"),
+    "a record is put back twice": Mutant(REPLAY, ("held_unchecked", "free_unchecked"), CORRECTIONS_CALM, "S1"),
     # -- readers
     "a reader looks before it leases": Mutant(None, ("look_before_lease",), READS, "S10"),
     "a reader takes no trim lock": Mutant(None, ("reader_without_lock",), READS, "S10"),

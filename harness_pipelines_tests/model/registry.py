@@ -47,6 +47,7 @@ STEPS: Mapping[Stage, tuple[str, ...]] = {
         *("expire.look_reached", "expire.condemn", "expire.recheck", "expire.delete", "expire.abandon"),
     ),
     Stage.REVERT: ("revert.build", "revert.publish", "revert.refused"),
+    Stage.REPLAY: ("replay.look", "replay.build", "replay.rebuild", "replay.wait", "replay.refused", "replay.publish"),
 }
 
 #: Invariants of which `harness fsck` has a rule.
@@ -57,4 +58,5 @@ FSCK_RULES: Mapping[Stage, tuple[str, ...]] = {
     Stage.COMPACT: ("S9", "S37"),
     Stage.EXPIRE: ("S10", "S11"),
     Stage.REVERT: ("S3", "S34"),
+    Stage.REPLAY: ("S31",),
 }
