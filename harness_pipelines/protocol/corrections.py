@@ -29,6 +29,10 @@ class AlreadyThere(HarnessError):
     """A view has a row at the coordinate of a record that is held in quarantine; nothing was written."""
 
 
+class ReplayRefused(HarnessError):
+    """The table cannot have its quarantined records put back as it is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """Why a record cannot be put back yet, and what it takes."""

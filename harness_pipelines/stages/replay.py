@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from getpass import getuser
 from socket import gethostname
@@ -21,10 +21,11 @@ import structlog
 
 from harness_pipelines.audit.digest import lake_digests, shown
 from harness_pipelines.codecs.records import RecordCodec
-from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.corrections import Coordinate, CorrectionsMoved
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.load import dump_spec
+from harness_pipelines.stages.replayed import Shown, shown_in_batch
 from harness_pipelines.stores.buffer import with_coordinates
 from harness_pipelines.stores.corrections import Correction, HeldRecord
 from harness_pipelines.stores.ports import Swap, TableRow, TableStopped
@@ -37,10 +38,6 @@ log = structlog.get_logger(__name__)
 BATCH_RECORDS = 10_000  #: of one boundary commit
 TRIES = 5  #: when others settle records of a batch at the same time
 SHOWN_MAX = 20
-
-
-class ReplayRefused(HarnessError):
-    """The table cannot have its quarantined records put back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +93,8 @@ def replay(
     """Decode the *wanted* records of the quarantine again, and put back those that fit now.
 
     *decoder*: a spec with the table's columns whose words say how values are written, for this time only.
-    Raises: ReplayRefused, UsageError; TableStopped; AlreadyThere, ForeignCommit; TryAgain when a store is away.
+    Raises: ReplayRefused where rows are recalled, KeyInTwoPartitions, UsageError; TableStopped; AlreadyThere,
+    ForeignCommit; TryAgain when a store is away.
     """
     check_replayable(table)
     spec = table.spec if decoder is None else _fitting(table, decoder)
@@ -122,12 +120,7 @@ def drop(stores: Stores, table: TableRow, wanted: Wanted, *, dry_run: bool = Fal
 
 
 def check_replayable(table: TableRow) -> None:
-    """Raises: ReplayRefused, TableStopped."""
-    if table.spec.key:
-        raise ReplayRefused(
-            f"{table.name} has a key: putting records back in keyed tables does not work yet. `harness quarantine drop "
-            f"{table.name}` gives records up; a producer can send them again"
-        )
+    """Raises: TableStopped."""
     if table.stopped:
         raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was put back")
 
@@ -142,8 +135,9 @@ def _fitting(table: TableRow, decoder: TableSpec) -> TableSpec:
             f"the decoder's columns are not those of {table.name}: {', '.join(differing)}. A decoder may say otherwise "
             "how values are written (`from`, `format`, `unknown_fields`, `contract`), not what they are"
         )
-    if decoder.key:
-        raise UsageError(f"the decoder has a key, and {table.name} has none")
+    if decoder.key != table.spec.key:
+        keys = [", ".join(spec.key) or "none" for spec in (decoder, table.spec)]
+        raise UsageError(f"the decoder's key ({keys[0]}) is not that of {table.name} ({keys[1]})")
     columns = {c.name: c for c in decoder.columns}
     return decoder.model_copy(update={"columns": tuple(columns[c.name] for c in table.spec.columns)})
 
@@ -254,9 +248,17 @@ def _publish(stores: Stores, table: TableRow, rows: pa.Table, *, decoder: str | 
         digests=dict(zip(_coordinates(rows), digests, strict=True)), bytes=rows.nbytes, decoder=decoder
     )
 
-    def build(view: ViewName, base: str, move_id: int) -> Swap:
-        keep = table.spec.retention.snapshots
-        return stores.lake.build_correction(table, move_id, rows, view=view, base=base, keep=keep)
+    def build(head: Version, pointers: Mapping[ViewName, str], move_id: int) -> Mapping[ViewName, Swap]:
+        shown = dict.fromkeys(pointers, Shown(rows=rows))
+        if table.spec.key and "batch" in pointers:
+            shown["batch"] = shown_in_batch(table, head, pointers, rows)
+        return {
+            view: stores.lake.build_correction(
+                table, move_id, part.rows, view=view, base=pointers[view], hidden=part.hidden
+            )
+            for view, part in shown.items()
+            if part
+        }
 
     return stores.corrections(table).publish(correction, build, by=_who(), run_id=run_id)
 

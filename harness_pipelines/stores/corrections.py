@@ -26,8 +26,9 @@ from harness_pipelines.stores.snapshots import versions_named
 log = structlog.get_logger(__name__)
 OPTIMISTIC_BUILDS = 3
 
-#: Writes the metadata of one view with the rows put back: its name, the pointer that is built on, the move.
-BuildCorrection = Callable[[ViewName, str, int], Swap]
+#: Writes the metadata of the views with the rows put back, on top of these pointers, which are those of this version;
+#: the number is the move's. A view that shows none of the rows stays as it is.
+BuildCorrection = Callable[[Version, Mapping[ViewName, str], int], Mapping[ViewName, Swap]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,11 +127,11 @@ class Corrections:
         wanted = sorted(correction.digests)
         move_id = self._reserve(wanted, run_id)
         for _ in range(OPTIMISTIC_BUILDS):
-            pointers = self.look(wanted).pointers
-            swaps = {name: build(name, pointer, move_id) for name, pointer in pointers.items()}
+            found = self.look(wanted)
+            swaps = build(found.head, found.pointers, move_id)
             faults.point("replay.before_lock")
             try:
-                return self._commit_known(correction, move_id, _prepared(swaps), by)
+                return self._commit_known(correction, move_id, _prepared(found.pointers, swaps), by)
             except PointerMoved as moved:
                 log.info("replay.pointer_moved", table=self._table.name, detail=str(moved))
         return self._commit_known(correction, move_id, build, by)
@@ -208,7 +209,7 @@ class Corrections:
         if (gone := len(wanted) - len(found.held)) or found.waits:
             why = f"{gone:,} of {len(wanted):,} records are not held any more" if gone else "some records have to wait"
             raise CorrectionsMoved(f"{self._table.name}: {why}; nothing was written, ask again")
-        swaps = {name: build(name, pointer, move_id) for name, pointer in found.pointers.items()}
+        swaps = build(found.head, found.pointers, move_id)
         for name, swap in swaps.items():
             check_base(found.head, swap.base_snapshot, view=name)
         buffered = connection.execute(sql("ledger/ingest_positions"), self._key).fetchall()
@@ -216,7 +217,7 @@ class Corrections:
         assert now is not None
         following = corrected(
             found.head,
-            views={name: swap.new for name, swap in swaps.items()},
+            views={**found.head.views, **{name: swap.new for name, swap in swaps.items()}},
             buffer_hi={row["partition"]: row["buffer_hi"] for row in buffered},
             move_id=move_id,
             now=now["now"],
@@ -261,16 +262,14 @@ def _places(wanted: Sequence[Coordinate]) -> dict[str, list[int]]:
     return {"partitions": [partition for partition, _ in wanted], "offsets": [offset for _, offset in wanted]}
 
 
-def _prepared(swaps: Mapping[ViewName, Swap]) -> BuildCorrection:
-    """Hands out the swap of a view where it still fits."""
+def _prepared(pointers: Mapping[ViewName, str], swaps: Mapping[ViewName, Swap]) -> BuildCorrection:
+    """Hands out *swaps* where they still fit, which were built on *pointers*."""
 
-    def same(view: ViewName, pointer: str, _move: int) -> Swap:
-        swap = swaps[view]
-        if pointer != swap.old:
-            raise PointerMoved(
-                f"built on {swap.old.rsplit('/', 1)[-1]}, the catalog is at {pointer.rsplit('/', 1)[-1]}"
-            )
-        return swap
+    def same(_head: Version, locked: Mapping[ViewName, str], _move: int) -> Mapping[ViewName, Swap]:
+        for view, pointer in locked.items():
+            if pointer != (old := pointers[view]):
+                raise PointerMoved(f"built on {old.rsplit('/', 1)[-1]}, the catalog is at {pointer.rsplit('/', 1)[-1]}")
+        return swaps
 
     return same
 

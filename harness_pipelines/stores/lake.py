@@ -291,11 +291,19 @@ class Lake:
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
 
     def build_correction(
-        self, table: TableRow, move_id: int, rows: pa.Table, *, view: ViewName, base: str, keep: int
+        self,
+        table: TableRow,
+        move_id: int,
+        rows: pa.Table,
+        *,
+        view: ViewName,
+        base: str,
+        hidden: Mapping[str, Positions],
     ) -> Swap:
         """Write the metadata in which *view* has *rows* too, at coordinates below its bounds, on top of *base*.
 
-        Raises: AlreadyThere; LakeAway, LakeFileMissing, LakeUnreadable.
+        Rows of data files that are *hidden* are so from then on.
+        Raises: AlreadyThere; FilesGone; LakeAway, LakeFileMissing, LakeUnreadable.
         """
         lake_corrections.check_free(table, base, rows)
         current = self.load(table, base, view=view)
@@ -310,9 +318,18 @@ class Lake:
         if view == "batch":
             properties |= {BATCH_HI: vector_text(reached_by(current))}
         with reachable(table.name, f"putting back {rows.num_rows:,} records"), current.transaction() as transaction:
+            fitting = lake_corrections.appendable(table, current, rows)
             with warnings.catch_warnings():  # that PyIceberg does not know how large a group of rows shall be
                 warnings.filterwarnings("ignore", message="Parquet writer option")
-                transaction.append(lake_corrections.appendable(table, current, rows), snapshot_properties=properties)
+                if hidden:
+                    files = lake_corrections.written(current, fitting)
+                    change = Replacement(
+                        removed={}, added=files, hidden=self.hide(table, base, hidden), same_rows=False
+                    )
+                    replace_files(transaction, change, properties=properties)
+                else:
+                    transaction.append(fitting, snapshot_properties=properties)
+            keep = table.spec.retention.snapshots
             transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=()), ())
         return Swap(view=view, old=base, base_snapshot=base_snapshot, new=_head(current))
 

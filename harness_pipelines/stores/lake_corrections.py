@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from harness_pipelines.layout.layer import LAYER
@@ -27,6 +29,8 @@ def check_free(table: TableRow, metadata: str, rows: pa.Table) -> None:
 
     Raises: AlreadyThere; LakeFileMissing, LakeUnreadable.
     """
+    if not rows.num_rows:
+        return
     wanted = {p: np.sort(_offsets(rows, p)) for p in set(rows[PARTITION].to_pylist())}
     query = LakeQuery(
         table=table.name,
@@ -55,8 +59,14 @@ def appendable(table: TableRow, view: Table, rows: pa.Table) -> pa.Table:
     schema = view.schema().as_arrow()
     constants = {"_op": pa.scalar(PUT), "_schema_version": pa.scalar(table.schema_version, pa.int32())}
     for name, value in constants.items():
-        rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+        if name not in rows.column_names:  # what a record of a keyed table does is told by itself
+            rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
     if LAYER.name in schema.names:
         hashed = row_hash(rows[PARTITION].to_numpy(), rows[OFFSET].to_numpy())
         rows = rows.append_column(LAYER.name, pa.array(hashed < threshold(table.spec.layout.sample)))
     return conformed(rows.select(schema.names), schema)
+
+
+def written(view: Table, rows: pa.Table) -> list[DataFile]:
+    """Files of *rows* beside those of *view*, of which nobody knows yet."""
+    return list(_dataframe_to_data_files(view.metadata, rows, view.io)) if rows.num_rows else []

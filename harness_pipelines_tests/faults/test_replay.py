@@ -11,7 +11,7 @@ import pytest
 from harness_pipelines import faults
 from harness_pipelines.audit.complete import audit_table
 from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.stages.replay import Replayed, ReplayRefused, Wanted, drop, replay
+from harness_pipelines.stages.replay import Replayed, Wanted, drop, replay
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.rig import OTREE, TableRig
@@ -160,7 +160,72 @@ def test_a_death_leaves_all_of_it_or_nothing(odd: TableRig, point: str):
     assert audit_table(odd.stores, odd.harness.table(odd.name).row, full=True).ok
 
 
-def test_a_keyed_table_is_refused_by_name(make_rig: MakeRig):
-    rig = make_rig(key=["id"])
-    with pytest.raises(ReplayRefused, match=rig.name):
-        again(rig)
+# -- keyed tables -------------------------------------------------------------------------------------------
+
+
+def put(rig: TableRig, key: int, n: int, *, odd: bool = False, partition: int = 0) -> None:
+    value = b'{"id":%d,"n":%d,"s":"%s"%s}' % (key, n, b"odd" if odd else b"plain", b',"more":1' if odd else b"")
+    rig.kafka.produce(rig.topic, partition, [value], key=b'{"id":%d}' % key)
+
+
+def delete(rig: TableRig, key: int) -> None:
+    rig.kafka.produce(rig.topic, 0, [None], key=b'{"id":%d}' % key)
+
+
+def state(rig: TableRig, *, at: int | None = None) -> dict[int, int]:
+    found = rig.harness.table(rig.name).read(columns=["id", "n"], at=at)
+    rows = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+    assert len(rows) == len(dict(rows)), "a key has one row"
+    return dict(rows)
+
+
+@pytest.fixture(params=["both", "stream"])
+def keyed(request: pytest.FixtureRequest, make_rig: MakeRig) -> TableRig:
+    """Keys whose quarantined version is their only one, the newest, or older than what came after it.
+
+    1: its only one; 2: the newest; 3: older than a put; 4: older than a delete; 5: two of them; 6: older than what is
+    not in the batch view yet.
+    """
+    rig = make_rig(key=["id"], views=request.param, layout={"columns": ["n"]}, unknown_fields="quarantine")
+    for key in range(2, 20):
+        put(rig, key, 10)
+    for key in (1, 2, 3, 4, 5, 5, 6):
+        put(rig, key, 20 + key, odd=True)
+    put(rig, 3, 30)
+    delete(rig, 4)
+    settled(rig)
+    put(rig, 6, 60)
+    rig.ingest()
+    return rig
+
+
+KEYED_BEFORE = {key: 10 for key in range(2, 20) if key != 4} | {3: 30, 6: 60}
+KEYED_AFTER = {**KEYED_BEFORE, 1: 21, 2: 22, 5: 25}
+
+
+def whole(rig: TableRig) -> None:
+    report = audit_table(rig.stores, rig.harness.table(rig.name).row, full=True)
+    assert report.ok, report
+    found = fsck(rig.stores, [rig.name])
+    assert found.ok, found
+
+
+def test_of_a_key_the_newest_version_wins_whenever_it_came(keyed: TableRig):
+    before = keyed.stores.tables.head(keyed.table.row).version
+    assert state(keyed) == KEYED_BEFORE
+    lenient(keyed)
+    done = again(keyed)
+    assert (done.replayed, dict(done.waiting)) == (7, {})
+    assert state(keyed) == KEYED_AFTER
+    assert state(keyed, at=before) == {**KEYED_BEFORE, 6: 10}, "a version from before does not change"
+    whole(keyed)
+    settled(keyed)
+    assert state(keyed) == KEYED_AFTER
+    whole(keyed)
+    revert_table(keyed.stores, keyed.harness.table(keyed.name).row, to=before)
+    assert state(keyed) == KEYED_BEFORE
+    assert states(keyed) == {"held": 7}
+    settled(keyed)
+    assert again(keyed).replayed == 7
+    assert state(keyed) == KEYED_AFTER
+    whole(keyed)
