@@ -11,8 +11,17 @@ import pytest
 from harness_pipelines import faults
 from harness_pipelines.audit.complete import audit_table
 from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.protocol.corrections import ReplayRefused
+from harness_pipelines.protocol.keys import KeyInTwoPartitions
+from harness_pipelines.protocol.overlays import Act
+from harness_pipelines.spec.load import dump_spec
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stages.recall import ask
+from harness_pipelines.stages.recall import run as run_recall
 from harness_pipelines.stages.replay import Replayed, Wanted, drop, replay
 from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stores.lake import Lake
+from harness_pipelines.stores.ports import Swap
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.rig import OTREE, TableRig
 
@@ -229,3 +238,75 @@ def test_of_a_key_the_newest_version_wins_whenever_it_came(keyed: TableRig):
     assert again(keyed).replayed == 7
     assert state(keyed) == KEYED_AFTER
     whole(keyed)
+
+
+def test_a_delete_that_is_put_back_takes_its_key_away(make_rig: MakeRig):
+    rig = make_rig(
+        key=["id"],
+        views="both",
+        delete={"field": "op", "values": ["d"]},
+        layout={"columns": ["n"]},
+        unknown_fields="quarantine",
+    )
+    for key in (1, 2, 3):
+        put(rig, key, 10)
+    for key in (1, 2, 4):
+        rig.kafka.produce(rig.topic, 0, [b'{"id":%d,"op":"D","more":1}' % key], key=b'{"id":%d}' % key)
+    put(rig, 2, 20)
+    settled(rig)
+    assert state(rig) == {1: 10, 2: 20, 3: 10}
+    told = {"unknown_fields": "ignore", "delete": {"field": "op", "values": ["d", "D"]}}
+    decoder = TableSpec.model_validate({**dump_spec(rig.table.spec), **told})
+    assert again(rig, decoder=decoder).replayed == 3
+    assert state(rig) == {2: 20, 3: 10}
+    whole(rig)
+
+
+def test_what_is_merged_meanwhile_is_looked_at_again(make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch):
+    """The files of a replay are written before the lock; a merge of a newer version comes between."""
+    rig = make_rig(key=["id"], views="both", layout={"columns": ["n"]}, unknown_fields="quarantine")
+    for key in (1, 2, 3):
+        put(rig, key, 10)
+    put(rig, 2, 20, odd=True)
+    settled(rig)
+    put(rig, 2, 30)
+    build, calls = Lake.build_correction, []
+
+    def late(lake: Lake, *args: Any, **kwargs: Any) -> Swap:
+        swap = build(lake, *args, **kwargs)
+        calls.append(kwargs["view"])
+        if calls == ["batch", "stream"]:
+            settled(rig)
+        return swap
+
+    monkeypatch.setattr(Lake, "build_correction", late)
+    lenient(rig)
+    assert again(rig).replayed == 1
+    assert calls == ["batch", "stream", "stream"], "the batch view has a newer version when it is written anew"
+    assert state(rig) == {1: 10, 2: 30, 3: 10}
+    whole(rig)
+
+
+def test_where_rows_are_recalled_nothing_is_put_back(make_rig: MakeRig):
+    rig = make_rig(key=["id"], views="both", layout={"columns": ["n"]}, unknown_fields="quarantine")
+    put(rig, 1, 10)
+    put(rig, 1, 20, odd=True)
+    settled(rig)
+    list(run_recall(rig.stores, rig.table.row, ask(rig.stores, rig.table.row, Act.RECALL, where="id = 1")))
+    lenient(rig)
+    with pytest.raises(ReplayRefused, match="--release"):
+        again(rig)
+    assert states(rig) == {"held": 1}
+    assert state(rig) == {1: 10}
+
+
+def test_a_key_in_two_partitions_is_named_and_nothing_put_back(make_rig: MakeRig):
+    rig = make_rig(key=["id"], views="both", layout={"columns": ["n"]}, unknown_fields="quarantine")
+    put(rig, 1, 10)
+    put(rig, 1, 20, odd=True, partition=1)
+    settled(rig)
+    lenient(rig)
+    with pytest.raises(KeyInTwoPartitions, match="partition 0 .* and in partition 1 "):
+        again(rig)
+    assert states(rig) == {"held": 1}
+    assert state(rig) == {1: 10}
