@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pytest
 
+from harness_pipelines.codecs.schemas import NoSchemas
 from harness_pipelines.protocol.keys import PartitionsGrown
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.read import tail
@@ -45,7 +46,7 @@ class World:
             fields=iceberg_fields(made.columns),
             views={name: fresh_view() for name in view_names(made)},
         )
-        self.stores: Any = SimpleNamespace(leases=self.rig.leases, log=self.log)
+        self.stores: Any = SimpleNamespace(leases=self.rig.leases, log=self.log, schemas=NoSchemas())
 
     def produce(self, count: int) -> None:
         """*count* records in every partition."""
