@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from harness_pipelines.read.stream import Stream
     from harness_pipelines.read.stream_start import From
     from harness_pipelines.stages.own_mover import OwnMover
+    from harness_pipelines.stages.replay import Replayed
     from harness_pipelines.stores.outbox import Event, Subscription
     from harness_pipelines.stores.recalls import RecallRequest
 
@@ -423,6 +424,20 @@ class Table:
             yield plan, hold
         finally:
             hold.end()
+
+    def replay(
+        self, *, reasons: Sequence[str] = (), decoder: TableSpec | None = None, dry_run: bool = False
+    ) -> Replayed:
+        """Decode records in quarantine again, and put those that fit now back at their own offsets, each once.
+
+        *reasons*: those that were refused for one of these alone. *decoder*: a spec with the table's columns that says
+        otherwise how values are written, for this time only. What has to wait or is refused still is told, and stays.
+        Raises: ReplayRefused, KeyInTwoPartitions, UsageError; TableStopped, TryAgain when a store is away.
+        """
+        from harness_pipelines.stages.replay import Wanted, replay
+
+        wanted = Wanted(reasons=tuple(reasons))
+        return replay(self.harness.stores, self.row, wanted, decoder=decoder, dry_run=dry_run)
 
     def recall(self, where: str, *, wait: bool = True) -> RecallRequest:
         """Bring the rows of the lake for which *where* holds back to Postgres, where updates of them cost little.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stages.replay import Wanted
 
 LIST_MAX = 20
+STATES = ("held", "replayed", "dropped")
 VALUE_CHARS_MAX = 80
 
 
@@ -33,17 +34,21 @@ def quarantine() -> None:
 @click.argument("table")
 @click.option("--reason", type=click.Choice([str(reason) for reason in Reason]), help="Only these.")
 @click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
+@click.option("--state", type=click.Choice(STATES), default="held", show_default=True, help="Those, of what is listed.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=LIST_MAX, show_default=True, help="At most so many records."
 )
 @json_option
 @click.pass_obj
 def list_command(settings: Settings, /, table: str, *, limit: int, json_target: str | None, **wanted: Any) -> None:
-    """Count a table's quarantined records by reason, and list the first ones.
+    """Count the records of a table that were set aside, by state and reason, and list the first ones.
+
+    A record is held until it is put back (replayed) or given up (dropped).
 
     \b
-    Example:
+    Examples:
       harness quarantine list shop.orders --reason wrong_type
+      harness quarantine list shop.orders --state replayed
     """
     from harness_pipelines.stores.overview import Overview
 
@@ -56,7 +61,8 @@ def list_command(settings: Settings, /, table: str, *, limit: int, json_target: 
     def human() -> None:
         for one in reasons:
             where = f"partition {one['partition']}, offsets {one['first_offset']:,} to {one['last_offset']:,}"
-            click.echo(f"{one['records']:,} {one['reason']}: {where}")
+            state = "" if one["state"] == "held" else f", {one['state']}"
+            click.echo(f"{one['records']:,} {one['reason']}{state}: {where}")
         for record in records:
             click.echo(f"  {record['partition']}:{record['offset']}  {record['reason']}: {record['detail']}")
         if not reasons:
@@ -92,6 +98,8 @@ def show_command(settings: Settings, /, table: str, partition: int, offset: int,
 
     def human() -> None:
         click.echo(f"{table}, partition {partition}, offset {offset}, set aside at {shown['recorded_at']:%F %T} UTC")
+        if shown["state"] != "held":
+            click.echo(f"{shown['state']} by {shown['settled_by']} at {shown['settled_at']:%F %T} UTC")
         click.echo(f"{shown['reason']}: {shown['detail']}")
         for part in ("key", "value"):
             click.echo(f"{part}:   {_text(found[0][part])}")

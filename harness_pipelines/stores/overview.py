@@ -64,14 +64,15 @@ class Overview:
         partition: int | None = None,
         offset: int | None = None,
         reason: str | None = None,
+        state: str | None = None,
         limit: int = 100,
     ) -> list[Row]:
-        """Quarantined records with their raw bytes, by partition and offset."""
-        wanted = {"partition": partition, "offset": offset, "reason": reason, "limit": limit}
+        """Records that were set aside, with their raw bytes, by partition and offset."""
+        wanted = {"partition": partition, "offset": offset, "reason": reason, "state": state, "limit": limit}
         return list(self.database.rows("overview/quarantine", {"table_id": table.table_id, **wanted}))
 
     def quarantine_reasons(self, table: TableRow) -> list[Row]:
-        """Per reason and partition: how many records, from which offset to which."""
+        """Per state, reason and partition: how many records, from which offset to which."""
         return list(self.database.rows("overview/quarantine_reasons", {"table_id": table.table_id}))
 
 

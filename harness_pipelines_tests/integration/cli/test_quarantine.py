@@ -1,0 +1,64 @@
+"""`harness quarantine replay` and `drop`, from a record that did not fit to a row or to one that is given up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness_pipelines_tests.integration.cli.conftest import GOOD, Cli
+from harness_pipelines_tests.producer import KafkaRig
+
+ODD = b'{"id":1000,"amount":1.5,"more":1}'
+EARLY = (0, 30)  #: partition and offset of the record that is no JSON
+LATE = (1, 30)  #: and of the one that has a field too many
+
+
+@pytest.fixture
+def table(harness: Cli, rig: KafkaRig, spec: tuple[str, Path]) -> str:
+    """A table whose good records are in the lake, beside two that did not fit."""
+    name, file = spec
+    file.write_text(file.read_text() + "unknown_fields: quarantine\n")
+    topic = file.read_text().split("topic: ")[1].split()[0]
+    rig.produce(topic, 1, [ODD])
+    harness("table", "apply", str(file))
+    harness("run", name, "--until-idle")
+    return name
+
+
+def counts(harness: Cli, table: str) -> dict[tuple[str, str], int]:
+    reasons = json.loads(harness("quarantine", "list", table, "--json").stdout)["reasons"]
+    return {(one["state"], one["reason"]): one["records"] for one in reasons}
+
+
+def test_a_record_is_put_back_once_the_spec_takes_it_and_another_given_up(
+    harness: Cli, table: str, spec: tuple[str, Path]
+):
+    assert counts(harness, table) == {("held", "malformed"): 1, ("held", "unknown_field"): 1}
+    refused = harness("quarantine", "replay", table).stdout
+    assert "2 records looked at: 0 put back" in refused
+    assert f"{LATE[0]}:{LATE[1]}  unknown_field" in refused
+
+    _, file = spec
+    file.write_text(file.read_text().replace("unknown_fields: quarantine", "unknown_fields: ignore"))
+    harness("table", "apply", str(file))
+    tried = json.loads(harness("quarantine", "replay", table, "--dry-run", "--json").stdout)
+    assert (tried["replayed"], tried["refused"], tried["versions"]) == (1, {"malformed": 1}, [])
+    done = harness("quarantine", "replay", table, "--reason", "unknown_field").stdout
+    assert "1 records looked at: 1 put back in version " in done
+    assert len(json.loads(harness("read", table, "--json").stdout)["rows"]) == GOOD + 1
+
+    assert harness("quarantine", "drop", table, "--dry-run").stdout == "1 records would be given up\n"
+    assert "--yes" in harness("quarantine", "drop", table, code=2).stderr
+    harness("quarantine", "drop", table, "--yes")
+    assert counts(harness, table) == {("dropped", "malformed"): 1, ("replayed", "unknown_field"): 1}
+    listed = json.loads(harness("quarantine", "list", table, "--state", "dropped", "--json").stdout)["records"]
+    assert [(one["partition"], one["offset"]) for one in listed] == [EARLY]
+    assert "dropped by " in harness("quarantine", "show", table, *map(str, EARLY)).stdout
+    assert json.loads(harness("status", table, "--json").stdout)["tables"][0]["quarantined"] == 0
+    harness("audit", table, "--full")
+
+
+def test_an_offset_needs_its_partition(harness: Cli, table: str):
+    assert "--offset is one of a --partition" in harness("quarantine", "replay", table, "--offset", "1", code=2).stderr
