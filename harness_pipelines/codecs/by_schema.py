@@ -13,7 +13,7 @@ from harness_pipelines.codecs.refusals import VALUE_BYTES_MAX, refusal
 from harness_pipelines.codecs.shapes import Unfit
 from harness_pipelines.codecs.written import NoFit, Written, absent, convert_of, field_of, refuse_unknown
 from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines.spec.table import Column
+from harness_pipelines.spec.columns import Column
 
 
 class Reader(Protocol):

@@ -19,7 +19,7 @@ from harness_pipelines.codecs.base import Decoded, Refused
 from harness_pipelines.codecs.columns import storable_text
 from harness_pipelines.codecs.refusals import refusal
 from harness_pipelines.codecs.shapes import Convert, Misfits, Unfit, complete, required
-from harness_pipelines.spec.table import Column
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
 
 CHUNK_RECORDS = 2_048  #: values of a chunk stay in the processor's cache: 1.4 times the rate of whole batches

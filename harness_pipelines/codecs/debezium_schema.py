@@ -18,8 +18,8 @@ from harness_pipelines.codecs.base import Codec, Reason
 from harness_pipelines.codecs.forms import Form
 from harness_pipelines.codecs.json import JsonCodec
 from harness_pipelines.codecs.shapes import NULL, Unfit
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.sources import SOURCES, Source
-from harness_pipelines.spec.table import Column
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, StructType, Type
 
 _KNOWN_MAX = 256  #: schema blocks that are kept; a table has a few in its life

@@ -21,7 +21,7 @@ from harness_pipelines.codecs.base import Reason
 from harness_pipelines.codecs.chunked import CHUNK_RECORDS
 from harness_pipelines.codecs.debezium_schema import Field
 from harness_pipelines.codecs.shapes import NULL, Unfit
-from harness_pipelines.spec.table import Column
+from harness_pipelines.spec.columns import Column
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 #: Debezium's stand-ins for geometry and geography, in the well-known binary form.

@@ -14,9 +14,10 @@ from harness_pipelines.codecs.keys import wrapper
 from harness_pipelines.codecs.raw import NoColumns, RawCodec
 from harness_pipelines.codecs.refusals import too_deep
 from harness_pipelines.codecs.schemas import Schemas
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.formats import WITH_SCHEMA
 from harness_pipelines.spec.keys import DeleteRule
-from harness_pipelines.spec.table import Column, TableSpec
+from harness_pipelines.spec.table import TableSpec
 
 Rule = Callable[[bytes], bool]  #: whether a value says that it deletes
 

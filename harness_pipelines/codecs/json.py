@@ -18,7 +18,7 @@ from harness_pipelines.codecs.forms import Form
 from harness_pipelines.codecs.refusals import VALUE_BYTES_MAX, explained, malformed, unsound
 from harness_pipelines.codecs.shapes import Unfit
 from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines.spec.table import Column
+from harness_pipelines.spec.columns import Column
 
 
 class JsonCodec(ColumnCodec):

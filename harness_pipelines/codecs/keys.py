@@ -8,7 +8,8 @@ import msgspec
 
 from harness_pipelines.codecs.forms import WHOLE_NUMBERS
 from harness_pipelines.codecs.refusals import too_deep
-from harness_pipelines.spec.table import Column, TableSpec
+from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.table import TableSpec
 
 _ANY_JSON = msgspec.json.Decoder(msgspec.Raw)
 _BARE_JSON = frozenset({"boolean", "int", "long"})

@@ -11,7 +11,7 @@ from harness_pipelines.codecs.base import Decoded, Reason, Refused
 from harness_pipelines.codecs.refusals import VALUE_BYTES_MAX, refusal
 from harness_pipelines.codecs.shapes import Unfit
 from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines.spec.table import Column
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
 
 

@@ -17,8 +17,9 @@ from harness_pipelines.codecs.refusals import refusal
 from harness_pipelines.codecs.shapes import Unfit
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.sources import WHOLE
-from harness_pipelines.spec.table import Column, TableSpec
+from harness_pipelines.spec.table import TableSpec
 
 
 def fields_of(spec: TableSpec) -> tuple[Column, ...]:

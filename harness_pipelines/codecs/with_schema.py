@@ -22,9 +22,9 @@ from harness_pipelines.codecs.shapes import Unfit
 from harness_pipelines.codecs.wire import Framed, Named, opened
 from harness_pipelines.codecs.written import NoFit, Written, field_of
 from harness_pipelines.spec.arrow import arrow_schema
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.formats import GivenSchema
 from harness_pipelines.spec.keys import DeleteRule
-from harness_pipelines.spec.table import Column
 
 KINDS = {"avro": "AVRO", "debezium-avro": "AVRO", "protobuf": "PROTOBUF", "json-schema": "JSON"}
 KNOWN_MAX = 1_000  #: schemas, and messages of them, whose codecs are kept

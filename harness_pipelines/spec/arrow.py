@@ -10,7 +10,7 @@ import pyarrow as pa
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, StructType, Type
 
 if TYPE_CHECKING:
-    from harness_pipelines.spec.table import Column
+    from harness_pipelines.spec.columns import Column
 
 UUID_BYTES = 16
 _PRIMITIVES: dict[str, pa.DataType] = {

@@ -22,7 +22,8 @@ from harness_pipelines.spec.types import DecimalType, Primitive, Type
 from harness_pipelines.spec.where import Pair, WhereError, compared, known_or_null, parse_row_rule, unknown_column
 
 if TYPE_CHECKING:
-    from harness_pipelines.spec.table import Column, TableSpec
+    from harness_pipelines.spec.columns import Column
+    from harness_pipelines.spec.table import TableSpec
 
 Severity = Literal["quarantine", "warn", "stop"]
 OF_LAST_DEFAULT, OF_LAST_MAX = 10_000, 10_000_000

@@ -13,10 +13,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.spec.columns import ColumnWords
 from harness_pipelines.spec.contract import ColumnChecks, Contract, RowCheck, StopAbove
 from harness_pipelines.spec.formats import SCHEMA_CHARS_MAX, GivenSchema
 from harness_pipelines.spec.table import (
-    ColumnWords,
     Freshness,
     Layout,
     Retention,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness_pipelines.errors import UsageError
 
 if TYPE_CHECKING:
-    from harness_pipelines.spec.table import Column
+    from harness_pipelines.spec.columns import Column
 
 PRIMITIVES = (
     "boolean", "int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "string", "binary", "uuid",

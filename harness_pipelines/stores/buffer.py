@@ -23,7 +23,7 @@ from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
 from harness_pipelines.protocol.segments import SchemaMoved, check_unit, check_writable
-from harness_pipelines.spec.table import Column
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.ports import IngestPosition, RefusedRecord, Segment, TableRow

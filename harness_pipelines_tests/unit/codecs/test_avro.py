@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from harness_pipelines.codecs.base import Decoded, Reason
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.codecs.schemas import SchemaUnusable, WrittenSchema
-from harness_pipelines.spec.table import Column, TableSpec
+from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import DecimalType, FieldType, ListType, MapType, Primitive, StructType, Type
 from harness_pipelines_tests.unit.codecs import values
 from harness_pipelines_tests.unit.codecs.batching import assert_alone_as_together

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness_pipelines.codecs.base import Reason
 from harness_pipelines.codecs.json import JsonCodec
-from harness_pipelines.spec.table import Column
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import DecimalType, MapType, Primitive
 
 WIDE = Context(prec=1000, Emin=-(10**9), Emax=10**9)

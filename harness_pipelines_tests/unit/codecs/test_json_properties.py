@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness_pipelines.codecs import chunked as codec_module
 from harness_pipelines.codecs.base import Decoded, Reason
 from harness_pipelines.codecs.json import JsonCodec
-from harness_pipelines.spec.table import Column
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import DecimalType, Primitive, Type
 from harness_pipelines_tests.unit.codecs import values
 

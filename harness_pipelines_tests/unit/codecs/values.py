@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from harness_pipelines.spec.table import Column
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import DecimalType, FieldType, ListType, MapType, Primitive, StructType, Type
 
 NAMES = ("id", "order-id", "größe", "select", "a b", "a.b", "f0", "it's", "class", "True")

@@ -21,8 +21,8 @@ from harness_pipelines.read import arrow
 from harness_pipelines.read.arrow import ArrowReader
 from harness_pipelines.read.selection import Selection
 from harness_pipelines.spec.arrow import arrow_schema
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.predicate import Predicate
-from harness_pipelines.spec.table import Column
 from harness_pipelines.spec.types import Type, iceberg_fields, parse_type
 from harness_pipelines.spec.where import parse_where
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferStats

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness_pipelines.spec.table import Column
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import iceberg_fields, lake_fields, parse_type, user_fields
 
 KIND = "struct<a: time, l: list<time>, m: map<time, struct<b: time, n: int>>>"

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import ValidationError
 
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.load import dump_spec
-from harness_pipelines.spec.table import Column, StartAt, TableSpec
+from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.types import DecimalType, Primitive
 
 COLUMNS = {"order_id": {"type": "long", "required": True}, "amount": "decimal(12,2)"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.arrow import COORDINATES, arrow_schema, arrow_type
-from harness_pipelines.spec.table import Column
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import (
     PRIMITIVES,
     DecimalType,

@@ -1,0 +1,195 @@
+"""What a user writes about columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError, WithJsonSchema
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from harness_pipelines.spec.sources import Source, source_trouble
+from harness_pipelines.spec.types import (
+    FORMS,
+    DecimalType,
+    ListType,
+    MapType,
+    StructType,
+    Type,
+    TypeSpecError,
+    parse_type,
+)
+
+RESERVED_PREFIXES = ("_kafka_", "_harness_")  #: coordinates, and what frames in Spark have for a while
+RESERVED = frozenset({
+    "_op", "_schema_version", "_partition", "_file", "_pos", "_spec_id", "_deleted", "_row_id",
+    "_last_updated_sequence_number", "_change_type", "_change_ordinal", "_commit_snapshot_id", "_sample",
+})  # fmt: skip
+NAME_BYTES_MAX = 63  # Postgres cuts longer identifiers
+COLUMNS_MAX = 1_500  # Postgres has 1,600, the coordinates included
+_MAP_KEYS = ("string", "int", "long", "date", "time", "timestamp", "timestamptz", "uuid", "decimal(p,s)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of the user's."""
+
+    name: str
+    type: Type
+    required: bool = False
+    source: Source | None = None  #: how a value is written in the record; ``from`` in YAML
+
+
+class ColumnWords(BaseModel):
+    """The long form of a column."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    type: Annotated[str, Field(description=f"Iceberg's type: {', '.join(FORMS)}.", examples=["long", "decimal(12,2)"])]
+    required: Annotated[
+        bool, Field(strict=True, description="A record without it, or with null, is refused (missing_field).")
+    ] = False
+    source: Annotated[
+        Source | None,
+        Field(
+            alias="from",
+            description="How a value, or each of a list, is written. Dates and times: iso8601 text (default), or a "
+            "whole number since 1970 UTC (epoch_days, epoch_ms, ...) or midnight (ms_of_day, ...). Decimals: a number "
+            "or text (number, the default), or as Kafka Connect does (base64). headers, raw_key, raw_value: all of the "
+            "record's headers, the bytes of its key or value.",
+        ),
+    ] = None
+
+
+def _columns(value: Any) -> tuple[Column, ...]:
+    """Columns from a mapping, from the stored list, or as they are; all errors at once, each with its place."""
+    if isinstance(value, dict):
+        pairs: list[tuple[Any, Any]] = list(value.items())
+    elif isinstance(value, tuple) and all(isinstance(c, Column) for c in value):
+        pairs = [(c.name, c) for c in value]
+    elif isinstance(value, list | tuple) and all(isinstance(c, dict) and "name" in c for c in value):
+        pairs = [(c["name"], {word: w for word, w in c.items() if word != "name"}) for c in value]
+    else:
+        raise ValueError("write a mapping of names to types, such as `order_id: long`")
+    if not 1 <= len(pairs) <= COLUMNS_MAX:
+        raise ValueError(f"a table has 1 to {COLUMNS_MAX:,} columns, not {len(pairs):,}")
+    found: list[Column] = []
+    wrong: list[InitErrorDetails] = []
+    seen: dict[str, str] = {}
+    for name, words in pairs:
+        try:
+            if other := seen.get(str(name).lower()):
+                raise _Misfit((), f"the column is there twice, also as {other!r} (case does not count)")
+            seen[str(name).lower()] = str(name)
+            found.append(_column(name, words))
+        except _Misfit as why:
+            wrong.append(detail((str(name), *why.place), str(why), words))
+        except ValidationError as error:
+            wrong += [_moved(e, str(name)) for e in error.errors(include_url=False)]
+    if wrong:
+        raise ValidationError.from_exception_data("columns", wrong)
+    return tuple(found)
+
+
+class _Misfit(Exception):
+    """What is wrong with one column; `place` is the word, if it is one."""
+
+    def __init__(self, place: tuple[str, ...], why: str) -> None:
+        super().__init__(why)
+        self.place = place
+
+
+def detail(place: tuple[str | int, ...], why: str, found: Any) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError("column", "{why}", {"why": why}), loc=place, input=found)
+
+
+def _moved(error: Any, name: str) -> InitErrorDetails:
+    """The same error of pydantic's, at its place below the column."""
+    context = error.get("ctx", {})
+    return InitErrorDetails(type=error["type"], loc=(name, *error["loc"]), input=error["input"], ctx=context)
+
+
+def _column(name: Any, words: Any) -> Column:
+    """Raises: _Misfit, ValidationError."""
+    if not isinstance(name, str):
+        raise _Misfit((), f"the column name {name!r} is not text; put it in quotes")
+    if why := _name_trouble(name):
+        raise _Misfit((), why)
+    if isinstance(words, Column):
+        column = words
+    else:
+        words = {"type": words} if isinstance(words, str) else words
+        if not isinstance(words, dict):
+            raise _Misfit((), "write a type, such as `long`, or {type: long, required: true}")
+        found = ColumnWords.model_validate(words)
+        try:
+            column = Column(name=name, type=parse_type(found.type), required=found.required, source=found.source)
+        except TypeSpecError as error:
+            raise _Misfit(("type",), str(error)) from error
+    if column.source and (why := source_trouble(column.source, column.type)):
+        raise _Misfit(("from",), why)
+    if why := _type_trouble(column.type):
+        raise _Misfit(("type",), why)
+    return column
+
+
+def _name_trouble(name: str) -> str | None:
+    if not name.strip() or len(name.encode(errors="replace")) > NAME_BYTES_MAX:
+        return f"a column name has 1 to {NAME_BYTES_MAX} bytes, not {len(name.encode(errors='replace'))}"
+    if why := _letter_trouble(name):
+        return f"the column name {name!r} {why}"
+    if name.lower().startswith(RESERVED_PREFIXES) or name.lower() in RESERVED:
+        taken = ", ".join([*(f"{prefix}*" for prefix in RESERVED_PREFIXES), *sorted(RESERVED)])
+        return f"the column name {name!r} is reserved, as are {taken}; give the field another name in the topic"
+    return None
+
+
+def _letter_trouble(name: str) -> str | None:
+    if not name.isprintable():
+        return "holds characters that cannot be printed"
+    if '"' in name or "\\" in name:
+        return 'holds " or \\, which JSON writes in other ways; fields of such names cannot be decoded'
+    return None
+
+
+def _type_trouble(type_: Type) -> str | None:
+    """What JSON cannot hold: keys of a map that are no text, and names that are not written as they are."""
+    match type_:
+        case ListType(element):
+            return _type_trouble(element)
+        case StructType(fields):
+            for f in fields:
+                if why := _letter_trouble(f.name):
+                    return f"type {str(type_)!r}: the field name {f.name!r} {why}"
+            return next(filter(None, (_type_trouble(f.type) for f in fields)), None)
+        case MapType(key, value):
+            if not isinstance(key, DecimalType) and str(key) not in _MAP_KEYS:
+                return f"type {str(type_)!r}: {key} cannot be the key of a JSON map; allowed: {', '.join(_MAP_KEYS)}"
+            return _type_trouble(value)
+    return None
+
+
+def _column_words(columns: tuple[Column, ...]) -> list[dict[str, Any]]:
+    """The stored form is a list: a jsonb object forgets the order of its keys."""
+    return [
+        {"name": c.name, "type": str(c.type), "required": c.required, **({"from": c.source} if c.source else {})}
+        for c in columns
+    ]
+
+
+_COLUMN_SCHEMA = {
+    "type": "object",
+    "minProperties": 1,
+    "maxProperties": COLUMNS_MAX,
+    "propertyNames": {"minLength": 1, "maxLength": NAME_BYTES_MAX},
+    "additionalProperties": {
+        "anyOf": [
+            {"type": "string", "description": f"Iceberg's type: {', '.join(FORMS)}."},
+            ColumnWords.model_json_schema(),
+        ]
+    },
+    "examples": [{"order_id": {"type": "long", "required": True}, "amount": "decimal(12,2)", "tags": "list<string>"}],
+}
+Columns = Annotated[
+    tuple[Column, ...], PlainValidator(_columns), PlainSerializer(_column_words), WithJsonSchema(_COLUMN_SCHEMA)
+]
