@@ -30,6 +30,7 @@ class Reason(StrEnum):
     MISSING_BLOCK = "missing_block"
     UNSUPPORTED_OP = "unsupported_op"
     UNAVAILABLE_VALUE = "unavailable_value"
+    TRANSFORM = "transform"
     CONTRACT = "contract"
     TRUNCATED_HEADER = "truncated_header"
     WRONG_MAGIC_BYTE = "wrong_magic_byte"
@@ -51,11 +52,12 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Decoded:
-    """Rows of the accepted records and the refused ones; together they are all of the input."""
+    """Rows of the accepted records and the refused ones; with those that are filtered they are all of the input."""
 
     rows: pa.Table  #: the columns in spec order, one row per accepted record
     accepted: NDArray[np.int64]  #: shape (rows,), ascending positions in the input
     refused: list[Refused]
+    filtered: int = 0  #: records that fit, and that the transform's filter does not take
     warned: Mapping[str, int] = field(default_factory=dict)  #: check of the contract -> rows taken that break it
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import reduce
 from typing import Any, Protocol
 
@@ -92,14 +93,15 @@ class ContractJudge:
                     first.setdefault(at, rule)
         warned = +warned  # without those that nobody broke
         if not first:
-            return Decoded(rows=decoded.rows, accepted=decoded.accepted, refused=decoded.refused, warned=warned)
+            return replace(decoded, warned=warned)
         at_rows = np.array(sorted(first), np.int64)
         whole = at_rows if puts is None else puts[at_rows]
         indices = decoded.accepted[whole]
         refused = [_refusal(int(i), first[at], rows, at) for i, at in zip(indices, at_rows.tolist(), strict=True)]
         kept = np.ones(decoded.rows.num_rows, np.bool_)
         kept[whole] = False
-        return Decoded(
+        return replace(
+            decoded,
             rows=decoded.rows.filter(pa.array(kept)).combine_chunks(),
             accepted=decoded.accepted[kept],
             refused=sorted([*decoded.refused, *refused], key=lambda one: one.index),

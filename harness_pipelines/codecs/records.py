@@ -20,22 +20,27 @@ from harness_pipelines.codecs.debezium import DebeziumEvents
 from harness_pipelines.codecs.formats import delete_rule, key_codec, value_codec
 from harness_pipelines.codecs.parts import OPERATION, Part, Sorter, at, decode_parts, places_of
 from harness_pipelines.codecs.schemas import NoSchemas, Schemas
+from harness_pipelines.codecs.transform import transformer_of
 from harness_pipelines.codecs.whole import Records, WholeColumns, fields_of
 from harness_pipelines.protocol.keys import DELETE, PUT
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.transform import input_columns
 
 
 class RecordCodec:
-    """Decodes the records of one table, and judges them by its contract: whoever decodes cannot forget it."""
+    """Decodes the records of one table, transforms them and judges them by its contract: no reader can forget it."""
 
     def __init__(self, spec: TableSpec, schemas: Schemas | None = None) -> None:
         """*schemas*: the registry that knows the schemas by the ids that records begin with.
 
-        Raises: ContractUnusable; SchemaUnusable for a `schema` of the spec that cannot be read or does not give the
-        columns.
+        Raises: ContractUnusable, TransformUnusable; SchemaUnusable for a `schema` of the spec that cannot be read or
+        does not give the fields.
         """
         self._judge = judge_of(spec)
+        self._transformer = transformer_of(spec)
+        # What is decoded are the fields; only what comes after knows the columns that are made of them.
+        spec = spec.model_copy(update={"columns": input_columns(spec), "transform": None})
         known = schemas or NoSchemas()
         fields = fields_of(spec)
         self._values = value_codec(spec, fields, known)
@@ -52,13 +57,15 @@ class RecordCodec:
         keys: Sequence[bytes | None],
         headers: Sequence[Headers | None] | None = None,
     ) -> Decoded:
-        """Decode records by their *values*, *keys* and *headers*; all appear in the result, as a row or as refused.
+        """Decode records by their *values*, *keys* and *headers*; each becomes a row, is refused or is filtered.
 
         The rows of a keyed table have `_op` in front of the user's columns. Raises: what `Schemas.by_id` does.
         """
         decoded = self._decoded(values, keys)
         if self._whole:
             decoded = self._whole.added(decoded, Records(values=values, keys=keys, headers=headers))
+        if self._transformer is not None:
+            decoded = self._transformer.transformed(decoded)
         return decoded if self._judge is None else self._judge.judged(decoded)
 
     def _decoded(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> Decoded:

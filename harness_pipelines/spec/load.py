@@ -25,13 +25,15 @@ from harness_pipelines.spec.table import (
     TierRules,
     reserved_words,
 )
+from harness_pipelines.spec.transform import Transform
 
 _NESTING_MAX = 50
 _FOUND_CHARS = 60
 _PARTS: dict[str, type[BaseModel]] = {
     "tier": TierRules, "layout": Layout, "retention": Retention, "freshness": Freshness, "start": StartAt,
     "columns": ColumnWords, "contract": Contract, "contract.columns": ColumnChecks, "contract.rows": RowCheck,
-    "stop_above": StopAbove, "schema": GivenSchema, "key_schema": GivenSchema,
+    "stop_above": StopAbove, "transform": Transform, "transform.fields": ColumnWords,
+    "schema": GivenSchema, "key_schema": GivenSchema,
 }  # fmt: skip
 Place = tuple[str | int, ...]
 

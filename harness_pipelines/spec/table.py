@@ -26,6 +26,7 @@ from harness_pipelines.spec.contract import Contract, StopAbove, contract_troubl
 from harness_pipelines.spec.formats import KEY_FORMATS, Format, KeyFormat, Schema, format_trouble
 from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, key_trouble
 from harness_pipelines.spec.sources import UNAVAILABLE_VALUE, UnavailableValue
+from harness_pipelines.spec.transform import Transform, transform_troubles
 from harness_pipelines.spec.types import (
     DecimalType,
 )
@@ -272,6 +273,9 @@ class TableSpec(BaseModel):
     stop_above: Annotated[
         StopAbove | None, Field(description="Stop the table when too many are refused: {refused: 5%, of_last: 10000}.")
     ] = None
+    transform: Annotated[
+        Transform | None, Field(description="What is made of a record's fields before it is a row, and which are none.")
+    ] = None
     contract: Annotated[Contract | None, Field(description="What the values of a record must be.")] = None
     retention: Annotated[Retention, Field(description="How long what is superseded stays readable.")] = Retention()
     freshness: Annotated[
@@ -334,6 +338,12 @@ class TableSpec(BaseModel):
         if not self.key and self.delete != "tombstone":
             return "a record can delete only where the table has a `key`"
         return None
+
+    @model_validator(mode="after")
+    def _transform(self) -> TableSpec:
+        if wrong := [detail(("transform", *t.place), t.why, t.found) for t in transform_troubles(self)]:
+            raise ValidationError.from_exception_data("transform", wrong)
+        return self
 
     @model_validator(mode="after")
     def _contract(self) -> TableSpec:

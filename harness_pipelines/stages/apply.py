@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _FIXED = (
     "topic", "columns", "key", "key_format", "key_schema", "format", "schema", "delete", "buffer", "start", "views",
+    "transform",
 )  # fmt: skip
 
 

@@ -1,0 +1,97 @@
+"""What a spec says about records before they are rows: ``transform``.
+
+Fields of the record that are not stored, columns that an expression makes of fields, and a condition that a record has
+to hold to become a row. Expressions are SQL over one record; what they may hold is judged where they are compiled
+(`harness_pipelines.codecs.transform`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from harness_pipelines.spec.columns import Column, Columns
+from harness_pipelines.spec.sources import WHOLE
+
+if TYPE_CHECKING:
+    from harness_pipelines.spec.table import TableSpec
+
+
+def _expression(value: Any) -> Any:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f'write an SQL expression as text, such as "amount > 0", not {value!r}')
+    return value.strip()
+
+
+Expression = Annotated[str, BeforeValidator(_expression)]
+
+
+class Transform(BaseModel):
+    """What is made of a record's fields before it is a row."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    fields: Annotated[
+        Columns | None,
+        Field(description="Fields of the record that expressions use and that are no columns: names to types."),
+    ] = None
+    derive: Annotated[
+        Mapping[str, Expression],
+        Field(description="Columns that are made: name to an SQL expression over fields, such as price * quantity."),
+    ] = {}
+    filter: Annotated[
+        Expression | None, Field(description="Only records for which this SQL condition is true become rows.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformTrouble:
+    """What is wrong with a transform: its place below ``transform``, and why."""
+
+    place: tuple[str, ...]
+    why: str
+    found: Any
+
+
+def input_columns(spec: TableSpec) -> tuple[Column, ...]:
+    """What is decoded of a record: the columns that no expression makes, then the fields that are no columns."""
+    made: Mapping[str, str] = spec.transform.derive if spec.transform else {}
+    more = (spec.transform.fields or ()) if spec.transform else ()
+    return (*(c for c in spec.columns if c.name not in made), *more)
+
+
+def transform_troubles(spec: TableSpec) -> Iterator[TransformTrouble]:
+    """What of the transform does not fit the rest of *spec*."""
+    transform = spec.transform
+    if transform is None:
+        return
+    if not transform.derive and transform.filter is None:
+        yield TransformTrouble(place=(), why="write `derive`, `filter` or both", found=transform)
+    columns = {c.name: c for c in spec.columns}
+    lower = {name.lower(): name for name in columns}
+    for one in transform.fields or ():
+        if other := lower.get(one.name.lower()):
+            why = f"{other!r} is a column already (case does not count); `fields` are those that are no columns"
+            yield TransformTrouble(place=("fields", one.name), why=why, found=one.name)
+        elif one.source in WHOLE:
+            yield TransformTrouble(
+                place=("fields", one.name), why=f"from: {one.source} makes a column, not a field", found=one.source
+            )
+    for name in transform.derive:
+        if trouble := _derived_trouble(spec, columns.get(name), name):
+            yield TransformTrouble(place=("derive", name), why=trouble, found=name)
+    if not input_columns(spec):
+        yield TransformTrouble(place=("derive",), why="nothing of the record is left; name its `fields`", found=None)
+
+
+def _derived_trouble(spec: TableSpec, column: Column | None, name: str) -> str | None:
+    if column is None:
+        return f"{name!r} is no column; give it a type in `columns`: {', '.join(c.name for c in spec.columns)}"
+    if name in spec.key:
+        return "is of the key; a tombstone tells its key as the record's key has it, so key columns are fields"
+    if column.source is not None:
+        return f"has `from: {column.source}`, and a column that is made is not read from the record"
+    return "a uuid cannot be made by an expression; store its text" if str(column.type) == "uuid" else None

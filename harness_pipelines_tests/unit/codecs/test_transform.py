@@ -1,0 +1,207 @@
+"""Columns from fields, filters, and what is refused: of an expression, and of a record."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness_pipelines.codecs.base import Decoded, Reason
+from harness_pipelines.codecs.records import RecordCodec
+from harness_pipelines.codecs.transform import TransformUnusable
+from harness_pipelines.spec.load import SpecError, load_spec_text
+from harness_pipelines.spec.table import TableSpec
+
+FIELDS = {
+    "price": "decimal(9,2)",
+    "quantity": "int",
+    "customer": "struct<name: string, address: struct<city: string>>",
+    "tags": "list<string>",
+    "ratio": "double",
+    "op": "string",
+}
+
+
+def spec(columns: dict[str, Any], **words: Any) -> TableSpec:
+    transform = {"fields": FIELDS, **words.pop("transform")}
+    return TableSpec.model_validate({"table": "shop.orders", "columns": columns, "transform": transform, **words})
+
+
+def decode(made: TableSpec, *records: dict[str, Any]) -> Decoded:
+    return RecordCodec(made).decode([json.dumps(one).encode() for one in records], [None] * len(records))
+
+
+def made_of(kind: str, sql: str, record: dict[str, Any]) -> Any:
+    decoded = decode(spec({"id": "long", "seen": "timestamptz", "x": kind}, transform={"derive": {"x": sql}}), record)
+    assert not decoded.refused, decoded.refused
+    return decoded.rows.column("x")[0].as_py()
+
+
+AT = "2026-03-01T23:30:00Z"
+
+
+@pytest.mark.parametrize(
+    ("kind", "sql", "record", "value"),
+    [
+        ("decimal(12,2)", "price * quantity", {"price": 1.25, "quantity": 4}, Decimal("5.00")),
+        ("string", "customer.address.city", {"customer": {"address": {"city": "Oslo"}}}, "Oslo"),
+        ("string", "upper(customer.name) || '!'", {"customer": {"name": "ann"}}, "ANN!"),
+        ("date", "CAST(seen AS DATE)", {"seen": AT}, date(2026, 3, 1)),
+        ("timestamptz", "date_trunc('hour', seen)", {"seen": AT}, datetime(2026, 3, 1, 23, tzinfo=UTC)),
+        ("long", "id + 1", {"id": 2**53}, 2**53 + 1),
+        ("int", "id", {"id": 7}, 7),
+        ("string", "CASE WHEN quantity > 10 THEN 'many' ELSE 'few' END", {"quantity": 11}, "many"),
+        ("list<string>", "list_transform(tags, t -> lower(t))", {"tags": ["A", "B"]}, ["a", "b"]),
+        ("boolean", "op IN ('a', 'b')", {"op": "b"}, True),
+        ("string", "nullif(op, '')", {"op": ""}, None),
+        ("double", "ratio * 2", {"ratio": 0.1}, 0.2),
+        ("struct<a: long>", "{'a': id}", {"id": 3}, {"a": 3}),
+        ("string", "coalesce(op, 'none')", {}, "none"),
+        ("binary", "encode(op)", {"op": "é"}, "é".encode()),
+    ],
+)
+def test_a_column_is_made_of_fields(kind: str, sql: str, record: dict[str, Any], value: Any):
+    assert made_of(kind, sql, record) == value
+
+
+def test_columns_keep_the_order_of_the_spec_and_fields_are_not_stored():
+    made = spec({"total": "decimal(12,2)", "id": "long"}, transform={"derive": {"total": "price * quantity"}})
+    decoded = decode(made, {"id": 1, "price": 2, "quantity": 3})
+    assert decoded.rows.to_pylist() == [{"total": Decimal("6.00"), "id": 1}]
+
+
+def test_only_records_for_which_the_filter_is_true_are_rows():
+    made = spec({"id": "long"}, transform={"filter": "op <> 'test'"})
+    decoded = decode(made, {"id": 1, "op": "a"}, {"id": 2, "op": "test"}, {"id": 3})
+    assert decoded.rows.to_pylist() == [{"id": 1}]
+    assert (decoded.accepted.tolist(), decoded.refused, decoded.filtered) == ([0], [], 2)
+
+
+def test_a_record_for_which_an_expression_fails_is_refused_alone():
+    made = spec({"id": "long", "n": "int"}, transform={"derive": {"n": "CAST(op AS INTEGER)"}, "filter": "1 / id > 0"})
+    decoded = decode(
+        made, {"id": 1, "op": "1"}, {"id": 2, "op": "x"}, {"id": -1, "op": "y"}, {"id": 4, "op": "3000000000"}
+    )
+    assert decoded.rows.to_pylist() == [{"id": 1, "n": 1}]
+    assert [(one.index, one.reason) for one in decoded.refused] == [(1, Reason.TRANSFORM), (3, Reason.TRANSFORM)]
+    assert "`n`: Conversion Error: Could not convert string 'x' to INT32" in decoded.refused[0].detail
+    assert decoded.filtered == 1, "what is filtered is not asked for its columns"
+
+
+def test_a_value_too_large_for_its_column_is_refused():
+    decoded = decode(spec({"n": "int"}, transform={"derive": {"n": "quantity::BIGINT * 4"}}), {"quantity": 2**30})
+    assert [one.reason for one in decoded.refused] == [Reason.TRANSFORM]
+    assert "`n`" in decoded.refused[0].detail
+
+
+def test_a_required_column_may_not_become_null():
+    made = spec({"city": {"type": "string", "required": True}}, transform={"derive": {"city": "customer.address.city"}})
+    decoded = decode(made, {"customer": None}, {"customer": {"address": {"city": "Rome"}}})
+    assert decoded.rows.to_pylist() == [{"city": "Rome"}]
+    assert "`city`: required" in decoded.refused[0].detail
+
+
+def test_the_contract_judges_what_was_made():
+    contract = {"columns": {"total": {"le": 10}}}
+    made = spec({"total": "decimal(12,2)"}, transform={"derive": {"total": "price * quantity"}}, contract=contract)
+    decoded = decode(made, {"price": 5, "quantity": 3}, {"price": 5, "quantity": 2})
+    assert decoded.rows.to_pylist() == [{"total": Decimal("10.00")}]
+    assert [one.reason for one in decoded.refused] == [Reason.CONTRACT]
+
+
+def test_a_delete_goes_through_whatever_the_filter_says():
+    made = spec(
+        {"id": "long", "total": "decimal(12,2)"}, key=["id"],
+        transform={"derive": {"total": "price * quantity"}, "filter": "quantity > 0"},
+    )  # fmt: skip
+    values = [b'{"id":1,"price":1,"quantity":2}', None, b'{"id":2,"price":1,"quantity":0}']
+    decoded = RecordCodec(made).decode(values, [b'{"id":1}', b'{"id":3}', b'{"id":2}'])
+    assert decoded.rows.select(["_op", "id", "total"]).to_pylist() == [
+        {"_op": "put", "id": 1, "total": Decimal("2.00")},
+        {"_op": "delete", "id": 3, "total": None},
+    ]
+    assert (decoded.accepted.tolist(), decoded.filtered) == ([0, 1], 1)
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("sum(id)", r"sum\(\) looks at many records"),
+        ("row_number() OVER ()", "a window looks at other records"),
+        ("(SELECT 1)", "a subquery looks at other rows"),
+        ("id + random()", r"random\(\) gives another value"),
+        ("now()", r"now\(\) gives another value"),
+        ("current_date", "no field 'current_date'"),
+        ("age(seen)", r"age\(\) gives another value"),
+        ("current_setting('threads')", "gives another value"),
+        ("unnest(tags)", r"unnest\(\) gives rows"),
+        ("*", "`\\*` names no field"),
+        ("$1", "there are no parameters"),
+        ("nothing", "no field 'nothing'; fields: customer, id"),
+        ("id)", "syntax error"),
+        ("1) FROM (SELECT 1", "no expression"),
+        ("id; DROP TABLE x", "syntax error"),
+        ("ratio", "double, which does not fit int64"),
+        ("op", "string, which does not fit int64"),
+        ("price", "decimal"),
+        ("id + 'x'::DATE", "No function matches"),
+        ("not_there(id)", "not_there"),
+    ],
+)
+def test_an_expression_that_is_not_of_one_record_is_refused_by_name(sql: str, why: str):
+    made = spec({"id": "long", "seen": "timestamptz", "x": "long"}, transform={"derive": {"x": sql}})
+    with pytest.raises(TransformUnusable, match=f"shop.orders: transform.derive.x: .*{why}"):
+        RecordCodec(made)
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "why"),
+    [
+        ("{}", "transform", "write `derive`, `filter` or both"),
+        ("{derive: {y: id}}", "transform.derive.y", "no column"),
+        ("{derive: {id: n}}", "transform.derive.id", "is of the key"),
+        ("{derive: {n: 3}}", "transform.derive.n", "write an SQL expression as text"),
+        ("{fields: {ID: long}, filter: n > 1}", "transform.fields.ID", "'id' is a column already"),
+        ("{fields: {h: raw}, filter: n > 1}", "transform.fields.h.type", "raw"),
+        ("{filter: n > 1, drop: [n]}", "transform.drop", "unknown word"),
+    ],
+)
+def test_what_does_not_fit_the_spec_is_named_with_its_line(words: str, place: str, why: str):
+    text = f"table: shop.orders\ncolumns: {{id: long, n: long}}\nkey: [id]\ntransform: {words}\n"
+    with pytest.raises(SpecError, match=f"4: {place}: .*{why}"):
+        load_spec_text(text)
+
+
+RECORDS = st.lists(
+    st.fixed_dictionaries({
+        "id": st.integers(-3, 3),
+        "op": st.sampled_from(["1", "2", "x", "", "99999999999"]) | st.none(),
+        "quantity": st.integers(-(2**31), 2**31 - 1) | st.none(),
+    }),
+    max_size=12,
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(records=RECORDS, cut=st.integers(0, 12))
+def test_what_becomes_of_a_record_does_not_depend_on_those_beside_it(records: list[dict[str, Any]], cut: int):
+    made = spec(
+        {"id": "long", "n": "int", "d": "int"},
+        transform={"derive": {"n": "CAST(op AS INTEGER)", "d": "quantity * 2"}, "filter": "id <> 0"},
+    )
+    codec = RecordCodec(made)
+
+    def told(some: list[dict[str, Any]], first: int) -> list[tuple[int, Any]]:
+        decoded = codec.decode([json.dumps(one).encode() for one in some], [None] * len(some))
+        rows = zip(decoded.accepted.tolist(), decoded.rows.to_pylist(), strict=True)
+        assert decoded.filtered + decoded.rows.num_rows + len(decoded.refused) == len(some)
+        return sorted(
+            [(first + at, row) for at, row in rows] + [(first + one.index, one.detail) for one in decoded.refused]
+        )
+
+    assert told(records, 0) == told(records[:cut], 0) + told(records[cut:], len(records[:cut]))
