@@ -87,6 +87,8 @@ METRICS = (
            "1 if the table is stopped by an error that needs a person, else 0."),
     Metric("harness_quarantined_records", _TABLE,
            "Records set aside and not replayed; no more than 100000 are counted."),
+    Metric("harness_filtered_records_total", _TABLE,
+           "Records that the filter of the table's transform did not take."),
     Metric("harness_contract_violations_total", (*_TABLE, "check", "severity"),
            "Records that broke a check of the table's contract, by what became of them: quarantine (each under the "
            "check that it was set aside for) or warn (taken)."),
@@ -211,6 +213,7 @@ def _show_state(shown: dict[str, Family], state: TableState) -> None:
         "harness_version": state.version,
         "harness_table_stopped": state.stopped,
         "harness_quarantined_records": state.quarantined,
+        "harness_filtered_records_total": state.filtered,
         "harness_leases": state.readers,
         "harness_oldest_lease_age_seconds": state.oldest_lease_s or 0.0,
     }

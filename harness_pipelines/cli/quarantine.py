@@ -173,6 +173,8 @@ def replay_command(
             click.echo(f"{count:,} still refused: {reason}")
         for one in done.shown:
             click.echo(f"  {one['partition']}:{one['offset']}  {one['reason']}: {one['detail']}")
+        if done.filtered:
+            click.echo(f"{done.filtered:,} fit, and the transform's filter leaves them out: `harness quarantine drop`")
         for why, count in done.waiting.items():
             click.echo(f"{count:,} wait: {why}; `{done.way_on}`, then repeat this")
 

@@ -116,6 +116,7 @@ class TableSeen:
             "stopped": self.stopped,
             "trouble": self.trouble,
             "quarantined": self.counts.quarantined,
+            "filtered": self.counts.filtered,
             "contract": [{name: one[name] for name in _VIOLATION} for one in self.violations],
             "readers": self.counts.readers,
             "lake_rows": self.counts.lake_rows,

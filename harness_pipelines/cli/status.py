@@ -96,6 +96,8 @@ def _show_table(one: TableSeen) -> None:
         out.print(f"  {one.counts.readers} reads under way")
     if one.counts.quarantined:
         out.print(f"  [yellow]{one.counts.quarantined:,} quarantined[/]: `harness quarantine list {one.table}`")
+    if one.counts.filtered:
+        out.print(f"  {one.counts.filtered:,} records were left out by the transform's filter")
     for broken in one.violations:
         what = "taken with a warning" if broken["severity"] == "warn" else "set aside"
         out.print(f"  contract: {broken['records']:,} records break {escape(broken['check'])}, {what}")

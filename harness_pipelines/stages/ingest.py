@@ -99,6 +99,7 @@ def decode_batch(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> 
         refused=refused,
         leader_epoch=batch.leader_epoch,
         violations=_violations(decoded),
+        filtered=decoded.filtered,
     )
 
 

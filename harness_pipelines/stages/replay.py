@@ -58,6 +58,7 @@ class Replayed:
     records: int = 0  #: looked at
     replayed: int = 0  #: rows again; of a dry run: that would be
     refused: Counter[str] = field(default_factory=Counter)  #: still, by reason
+    filtered: int = 0  #: records that fit now, and that the transform's filter does not take
     waiting: Counter[str] = field(default_factory=Counter)  #: by why
     way_on: str | None = None  #: for those that wait
     versions: list[int] = field(default_factory=list)
@@ -70,6 +71,7 @@ class Replayed:
             "records": self.records,
             "replayed": self.replayed,
             "refused": dict(self.refused),
+            "filtered": self.filtered,
             "waiting": dict(self.waiting),
             "way_on": self.way_on,
             "versions": self.versions,
@@ -171,7 +173,8 @@ def _replay_batch(
     run_id: str | None,
     done: Replayed,
 ) -> None:
-    rows, refused = _decoded(table, batch, codec)
+    rows, refused, filtered = _decoded(table, batch, codec)
+    done.filtered += filtered
     for one, reason, detail in refused:
         done.refused[reason] += 1
         if len(done.shown) < SHOWN_MAX:
@@ -202,8 +205,8 @@ def _replay_batch(
 
 def _decoded(
     table: TableRow, batch: Sequence[HeldRecord], codec: RecordCodec
-) -> tuple[pa.Table, list[tuple[HeldRecord, str, str]]]:
-    """Rows with their coordinates, in the order of the batch, and what is refused still."""
+) -> tuple[pa.Table, list[tuple[HeldRecord, str, str]], int]:
+    """Rows with their coordinates, in the order of the batch, what is refused still, and how many are filtered."""
     decoded = codec.decode(
         [one.record.value for one in batch],
         [one.record.key for one in batch],
@@ -230,7 +233,7 @@ def _decoded(
         parts = [
             with_coordinates(decoded.rows, partition=0, offsets=empty, timestamps_ms=empty, columns=table.spec.columns)
         ]
-    return pa.concat_tables(parts), refused
+    return pa.concat_tables(parts), refused, decoded.filtered
 
 
 def _coordinates(rows: pa.Table) -> list[Coordinate]:

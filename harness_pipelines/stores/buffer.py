@@ -64,6 +64,7 @@ class DecodedRange:
     refused: Sequence[RefusedRecord]
     leader_epoch: int | None
     violations: Sequence[Violations] = ()
+    filtered: int = 0  #: records that the transform's filter did not take
     digest: int | None = None  #: sum of the digests of the rows as they will be in the lake; kept for audits
 
 
@@ -123,6 +124,8 @@ class SegmentWriter:
             self._refuse(cursor, refused)
             if counted := [_violations(taken, one) for taken in ranges for one in taken.violations]:
                 cursor.execute(sql("buffer/count_violations"), (self._table.table_id, orjson.dumps(counted).decode()))
+            if passed := [{"partition": r.partition, "records": r.filtered} for r in ranges if r.filtered]:
+                cursor.execute(sql("buffer/count_filtered"), (self._table.table_id, orjson.dumps(passed).decode()))
             confirm()
             return batch.num_rows, self._advance(cursor, claim, segment, ranges, batch.num_rows)
 

@@ -115,7 +115,7 @@ def _drop(connection: Connection, table: TableRow, catalog: str, seen: Dropped) 
     for segment in seen.segments:
         connection.execute(compose.SQL("DROP TABLE IF EXISTS {}").format(compose.Identifier(SCHEMA, segment.name)))
     connection.execute(sql("overlays/delete_all"), key)
-    for what in ("segments", "ingest_positions", "quarantine", "violations", "table"):
+    for what in ("segments", "ingest_positions", "quarantine", "violations", "filtered", "table"):
         connection.execute(sql(f"drop/delete_{what}"), key)
     connection.execute(sql("drop/delete_pointers"), _pointers(table, catalog))
 

@@ -19,6 +19,7 @@ class Counts:
     """Sizes of a table's books."""
 
     quarantined: int  #: records set aside and not replayed
+    filtered: int  #: records that the transform's filter did not take
     readers: int  #: live leases
     lake_rows: int  #: rows of all committed tier moves
 

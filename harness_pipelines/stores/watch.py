@@ -84,6 +84,7 @@ class TableState:
     tier_s: float  #: since tier's last move, or since the table was made
     buffer_bytes: int
     quarantined: int
+    filtered: int  #: records that the transform's filter did not take
     readers: int  #: live leases
     oldest_lease_s: float | None
     claims: Mapping[str, ClaimState]  #: by stage

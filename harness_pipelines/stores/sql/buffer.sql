@@ -30,6 +30,13 @@ GROUP BY c.partition, c.check_name, c.severity ORDER BY c.partition, c.check_nam
 ON CONFLICT (table_id, partition, check_name, severity) DO UPDATE
 SET records = v.records + excluded.records, last_at = clock_timestamp()
 
+-- name: count_filtered
+INSERT INTO harness.filtered AS f (table_id, partition, records)
+SELECT $1::integer, c.partition, sum(c.records)
+FROM jsonb_to_recordset($2::text::jsonb) AS c (partition integer, records bigint)
+GROUP BY c.partition ORDER BY c.partition
+ON CONFLICT (table_id, partition) DO UPDATE SET records = f.records + excluded.records
+
 -- The rest runs on psycopg connections.
 
 -- name: segments

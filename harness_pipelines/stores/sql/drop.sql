@@ -42,5 +42,8 @@ DELETE FROM harness.quarantine WHERE table_id = %(table_id)s
 -- name: delete_violations
 DELETE FROM harness.contract_violations WHERE table_id = %(table_id)s
 
+-- name: delete_filtered
+DELETE FROM harness.filtered WHERE table_id = %(table_id)s
+
 -- name: delete_table
 DELETE FROM harness.tables WHERE table_id = %(table_id)s

@@ -8,6 +8,7 @@ FROM harness.moves WHERE table_id = %(table_id)s AND state IN ('PLANNED', 'QUARA
 
 -- name: counts
 SELECT (SELECT count(*) FROM harness.quarantine WHERE table_id = %(table_id)s AND state = 'held') AS quarantined,
+       (SELECT coalesce(sum(records), 0)::bigint FROM harness.filtered WHERE table_id = %(table_id)s) AS filtered,
        (SELECT count(*) FROM harness.leases WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS readers,
        (SELECT coalesce(sum(rows), 0)::bigint FROM harness.moves
         WHERE table_id = %(table_id)s AND stage IN ('tier', 'replay') AND state = 'COMMITTED' AND undone_by IS NULL) AS lake_rows

@@ -79,6 +79,7 @@ SELECT t.name, t.stopped, v.version, p.tail::bigint, p.log_seen_s, coalesce(p.bu
            SELECT FROM harness.quarantine q WHERE q.table_id = t.table_id AND q.state = 'held'
            ORDER BY q.partition, q."offset" LIMIT 100000 -- in this order: else the planner may read it whole for each table
        ) held) AS quarantined,
+       (SELECT coalesce(sum(f.records), 0)::bigint FROM harness.filtered f WHERE f.table_id = t.table_id) AS filtered,
        r.readers, r.oldest_lease_s, coalesce(c.claims, '{}') AS claims, coalesce(o.moves, '{}') AS moves,
        coalesce(x.violations, '[]') AS violations
 FROM (
