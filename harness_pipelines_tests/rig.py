@@ -162,10 +162,11 @@ class TableRig:
         return Counter(zip(*(found.column(name).to_pylist() for name in (*COORDINATES, "id")), strict=True))
 
     def quarantine(self) -> dict[tuple[int, int], tuple[str, str, bytes | None]]:
-        """{(partition, offset): (reason, detail, value)} of the refused records."""
+        """{(partition, offset): (reason, detail, value)} of the refused records that are held."""
         with self.stores.database.session() as connection:
             rows = connection.execute(
-                'SELECT partition, "offset", reason, detail, value FROM harness.quarantine WHERE table_id = %s',
+                'SELECT partition, "offset", reason, detail, value FROM harness.quarantine '
+                "WHERE table_id = %s AND state = 'held'",
                 [self.table.row.table_id],
             ).fetchall()
         return {(r["partition"], r["offset"]): (r["reason"], r["detail"], r["value"]) for r in rows}

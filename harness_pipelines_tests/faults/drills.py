@@ -188,6 +188,42 @@ def revert(harness: hp.Harness, tables: Sequence[str]) -> None:
             revert_table(harness.stores, harness.table(name).row, to=EARLIER)
 
 
+# -- replay -------------------------------------------------------------------------------------------------
+
+REFUSED = b'{"id":%d,"n":7,"s":"refused","more":1}'  #: by a table that takes no unknown fields
+
+
+def _refused_before(rigs: Rigs) -> None:
+    """Records are held that the table's spec takes now, and the lake has passed them."""
+    _produce(rigs, 5)
+    for rig in rigs:
+        for partition in (0, 1):
+            rig.kafka.produce(rig.topic, partition, [REFUSED % (100_000 + partition)])
+    _buffer(rigs, 5)
+    work(rigs, TIER)
+    for rig in rigs:
+        rig.harness.apply(rig.table.spec.model_copy(update={"unknown_fields": "ignore"}))
+
+
+def replay(harness: hp.Harness, tables: Sequence[str]) -> None:
+    """Put back what is held. Who asked is told why when it did not happen."""
+    for name in tables:
+        with suppress(HarnessError):
+            harness.table(name).replay()
+
+
+def _replayed_again(rigs: Rigs) -> None:
+    """Whoever asked repeats it, until a transaction that nobody ends has ended by the timeouts."""
+
+    def none_held(rig: TableRig) -> bool:
+        replay(rig.harness, [rig.name])
+        return not rig.quarantine()
+
+    for rig in rigs:
+        wait_until(lambda rig=rig: none_held(rig), f"the records of {rig.name} are put back")  # type: ignore[misc]
+    _buffer(rigs, 5)
+
+
 DRILLS: Mapping[str, Drill] = {
     "ingest": Drill(
         stages=INGEST,
@@ -228,5 +264,13 @@ DRILLS: Mapping[str, Drill] = {
         more=lambda rigs: _buffer(rigs, 5),
         caught_up=_in_the_lake,
         by_hand=revert,
+    ),
+    "replay": Drill(
+        stages=TIER,
+        prepare=_refused_before,
+        more=_replayed_again,
+        caught_up=_in_the_lake,
+        by_hand=replay,
+        spec={"unknown_fields": "quarantine"},
     ),
 }
