@@ -17,7 +17,7 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 import harness_pipelines as hp
 from harness_pipelines import faults
-from harness_pipelines.protocol.corrections import Coordinate, ReplayRefused
+from harness_pipelines.protocol.corrections import Coordinate
 from harness_pipelines.protocol.reverts import RevertRefused
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.replay import Wanted, drop
@@ -54,9 +54,13 @@ class RefusingRig(KeyedRig):
 
 
 class ReplayMachine(KeyedMachine):
-    """What `KeyedMachine` does, with records that are refused, replays with crashes, and drops."""
+    """What `KeyedMachine` does, with records that are refused, replays with crashes, and drops.
+
+    But for recalls: while rows are recalled no replay does anything.
+    """
 
     rig: RefusingRig
+    recall = release = None  # type: ignore[assignment]  # no rules of this machine
 
     def __init__(self, make: Callable[[], RefusingRig]) -> None:
         super().__init__(make)
@@ -64,24 +68,33 @@ class ReplayMachine(KeyedMachine):
         self.has: dict[int, frozenset[Coordinate]] = {self.rig.head.version: frozenset()}  #: by version: who is back
         self.dropped: set[Coordinate] = set()
 
-    @rule(low=st.integers(0, KEYS - 1), count=st.integers(1, 6), step=st.integers(1, 9))
-    def put_refused(self, low: int, count: int, step: int) -> None:
+    @rule(low=st.integers(0, KEYS - 1), count=st.integers(1, 6), newer=st.sampled_from(["none", "put", "delete"]))
+    def put_refused(self, low: int, count: int, newer: str) -> None:
+        """Older versions are there or not, and half of the keys may have a newer one."""
         self.made += 1
-        self.rig.put_refused(*(row((low + i * step) % KEYS, n=self.made * 1000 + i) for i in range(count)))
+        keys = [(low + i) % KEYS for i in range(count)]
+        self.rig.put_refused(*(row(key, n=self.made * 1000 + i) for i, key in enumerate(keys)))
+        if newer == "put":
+            self.rig.put(*(row(key, n=self.made * 1000 + 500) for key in keys[::2]))
+        elif newer == "delete":
+            self.rig.delete(*((key, "eu") for key in keys[::2]))
 
-    @rule(crash=st.none() | st.sampled_from(POINTS))
-    def replay(self, crash: str | None) -> None:
+    @precondition(lambda self: self.rig.refused)
+    @rule(crash=st.none() | st.sampled_from(POINTS), settled=st.sampled_from([True, True, False]))
+    def replay(self, crash: str | None, settled: bool) -> None:
+        """*settled*: the lake has passed all that there is, so that nothing has to wait."""
+        if settled:
+            self.rig.merge_all()
+            self.check()
         held = set(self.rig.quarantine())
         if crash is not None:
             faults.arm_from({"HARNESS_FAULT": f"replay.{crash}=raise"})
         try:
-            with suppress(ReplayRefused, faults.FaultInjected):
+            with suppress(faults.FaultInjected):
                 self.rig.table.replay(decoder=self.lenient)
         finally:
             faults.disarm()
         back = held - set(self.rig.quarantine())
-        if self.rig.head.overlays:
-            assert not back, "a replay might have to replace recalled rows"
         self.learn(lambda before: before | back)
         self.check()
 
@@ -146,7 +159,7 @@ def test_every_version_has_what_was_put_back_by_then_and_nothing_else(harness: h
     run_state_machine_as_test(
         seed(random.getrandbits(64))(lambda: ReplayMachine(make)),  # type: ignore[arg-type]  # what gives a machine will do
         settings=settings(
-            max_examples=2 * LONGER,
+            max_examples=6 * LONGER,
             stateful_step_count=30,
             deadline=None,
             print_blob=True,
