@@ -1,4 +1,4 @@
-"""Which values no tier can hold: codecs refuse them where they read them, and here those that expressions make are found.
+"""Values that no tier can hold. Codecs refuse them where they read them; here those that expressions make are found.
 
 Dates and times outside of the years 1 to 9999 (an engine's infinity is one), times that are not of a day, and text
 with U+0000, also within lists, maps and structs.
