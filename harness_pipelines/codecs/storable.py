@@ -1,7 +1,7 @@
 """Values that no tier can hold. Codecs refuse them where they read them; here those that expressions make are found.
 
 Dates and times outside of the years 1 to 9999 (an engine's infinity is one), times that are not of a day, and text
-with U+0000, also within lists, maps and structs.
+with U+0000. Lists, maps and structs are JSON in the buffer, whose text may have it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def unstorable(column: pa.ChunkedArray) -> dict[int, str]:
     return found
 
 
-def _wrong(array: pa.Array) -> Iterator[tuple[NDArray[np.int64], str]]:
-    """Places in *array* with what is wrong there."""
+def _wrong(array: pa.Array, *, nested: bool = False) -> Iterator[tuple[NDArray[np.int64], str]]:
+    """Places in *array* with what is wrong there; *nested*: it is a part of others."""
     kind = array.type
     t = pa.types
-    if t.is_string(kind):
+    if t.is_string(kind) and not nested:
         yield _places(pc.match_substring(array, "\0")), "the text holds U+0000, which the buffer cannot store"
     elif t.is_date32(kind):
         yield _outside(array.view(pa.int32()), *DAYS), "the date is not in the years 1 to 9999"
@@ -42,7 +42,7 @@ def _wrong(array: pa.Array) -> Iterator[tuple[NDArray[np.int64], str]]:
         yield _outside(array.view(pa.int64()), 0, DAY_US - 1), "the time is not one of a day"
     elif t.is_struct(kind):
         for i in range(kind.num_fields):
-            yield from _wrong(pc.struct_field(array, i))
+            yield from _wrong(pc.struct_field(array, i), nested=True)
     elif t.is_map(kind):
         offsets = array.offsets.to_numpy()
         inside = slice(int(offsets[0]), int(offsets[-1]))
@@ -55,7 +55,7 @@ def _wrong(array: pa.Array) -> Iterator[tuple[NDArray[np.int64], str]]:
 
 def _of_lists(values: pa.Array, offsets: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.int64], str]]:
     """The same of the lists that have *values* from one of *offsets* to the next."""
-    for at, why in _wrong(values):
+    for at, why in _wrong(values, nested=True):
         yield np.unique(np.searchsorted(offsets, at, side="right") - 1), why
 
 

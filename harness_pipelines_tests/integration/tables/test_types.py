@@ -1,4 +1,4 @@
-"""Values of every type, as each format writes them, through buffer and lake to Arrow and Spark; and the page of them."""
+"""Values of every type, as each format writes them, through buffer and lake to Arrow and Spark; the page of them."""
 
 from __future__ import annotations
 
