@@ -6,7 +6,6 @@ import datetime as dt
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Context, Decimal
 from typing import Any
 
 from hypothesis import strategies as st
@@ -198,25 +197,3 @@ WAYS: Mapping[str, Callable[[], Way]] = {
     "avro": _avro,
     "protobuf": _protobuf,
 }
-
-
-def example(kind: Type) -> Any:
-    """One plain value of *kind*."""
-    moment = dt.datetime(2026, 3, 29, 2, 30, 0, 123456)
-    match kind:
-        case DecimalType(precision, scale):
-            return Decimal(10**precision - 1).scaleb(-scale, context=Context(prec=60))
-        case ListType(element):
-            return [example(element), None]
-        case MapType(key, value):
-            return [(example(key), example(value))]
-        case StructType(fields):
-            return {f.name: example(f.type) for f in fields}
-        case Primitive(name):
-            return {
-                "boolean": True, "int": -(2**31), "long": 2**63 - 1, "float": 0.5, "double": -0.0,
-                "date": moment.date(), "time": moment.time(), "timestamp": moment,
-                "timestamptz": moment.replace(tzinfo=dt.UTC), "string": "é", "binary": b"\x00\xff",
-                "uuid": b"\x07" * 16,
-            }[name]  # fmt: skip
-    raise AssertionError(kind)

@@ -10,15 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from pyiceberg.table import StaticTable
 
 import harness_pipelines as hp
 from harness_pipelines.spec.types import ListType, MapType, StructType, Type, parse_type
+from harness_pipelines.stores.segment_types import BUFFER_SCHEMA
 from harness_pipelines_tests.every_type import WAYS, Row, Way
 from harness_pipelines_tests.integration.read.test_union_spark import in_sparks_words
 from harness_pipelines_tests.integration.tables.test_formats import with_registry
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.registry import RegistryServer, serving
 from harness_pipelines_tests.rig import TableRig
+from harness_pipelines_tests.types_page import iceberg_name, type_rows
 from harness_pipelines_tests.unit.read.test_nested_json import exact
 
 EXAMPLES = 60
@@ -100,3 +103,30 @@ def test_what_a_producer_wrote_is_what_arrow_and_spark_read_from_buffer_and_lake
                 rig.tier()
         assert [hi for hi, _ in rig.status().values()] == [len(records)]
         assert rig.table.audit(full=True).to_json()["ok"]
+
+
+def test_the_page_of_types_says_what_the_systems_show(harness: hp.Harness, kafka: KafkaRig):
+    rows = {f"c{i}": row for i, row in enumerate(type_rows())}
+    rig = TableRig(harness, kafka, columns={name: row.type for name, row in rows.items()}, partitions=1)
+    kafka.produce(rig.topic, 0, [b"{}"])
+    rig.ingest()
+    [segment] = rig.stores.segments.all(rig.table.row)
+    with rig.stores.database.session() as connection:
+        found = connection.execute(
+            "SELECT attname AS name, format_type(atttypid, atttypmod) AS type FROM pg_attribute "
+            "WHERE attrelid = %s::regclass AND attnum > 0",
+            [f"{BUFFER_SCHEMA}.{segment.name}"],
+        ).fetchall()
+    stored = {one["name"]: one["type"] for one in found}
+    for place in ("buffer", "lake"):
+        read = rig.table.read(columns=list(rows)).schema
+        frame = rig.table.to_spark(rig.stores.spark(), columns=list(rows)).schema
+        for name, row in rows.items():
+            told = (stored[name], str(read.field(name).type), frame[name].dataType.simpleString())
+            assert told == (row.postgres, row.arrow, row.spark), f"{row.type}, {place}"
+        if place == "buffer":
+            rig.tier()
+    head = rig.stores.ledger.head(rig.table.row)
+    view = StaticTable.from_metadata(head.stream.metadata)
+    for name, row in rows.items():
+        assert iceberg_name(str(view.schema().find_field(name).field_type)) == row.iceberg
