@@ -8,6 +8,7 @@ fails for a record refuses that record alone.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -301,7 +302,7 @@ def _troubles(
     assert told is not None
     parsed = json.loads(told[0])
     if parsed["error"]:
-        yield str(parsed["error_message"])
+        yield str(parsed["error_message"]) + _quote_them(database, sql, names)
         return
     [statement, *others] = parsed["statements"]
     node = statement["node"]
@@ -310,6 +311,14 @@ def _troubles(
         yield "it is no expression"
         return
     yield from _walk(database, chosen[0], names, inside)
+
+
+def _quote_them(database: DuckDBPyConnection, sql: str, names: Collection[str]) -> str:
+    """What to do if *sql*, which cannot be read, has *names* that are words of SQL."""
+    bare = [name for name in names if re.search(rf'(?<!["\w]){re.escape(name)}(?!["\w])', sql, re.IGNORECASE)]
+    words = {word for [word] in database.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()}
+    said = ", ".join(f'"{name}"' for name in sorted(bare) if name in words)
+    return f"; a field whose name is a word of SQL is written in double quotes: {said}" if said else ""
 
 
 def _walk(database: DuckDBPyConnection, node: Any, names: Collection[str], inside: frozenset[str]) -> Iterator[str]:

@@ -221,6 +221,14 @@ def test_an_expression_that_is_not_of_one_record_is_refused_by_name(sql: str, wh
         RecordCodec(made)
 
 
+def test_a_field_that_is_a_word_of_sql_is_quoted_and_the_message_says_so():
+    columns = {"at": "timestamptz", "end": "int", "day": "date"}
+    with pytest.raises(TransformUnusable, match='syntax error .* written in double quotes: "at"; nothing was changed'):
+        RecordCodec(spec(columns, transform={"derive": {"day": "CAST(at AS DATE)"}}))
+    made = spec(columns, transform={"derive": {"day": 'CAST("at" AS DATE)'}, "filter": '"end" > 0'})
+    assert decode(made, {"at": AT, "end": 1}).rows.column("day").to_pylist() == [date(2026, 3, 1)]
+
+
 @pytest.mark.parametrize(
     ("words", "place", "why"),
     [
