@@ -8,6 +8,7 @@ fails for a record refuses that record alone.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 from harness_pipelines.codecs.base import Decoded, Reason, Refused
 from harness_pipelines.codecs.parts import OPERATION
 from harness_pipelines.codecs.refusals import DETAIL_CHARS
+from harness_pipelines.codecs.storable import unstorable
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.spec.arrow import arrow_type
@@ -40,8 +42,10 @@ _NOT_OF_A_RECORD = {
     "SUBQUERY": "a subquery looks at other rows",
     "PARAMETER": "there are no parameters",
 }
-#: Scalar functions that DuckDB calls consistent although they depend on more than their arguments.
-_OF_THE_SESSION = frozenset({"age", "current_setting", "getvariable", "getenv"})
+#: Scalar functions that DuckDB calls consistent although they depend on more than their arguments: on the session, the
+#: clock or, `hash` and `version`, the release of DuckDB.
+_OF_THE_SESSION = frozenset({"age", "current_localtime", "current_localtimestamp", "current_setting", "getenv",
+                             "getvariable", "hash", "version"})  # fmt: skip
 
 
 class TransformUnusable(HarnessError):
@@ -118,6 +122,8 @@ class Transformer:
             if one.name in self._required and column.null_count:
                 for at in np.flatnonzero(column.is_null().to_numpy()).tolist():
                     wrong.setdefault(at, f"`{one.name}`: required, and {one.sql} gives NULL")
+            for at, why in unstorable(column).items():
+                wrong.setdefault(at, f"`{one.name}`: {why}")
         self._note(wrong, places, accepted, failed)
         return {one.name: column for one, column in zip(self._derive, columns, strict=True)}
 
@@ -285,13 +291,18 @@ def _database(table: str) -> DuckDBPyConnection:
     return made
 
 
-def _troubles(database: DuckDBPyConnection, sql: str, names: Collection[str]) -> Iterator[str]:
-    """Why *sql* is no expression over one record whose fields are *names* (in small letters)."""
+def _troubles(
+    database: DuckDBPyConnection, sql: str, names: Collection[str], inside: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """Why *sql* is no expression over one record whose fields are *names* (in small letters).
+
+    *inside*: the macros whose definition it is; some of DuckDB's call a function of their own name.
+    """
     told = database.execute("SELECT json_serialize_sql(?)", [f"SELECT ({sql})"]).fetchone()
     assert told is not None
     parsed = json.loads(told[0])
     if parsed["error"]:
-        yield str(parsed["error_message"])
+        yield str(parsed["error_message"]) + _quote_them(database, sql, names)
         return
     [statement, *others] = parsed["statements"]
     node = statement["node"]
@@ -299,13 +310,21 @@ def _troubles(database: DuckDBPyConnection, sql: str, names: Collection[str]) ->
     if others or len(chosen) != 1 or node["from_table"]["type"] != "EMPTY" or node.get("where_clause"):
         yield "it is no expression"
         return
-    yield from _walk(database, chosen[0], names)
+    yield from _walk(database, chosen[0], names, inside)
 
 
-def _walk(database: DuckDBPyConnection, node: Any, names: Collection[str]) -> Iterator[str]:
+def _quote_them(database: DuckDBPyConnection, sql: str, names: Collection[str]) -> str:
+    """What to do if *sql*, which cannot be read, has *names* that are words of SQL."""
+    bare = [name for name in names if re.search(rf'(?<!["\w]){re.escape(name)}(?!["\w])', sql, re.IGNORECASE)]
+    words = {word for [word] in database.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()}
+    said = ", ".join(f'"{name}"' for name in sorted(bare) if name in words)
+    return f"; a field whose name is a word of SQL is written in double quotes: {said}" if said else ""
+
+
+def _walk(database: DuckDBPyConnection, node: Any, names: Collection[str], inside: frozenset[str]) -> Iterator[str]:
     if isinstance(node, list):
         for one in node:
-            yield from _walk(database, one, names)
+            yield from _walk(database, one, names, inside)
     if not isinstance(node, dict):
         return
     kind = node.get("class")
@@ -315,11 +334,11 @@ def _walk(database: DuckDBPyConnection, node: Any, names: Collection[str]) -> It
     if kind == "COLUMN_REF" and (name := str(node["column_names"][0])).lower() not in names:
         yield f"there is no field {name!r}; fields: {', '.join(sorted(names))}"
     if kind == "FUNCTION":
-        yield from _function_troubles(database, str(node["function_name"]).lower())
+        yield from _function_troubles(database, str(node["function_name"]).lower(), inside)
     if kind == "LAMBDA":
         names = frozenset(names) | set(_parameters(node["lhs"]))
     for value in node.values():
-        yield from _walk(database, value, names)
+        yield from _walk(database, value, names, inside)
 
 
 def _parameters(node: Any) -> Iterator[str]:
@@ -334,17 +353,19 @@ def _parameters(node: Any) -> Iterator[str]:
             yield from _parameters(value)
 
 
-def _function_troubles(database: DuckDBPyConnection, name: str) -> Iterator[str]:
-    kinds = _functions(database).get(name, ())
-    if name in _OF_THE_SESSION or any(stability not in (None, "CONSISTENT") for _, stability, _, _ in kinds):
+def _function_troubles(database: DuckDBPyConnection, name: str, inside: frozenset[str]) -> Iterator[str]:
+    forms = _functions(database).get(name, ())
+    kinds = {kind for kind, *_ in forms}
+    if name in _OF_THE_SESSION or any(stability not in (None, "CONSISTENT") for _, stability, _, _ in forms):
         yield f"{name}() gives another value each time, or for each reader"
-    elif any(kind == "aggregate" for kind, *_ in kinds):
+    elif "aggregate" in kinds:
         yield f"{name}() looks at many records"
-    elif any(kind not in ("scalar", "macro") for kind, *_ in kinds):
+    elif kinds and kinds.isdisjoint({"scalar", "macro"}):  # some are both: range() stands for a list in an expression
         yield f"{name}() gives rows, not a value"
-    for kind, _, definition, parameters in kinds:
-        if kind == "macro" and definition is not None:
-            yield from _troubles(database, definition, frozenset(p.lower() for p in parameters))
+    for kind, _, definition, parameters in forms:
+        if kind == "macro" and definition is not None and name not in inside:
+            names = frozenset(p.lower() for p in parameters)
+            yield from _troubles(database, definition, names, inside | {name})
 
 
 @lru_cache(maxsize=1)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from harness_pipelines.spec.columns import Column, Columns
 from harness_pipelines.spec.sources import WHOLE
+from harness_pipelines.spec.types import ListType, MapType, StructType, Type
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.table import TableSpec
@@ -94,4 +95,15 @@ def _derived_trouble(spec: TableSpec, column: Column | None, name: str) -> str |
         return "is of the key; a tombstone tells its key as the record's key has it, so key columns are fields"
     if column.source is not None:
         return f"has `from: {column.source}`, and a column that is made is not read from the record"
-    return "a uuid cannot be made by an expression; store its text" if str(column.type) == "uuid" else None
+    return "a uuid cannot be made by an expression; store its text" if _has_uuid(column.type) else None
+
+
+def _has_uuid(type_: Type) -> bool:
+    match type_:
+        case ListType(element):
+            return _has_uuid(element)
+        case MapType(key, value):
+            return _has_uuid(key) or _has_uuid(value)
+        case StructType(fields):
+            return any(_has_uuid(f.type) for f in fields)
+    return str(type_) == "uuid"

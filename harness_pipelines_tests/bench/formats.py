@@ -1,10 +1,10 @@
-"""The bench of what records are made of: what it costs to decode and judge them, and to put back what was refused."""
+"""The bench of what records are made of: what it costs to decode, transform and judge them, and to replay some."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness_pipelines_tests.bench import contracts, decode, replay
+from harness_pipelines_tests.bench import contracts, decode, replay, transform
 from harness_pipelines_tests.bench.base import Group
 
 #: Groups of figures in the order in which they are measured; what --only names.
@@ -12,4 +12,5 @@ FIGURES: Mapping[str, Group] = {
     "decode": decode.measure,
     "contracts": contracts.measure,
     "replay": replay.measure,
+    "transform": transform.measure,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from harness_pipelines.codecs.base import Decoded, Reason
 from harness_pipelines.codecs.records import RecordCodec
-from harness_pipelines.codecs.transform import TransformUnusable
+from harness_pipelines.codecs.transform import TransformUnusable, _database, _function_troubles
 from harness_pipelines.spec.load import SpecError, load_spec_text
 from harness_pipelines.spec.table import TableSpec
 
@@ -57,6 +58,10 @@ AT = "2026-03-01T23:30:00Z"
         ("int", "id", {"id": 7}, 7),
         ("string", "CASE WHEN quantity > 10 THEN 'many' ELSE 'few' END", {"quantity": 11}, "many"),
         ("list<string>", "list_transform(tags, t -> lower(t))", {"tags": ["A", "B"]}, ["a", "b"]),
+        ("list<long>", "range(id)", {"id": 2}, [0, 1]),
+        ("list<string>", "[chr(CAST(op AS INTEGER))]", {"op": "0"}, ["\0"]),
+        ("string", "repeat(op, 2)", {"op": "ab"}, "abab"),
+        ("string", "array_to_string(tags, '+')", {"tags": ["A", "B"]}, "A+B"),
         ("boolean", "op IN ('a', 'b')", {"op": "b"}, True),
         ("string", "nullif(op, '')", {"op": ""}, None),
         ("double", "ratio * 2", {"ratio": 0.1}, 0.2),
@@ -99,6 +104,60 @@ def test_a_value_too_large_for_its_column_is_refused():
     assert "`n`" in decoded.refused[0].detail
 
 
+@pytest.mark.parametrize(
+    ("kind", "sql", "bad", "good", "why"),
+    [
+        ("timestamp", "CAST(op AS TIMESTAMP)", "infinity", "9999-12-31 23:59:59.999999", "years 1 to 9999"),
+        ("timestamp", "CAST(op AS TIMESTAMP)", "10000-01-01", "0001-01-01", "years 1 to 9999"),
+        ("timestamptz", "CAST(op AS TIMESTAMPTZ)", "-infinity", "0001-01-01 00:00:00Z", "years 1 to 9999"),
+        ("date", "CAST(op AS DATE)", "0001-12-31 (BC)", "0001-01-01", "years 1 to 9999"),
+        ("date", "CAST(op AS DATE)", "infinity", "9999-12-31", "years 1 to 9999"),
+        ("time", "CAST(op AS TIME)", "24:00:00", "23:59:59.999999", "not one of a day"),
+        ("string", "'é' || chr(CAST(op AS INTEGER))", "0", "65", r"U\+0000"),
+        ("map<string, date>", "MAP {'b': NULL, 'a': CAST(op AS DATE)}", "infinity", "2026-01-01", "years 1 to 9999"),
+        ("map<date, int>", "MAP {CAST(op AS DATE): 1}", "infinity", "2026-01-01", "years 1 to 9999"),
+        ("struct<a: list<time>>", "{'a': [CAST(op AS TIME)]}", "24:00:00", "00:00:00", "not one of a day"),
+    ],
+)  # fmt: skip
+def test_a_value_that_no_tier_can_hold_is_refused_alone(kind: str, sql: str, bad: str, good: str, why: str):
+    made = spec({"id": "long", "x": kind}, transform={"derive": {"x": f"CASE WHEN id > 0 THEN {sql} END"}})
+    decoded = decode(made, {"id": 0}, {"id": 1, "op": good}, {"id": 2, "op": bad}, {"id": 3, "op": good}, {"id": 0})
+    assert decoded.accepted.tolist() == [0, 1, 3, 4]
+    [refused] = decoded.refused
+    assert (refused.index, refused.reason) == (2, Reason.TRANSFORM)
+    assert re.search(f"`x`: .*{why}", refused.detail)
+    assert [row["x"] is None for row in decoded.rows.to_pylist()] == [True, False, False, True]
+
+
+#: Without arguments they are refused by DuckDB itself.
+_BOUND_BY_NOBODY = {
+    "+", "array_to_json", "array_value", "array_zip", "json_quote", "list_zip", "map_concat", "row", "row_to_json",
+    "struct_concat", "struct_insert", "struct_pack", "struct_update", "to_json", "union_value",
+}  # fmt: skip
+
+
+def test_a_function_without_arguments_gives_the_same_each_time():
+    """Whatever DuckDB's catalogue says of it: some that tell the time are called consistent there."""
+    database = _database("shop.orders")
+    names = database.execute(
+        "SELECT DISTINCT lower(function_name) FROM duckdb_functions() WHERE len(parameters) = 0 ORDER BY 1"
+    ).fetchall()
+    taken = {name for [name] in names if not list(_function_troubles(database, name, frozenset()))} - _BOUND_BY_NOBODY
+    for name in taken:
+        codec = RecordCodec(spec({"id": "long", "x": "string"}, transform={"derive": {"x": f"{name}()::VARCHAR"}}))
+        assert decode_alone(codec) == decode_alone(codec), name
+    assert taken <= {
+        "add", "current_role", "current_user", "inet_client_addr", "inet_client_port", "inet_server_addr",
+        "inet_server_port", "json_array", "json_object", "list_cat", "list_concat", "list_pack", "list_value", "map",
+        "pg_my_temp_schema", "pi", "session_user", "array_cat", "array_concat", "unpivot_list",
+    }  # fmt: skip
+
+
+def decode_alone(codec: RecordCodec) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = codec.decode([b'{"id":1}'], [None]).rows.to_pylist()
+    return found
+
+
 def test_a_required_column_may_not_become_null():
     made = spec({"city": {"type": "string", "required": True}}, transform={"derive": {"city": "customer.address.city"}})
     decoded = decode(made, {"customer": None}, {"customer": {"address": {"city": "Rome"}}})
@@ -139,6 +198,9 @@ def test_a_delete_goes_through_whatever_the_filter_says():
         ("current_date", "no field 'current_date'"),
         ("age(seen)", r"age\(\) gives another value"),
         ("current_setting('threads')", "gives another value"),
+        ("current_localtime()::VARCHAR::INT", r"current_localtime\(\) gives another value"),
+        ("hash(op)", r"hash\(\) gives another value"),
+        ("current_database()", r"current_database\(\) gives another value"),
         ("unnest(tags)", r"unnest\(\) gives rows"),
         ("*", "`\\*` names no field"),
         ("$1", "there are no parameters"),
@@ -159,12 +221,22 @@ def test_an_expression_that_is_not_of_one_record_is_refused_by_name(sql: str, wh
         RecordCodec(made)
 
 
+def test_a_field_that_is_a_word_of_sql_is_quoted_and_the_message_says_so():
+    columns = {"at": "timestamptz", "end": "int", "day": "date"}
+    with pytest.raises(TransformUnusable, match='syntax error .* written in double quotes: "at"; nothing was changed'):
+        RecordCodec(spec(columns, transform={"derive": {"day": "CAST(at AS DATE)"}}))
+    made = spec(columns, transform={"derive": {"day": 'CAST("at" AS DATE)'}, "filter": '"end" > 0'})
+    assert decode(made, {"at": AT, "end": 1}).rows.column("day").to_pylist() == [date(2026, 3, 1)]
+
+
 @pytest.mark.parametrize(
     ("words", "place", "why"),
     [
         ("{}", "transform", "write `derive`, `filter` or both"),
         ("{derive: {y: id}}", "transform.derive.y", "no column"),
         ("{derive: {id: n}}", "transform.derive.id", "is of the key"),
+        ("{derive: {u: id}}", "transform.derive.u", "a uuid cannot be made"),
+        ("{derive: {us: id}}", "transform.derive.us", "a uuid cannot be made"),
         ("{derive: {n: 3}}", "transform.derive.n", "write an SQL expression as text"),
         ("{fields: {ID: long}, filter: n > 1}", "transform.fields.ID", "'id' is a column already"),
         ("{fields: {h: raw}, filter: n > 1}", "transform.fields.h.type", "raw"),
@@ -172,7 +244,8 @@ def test_an_expression_that_is_not_of_one_record_is_refused_by_name(sql: str, wh
     ],
 )
 def test_what_does_not_fit_the_spec_is_named_with_its_line(words: str, place: str, why: str):
-    text = f"table: shop.orders\ncolumns: {{id: long, n: long}}\nkey: [id]\ntransform: {words}\n"
+    columns = "{id: long, n: long, u: uuid, us: 'list<struct<a: uuid>>'}"
+    text = f"table: shop.orders\ncolumns: {columns}\nkey: [id]\ntransform: {words}\n"
     with pytest.raises(SpecError, match=f"4: {place}: .*{why}"):
         load_spec_text(text)
 

@@ -57,10 +57,11 @@ def _nested(inner: st.SearchStrategy[Type]) -> st.SearchStrategy[Type]:
 
 def values(type_: Type, *, nested: bool = False) -> st.SearchStrategy[Any]:
     """Values of *type_* as `pa.array` takes them, None among them."""
-    return st.none() | _some(type_, nested=nested)
+    return st.none() | present(type_, nested=nested)
 
 
-def _some(type_: Type, *, nested: bool) -> st.SearchStrategy[Any]:
+def present(type_: Type, *, nested: bool = False) -> st.SearchStrategy[Any]:
+    """The same without None."""
     match type_:
         case DecimalType(precision, scale):
             bound = 10**precision - 1
@@ -68,7 +69,7 @@ def _some(type_: Type, *, nested: bool) -> st.SearchStrategy[Any]:
         case ListType(element):
             return st.lists(values(element, nested=True), max_size=3)
         case MapType(key, value):
-            keys = _some(key, nested=True).filter(lambda k: k == k)  # NaN as a key is not a key
+            keys = present(key, nested=True).filter(lambda k: k == k)  # NaN as a key is not a key
             pairs = st.tuples(keys, values(value, nested=True))
             return st.lists(pairs, max_size=3, unique_by=lambda pair: pair[0])
         case StructType(fields):
