@@ -76,7 +76,9 @@ def test_the_page_shows_where_the_records_are_and_keeps_up_without_a_reload(
     produce(rig, topic, first=200, rows=8)
 
     browser_page.goto(page_url)
-    browser_page.get_by_role("button", name=table).click()
+    line = browser_page.get_by_role("button", name=table)
+    if line.get_attribute("aria-expanded") != "true":  # as it is where this is the only table
+        line.click()
 
     expect_tiers(browser_page, 0, batch=0, stream=GOOD // 2 + 1, buffer=10, tail=4)
     expect_tiers(browser_page, 1, batch=0, stream=GOOD // 2, buffer=10, tail=4)
