@@ -151,6 +151,15 @@ _REPLAY = (
     ),
     ("after_commit", "the version is published, who asked for it does not know", "finds the records put back"),
 )
+_EVOLVE = (
+    ("before_lock", "the new metadata is written, no lock is held", "goes on as if nobody had asked for a change"),
+    (
+        "in_transaction",
+        "schema, pointers, segments, positions and version are written, the COMMIT was not sent",
+        "goes on as if nobody had asked for a change: Postgres has rolled it back",
+    ),
+    ("after_commit", "the table has the new schema, who asked for it does not know", "finds the schema changed"),
+)
 _OF_EVERY_TABLE = {name for name, _, _ in (*_TIER, *_EXPIRE, *_REVERT)} - {"in_drop"}
 
 #: Every crash point, by the name that arms it, in the order in which a stage reaches them.
@@ -162,6 +171,7 @@ POINTS: Mapping[str, Point] = {
     **_declared("expire", _EXPIRE, unbuffered=_OF_EVERY_TABLE),
     **_declared("revert", _REVERT, unbuffered=_OF_EVERY_TABLE),
     **_declared("replay", _REPLAY, unbuffered=()),
+    **_declared("evolve", _EVOLVE, unbuffered={name for name, _, _ in _EVOLVE}),
 }
 
 

@@ -162,8 +162,9 @@ class _Looks:
         named = {one.segment: one for version in books.retained for one in version.overlays}
         for name in sorted(named.keys() & there):
             ref = SegmentRef(name=name, schema_version=named[name].schema_version)
+            spec = self.stores.tables.table(books.name).at_schema(ref.schema_version).spec
             try:
-                rows = rows_of(self.stores.buffer_reader, books.spec, [ref], books.positions)
+                rows = rows_of(self.stores.buffer_reader, spec, [ref], books.positions)
             except SegmentMissing:  # it was dropped since
                 continue
             yield name, (rows.num_rows, shown(total_digest(row_digests(rows))))

@@ -19,6 +19,7 @@ class Stage(StrEnum):
     EXPIRE = "expire"
     REVERT = "revert"
     REPLAY = "replay"
+    EVOLVE = "evolve"
 
 
 #: What a worker runs; the others are asked for by a person.

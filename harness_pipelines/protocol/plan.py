@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.evolution import Other
 from harness_pipelines.protocol.versions import ViewName
 
-PLAN_FORMAT = 3  #: since it has `overlay`
+PLAN_FORMAT = 4  #: since segments say which columns they have `others` for
 
 
 class UnknownPlanFormat(HarnessError):
@@ -24,6 +25,7 @@ class SegmentRef:
 
     name: str
     schema_version: int
+    others: tuple[Other, ...] = ()  #: the plan's columns that its rows have otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +133,15 @@ class ReadPlan:
 
 
 def _segments(part: OverlayPart | BufferPart) -> dict[str, Any]:
-    names = [{"name": s.name, "schema_version": s.schema_version} for s in part.segments]
+    names = [asdict(s) for s in part.segments]
     return {"segments": names, **_ranges(part.low, part.high)}
 
 
 def _named(value: Mapping[str, Any]) -> tuple[SegmentRef, ...]:
-    return tuple(SegmentRef(**segment) for segment in value["segments"])
+    return tuple(
+        SegmentRef(**{**segment, "others": tuple(Other(**one) for one in segment["others"])})
+        for segment in value["segments"]
+    )
 
 
 def _ranges(low: Mapping[int, int], high: Mapping[int, int]) -> dict[str, Any]:

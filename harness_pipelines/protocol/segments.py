@@ -8,16 +8,11 @@ from typing import Protocol, TypeVar
 
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import BoundaryGap, Vector
+from harness_pipelines.protocol.evolution import check_schema
 
 
 class SegmentClosed(HarnessError):
     """The segment was closed between the read and the commit: write to the open one."""
-
-    recovery = Recovery.REFRESH
-
-
-class SchemaMoved(HarnessError):
-    """The table's schema was changed since these records were decoded: decode again."""
 
     recovery = Recovery.REFRESH
 
@@ -51,8 +46,8 @@ def check_unit(
     *buffer_hi* and *schema_version* are the partition's position as locked, ``None`` when it has none.
     Raises: SchemaMoved, BoundaryGap (REFRESH).
     """
-    if schema_version is not None and schema_version != decoded_with:
-        raise SchemaMoved(f"{table}: decoded with schema {decoded_with}, the table is at {schema_version}")
+    if schema_version is not None:
+        check_schema(table, planned=decoded_with, found=schema_version, what="decoded")
     if buffer_hi is None or buffer_hi != low:
         expected = -1 if buffer_hi is None else buffer_hi
         raise BoundaryGap(what="the buffer", partition=partition, expected_low=expected, got_low=low)

@@ -72,6 +72,7 @@ class Version:
     layout: int | None = None  #: the version that last changed how the batch view is clustered
     revert_of: int | None = None  #: the version that a revert restored
     overlays: tuple[Overlay, ...] = ()  #: rows of the batch view that lie in Postgres instead of it
+    narrowed: int = 0  #: how many of the table's schemas so far dropped a column
 
     @property
     def views(self) -> dict[ViewName, View]:
@@ -161,14 +162,16 @@ def advance(
 
 
 def answering_version(old: Version, later: Iterable[Version]) -> Version | None:
-    """``w(v)``: the first version after *old* whose stream view holds all that *old* had buffered.
+    """``w(v)``: the first version after *old* whose stream view holds all that *old* had buffered, in every column.
 
     ``None`` means that the buffer still answers for ``[stream_hi(old), buffer_hi(old))``.
     """
     wanted = old.buffer_hi
     if covers(old.stream_hi, wanted):
         return old
-    candidates = sorted((v for v in later if v.version > old.version), key=lambda v: v.version)
+    # What is written after a drop lacks the column that *old* has: then the buffer answers for as long as it is needed.
+    fitting = (v for v in later if v.version > old.version and v.narrowed == old.narrowed)
+    candidates = sorted(fitting, key=lambda v: v.version)
     return next((v for v in candidates if covers(v.stream_hi, wanted)), None)
 
 

@@ -29,12 +29,22 @@ def make_plan(stores: Stores, table: TableRow, *, at: At | None, tail: bool, hol
     """
     state = stores.leases.look(table, holder=holder, lease=lease, at=at)
     with given_back(stores, state.lease_id):
-        return _plan(stores, table, state, to_end=tail and at is None)
+        return _plan(
+            stores, with_schema(stores, table, state.version.schema_version), state, to_end=tail and at is None
+        )
 
 
 def glance_plan(stores: Stores, table: TableRow) -> ReadPlan:
     """The plan of this instant without a lease and without a tail: for what is read from the buffer alone."""
-    return _plan(stores, table, stores.leases.glance(table), to_end=False)
+    state = stores.leases.glance(table)
+    return _plan(stores, with_schema(stores, table, state.version.schema_version), state, to_end=False)
+
+
+def with_schema(stores: Stores, table: TableRow, schema_version: int) -> TableRow:
+    """*table* as it was, or has become, with a schema; the ledger is asked for one that *table* does not know."""
+    if schema_version > table.schema_version:
+        table = stores.tables.table(table.name)
+    return table.at_schema(schema_version)
 
 
 @contextmanager
@@ -58,8 +68,8 @@ def _plan(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) ->
         key=table.spec.key,
         bounds=state.bounds,
         lake=tuple(_lake(state)),
-        overlay=_overlay(state),
-        buffer=None if table.spec.buffer == "none" else _buffer(state),
+        overlay=_overlay(table, state),
+        buffer=None if table.spec.buffer == "none" else _buffer(table, state),
         tail=_tail(stores, table, state, to_end=to_end),
         lease_id=state.lease_id,
         lease_until=state.lease_until,
@@ -82,21 +92,21 @@ def _lake(state: ReadState) -> Iterator[LakePart]:
         yield LakePart(view=later.tiered, metadata=later.stream.metadata, low=low, high=high)
 
 
-def _overlay(state: ReadState) -> OverlayPart | None:
+def _overlay(table: TableRow, state: ReadState) -> OverlayPart | None:
     """The rows of the batch view that lie in Postgres: the whole of them, below its bounds."""
     if not state.version.overlays:
         return None
     low = {p: b.start for p, b in state.bounds.items() if b.batch_hi > b.start}
     segments = [SegmentRef(name=one.segment, schema_version=one.schema_version) for one in state.version.overlays]
-    return OverlayPart(segments=tuple(segments), low=low, high={p: state.bounds[p].batch_hi for p in low})
+    return OverlayPart(segments=table.seen(segments), low=low, high={p: state.bounds[p].batch_hi for p in low})
 
 
-def _buffer(state: ReadState) -> BufferPart | None:
+def _buffer(table: TableRow, state: ReadState) -> BufferPart | None:
     stream_hi, buffer_hi = _vectors(state.bounds)
     low = _moved(stream_hi, buffer_hi)
     if not low or state.answered_by is not None:
         return None
-    return BufferPart(segments=state.segments, low=low, high={p: buffer_hi[p] for p in low})
+    return BufferPart(segments=table.seen(state.segments), low=low, high={p: buffer_hi[p] for p in low})
 
 
 def _tail(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) -> TailPart | None:

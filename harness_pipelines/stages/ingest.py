@@ -23,12 +23,13 @@ from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.codecs.schemas import Schemas
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.protocol.evolution import SchemaMoved, check_schema
 from harness_pipelines.protocol.keys import partitions_grown
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.stages.refusing import limit_of
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.buffer import DecodedRange, Segments, SegmentWriter, Violations, with_coordinates
-from harness_pipelines.stores.ports import RefusedRecord, Segment, TableRow
+from harness_pipelines.stores.ports import IngestPosition, RefusedRecord, Segment, TableRow
 from harness_pipelines.stores.ports_log import (
     Log,
     LogReader,
@@ -231,11 +232,15 @@ class IngestLoop:
         self._not_before = 0.0  # the monotonic clock
 
     def start(self, partitions: Iterable[int]) -> None:
-        """Begin at the ledger's positions. Raises: ContractUnusable, SchemaUnusable, and what `check_source` does."""
+        """Begin at the ledger's positions.
+
+        Raises: ContractUnusable, SchemaUnusable, SchemaMoved, and what `check_source` does.
+        """
         self._codec = self._codec or RecordCodec(self.table.spec, self._schemas)
         wanted = set(partitions)
         found = self._segments.positions(self.table)
         positions = {p: found[p].buffer_hi for p in wanted}
+        check_decodes(self.table, found)
         check_source(self.table, self._log, positions, known=found)
         if self._reader is None:
             self._reader = self._log.reader(self.table.spec.topic, positions, identity=self.table.identity)
@@ -246,7 +251,7 @@ class IngestLoop:
         """One unit of work; returns how many records it took (0 when the log had nothing new).
 
         A unit that was planned on an older state (REFRESH, RESOLVE) is forgotten: the next one starts from what the
-        ledger says.
+        ledger says. Raises: SchemaMoved, when the table's schema is another now.
         """
         assert self._reader is not None and self._codec is not None, "start() comes first"
         time.sleep(max(0.0, self._not_before - time.monotonic()))
@@ -264,7 +269,7 @@ class IngestLoop:
             if keeps_up:
                 self._open.index()
         except HarnessError as error:
-            if error.recovery is Recovery.NEVER:
+            if error.recovery is Recovery.NEVER or isinstance(error, SchemaMoved):
                 raise
             log.info("ingest.refresh", table=self.table.name, error=str(error))
             self.start(self._reader.positions)
@@ -281,6 +286,12 @@ class IngestLoop:
         self._writer.close()
         if self._reader is not None:
             self._reader.close()
+
+
+def check_decodes(table: TableRow, positions: Mapping[int, IngestPosition]) -> None:
+    """Do records from *positions* on have the schema of *table*? Raises: SchemaMoved."""
+    for found in positions.values():
+        check_schema(table.name, planned=table.schema_version, found=found.schema_version, what="ingest began")
 
 
 def check_source(

@@ -18,7 +18,13 @@ from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages.ingest import BATCH_RECORDS_MAX, OpenSegment, check_source, ingest_unit
+from harness_pipelines.stages.ingest import (
+    BATCH_RECORDS_MAX,
+    OpenSegment,
+    check_decodes,
+    check_source,
+    ingest_unit,
+)
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import Log, PartitionBatch, below
 
@@ -58,7 +64,9 @@ def ingest_on_spark(stores: Stores, table: TableRow, claim: Claim) -> SparkInges
     SparkFailed, SparkAway after it.
     """
     judge_of(table.spec)
-    positions = {p: found.buffer_hi for p, found in stores.segments.positions(table).items()}
+    known = stores.segments.positions(table)
+    check_decodes(table, known)
+    positions = {p: found.buffer_hi for p, found in known.items()}
     check_source(table, stores.log, positions, known=positions)
     marks = stores.log.watermarks(table.spec.topic, positions)
     ranges = [

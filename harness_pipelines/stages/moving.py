@@ -10,6 +10,7 @@ from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.evolution import SchemaMoved, check_schema
 from harness_pipelines.protocol.files import FilesGone
 from harness_pipelines.protocol.moves import ATTEMPTS_MAX, Move, MoveState, MoveStuck, can_halve, halve
 from harness_pipelines.protocol.overlays import OverlaysMoved
@@ -78,9 +79,11 @@ class Moving(Generic[Attempt]):
     def once(self, claim: Claim, *, trigger: str, run_id: str | None) -> Version | None:
         """Finish the open move, or make a new one; ``None`` when there is nothing to move.
 
-        Raises: MoveStuck, FencedOut, ForeignCommit (NEVER); TryAgain when Spark or a store is away.
+        Raises: MoveStuck, FencedOut, ForeignCommit (NEVER); SchemaMoved: read the table again; TryAgain when Spark or a store is away.
         """
-        ledger = self._stores.ledger
+        ledger, table = self._stores.ledger, self._table
+        now = ledger.head(table).schema_version
+        check_schema(table.name, planned=table.schema_version, found=now, what=f"{self._mover.name} began")
         move = self._open_or_plan(claim, trigger=trigger, run_id=run_id)
         if move is None:
             return None
@@ -96,6 +99,9 @@ class Moving(Generic[Attempt]):
             self._give_up(claim, move, state=MoveState.ABANDONED, error=str(gone))
             check_ours(self._stores, self._table, move)
             return self.once(claim, trigger=trigger, run_id=run_id)
+        except SchemaMoved as moved:
+            self._give_up(claim, move, state=MoveState.ABANDONED, error=str(moved))
+            raise
         except HarnessError as error:
             self._tally.failed += 1
             counts = error.recovery is not Recovery.NEVER and not isinstance(error, TryAgain | OutcomeUnknown)
@@ -124,6 +130,10 @@ class Moving(Generic[Attempt]):
         failures = ledger.note_failure(found, error=None, counts=False)
         # Before the attempt is taken, the one before it may still be published: its COMMIT may be under way.
         move = ledger.take_attempt(claim, found, run_id=run_id)
+        if move.schema_version != self._table.schema_version:
+            other = f"planned with schema {move.schema_version}, the table is at {self._table.schema_version}"
+            self._give_up(claim, move, state=MoveState.ABANDONED, error=other)
+            return self._mover.plan(claim, trigger=trigger, run_id=run_id)
         # What takes Spark or the worker down with it looks like an outage, which counts as no failure. After a mere
         # outage half of a move is as good a beginning as all of it.
         if failures >= FAILURES_MAX or (found.attempt >= ATTEMPTS_MAX and can_halve(found)):

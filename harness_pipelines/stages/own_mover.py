@@ -132,7 +132,8 @@ class OwnMover:
         Raises: StageHeld while a worker holds tier; ProofWrong, StagedWrong; FencedOut, MoveStuck, TableStopped,
         WarehouseTaken; LakeAway, PostgresUnreachable.
         """
-        table, stores = self._table, self._stores
+        stores = self._stores
+        self._table = table = stores.ledger.table(self._table.name)  # its schema may have changed since
         if table.stopped:
             raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was moved")
         stores.standing.check(table, stores.ledger)

@@ -159,8 +159,9 @@ def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
 
 
 def segments_of(stores: Stores, table: TableRow, move: Move) -> list[SegmentRef]:
-    """The segments that may hold rows of *move*."""
-    return [s.ref for s in needed(stores.segments.all(table), {r.partition: r.low for r in move.ranges})]
+    """The segments that may hold rows of *move*. Raises: SchemaMoved."""
+    found = needed(stores.segments.all(table), {r.partition: r.low for r in move.ranges})
+    return [*table.seen([s.ref for s in found])]
 
 
 def _stage_from_kafka(stores: Stores, table: TableRow, move: Move) -> Attempt:

@@ -23,6 +23,7 @@ import structlog
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, FencedOut, Stage
+from harness_pipelines.protocol.evolution import SchemaMoved
 from harness_pipelines.protocol.versions import EFFECTS, Version
 from harness_pipelines.stages import compact, expire, ingest, ingest_spark, otree, tier
 from harness_pipelines.stages.claims import ClaimKeeper
@@ -218,6 +219,11 @@ class _TableWorker:
         if Stage.EXPIRE in stages and not self.worker.options.until_idle:
             self._stage(Stage.EXPIRE, self._expire, EXPIRE_EVERY_S)
 
+    def reload(self) -> None:
+        """Take over the table's schema of now: what was begun with an older one is never committed."""
+        self.table = self.stores.ledger.table(self.table.name)
+        log.info("worker.schema", table=self.table.name, schema=self.table.schema_version)
+
     @property
     def is_alive(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)
@@ -371,6 +377,9 @@ class _TableWorker:
                 else:
                     loop.step()
                     backoff.reset()
+            except SchemaMoved:
+                self.reload()
+                return  # the next loop decodes with the schema of now
             except HarnessError as error:
                 started = None
                 backoff.wait(error)
@@ -511,6 +520,9 @@ class _Backoff:
             self._owner._keepers[Stage(self._stage)].doubt()
             return
         if isinstance(error, SparkInterrupted):
+            return
+        if isinstance(error, SchemaMoved):
+            self._owner.reload()
             return
         self._show(error)
         if self._stage != Stage.INGEST and not isinstance(error, TryAgain):

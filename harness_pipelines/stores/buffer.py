@@ -22,7 +22,8 @@ from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
-from harness_pipelines.protocol.segments import SchemaMoved, check_unit, check_writable
+from harness_pipelines.protocol.evolution import SchemaMoved, check_schema
+from harness_pipelines.protocol.segments import check_unit, check_writable
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.adbc import AdbcSessions
@@ -258,7 +259,7 @@ class Segments:
 
         A backlog is written without it, because keeping it up row by row halves the rate.
         """
-        key = table.spec.key_columns
+        key = table.at_schema(segment.schema_version).spec.key_columns
         # IF NOT EXISTS does not see an index that another thread is making; when that shows, it is made.
         with suppress(UniqueViolation), self.database.transaction(table=table.name) as connection:
             connection.execute(segment_index(SCHEMA, segment.name))
@@ -291,22 +292,32 @@ class Segments:
     def _make(self, table: TableRow, *, even_if_open: bool) -> Segment:
         with self.database.transaction() as connection:
             connection.execute(sql("buffer/lock_segments"), {"table_id": table.table_id})
+            [at] = connection.execute(sql("buffer/schema_in_force"), {"table_id": table.table_id}).fetchall()
+            found = at["schema_version"] or table.schema_version
+            check_schema(table.name, planned=table.schema_version, found=found, what="a segment was to be made")
             known = [rows.segment(r) for r in connection.execute(sql("buffer/segments"), {"table_id": table.table_id})]
-            found = self._newest_open(known, table.schema_version)
-            if found and not even_if_open:
-                return found
-            seq = max((s.seq for s in known), default=0) + 1
-            name = f"seg_{table.table_id}_{seq}"
-            connection.execute(segment_ddl(SCHEMA, name, table.spec.columns, stores_op=bool(table.spec.key)))
-            values = {"segment": name, "table_id": table.table_id, "seq": seq, "schema_version": table.schema_version}
-            row = connection.execute(sql("buffer/insert_segment"), values).fetchone()
-            assert row is not None
-            return rows.segment(row)
+            newest = self._newest_open(known, table.schema_version)
+            if newest and not even_if_open:
+                return newest
+            return make_segment(connection, table.table_id, known, spec=table.spec, schema_version=table.schema_version)
 
     @staticmethod
     def _newest_open(segments: Sequence[Segment], schema_version: int) -> Segment | None:
         fitting = [s for s in segments if s.state == "open" and s.schema_version == schema_version]
         return fitting[-1] if fitting else None
+
+
+def make_segment(
+    connection: Connection, table_id: int, known: Sequence[Segment], *, spec: TableSpec, schema_version: int
+) -> Segment:
+    """The next segment, open, for rows of one schema; *known* are all that there are, under their lock."""
+    seq = max((s.seq for s in known), default=0) + 1
+    name = f"seg_{table_id}_{seq}"
+    connection.execute(segment_ddl(SCHEMA, name, spec.columns, stores_op=bool(spec.key)))
+    values = {"segment": name, "table_id": table_id, "seq": seq, "schema_version": schema_version}
+    row = connection.execute(sql("buffer/insert_segment"), values).fetchone()
+    assert row is not None
+    return rows.segment(row)
 
 
 def with_coordinates(

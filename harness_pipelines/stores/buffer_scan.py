@@ -18,7 +18,7 @@ from harness_pipelines.spec.predicate import TRUE, Predicate
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.postgres import READER, Asked, named
 from harness_pipelines.stores.predicates import to_postgres
-from harness_pipelines.stores.segment_types import BUFFER_SCHEMA, adbc_select, from_copy
+from harness_pipelines.stores.segment_types import from_copy, segment_rows
 
 POINT_OFFSETS_MAX = 20_000  #: a read of no more offsets goes by the index, a larger one reads the segments through
 CONNECTIONS_KEPT = 4
@@ -148,11 +148,7 @@ def statement(query: BufferQuery) -> str:
     if pushed is not None:
         condition = sql.SQL("{} AND {}").format(condition, pushed)
     branches = [
-        sql.SQL("SELECT {} FROM {} WHERE {}").format(
-            adbc_select(query.schema.names, schema_version=segment.schema_version, stores_op=query.stores_op),
-            sql.Identifier(BUFFER_SCHEMA, segment.name),
-            condition,
-        )
+        segment_rows(query.schema, segment, condition=condition, stores_op=query.stores_op)
         for segment in query.segments
     ]
     whole = sql.SQL(" UNION ALL ").join(branches)

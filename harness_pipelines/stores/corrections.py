@@ -16,6 +16,7 @@ import structlog
 from harness_pipelines import faults
 from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.protocol.corrections import Coordinate, CorrectionsMoved, Waiting, corrected, waiting
+from harness_pipelines.protocol.evolution import check_schema
 from harness_pipelines.protocol.versions import Version, ViewName, check_base
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.outcome import resolved
@@ -209,6 +210,12 @@ class Corrections:
         if (gone := len(wanted) - len(found.held)) or found.waits:
             why = f"{gone:,} of {len(wanted):,} records are not held any more" if gone else "some records have to wait"
             raise CorrectionsMoved(f"{self._table.name}: {why}; nothing was written, ask again")
+        check_schema(
+            self._table.name,
+            planned=self._table.schema_version,
+            found=found.head.schema_version,
+            what="records were decoded",
+        )
         swaps = build(found.head, found.pointers, move_id)
         for name, swap in swaps.items():
             check_base(found.head, swap.base_snapshot, view=name)

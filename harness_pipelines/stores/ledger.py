@@ -21,6 +21,7 @@ from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim, may_take
+from harness_pipelines.protocol.evolution import check_schema
 from harness_pipelines.protocol.moves import NO_RESULT, Move, MoveClosed, MoveState, check_open, took_effect
 from harness_pipelines.protocol.reverts import RevertPlan
 from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
@@ -86,7 +87,8 @@ class PostgresLedger:
             if made is None:  # it was there, or another `apply` was first
                 raise TableExists(f"table {spec.table} exists already; nothing was changed")
             table_id = made["table_id"]
-            _run(connection, "ledger/insert_schema", table_id=table_id, schema_version=1, fields=Jsonb(list(fields)))
+            said = {"fields": Jsonb(list(fields)), "spec": values["spec"], "starts": Jsonb({}), "move_id": None}
+            _run(connection, "ledger/insert_schema", table_id=table_id, schema_version=1, **said)
             table = self._find(spec.table, connection)
             assert table is not None
             for name, view in views.items():
@@ -311,7 +313,8 @@ class PostgresLedger:
         *build* writes the new metadata on top of a metadata location; it is called again when the pointer
         moved meanwhile, the last time while the pointer is locked.
 
-        Raises: FencedOut, MoveClosed, BoundaryGap, CommitLost; OutcomeUnknown only when Postgres stays away then.
+        Raises: FencedOut, MoveClosed, BoundaryGap, SchemaMoved, CommitLost; OutcomeUnknown only when Postgres stays
+        away then.
         """
         for _ in range(OPTIMISTIC_BUILDS):
             swap = self._built(table, boundary.move, build)
@@ -336,8 +339,10 @@ class PostgresLedger:
 
     def _built(self, table: TableRow, move: Move, build: Callable[[str], Swap]) -> Swap:
         """Build on the head of now. Of a late attempt it is said that its move is closed, not what it stumbled over."""
+        pointer = self.pointer(table, table.effects[move.stage].view)
+        _check_schema(table, move, self.head(table))  # asked after the pointer, so that it is of this schema or older
         try:
-            return build(self.pointer(table, table.effects[move.stage].view))
+            return build(pointer)
         except HarnessError:
             found = self.database.rows("ledger/lock_move", {"move_id": move.move_id})
             check_open(move, rows.move(found[0]) if found else None)
@@ -363,6 +368,8 @@ class PostgresLedger:
         head_location = str(_one(connection, "ledger/lock_pointer", **pointer)["metadata_location"])
         locked_move = connection.execute(sql("ledger/lock_move"), {"move_id": move.move_id}).fetchone()
         check_open(move, rows.move(locked_move) if locked_move else None)
+        head = _one(connection, "ledger/head", table_id=table.table_id)
+        _check_schema(table, move, rows.version(head))
         swap = build(head_location)
         starts = {
             row["partition"]: row["start"]
@@ -370,7 +377,6 @@ class PostgresLedger:
         }
         if boundary.ingest_to:
             self._ingest_with_move(connection, boundary)
-        head = _one(connection, "ledger/head", table_id=table.table_id)
         check_base(rows.version(head), swap.base_snapshot, view=effect.view)
         buffered = connection.execute(sql("ledger/ingest_positions"), {"table_id": table.table_id}).fetchall()
         following = advance(
@@ -451,6 +457,12 @@ def insert_refused(connection: Connection, table_id: int, boundary: Boundary) ->
     for (partition, check), records in sorted(broken.items()):
         counted = {"partition": partition, "check_name": check, "records": records}
         _run(connection, "ledger/count_violations", table_id=table_id, **counted)
+
+
+def _check_schema(table: TableRow, move: Move, head: Version) -> None:
+    """What was staged with one schema is not published on another. Raises: SchemaMoved."""
+    what = f"{move.stage} move {move.move_id} was staged"
+    check_schema(table.name, planned=move.schema_version, found=head.schema_version, what=what)
 
 
 def _same_base(swap: Swap, locked: str) -> Swap:

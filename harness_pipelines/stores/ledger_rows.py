@@ -9,6 +9,7 @@ from psycopg.types.json import Jsonb
 
 from harness_pipelines.protocol.bounds import Bounds, Vector, vector_from_json, vector_to_json
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.evolution import SchemaRow
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.overlays import overlays_from_json
 from harness_pipelines.protocol.versions import Version, View
@@ -26,10 +27,18 @@ def table_row(row: Row) -> TableRow:
         identity=TopicIdentity(
             cluster_id=row["cluster_id"], topic=row["topic"], topic_id=row["topic_id"], partitions=()
         ),
-        schema_version=row["schema_version"],
-        fields=tuple(row["fields"]),
         retained_from=row["retained_from"],
         stopped=row["stopped"],
+        history=tuple(schema_row(one) for one in row["history"]),
+    )
+
+
+def schema_row(row: Row) -> SchemaRow:
+    return SchemaRow(
+        schema_version=row["schema_version"],
+        fields=tuple(row["fields"]),
+        spec=row["spec"],
+        starts=vector_from_json(row["starts"]),
     )
 
 
@@ -78,6 +87,7 @@ def version(row: Row) -> Version:
         layout=row["layout"],
         revert_of=row["revert_of"],
         overlays=overlays_from_json(row["overlays"]),
+        narrowed=row["narrowed"],
     )
 
 
@@ -93,6 +103,7 @@ def version_parameters(value: Version) -> dict[str, Any]:
         "schema_version": value.schema_version,
         "bounds": Jsonb({str(p): value.bounds[p].to_json() for p in sorted(value.bounds)}),
         "overlays": Jsonb([one.to_json() for one in value.overlays]),
+        "narrowed": value.narrowed,
         "move_id": value.move_id,
         "revert_of": value.revert_of,
         "committed_at": value.committed_at,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.buffer_scan import BufferReader
     from harness_pipelines.stores.catalog import StagingCatalog
     from harness_pipelines.stores.corrections import Corrections
+    from harness_pipelines.stores.evolve import Evolutions
     from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.lake import Lake
     from harness_pipelines.stores.news import News
@@ -201,6 +202,12 @@ class Stores:
         from harness_pipelines.stores.corrections import Corrections
 
         return Corrections(self.database, table, catalog=self.settings.catalog_name)
+
+    def evolutions(self, table: TableRow) -> Evolutions:
+        """Changes of the schema of *table*."""
+        from harness_pipelines.stores.evolve import Evolutions
+
+        return Evolutions(self.database, table, catalog=self.settings.catalog_name)
 
     @once
     def recalls(self) -> Recalls:

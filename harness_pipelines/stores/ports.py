@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.evolution import SchemaMoved, SchemaRow, others
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.overlays import OverlayChange
 from harness_pipelines.protocol.plan import SegmentRef
@@ -61,14 +62,44 @@ class TableRow:
     table_id: int
     spec: TableSpec
     identity: TopicIdentity  #: cluster, topic and topic id at `table apply`; partitions as of then
-    schema_version: int
-    fields: tuple[Mapping[str, Any], ...]  #: Iceberg's JSON form of the user's columns
     retained_from: int
     stopped: str | None
+    history: tuple[SchemaRow, ...]  #: its schemas from the first to the one that *spec* has
 
     @property
     def name(self) -> str:
         return self.spec.table
+
+    @property
+    def schema_version(self) -> int:
+        return self.history[-1].schema_version
+
+    @property
+    def fields(self) -> tuple[Mapping[str, Any], ...]:
+        """Iceberg's JSON form of the user's columns."""
+        return self.history[-1].fields
+
+    def at_schema(self, schema_version: int) -> TableRow:
+        """The table as it was with an older schema. Raises: SchemaMoved for one that it does not know yet."""
+        if schema_version == self.schema_version:
+            return self
+        if schema_version > self.schema_version:
+            raise SchemaMoved(f"{self.name}: known with schema {self.schema_version}, the table is at {schema_version}")
+        until = tuple(one for one in self.history if one.schema_version <= schema_version)
+        return replace(self, spec=TableSpec.model_validate(until[-1].spec), history=until)
+
+    def decoded_with(self, partition: int, offset: int) -> int:
+        """The schema that the record at *offset* was, or is to be, decoded with."""
+        newest = (s.schema_version for s in reversed(self.history[1:]) if offset >= s.starts.get(partition, 0))
+        return next(newest, self.history[0].schema_version)
+
+    def seen(self, segments: Sequence[SegmentRef]) -> tuple[SegmentRef, ...]:
+        """*segments*, each with what its rows have otherwise than the table's schema. Raises: SchemaMoved."""
+        if all(one.schema_version == self.schema_version for one in segments):
+            return tuple(segments)
+        return tuple(
+            replace(one, others=others(self.fields, self.at_schema(one.schema_version).fields)) for one in segments
+        )
 
     @property
     def views(self) -> dict[ViewName, str]:

@@ -2,7 +2,7 @@
 
 Dates are days, times and timestamps are microseconds, decimals of up to 18 digits are unscaled integers: COPY, ADBC
 and JDBC move them without text and without a calendar (the JDBC driver's shifts ten days of 1582). Lists, structs and
-maps are JSON text (`nested_json`). A segment is internal: it is read through `adbc_select` + `from_copy` (Arrow) or
+maps are JSON text (`nested_json`). A segment is internal: it is read through `segment_rows` + `from_copy` (Arrow) or
 `jdbc_select` + `spark_columns` (Spark), which give back exactly what `to_copy` was given.
 """
 
@@ -16,9 +16,11 @@ import numpy as np
 import pyarrow as pa
 from psycopg import sql
 
+from harness_pipelines.protocol.evolution import Other
 from harness_pipelines.protocol.plan import SegmentRef
+from harness_pipelines.spec.arrow import COORDINATES as _COORDINATE_FIELDS
 from harness_pipelines.spec.arrow import arrow_type
-from harness_pipelines.spec.types import Type
+from harness_pipelines.spec.types import Type, parse_type
 from harness_pipelines.stores.nested_json import UUID_BYTES, decode_json, encode_json
 
 if TYPE_CHECKING:
@@ -207,17 +209,46 @@ def _logical(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
-def adbc_select(names: Sequence[str], *, schema_version: int, stores_op: bool = False) -> sql.Composed:
-    """The select list that reads the columns *names* (coordinates too) from a segment for `from_copy`."""
-    return sql.SQL(", ").join([_selected(name, schema_version=schema_version, stores_op=stores_op) for name in names])
+def segment_rows(
+    wanted: pa.Schema, segment: SegmentRef, *, condition: sql.Composable | None = None, stores_op: bool = False
+) -> sql.Composed:
+    """SELECT of the columns *wanted* (coordinates too) of *segment*, for `from_copy`.
+
+    *condition* names columns as *wanted* does; where the segment has others, they are renamed and widened below it,
+    which Postgres sees through: its indexes serve the condition all the same.
+    """
+    names = [_selected(name, segment, stores_op=stores_op) for name in wanted.names]
+    source: sql.Composable = sql.Identifier(BUFFER_SCHEMA, segment.name)
+    if segment.others:
+        told = {one.name: one for one in segment.others}
+        inside = [sql.Identifier(name) for name in (*STORED_COORDINATES, *([OPERATION] if stores_op else []))]
+        inside += [_in_schema(f, told.get(f.name)) for f in wanted if f.name not in COORDINATES]
+        source = sql.SQL("(SELECT {} FROM {}) AS in_schema").format(sql.SQL(", ").join(inside), source)
+    where = sql.SQL(" WHERE {}").format(condition) if condition is not None else sql.SQL("")
+    return sql.SQL("SELECT {} FROM {}{}").format(sql.SQL(", ").join(names), source, where)
 
 
-def _selected(name: str, *, schema_version: int, stores_op: bool) -> sql.Composed:
+def _selected(name: str, segment: SegmentRef, *, stores_op: bool) -> sql.Composed:
     if name == OPERATION and not stores_op:
         return sql.SQL("'put'::text AS {}").format(sql.Identifier(name))
     if name == SCHEMA_VERSION:
-        return sql.SQL("{}::integer AS {}").format(sql.Literal(schema_version), sql.Identifier(name))
+        return sql.SQL("{}::integer AS {}").format(sql.Literal(segment.schema_version), sql.Identifier(name))
     return sql.Composed([sql.Identifier(stored_name(name))])
+
+
+def _in_schema(wanted: pa.Field, there: Other | None) -> sql.Composed:
+    """A column of a segment of another schema under the name, and in the physical type, that is asked for."""
+    name = sql.Identifier(stored_name(wanted.name))
+    if there is None:
+        return sql.Composed([name])
+    physical = sql.SQL(_postgres_type(wanted.type))
+    if there.stored is None:
+        return sql.SQL("NULL::{} AS {}").format(physical, name)
+    value: sql.Composable = sql.Identifier(stored_name(there.stored))
+    kind = wanted.type if there.type is None else arrow_type(parse_type(there.type))
+    if pa.types.is_decimal(kind) and kind.precision <= INT64_DIGITS < wanted.type.precision:
+        value = sql.SQL("({} * {}::numeric)").format(value, sql.Literal(f"1e-{kind.scale}"))
+    return sql.SQL("{}::{} AS {}").format(value, physical, name)
 
 
 def jdbc_select(
@@ -232,16 +263,8 @@ def jdbc_select(
     *condition* and a task's predicate on the coordinates reach the index of each segment. `spark_columns` turns the raw
     values into the user's.
     """
-    names = [c.name for c in columns] + list(COORDINATES)
-    where = sql.SQL(" WHERE {}").format(condition) if condition else sql.SQL("")
-    branches = [
-        sql.SQL("SELECT {} FROM {}{}").format(
-            adbc_select(names, schema_version=segment.schema_version, stores_op=stores_op),
-            sql.Identifier(BUFFER_SCHEMA, segment.name),
-            where,
-        )
-        for segment in segments
-    ]
+    wanted = pa.schema([*(pa.field(c.name, arrow_type(c.type)) for c in columns), *_COORDINATE_FIELDS])
+    branches = [segment_rows(wanted, one, condition=condition, stores_op=stores_op) for one in segments]
     return sql.SQL("({}) AS segment_rows").format(sql.SQL(" UNION ALL ").join(branches)).as_string()
 
 

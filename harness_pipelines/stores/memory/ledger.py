@@ -10,9 +10,11 @@ from typing import Any
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector, vector_to_json
 from harness_pipelines.protocol.claims import Claim, Stage, may_take
+from harness_pipelines.protocol.evolution import SchemaRow
 from harness_pipelines.protocol.moves import NO_RESULT, Move, MoveClosed, MoveState, check_open, closed_by
 from harness_pipelines.protocol.reverts import RevertPlan
 from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
+from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.memory import revert as reverting
 from harness_pipelines.stores.memory.state import Books, MemoryState, MoveEntry, ended
@@ -60,10 +62,9 @@ class MemoryLedger:
                 table_id=self.state.next_id(),
                 spec=spec,
                 identity=replace(identity, partitions=()),
-                schema_version=1,
-                fields=tuple(fields),
                 retained_from=0,
                 stopped=None,
+                history=(SchemaRow(schema_version=1, fields=tuple(fields), spec=dump_spec(spec), starts={}),),
             )
             books.tables[table.table_id] = table
             for name, view in views.items():

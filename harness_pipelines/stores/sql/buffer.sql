@@ -45,6 +45,9 @@ SELECT * FROM harness.segments WHERE table_id = %(table_id)s ORDER BY seq
 -- name: lock_segments
 SELECT pg_advisory_xact_lock(1752330866, %(table_id)s)
 
+-- name: schema_in_force
+SELECT max(schema_version) AS schema_version FROM harness.ingest_positions WHERE table_id = %(table_id)s
+
 -- name: insert_segment
 INSERT INTO harness.segments (segment, table_id, seq, state, schema_version)
 VALUES (%(segment)s, %(table_id)s, %(seq)s, 'open', %(schema_version)s)

@@ -8,14 +8,18 @@ RETURNING table_id
 UPDATE harness.tables SET spec = %(spec)s WHERE table_id = %(table_id)s
 
 -- name: insert_schema
-INSERT INTO harness.schemas (table_id, schema_version, fields) VALUES (%(table_id)s, %(schema_version)s, %(fields)s)
+INSERT INTO harness.schemas (table_id, schema_version, fields, spec, starts, move_id)
+VALUES (%(table_id)s, %(schema_version)s, %(fields)s, %(spec)s, %(starts)s, %(move_id)s)
 
 -- name: tables
 SELECT t.table_id, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
-       s.schema_version, s.fields
+       s.history
 FROM harness.tables t
 JOIN LATERAL (
-    SELECT schema_version, fields FROM harness.schemas WHERE table_id = t.table_id ORDER BY schema_version DESC LIMIT 1
+    SELECT jsonb_agg(jsonb_build_object(
+        'schema_version', schema_version, 'fields', fields, 'spec', spec, 'starts', starts
+    ) ORDER BY schema_version) AS history
+    FROM harness.schemas WHERE table_id = t.table_id
 ) s ON true
 WHERE (%(namespace)s::text IS NULL OR t.namespace = %(namespace)s) AND (%(name)s::text IS NULL OR t.name = %(name)s)
 ORDER BY t.namespace, t.name
@@ -81,9 +85,9 @@ WHERE table_id = %(table_id)s AND version >= %(first)s ORDER BY version
 -- name: insert_version
 INSERT INTO harness.versions
     (table_id, version, stream_metadata, stream_snapshot, batch_metadata, batch_snapshot, layout, schema_version,
-     bounds, overlays, move_id, revert_of, committed_at)
+     bounds, overlays, narrowed, move_id, revert_of, committed_at)
 VALUES (%(table_id)s, %(version)s, %(stream_metadata)s, %(stream_snapshot)s, %(batch_metadata)s, %(batch_snapshot)s,
-        %(layout)s, %(schema_version)s, %(bounds)s, %(overlays)s, %(move_id)s, %(revert_of)s, %(committed_at)s)
+        %(layout)s, %(schema_version)s, %(bounds)s, %(overlays)s, %(narrowed)s, %(move_id)s, %(revert_of)s, %(committed_at)s)
 
 -- name: insert_layout
 INSERT INTO harness.layouts (table_id, version, tree, digest, clustered, scores)

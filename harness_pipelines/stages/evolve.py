@@ -1,0 +1,85 @@
+"""Evolve: the columns of a table change in every tier at once, because a person asks.
+
+plan: what would be changed, checked against spec and ledger. expand: metadata of the views with the new schema is written,
+and nobody sees it. publish: one transaction (`harness_pipelines.stores.evolve`). contract: segments of the old shape
+retire once nobody needs them, as all segments do; files keep the columns that they have and are read by field id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from getpass import getuser
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from harness_pipelines.codecs.records import RecordCodec
+from harness_pipelines.protocol.evolution import Changes, Evolved, evolved
+from harness_pipelines.protocol.versions import Version, ViewName
+from harness_pipelines.stores.evolve import check_none_recalled
+from harness_pipelines.stores.ports import TableStopped
+
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+    from harness_pipelines.stores.ports import Swap, TableRow
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvolvePlan:
+    """What a change would do now."""
+
+    table: str
+    schema_version: int  #: that the table would have
+    changes: tuple[str, ...]
+    columns: tuple[Mapping[str, Any], ...]  #: afterwards, in Iceberg's JSON form
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "schema_version": self.schema_version,
+            "changes": list(self.changes),
+            "columns": [dict(one) for one in self.columns],
+        }
+
+
+def plan(stores: Stores, table: TableRow, changes: Changes) -> tuple[EvolvePlan, Evolved]:
+    """Check *changes*; nothing is written. Raises: EvolutionRefused, ContractUnusable, SchemaUnusable."""
+    from harness_pipelines.stores.lake_schema import next_field_id
+
+    check_none_recalled(table, stores.ledger.head(table))
+    next_id = next_field_id(stores.lake.current(table, view) for view in table.views)
+    found = evolved(table.spec, table.fields, changes, next_id=next_id)
+    RecordCodec(found.spec, stores.schemas)  # what records cannot be decoded with is no schema
+    told = EvolvePlan(
+        table=table.name,
+        schema_version=table.schema_version + 1,
+        changes=found.told,
+        columns=found.fields,
+    )
+    return told, found
+
+
+def evolve(stores: Stores, table: TableRow, changes: Changes, *, run_id: str | None = None) -> Version:
+    """Publish *changes*: from the version that is returned on, the table has the new columns in all tiers.
+
+    Raises: EvolutionRefused, TableStopped, SchemaMoved (another change came first), ForeignCommit, LakeAway,
+    WarehouseTaken, PostgresUnreachable, OutcomeUnknown.
+    """
+    from harness_pipelines.stores.lake_schema import build_schema
+
+    if table.stopped:
+        raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was changed")
+    stores.standing.check(table, stores.ledger)
+    _, found = plan(stores, table, changes)
+
+    def build(pointers: Mapping[ViewName, str]) -> Mapping[ViewName, Swap]:
+        return {v: build_schema(stores.lake, table, found, view=v, base=base) for v, base in pointers.items()}
+
+    by = f"{getuser()}@{gethostname()}"
+    published = stores.evolutions(table).publish(found, build, by=by, run_id=run_id)
+    log.info("evolve.published", table=table.name, version=published.version, schema=published.schema_version)
+    return published

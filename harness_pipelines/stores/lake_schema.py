@@ -1,0 +1,50 @@
+"""The schema of a view: another one is set in the metadata, files stay as they are and are read by field id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate
+
+from harness_pipelines.protocol.versions import View, ViewName
+from harness_pipelines.spec.types import lake_fields
+from harness_pipelines.stores.lake import Lake, reachable
+from harness_pipelines.stores.ports import Swap
+
+if TYPE_CHECKING:
+    from harness_pipelines.protocol.evolution import Evolved
+    from harness_pipelines.stores.ports import TableRow
+
+
+def next_field_id(views: Iterable[Table]) -> int:
+    """An id that no view has used: a column has the same in all of them."""
+    return max(view.metadata.last_column_id for view in views) + 1
+
+
+def build_schema(lake: Lake, table: TableRow, evolved: Evolved, *, view: ViewName, base: str) -> Swap:
+    """Write the metadata of *view* with the fields of *evolved*, on top of the metadata file *base*.
+
+    The coordinates and what else is not the user's stay behind them. Raises: LakeAway, MetadataMissing.
+    """
+    current = lake.load(table, base, view=view)
+    snapshot = current.metadata.current_snapshot_id or -1
+    with reachable(table.name, "writing the new schema"), current.transaction() as transaction:
+        schema = evolved_schema(current.schema(), table, evolved)
+        transaction._apply((AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate(schema_id=-1)), ())
+    return Swap(
+        view=view,
+        old=base,
+        base_snapshot=snapshot,
+        new=View(metadata=current.metadata_location, snapshot=snapshot),
+    )
+
+
+def evolved_schema(present: Schema, table: TableRow, evolved: Evolved) -> Schema:
+    """*present* with the user's fields of *evolved* instead of those of *table*."""
+    users = {field["id"] for field in table.fields}
+    others = [f.model_dump(mode="json", by_alias=True) for f in present.fields if f.field_id not in users]
+    fields = [*lake_fields(evolved.fields), *others]
+    return Schema.model_validate({"type": "struct", "fields": fields, "schema-id": present.schema_id + 1})
