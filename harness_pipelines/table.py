@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from harness_pipelines.client import Harness
+    from harness_pipelines.protocol.evolution import Changes
     from harness_pipelines.protocol.overlays import Act
     from harness_pipelines.read.arrow import ArrowReader
     from harness_pipelines.read.hold import Hold
@@ -364,7 +365,7 @@ class Table:
         plan: ReadPlan | None = None,
         layer: bool = False,
     ) -> DataFrame:
-        from harness_pipelines.read.plan import given_back
+        from harness_pipelines.read.plan import given_back, with_schema
         from harness_pipelines.read.spark import to_spark
         from harness_pipelines.stores.spark_kafka import tail_frame
 
@@ -378,7 +379,9 @@ class Table:
                 columns=columns,
                 where=where,
                 layer=layer,
-                tail_frame=lambda session, part: tail_frame(session, stores.settings, self.row, part),
+                tail_frame=lambda session, part: tail_frame(
+                    session, stores.settings, with_schema(stores, self.row, part.schema_version), part
+                ),
             )
             return frame
 
@@ -399,7 +402,7 @@ class Table:
         """Lease a read state and say what a reader of it opens; end the lease with `release`."""
         from harness_pipelines.read.plan import make_plan
 
-        return make_plan(
+        plan = make_plan(
             self.harness.stores,
             self.row,
             at=at,
@@ -407,6 +410,9 @@ class Table:
             holder=f"{socket.gethostname()}:{os.getpid()}",
             lease=lease or timedelta(seconds=self.spec.retention.lease),
         )
+        if plan.schema_version > self.row.schema_version:  # it was evolved since
+            self.row = self.harness.stores.tables.table(self.name)
+        return plan
 
     def release(self, plan: ReadPlan) -> None:
         """End the lease of a plan."""
@@ -438,6 +444,19 @@ class Table:
 
         wanted = Wanted(reasons=tuple(reasons))
         return replay(self.harness.stores, self.row, wanted, decoder=decoder, dry_run=dry_run)
+
+    def evolve(self, changes: Changes, *, run_id: str | None = None) -> Version:
+        """Change the columns in every tier at once; returns the version that begins with them.
+
+        Older versions keep the columns that they had. Raises: EvolutionRefused, which says what would be taken;
+        SchemaMoved when another change came first; TableStopped.
+        """
+        from harness_pipelines.stages.evolve import evolve
+
+        self.row = self.harness.stores.tables.table(self.name)
+        published = evolve(self.harness.stores, self.row, changes, run_id=run_id)
+        self.row = self.harness.stores.tables.table(self.name)
+        return published
 
     def recall(self, where: str, *, wait: bool = True) -> RecallRequest:
         """Bring the rows of the lake for which *where* holds back to Postgres, where updates of them cost little.

@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "demo": "harness_pipelines.cli.demo:demo",
     "dev": "harness_pipelines.cli.dev:dev",
     "events": "harness_pipelines.cli.events:events",
+    "evolve": "harness_pipelines.cli.evolve:evolve",
     "explain": "harness_pipelines.cli.explain:explain",
     "fsck": "harness_pipelines.cli.fsck:fsck",
     "get": "harness_pipelines.cli.keyed:get",

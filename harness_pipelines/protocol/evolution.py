@@ -1,7 +1,7 @@
 """Which changes of a table's columns are taken, what becomes of its spec, and how rows of one schema look in another.
 
-A column is its Iceberg field id: names and places change, the id does not. The compatible changes are those of Iceberg's
-specification (schema evolution) as far as every older row, segment and record keeps its meaning.
+A column is its Iceberg field id: names and places change, the id does not. The compatible changes are those of
+Iceberg's specification (schema evolution) as far as every older row, segment and record keeps its meaning.
 """
 
 from __future__ import annotations
@@ -135,25 +135,24 @@ def changes_between(old: TableSpec, new: TableSpec) -> Changes:
     Raises: EvolutionRefused for what no change does.
     """
     before, after = {c.name: c for c in old.columns}, {c.name: c for c in new.columns}
-    renamed = {
-        was: c.name
-        for c in new.columns
-        if c.name not in before and (was := next((a for a in c.aliases if a in before and a not in after), None))
-    }
+    renamed: dict[str, str] = {}
+    for column in new.columns:
+        was = next((a for a in column.aliases if a in before and a not in after), None)
+        if column.name not in before and was is not None:
+            renamed[was] = column.name
     widen, optional = [], []
-    for name, was in before.items():
-        now = after.get(renamed.get(name, name))
-        if now is None:
+    for name, column in before.items():
+        if (now := after.get(renamed.get(name, name))) is None:
             continue
-        if now.type != was.type:
+        if now.type != column.type:
             widen.append((now.name, now.type))
-        if was.required and not now.required:
+        if column.required and not now.required:
             optional.append(now.name)
-        if now.required and not was.required:
+        if now.required and not column.required:
             raise EvolutionRefused(f"{old.table}: column {name!r} is optional, and older rows may lack it; leave it so")
-        if now.source != was.source:
+        if now.source != column.source:
             raise EvolutionRefused(
-                f"{old.table}: column {name!r} is read `from: {was.source}`, and old records are; add another column"
+                f"{old.table}: column {name!r} is read `from: {column.source}`, and old records are; add another column"
             )
     came_from = set(renamed.values())
     kept = [renamed.get(name, name) for name in before if renamed.get(name, name) in after]
@@ -195,12 +194,13 @@ def _check_free(spec: TableSpec, columns: Mapping[str, Column], name: str, done:
         raise EvolutionRefused(f"{spec.table}: there is no column {name!r}; columns: {', '.join(columns)}")
     if name in spec.key:
         raise EvolutionRefused(
-            f"{spec.table}: column {name!r} is part of the key, which rows of all tiers are found by; it cannot be {done}"
+            f"{spec.table}: column {name!r} is part of the key, which rows of all tiers are found by; it cannot be "
+            f"{done}"
         )
     if spec.views != "stream" and name in spec.indexed:
         raise EvolutionRefused(
-            f"{spec.table}: the batch view is clustered by column {name!r}, and its regions are cut in it; it cannot be "
-            f"{done}"
+            f"{spec.table}: the batch view is clustered by column {name!r}, and its regions are cut in it; it cannot "
+            f"be {done}"
         )
 
 
@@ -227,7 +227,8 @@ def _check_addable(spec: TableSpec, columns: Mapping[str, Column], column: Colum
         raise EvolutionRefused(f"{spec.table}: there is a column {taken!r} already")
     if column.required:
         raise EvolutionRefused(
-            f"{spec.table}: column {column.name!r} cannot be required: older rows have no value for it; add it as optional"
+            f"{spec.table}: column {column.name!r} cannot be required: older rows have no value for it; add it as "
+            "optional"
         )
 
 
@@ -240,7 +241,7 @@ def _ordered(spec: TableSpec, columns: dict[str, Column], order: Sequence[str]) 
 
 
 def _spec(spec: TableSpec, columns: tuple[Column, ...]) -> TableSpec:
-    """*spec* with *columns*, checked as a whole; what the batch view is clustered by is written down, so that it stays."""
+    """*spec* with *columns*, checked as a whole; by what the batch view is clustered is written down, so it stays."""
     update: dict[str, Any] = {"columns": columns}
     if spec.views != "stream" and not spec.layout.columns and "_kafka_timestamp" not in spec.indexed:
         update["layout"] = spec.layout.model_copy(update={"columns": spec.indexed})

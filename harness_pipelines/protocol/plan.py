@@ -61,6 +61,7 @@ class TailPart:
     """Records ``[low, high)`` per partition that only Kafka has."""
 
     topic: str
+    schema_version: int  #: that they are decoded with
     low: Mapping[int, int]
     high: Mapping[int, int]
 
@@ -104,7 +105,7 @@ class ReadPlan:
             "lake": [{"view": s.view, "metadata": s.metadata, **_ranges(s.low, s.high)} for s in self.lake],
             "overlay": self.overlay and _segments(self.overlay),
             "buffer": self.buffer and _segments(self.buffer),
-            "tail": self.tail and {"topic": self.tail.topic, **_ranges(self.tail.low, self.tail.high)},
+            "tail": self.tail and _tail(self.tail),
             "lease_id": self.lease_id,
             "lease_until": self.lease_until.isoformat(),
         }
@@ -126,7 +127,7 @@ class ReadPlan:
             lake=tuple(LakePart(view=s["view"], metadata=s["metadata"], **_vectors(s)) for s in value["lake"]),
             overlay=overlay and OverlayPart(segments=_named(overlay), **_vectors(overlay)),
             buffer=buffer and BufferPart(segments=_named(buffer), **_vectors(buffer)),
-            tail=tail and TailPart(topic=tail["topic"], **_vectors(tail)),
+            tail=tail and TailPart(topic=tail["topic"], schema_version=tail["schema_version"], **_vectors(tail)),
             lease_id=value["lease_id"],
             lease_until=datetime.fromisoformat(value["lease_until"]),
         )
@@ -135,6 +136,10 @@ class ReadPlan:
 def _segments(part: OverlayPart | BufferPart) -> dict[str, Any]:
     names = [asdict(s) for s in part.segments]
     return {"segments": names, **_ranges(part.low, part.high)}
+
+
+def _tail(part: TailPart) -> dict[str, Any]:
+    return {"topic": part.topic, "schema_version": part.schema_version, **_ranges(part.low, part.high)}
 
 
 def _named(value: Mapping[str, Any]) -> tuple[SegmentRef, ...]:

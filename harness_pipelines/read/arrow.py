@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
 
@@ -182,7 +182,7 @@ class ArrowReader:
             raise UsageError(f"the plan of {work.table} has a Kafka part: give `tail_rows`, which reads it")
         low = {p: run[0] for p, run in work.tail.items()}
         high = {p: run[1] for p, run in work.tail.items()}
-        table = self.tail_rows(TailPart(topic=tail.topic, low=low, high=high))
+        table = self.tail_rows(replace(tail, low=low, high=high))
         stats.tail_rows += table.num_rows
         yield conformed(table.select(work.needed_schema.names), work.needed_schema)
 

@@ -29,9 +29,8 @@ def make_plan(stores: Stores, table: TableRow, *, at: At | None, tail: bool, hol
     """
     state = stores.leases.look(table, holder=holder, lease=lease, at=at)
     with given_back(stores, state.lease_id):
-        return _plan(
-            stores, with_schema(stores, table, state.version.schema_version), state, to_end=tail and at is None
-        )
+        seen = with_schema(stores, table, state.version.schema_version)
+        return _plan(stores, seen, state, to_end=tail and at is None)
 
 
 def glance_plan(stores: Stores, table: TableRow) -> ReadPlan:
@@ -121,7 +120,10 @@ def _tail(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) ->
         check_positions(table.spec.topic, {p: max(marks[p].low, o) for p, o in high.items()}, marks)
         high = {p: marks[p].end for p in high}
     low = {p: o for p, o in low.items() if high[p] > o}
-    return TailPart(topic=table.spec.topic, low=low, high={p: high[p] for p in low}) if low else None
+    if not low:
+        return None
+    high = {p: high[p] for p in low}
+    return TailPart(topic=table.spec.topic, schema_version=table.schema_version, low=low, high=high)
 
 
 def _moved(low: Mapping[int, int], high: Mapping[int, int]) -> dict[int, int]:

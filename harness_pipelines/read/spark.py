@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Protocol
 
@@ -92,7 +93,7 @@ def _rest(
             raise UsageError(f"the plan of {work.table} has a Kafka part: give `tail_frame`, which reads it")
         low = {p: run[0] for p, run in work.tail.items()}
         high = {p: run[1] for p, run in work.tail.items()}
-        tail = tail_frame(spark, TailPart(topic=plan.tail.topic, low=low, high=high))
+        tail = tail_frame(spark, replace(plan.tail, low=low, high=high))
         yield filtered(tail, work.asked, [c.name for c in work.needed])
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.plan import TailPart
+from harness_pipelines.read.plan import with_schema
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.stages.ingest import check_topic, decode_batch
 from harness_pipelines.stores.ports import TableRow
@@ -32,6 +33,7 @@ def read_tail(stores: Stores, table: TableRow, part: TailPart) -> pa.Table:
     Records that do not fit are left out: ingest will set them aside. Raises: TailSilent, TopicRecreated and what
     the log raises.
     """
+    table = with_schema(stores, table, part.schema_version)
     codec, left = RecordCodec(table.spec, stores.schemas), dict(part.high)
     pieces: list[pa.Table] = []
     heard = time.monotonic()

@@ -1,8 +1,8 @@
 """Evolve: the columns of a table change in every tier at once, because a person asks.
 
-plan: what would be changed, checked against spec and ledger. expand: metadata of the views with the new schema is written,
-and nobody sees it. publish: one transaction (`harness_pipelines.stores.evolve`). contract: segments of the old shape
-retire once nobody needs them, as all segments do; files keep the columns that they have and are read by field id.
+plan: what would be changed, checked against spec and ledger. expand: metadata of the views with the new schema is
+written, and nobody sees it. publish: one transaction (`harness_pipelines.stores.evolve`). contract: segments of the old
+shape retire once nobody needs them, as all segments do; files keep the columns that they have, read by field id.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ class Moving(Generic[Attempt]):
     def once(self, claim: Claim, *, trigger: str, run_id: str | None) -> Version | None:
         """Finish the open move, or make a new one; ``None`` when there is nothing to move.
 
-        Raises: MoveStuck, FencedOut, ForeignCommit (NEVER); SchemaMoved: read the table again; TryAgain when Spark or a store is away.
+        Raises: MoveStuck, FencedOut, ForeignCommit (NEVER); SchemaMoved, read the table again; TryAgain when Spark or a
+        store is away.
         """
         ledger, table = self._stores.ledger, self._table
         now = ledger.head(table).schema_version

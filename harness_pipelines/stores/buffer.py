@@ -25,10 +25,19 @@ from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
 from harness_pipelines.protocol.evolution import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import check_unit, check_writable
 from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.ports import IngestPosition, RefusedRecord, Segment, TableRow
-from harness_pipelines.stores.postgres import Asked, Database, PostgresReadOnly, PostgresUnreachable, named, sql
+from harness_pipelines.stores.postgres import (
+    Asked,
+    Connection,
+    Database,
+    PostgresReadOnly,
+    PostgresUnreachable,
+    named,
+    sql,
+)
 from harness_pipelines.stores.segment_types import (
     OPERATION,
     segment_ddl,

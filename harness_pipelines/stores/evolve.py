@@ -1,10 +1,10 @@
 """The boundary commit of a schema change: one transaction changes every tier's schema, or none's.
 
 It locks in the order of the design: the table, the catalog rows (batch before stream), then what ingest commits take. A
-commit ends by taking a shared lock and comparing the schema that it was decoded with; the change takes that lock alone and
-sets the next schema. So it waits for the commits that are about to end and for no other: one that comes later finds the
-schema changed and is rolled back, whatever it has written to a segment that is closed by then. It is asked for by a person
-and has no claim: of two at once the second finds another schema than it was planned on.
+commit ends by taking a shared lock and comparing the schema that it was decoded with; the change takes that lock alone
+and sets the next schema. So it waits for the commits that are about to end and for no other: one that comes later finds
+the schema changed and is rolled back, whatever it has written to a segment that is closed by then. It is asked for by a
+person and has no claim: of two at once the second finds another schema than it was planned on.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines import faults
 from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.protocol.bounds import vector_to_json
+from harness_pipelines.protocol.corrections import corrected
 from harness_pipelines.protocol.evolution import EvolutionRefused, Evolved, SchemaMoved, check_schema
 from harness_pipelines.protocol.versions import Version, ViewName, check_base
 from harness_pipelines.spec.load import dump_spec
@@ -122,19 +123,15 @@ class Evolutions:
         starts = {row["partition"]: row["buffer_hi"] for row in taken}
         if evolved.spec.buffer != "none":
             self._next_segment(connection, evolved, schema_version)
-        following = replace(
+        following = corrected(
             head,
-            version=head.version + 1,
-            **{name: swap.new for name, swap in swaps.items()},
-            schema_version=schema_version,
-            bounds={p: replace(b, buffer_hi=starts[p]) for p, b in head.bounds.items()},
-            narrowed=head.narrowed + evolved.narrows,
+            views={name: swap.new for name, swap in swaps.items()},
+            buffer_hi=starts,
             move_id=move_id,
-            revert_of=None,
-            committed_at=newest["now"],
+            now=newest["now"],
         )
-        if head.tiered == "batch":  # one view, which is both
-            following = replace(following, stream=swaps["batch"].new)
+        narrowed = head.narrowed + evolved.narrows
+        following = replace(following, schema_version=schema_version, narrowed=narrowed)
         for name, swap in swaps.items():
             key = {**self._pointer_keys[name], "old": swap.old, "new": swap.new.metadata}
             connection.execute(sql("ledger/move_pointer"), key)
@@ -182,8 +179,8 @@ def check_none_recalled(table: TableRow, head: Version) -> None:
     """Recalled rows are proved by digests of the columns that they were recalled with. Raises: EvolutionRefused."""
     if head.overlays:
         raise EvolutionRefused(
-            f"{table.name}: {sum(one.rows for one in head.overlays):,} rows are recalled to Postgres with the columns of "
-            f"now; nothing was changed. Give them back first: `harness recall {table.name} --release`"
+            f"{table.name}: {sum(one.rows for one in head.overlays):,} rows are recalled to Postgres with the columns "
+            f"of now; nothing was changed. Give them back first: `harness recall {table.name} --release`"
         )
 
 

@@ -33,7 +33,7 @@ def build_schema(lake: Lake, table: TableRow, evolved: Evolved, *, view: ViewNam
     snapshot = current.metadata.current_snapshot_id or -1
     with reachable(table.name, "writing the new schema"), current.transaction() as transaction:
         schema = evolved_schema(current.schema(), table, evolved)
-        transaction._apply((AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate(schema_id=-1)), ())
+        transaction._apply((AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1)), ())
     return Swap(
         view=view,
         old=base,

@@ -221,7 +221,9 @@ def segment_rows(
     source: sql.Composable = sql.Identifier(BUFFER_SCHEMA, segment.name)
     if segment.others:
         told = {one.name: one for one in segment.others}
-        inside = [sql.Identifier(name) for name in (*STORED_COORDINATES, *([OPERATION] if stores_op else []))]
+        inside: list[sql.Composable] = [
+            sql.Identifier(name) for name in (*STORED_COORDINATES, *([OPERATION] if stores_op else []))
+        ]
         inside += [_in_schema(f, told.get(f.name)) for f in wanted if f.name not in COORDINATES]
         source = sql.SQL("(SELECT {} FROM {}) AS in_schema").format(sql.SQL(", ").join(inside), source)
     where = sql.SQL(" WHERE {}").format(condition) if condition is not None else sql.SQL("")

@@ -316,7 +316,8 @@ def test_a_large_range_is_read_through_and_a_small_one_by_the_index(world):
 
 def test_rows_of_the_tail_are_filtered_and_projected_like_all_others(union):
     plan = replace(
-        whole_plan(union), tail=TailPart(topic="t", low=dict.fromkeys(PARTITIONS, 400), high={0: 410, 1: 400, 2: 405})
+        whole_plan(union),
+        tail=TailPart(topic="t", schema_version=1, low=dict.fromkeys(PARTITIONS, 400), high={0: 410, 1: 400, 2: 405}),
     )
     asked: list[TailPart] = []
 
@@ -331,7 +332,7 @@ def test_rows_of_the_tail_are_filtered_and_projected_like_all_others(union):
 
     expected = [(0, o) for o in range(399, 410)] + [(1, 399)] + [(2, o) for o in range(399, 405) if o != 404]
     assert coordinates_of(found) == expected
-    assert asked == [TailPart(topic="t", low={0: 400, 2: 400}, high={0: 410, 2: 405})]
+    assert asked == [TailPart(topic="t", schema_version=1, low={0: 400, 2: 400}, high={0: 410, 2: 405})]
     with pytest.raises(UsageError, match="has a Kafka part"):  # rather than fewer rows
         read_arrow(plan, union, check_lease=alive)
 

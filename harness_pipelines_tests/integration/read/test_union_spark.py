@@ -234,7 +234,7 @@ def test_a_frame_whose_segment_was_dropped_names_its_lease_or_the_segment(world,
 
 
 def test_the_tail_comes_from_the_hook(union, spark):
-    plan = replace(whole_plan(union), tail=TailPart(topic="t", low={0: 400}, high={0: 410}))
+    plan = replace(whole_plan(union), tail=TailPart(topic="t", schema_version=1, low={0: 400}, high={0: 410}))
 
     def tail_frame(session: SparkSession, part: TailPart) -> DataFrame:
         base = to_spark(session, whole_plan(union), union, coordinates=True, where="_kafka_partition = 0").limit(0)

@@ -37,7 +37,7 @@ plans = st.builds(
     bounds=st.dictionaries(st.integers(0, 100), st.builds(Bounds.at, st.integers(0, 2**62)), max_size=3),
     lake=st.lists(streams, max_size=2).map(tuple),
     buffer=st.none() | st.builds(lambda s, r: BufferPart(segments=s, **r), segments, ranges),
-    tail=st.none() | st.builds(lambda t, r: TailPart(topic=t, **r), text, ranges),
+    tail=st.none() | st.builds(lambda t, r: TailPart(topic=t, schema_version=1, **r), text, ranges),
     lease_id=st.uuids().map(str),
     lease_until=st.datetimes(timezones=st.just(UTC)),
     key=st.lists(text, max_size=2).map(tuple),
@@ -66,7 +66,7 @@ def test_offsets_keep_their_precision():
         bounds={0: Bounds.at(2**62 + 1)},
         lake=(),
         buffer=None,
-        tail=TailPart(topic="t", low={0: 2**62 + 1}, high={0: 2**62 + 3}),
+        tail=TailPart(topic="t", schema_version=1, low={0: 2**62 + 1}, high={0: 2**62 + 3}),
         lease_id="x",
         lease_until=datetime(2026, 1, 1, tzinfo=UTC),
     )

@@ -120,7 +120,7 @@ class Tiers:
             buffer=BufferPart(
                 segments=(SegmentRef(name="seg", schema_version=1),), low=self.stream_hi, high=self.buffer_hi
             ),
-            tail=TailPart(topic="t", low=self.buffer_hi, high=self.end),
+            tail=TailPart(topic="t", schema_version=1, low=self.buffer_hi, high=self.end),
             lease_id="lease",
             lease_until=datetime.now(UTC),
         )
