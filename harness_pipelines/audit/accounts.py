@@ -50,11 +50,17 @@ def taken_moves(stores: Stores, table: TableRow) -> list[TakenMove]:
             lo=vector_from_json(row["lo"]),
             hi=vector_from_json(row["hi"]),
             rows=row["rows"],
-            digests=vector_from_json(row["digests"] or {}),
+            digests={} if _has_more(table, row["schema_version"]) else vector_from_json(row["digests"] or {}),
         )
         for row in stores.tables.database.rows("audit/taken", {"table_id": table.table_id, "stage": stage})
     ]
     return with_put_back(moves, put_back(stores, table))
+
+
+def _has_more(table: TableRow, schema_version: int) -> bool:
+    """True if rows had a column then that was dropped since: their digest cannot be made again."""
+    there = {field["id"] for field in table.fields}
+    return any(field["id"] not in there for field in table.at_schema(schema_version).fields)
 
 
 def put_back(stores: Stores, table: TableRow) -> dict[int, dict[int, int]]:

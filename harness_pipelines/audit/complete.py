@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from harness_pipelines.audit.accounts import ACCEPT_LOSS, Accounts, TakenMove, put_back, settle, taken_moves
 from harness_pipelines.audit.batch import BatchJob, judge_batch
+from harness_pipelines.audit.digest import first_named
 from harness_pipelines.audit.jobs import Job, PartitionAudit, Tally
 from harness_pipelines.audit.judge import Window, judge
 from harness_pipelines.audit.report import (
@@ -63,7 +64,7 @@ from harness_pipelines.protocol.overlays import Overlay
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.protocol.signoff import SignOff
 from harness_pipelines.protocol.versions import ViewName
-from harness_pipelines.read.plan import make_plan
+from harness_pipelines.read.plan import make_plan, with_schema
 from harness_pipelines.stages.ingest import check_source
 from harness_pipelines.stores import audits
 from harness_pipelines.stores.lake_scan import pinned
@@ -103,6 +104,7 @@ def audit_table(
     """
     began = time.monotonic()
     with _leased(stores, table) as (plan, check):
+        table = with_schema(stores, table, plan.schema_version)
         signature = Signature(version=plan.version, audited_at=audits.now(stores.tables.database))
         marks = stores.log.watermarks(table.spec.topic, plan.bounds)
         # A log that starts above the buffer is a finding here, not an error.
@@ -199,7 +201,7 @@ def _overlays(stores: Stores, table: TableRow, plan: ReadPlan) -> tuple[Overlay,
 def _recalled(stores: Stores, table: TableRow, plan: ReadPlan) -> Callable[[], pa.Table]:
     assert plan.overlay is not None
     segments = plan.overlay.segments
-    return lambda: rows_of(stores.buffer_reader, table.spec, segments, plan.bounds)
+    return lambda: first_named(rows_of(stores.buffer_reader, table.spec, segments, plan.bounds), table.first_names)
 
 
 def _job(

@@ -64,6 +64,11 @@ def lake_digests(decoded: pa.Table, *, schema_version: int) -> Words:
     return row_digests(decoded, constants=constants)
 
 
+def first_named(rows: pa.Table, first_names: Mapping[str, str]) -> pa.Table:
+    """*rows* with the names that the columns had first, where they were renamed since: a rename changes no digest."""
+    return rows.rename_columns([first_names.get(n, n) for n in rows.column_names]) if first_names else rows
+
+
 def total_digest(digests: Words) -> int:
     """The digest of a set of rows: the sum of theirs modulo 2^64."""
     return int(digests.sum(dtype=np.uint64))

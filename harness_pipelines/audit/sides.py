@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,20 +22,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from harness_pipelines.audit.digest import Words, lake_digests, row_digests
+from harness_pipelines.audit.digest import Words, first_named, lake_digests, row_digests
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.codecs.schemas import Schemas
 from harness_pipelines.errors import TryAgain
+from harness_pipelines.protocol.evolution import others
 from harness_pipelines.protocol.plan import BufferPart
 from harness_pipelines.protocol.signoff import SignOff, covered
 from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
 from harness_pipelines.stages.ingest import decode_batch
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
-from harness_pipelines.stores.conform import conformed
+from harness_pipelines.stores.conform import conformed, in_schema
 from harness_pipelines.stores.errors import RecordsLost
 from harness_pipelines.stores.lake_scan import LakeFile, LakeFileMissing, LakeUnreadable, PinnedView
 from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.ports_log import Log, PartitionBatch
+from harness_pipelines.stores.ports_log import Log, PartitionBatch, above, below
 from harness_pipelines.stores.postgres import Database
 
 if TYPE_CHECKING:
@@ -153,8 +155,7 @@ class KafkaSide:
     _refused: dict[int, str] = field(default_factory=dict)
     _raw: dict[int, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
     _known_from: int = 0
-    _lenient: TableRow | None = None
-    _codec: Any = None
+    _decoders: dict[int, tuple[TableRow, RecordCodec]] = field(default_factory=dict)  #: by schema version
 
     def window(self, low: int, high: int) -> Records:
         """All records of ``[low, high)``; calls must ascend, and may leave gaps, which are not read.
@@ -208,18 +209,43 @@ class KafkaSide:
                 )
 
     def _take(self, batch: PartitionBatch) -> None:
-        if self._lenient is None:
-            spec = self.table.spec.model_copy(update=_LENIENT)
-            self._lenient, self._codec = replace(self.table, spec=spec), RecordCodec(spec, self.schemas)
-        decoded = decode_batch(self._lenient, self._codec, batch)
-        digests = lake_digests(decoded.rows, schema_version=self.table.schema_version)
-        self._pending.append(Rows(decoded.rows.column("_kafka_offset").to_numpy(), digests))
-        self._refused |= {r.offset: f"{r.reason}: {r.detail}" for r in decoded.refused}
-        for offset in {*self.quarantine.window(batch.low, batch.high), *(r.offset for r in decoded.refused)}:
+        refused: set[int] = set()
+        for schema_version, part in in_schemas(self.table, batch):
+            lenient, codec = self._decoder(schema_version)
+            decoded = decode_batch(lenient, codec, part)
+            rows = first_named(self._of_now(decoded.rows, lenient), self.table.first_names)
+            digests = lake_digests(rows, schema_version=schema_version)
+            self._pending.append(Rows(rows.column("_kafka_offset").to_numpy(), digests))
+            self._refused |= {r.offset: f"{r.reason}: {r.detail}" for r in decoded.refused}
+            refused |= {r.offset for r in decoded.refused}
+        for offset in {*self.quarantine.window(batch.low, batch.high), *refused}:
             at = int(np.searchsorted(batch.offsets, offset))
             if at < len(batch) and batch.offsets[at] == offset:
                 self._raw[offset] = (_sha256(batch.values[at]), _sha256(batch.keys[at]))
         self.position = batch.high
+
+    def _decoder(self, schema_version: int) -> tuple[TableRow, RecordCodec]:
+        if (found := self._decoders.get(schema_version)) is None:
+            then = self.table.at_schema(schema_version)
+            then = replace(then, spec=then.spec.model_copy(update=_LENIENT))
+            found = self._decoders[schema_version] = then, RecordCodec(then.spec, self.schemas)
+        return found
+
+    def _of_now(self, rows: pa.Table, then: TableRow) -> pa.Table:
+        """*rows* that were decoded with an older schema in that of now, as ingest's are read."""
+        if then.schema_version == self.table.schema_version:
+            return rows
+        kept = [f for f in rows.schema if f.name in COORDINATES.names]
+        wanted = pa.schema([*kept, *arrow_schema(self.table.spec.stored)])
+        return in_schema(rows, others(self.table.fields, then.fields), wanted)
+
+
+def in_schemas(table: TableRow, batch: PartitionBatch) -> Iterator[tuple[int, PartitionBatch]]:
+    """The parts of *batch*, each with the version of the schema that its records are decoded with."""
+    starts = [schema.starts.get(batch.partition, 0) for schema in table.history[1:]]
+    cuts = [batch.low, *(start for start in starts if batch.low < start < batch.high), batch.high]
+    for low, high in pairwise(dict.fromkeys(cuts)):
+        yield table.decoded_with(batch.partition, low), above(below(batch, high), low)
 
 
 def _popped(held: dict[int, Any], high: int) -> dict[int, Any]:
@@ -297,8 +323,9 @@ class LakeSide:
 
 
 def field_ids(table: TableRow, view: PinnedView) -> dict[str, int]:
-    """The ids by which the columns of *table* are found in the files of *view*."""
-    ids = {f["name"]: int(f["id"]) for f in table.fields}
+    """The ids by which the columns of `lake_schema` are found in the files of *view*."""
+    first = table.first_names
+    ids = {first.get(f["name"], f["name"]): int(f["id"]) for f in table.fields}
     return ids | {name: view.schema.find_field(name).field_id for name in COORDINATES.names}
 
 
@@ -339,7 +366,8 @@ def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mappin
 def _places(schema: pa.Schema, ids: Mapping[str, int]) -> dict[str, int]:
     """Where each column is in a file: by Iceberg's field id, or by name in a file without ids."""
     by_id = {int((f.metadata or {}).get(b"PARQUET:field_id", b"-1")): i for i, f in enumerate(schema)}
-    by_name = {f.name: i for i, f in enumerate(schema)}
+    # In a file with ids a name says nothing: another column may have had it.
+    by_name = {f.name: i for i, f in enumerate(schema)} if by_id.keys() == {-1} else {}
     found = {name: by_id.get(field_id, by_name.get(name)) for name, field_id in ids.items()}
     return {name: place for name, place in found.items() if place is not None}
 
@@ -376,9 +404,15 @@ class BufferSide:
             schema=self._schema,
             stores_op=bool(self._table.spec.key),
         )
-        return [Rows.from_arrow(table) for table in self._reader.batches(query, BufferStats())]
+        found = self._reader.batches(query, BufferStats())
+        return [Rows.from_arrow(first_named(rows, self._table.first_names)) for rows in found]
 
 
 def lake_schema(table: TableRow) -> pa.Schema:
-    """User columns and coordinates, all nullable: what a damaged file holds must be readable too."""
-    return pa.schema([f.with_nullable(True) for f in arrow_schema(table.spec.stored, coordinates=True)])
+    """User columns and coordinates, all nullable: what a damaged file holds must be readable too.
+
+    The columns have the names that they had first: digests are made of these.
+    """
+    first = table.first_names
+    found = arrow_schema(table.spec.stored, coordinates=True)
+    return pa.schema([f.with_nullable(True).with_name(first.get(f.name, f.name)) for f in found])

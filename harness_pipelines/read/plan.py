@@ -105,7 +105,9 @@ def _buffer(table: TableRow, state: ReadState) -> BufferPart | None:
     low = _moved(stream_hi, buffer_hi)
     if not low or state.answered_by is not None:
         return None
-    return BufferPart(segments=table.seen(state.segments), low=low, high={p: buffer_hi[p] for p in low})
+    # One of a later schema was opened above the bounds of an old version.
+    segments = [one for one in state.segments if one.schema_version <= table.schema_version]
+    return BufferPart(segments=table.seen(segments), low=low, high={p: buffer_hi[p] for p in low})
 
 
 def _tail(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) -> TailPart | None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from harness_pipelines.audit.digest import lake_digests, shown
+from harness_pipelines.audit.digest import first_named, lake_digests, shown
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.corrections import Coordinate, CorrectionsMoved
@@ -246,7 +246,10 @@ def _only(rows: pa.Table, ready: Sequence[Coordinate]) -> pa.Table:
 
 
 def _publish(stores: Stores, table: TableRow, rows: pa.Table, *, decoder: str | None, run_id: str | None) -> Version:
-    digests = [shown(int(one)) for one in lake_digests(rows, schema_version=table.schema_version)]
+    digests = [
+        shown(int(one))
+        for one in lake_digests(first_named(rows, table.first_names), schema_version=table.schema_version)
+    ]
     correction = Correction(
         digests=dict(zip(_coordinates(rows), digests, strict=True)), bytes=rows.nbytes, decoder=decoder
     )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
+
+from harness_pipelines.protocol.evolution import Other
 
 FIELD_ID = b"PARQUET:field_id"  #: where Arrow shows the field ids that Iceberg's writers leave in a file
 
@@ -20,6 +24,21 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
         return table
     columns = [_conformed(column, f.type) for column, f in zip(table.columns, schema, strict=True)]
     return pa.table(columns, schema=schema)
+
+
+def in_schema(rows: pa.Table, others: Iterable[Other], schema: pa.Schema) -> pa.Table:
+    """*rows* of another schema of the same table in *schema*: renamed, widened or narrowed back, NULL where it has none.
+
+    Columns of *rows* that *schema* does not name are left out.
+    """
+    told = {one.name: one.stored for one in others}
+    columns = []
+    for field in schema:
+        there = told.get(field.name, field.name)
+        columns.append(
+            pa.nulls(rows.num_rows, field.type) if there is None else _conformed(rows.column(there), field.type)
+        )
+    return pa.table(columns, schema=pa.schema([f.with_nullable(True) for f in schema]))
 
 
 def _conformed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -445,7 +445,8 @@ def opened_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> Iterator[
         places = _places(physical)
         fields = view_fields(view, query.columns)
         names = {
-            shown: places.get(f.field_id, f.name if f.name in physical.names else None) for shown, f in fields.items()
+            shown: places.get(f.field_id, f.name if not places and f.name in physical.names else None)
+            for shown, f in fields.items()
         }
         pushed = _row_filter(view, file, query, names, physical)
         yield OpenedFile(fragment=fragment, fields=fields, names=names, pushed=pushed)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.evolution import SchemaMoved, SchemaRow, others
+from harness_pipelines.protocol.evolution import SchemaMoved, SchemaRow, first_names, others
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.overlays import OverlayChange
 from harness_pipelines.protocol.plan import SegmentRef
@@ -92,6 +92,14 @@ class TableRow:
         """The schema that the record at *offset* was, or is to be, decoded with."""
         newest = (s.schema_version for s in reversed(self.history[1:]) if offset >= s.starts.get(partition, 0))
         return next(newest, self.history[0].schema_version)
+
+    @property
+    def first_names(self) -> dict[str, str]:
+        """By the columns' names of now those that they had first, by which the digests of rows are made."""
+        if len(self.history) == 1:
+            return {}
+        first = first_names(self.history)
+        return {f["name"]: first[f["id"]] for f in self.fields if f["name"] != first[f["id"]]}
 
     def seen(self, segments: Sequence[SegmentRef]) -> tuple[SegmentRef, ...]:
         """*segments*, each with what its rows have otherwise than the table's schema. Raises: SchemaMoved."""

@@ -169,6 +169,24 @@ def check_positions(topic: str, positions: Mapping[int, int], watermarks: Mappin
             raise LogTruncated(topic, partition=partition, expected=position, end=mark.end)
 
 
+def above(batch: PartitionBatch, low: int) -> PartitionBatch:
+    """The records of *batch* at and above *low*."""
+    if batch.low >= low:
+        return batch
+    drop = int((batch.offsets < low).sum())
+    return PartitionBatch(
+        partition=batch.partition,
+        low=low,
+        high=batch.high,
+        offsets=batch.offsets[drop:],
+        timestamps_ms=batch.timestamps_ms[drop:],
+        values=batch.values[drop:],
+        keys=batch.keys[drop:],
+        headers=batch.headers[drop:],
+        leader_epoch=batch.leader_epoch,
+    )
+
+
 def below(batch: PartitionBatch, high: int) -> PartitionBatch:
     """The records of *batch* below *high*."""
     if batch.high <= high:

@@ -10,7 +10,8 @@ LEFT JOIN harness.ingest_positions i USING (table_id, partition)
 WHERE q.table_id = %(table_id)s AND (i.partition IS NULL OR q."offset" < i.start) LIMIT 1000
 
 -- name: taken
-SELECT move_id, stage, trigger, lo, hi, coalesce(rows, 0) AS rows, digest::jsonb AS digests FROM harness.moves
+SELECT move_id, stage, trigger, lo, hi, coalesce(rows, 0) AS rows, digest::jsonb AS digests, schema_version
+FROM harness.moves
 WHERE table_id = %(table_id)s AND state = 'COMMITTED' AND undone_by IS NULL AND (stage = %(stage)s OR trigger = 'accept-loss')
 ORDER BY move_id
 

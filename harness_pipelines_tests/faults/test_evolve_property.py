@@ -1,0 +1,225 @@
+"""Random schema changes between old and new producers, moves, merges and relayouts: every version is what it was.
+
+The reference is a list in memory: of each record the values by column, whatever the column was called when, as the schema
+that was in force decodes them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from harness_pipelines.audit.complete import audit_table
+from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.evolution import Changes
+from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.types import parse_type
+from harness_pipelines_tests.faults.conftest import MakeRig
+from harness_pipelines_tests.rig import OTREE, TableRig
+
+COMPACT = frozenset({Stage.COMPACT})
+PARTITIONS = 2
+STEPS = 40
+WIDER = {"int": "long", "float": "double", "decimal(6,2)": "decimal(24,2)"}
+NEW_TYPES = ("int", "float", "decimal(6,2)", "string", "list<int>")
+
+
+@dataclass(slots=True)
+class Known:
+    """A column of the reference."""
+
+    name: str
+    type: str
+    names: list[str]  #: that it had, the newest first
+    required: bool = False
+
+
+@dataclass(slots=True)
+class Record:
+    """One record: what its producer wrote, and once it is decoded the values by column."""
+
+    offset: tuple[int, int]
+    fields: dict[str, Any]
+    values: dict[int, Any] | None = None
+
+
+@dataclass(slots=True)
+class Reference:
+    """What the table is, by number of the column."""
+
+    columns: dict[int, Known]
+    order: list[int]
+    records: list[Record] = field(default_factory=list)
+    schemas: dict[int, dict[int, str]] = field(default_factory=dict)  #: schema version -> names then, in order
+    made: int = 10
+
+    def decode(self) -> None:
+        """All that was produced so far is decoded with the schema of now."""
+        for record in self.records:
+            if record.values is None:
+                record.values = {
+                    number: next((record.fields[n] for n in column.names if n in record.fields), None)
+                    for number, column in self.columns.items()
+                }
+
+    def note(self, schema_version: int) -> None:
+        self.schemas[schema_version] = {number: self.columns[number].name for number in self.order}
+
+    def rows(self, schema_version: int, below: Callable[[int], int]) -> list[dict[str, Any]]:
+        """The rows of a read in one schema, by offset."""
+        shape = self.schemas[schema_version]
+        found = []
+        for record in sorted(self.records, key=lambda r: r.offset):
+            if record.values is not None and record.offset[1] < below(record.offset[0]):
+                found.append({name: record.values.get(number) for number, name in shape.items()})
+        return found
+
+
+def value(type_: str, number: int, rng: random.Random) -> Any:
+    """A value that every type the column can be widened from holds."""
+    if rng.random() < 0.15:
+        return None
+    kind = type_.partition("(")[0]
+    if kind == "decimal":
+        return f"{number % 9000}.{number % 90 + 10}"
+    return {"string": f"text {number}", "list<int>": [number, None]}.get(
+        type_, float(number % 1000) / 4 if kind in ("float", "double") else number
+    )
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Decimals as the text that the records have."""
+    return {name: str(one) if isinstance(one, Decimal) else one for name, one in row.items()}
+
+
+class Run:
+    """One table, driven at random."""
+
+    def __init__(self, rig: TableRig, rng: random.Random) -> None:
+        self.rig, self.rng = rig, rng
+        self.ref = Reference(
+            columns={
+                1: Known("id", "long", ["id"], required=True),
+                2: Known("n", "int", ["n"]),
+                3: Known("s", "string", ["s"]),
+            },
+            order=[1, 2, 3],
+        )
+        self.ref.note(1)
+        self.id = 0
+
+    def produce(self) -> None:
+        """Records of producers that know any of the names that the columns had, or lack fields."""
+        for partition in range(PARTITIONS):
+            made = []
+            for _ in range(self.rng.randint(1, 5)):
+                self.id += 1
+                fields: dict[str, Any] = {"id": self.id}
+                for number, column in self.ref.columns.items():
+                    if number != 1 and (column.required or self.rng.random() < 0.9):
+                        name = self.rng.choice(column.names)
+                        found = value(column.type, self.id, self.rng)
+                        fields[name] = self.id if found is None and column.required else found
+                made.append(fields)
+            first = len(self.rig.kafka.acked(self.rig.topic)[partition])
+            self.rig.kafka.produce(self.rig.topic, partition, [orjson.dumps(one) for one in made])
+            self.ref.records += [Record((partition, first + i), one) for i, one in enumerate(made)]
+
+    def ingest(self) -> None:
+        self.rig.ingest()
+        self.ref.decode()
+
+    def tier(self) -> None:
+        self.ingest()
+        self.rig.tier()
+
+    def merge(self) -> None:
+        self.rig.worker(OTREE, until_idle=True).run()
+
+    def compact(self) -> None:
+        self.rig.worker(COMPACT, until_idle=True).run()
+
+    def evolve(self) -> None:
+        ref, rng = self.ref, self.rng
+        free = [number for number in ref.order if number != 1]
+        what = rng.choice(["add", "add", "drop", "rename", "rename", "widen", "order"])
+        if what == "drop" and len(free) > 1:
+            number = rng.choice(free)
+            changes = Changes(drop=(ref.columns.pop(number).name,))
+            ref.order.remove(number)
+        elif what == "rename" and free:
+            column = ref.columns[rng.choice(free)]
+            new = f"c{ref.made}"
+            changes = Changes(rename=((column.name, new),))
+            column.name, column.names, ref.made = new, [new, *column.names], ref.made + 1
+        elif what == "widen" and (wide := [n for n in free if ref.columns[n].type in WIDER]):
+            column = ref.columns[rng.choice(wide)]
+            column.type = WIDER[column.type]
+            changes = Changes(widen=((column.name, parse_type(column.type)),))
+        elif what == "order":
+            rng.shuffle(ref.order)
+            changes = Changes(order=tuple(ref.columns[n].name for n in ref.order))
+        else:
+            number, type_ = ref.made, rng.choice(NEW_TYPES)
+            changes = Changes(add=(Column(name=f"c{number}", type=parse_type(type_)),))
+            ref.columns[number] = Known(f"c{number}", type_, [f"c{number}"])
+            ref.order.append(number)
+            ref.made += 1
+        published = self.rig.harness.table(self.rig.name).evolve(changes)
+        ref.note(published.schema_version)
+
+    def check(self, *, spark: bool) -> None:
+        """The newest read, and every version that is kept, in the columns that it had."""
+        table = self.rig.harness.table(self.rig.name)
+        positions = {p.partition: p.bounds.buffer_hi for p in table.positions()}
+        self.same(table.row.schema_version, positions.__getitem__, at=None, spark=spark)
+        for version in table.versions()[:-1]:
+            below = {p: bounds.buffer_hi for p, bounds in version.bounds.items()}
+            self.same(
+                version.schema_version, below.__getitem__, at=version.version, spark=spark and version.version % 4 == 0
+            )
+
+    def same(self, schema_version: int, below: Callable[[int], int], *, at: int | None, spark: bool) -> None:
+        table = self.rig.harness.table(self.rig.name)
+        expected = self.ref.rows(schema_version, below)
+        found: pa.Table = table.read(at=at)
+        assert found.column_names == list(self.ref.schemas[schema_version].values()), at
+        by_id = {row["id"]: plain(row) for row in found.to_pylist()}
+        assert by_id == {row["id"]: row for row in expected}, at
+        assert found.num_rows == len(expected), at
+        if spark:
+            frame = table.to_spark(self.rig.stores.spark(), at=at).toArrow()
+            assert frame.schema.names == found.schema.names
+            assert {row["id"]: plain(row) for row in frame.to_pylist()} == by_id, at
+
+
+@pytest.mark.parametrize("views", ["both", "stream", "batch"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_version_reads_in_its_own_columns_whatever_changed_since(make_rig: MakeRig, views: str, seed: int):
+    rng = random.Random(f"{views} {seed}")
+    columns = {"id": {"type": "long", "required": True}, "n": "int", "s": "string"}
+    rig = make_rig(views=views, columns=columns, layout={"columns": ["id"]}, partitions=PARTITIONS)
+    run = Run(rig, rng)
+    steps = [run.produce, run.produce, run.ingest, run.tier, run.evolve, run.evolve]
+    steps += [run.merge, run.compact] if views == "both" else [run.compact] if views == "stream" else []
+    for number in range(STEPS):
+        step = rng.choice(steps)
+        step()
+        if number % 4 == 3:
+            run.check(spark=False)
+    run.ingest()
+    run.check(spark=True)
+    run.tier()
+    if views == "both":
+        run.merge()
+    run.check(spark=True)
+    assert audit_table(rig.stores, rig.harness.table(rig.name).row, full=True).ok
+    assert fsck(rig.stores, [rig.name]).ok
