@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from harness_pipelines.spec.sources import Source, source_trouble
+from harness_pipelines.spec.sources import WHOLE, Source, source_trouble
 from harness_pipelines.spec.types import (
     FORMS,
     DecimalType,
@@ -38,6 +48,22 @@ class Column:
     type: Type
     required: bool = False
     source: Source | None = None  #: how a value is written in the record; ``from`` in YAML
+    aliases: tuple[str, ...] = ()  #: names that the field has, or had, in records besides ``name``
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of the field; of those that a record has the first counts."""
+        return (self.name, *self.aliases)
+
+    def name_in(self, fields: Container[str]) -> str:
+        """Which of its names the column has among *fields*, null or not; its own where it has none of them."""
+        return next((name for name in self.names if name in fields), self.name)
+
+
+def _list_of_names(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise ValueError(f"write a list of names, such as [old_name], not {value!r}")
+    return value
 
 
 class ColumnWords(BaseModel):
@@ -59,6 +85,15 @@ class ColumnWords(BaseModel):
             "record's headers, the bytes of its key or value.",
         ),
     ] = None
+    aliases: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_list_of_names),
+        Field(
+            description="Names that the field has, or had, in records besides the column's own; of those that a record "
+            "has the first counts, the column's own before all.",
+            examples=[["old_name"]],
+        ),
+    ] = ()
 
 
 def _columns(value: Any) -> tuple[Column, ...]:
@@ -86,9 +121,30 @@ def _columns(value: Any) -> tuple[Column, ...]:
             wrong.append(detail((str(name), *why.place), str(why), words))
         except ValidationError as error:
             wrong += [_moved(e, str(name)) for e in error.errors(include_url=False)]
+    for column in (c for c in found if c.aliases):
+        others = {lower: of for lower, of in seen.items() if of != column.name}
+        others |= {a.lower(): c.name for c in found if c is not column for a in c.aliases}
+        for at, why in alias_troubles(column, others):
+            wrong.append(detail((column.name, "aliases", at), why, column.aliases[at]))
     if wrong:
         raise ValidationError.from_exception_data("columns", wrong)
     return tuple(found)
+
+
+def alias_troubles(column: Column, others: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """What is wrong with aliases of *column*, each by its position.
+
+    *others*: the names and aliases of other columns in small letters, each with the name of its column.
+    """
+    for at, alias in enumerate(column.aliases):
+        if why := _name_trouble(alias, "alias"):
+            yield at, why
+        elif alias == column.name:
+            yield at, f"the alias {alias!r} is the column's own name; remove it"
+        elif alias in column.aliases[:at]:
+            yield at, f"the alias {alias!r} is there twice"
+        elif other := others.get(alias.lower()):
+            yield at, f"{alias!r} is a name of column {other!r} (case does not count); a field is one column's"
 
 
 class _Misfit(Exception):
@@ -123,24 +179,33 @@ def _column(name: Any, words: Any) -> Column:
             raise _Misfit((), "write a type, such as `long`, or {type: long, required: true}")
         found = ColumnWords.model_validate(words)
         try:
-            column = Column(name=name, type=parse_type(found.type), required=found.required, source=found.source)
+            column = Column(
+                name=name,
+                type=parse_type(found.type),
+                required=found.required,
+                source=found.source,
+                aliases=found.aliases,
+            )
         except TypeSpecError as error:
             raise _Misfit(("type",), str(error)) from error
     if column.source and (why := source_trouble(column.source, column.type)):
         raise _Misfit(("from",), why)
     if why := _type_trouble(column.type):
         raise _Misfit(("type",), why)
+    if column.aliases and column.source in WHOLE:
+        raise _Misfit(("aliases",), f"`from: {column.source}` takes no field of the record, so it has no other names")
     return column
 
 
-def _name_trouble(name: str) -> str | None:
+def _name_trouble(name: str, what: str = "column name") -> str | None:
     if not name.strip() or len(name.encode(errors="replace")) > NAME_BYTES_MAX:
-        return f"a column name has 1 to {NAME_BYTES_MAX} bytes, not {len(name.encode(errors='replace'))}"
+        article = "an" if what == "alias" else "a"
+        return f"{article} {what} has 1 to {NAME_BYTES_MAX} bytes, not {len(name.encode(errors='replace'))}"
     if why := _letter_trouble(name):
-        return f"the column name {name!r} {why}"
+        return f"the {what} {name!r} {why}"
     if name.lower().startswith(RESERVED_PREFIXES) or name.lower() in RESERVED:
         taken = ", ".join([*(f"{prefix}*" for prefix in RESERVED_PREFIXES), *sorted(RESERVED)])
-        return f"the column name {name!r} is reserved, as are {taken}; give the field another name in the topic"
+        return f"the {what} {name!r} is reserved, as are {taken}; give the field another name in the topic"
     return None
 
 
@@ -172,7 +237,9 @@ def _type_trouble(type_: Type) -> str | None:
 def _column_words(columns: tuple[Column, ...]) -> list[dict[str, Any]]:
     """The stored form is a list: a jsonb object forgets the order of its keys."""
     return [
-        {"name": c.name, "type": str(c.type), "required": c.required, **({"from": c.source} if c.source else {})}
+        {"name": c.name, "type": str(c.type), "required": c.required}
+        | ({"from": c.source} if c.source else {})
+        | ({"aliases": [*c.aliases]} if c.aliases else {})
         for c in columns
     ]
 

@@ -113,6 +113,8 @@ def _raw_trouble(spec: TableSpec) -> tuple[str, str] | None:
                 "`format: raw` gives one column, of type binary or string, which has the value as it is; the others "
                 f"say `from: {'`, `from: '.join(WHOLE)}`"
             )
+        if any(c.aliases for c in fields):
+            return "columns", "a value of `format: raw` has no fields, so its column has no other names; remove `aliases`"
         if spec.delete != "tombstone":
             return "delete", "a value of `format: raw` has no fields; only tombstones delete"
     elif not fields:

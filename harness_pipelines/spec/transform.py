@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from harness_pipelines.spec.columns import Column, Columns
+from harness_pipelines.spec.columns import Column, Columns, alias_troubles
 from harness_pipelines.spec.sources import WHOLE
 from harness_pipelines.spec.types import ListType, MapType, StructType, Type
 
@@ -52,7 +52,7 @@ class Transform(BaseModel):
 class TransformTrouble:
     """What is wrong with a transform: its place below ``transform``, and why."""
 
-    place: tuple[str, ...]
+    place: tuple[str | int, ...]
     why: str
     found: Any
 
@@ -72,15 +72,18 @@ def transform_troubles(spec: TableSpec) -> Iterator[TransformTrouble]:
     if not transform.derive and transform.filter is None:
         yield TransformTrouble(place=(), why="write `derive`, `filter` or both", found=transform)
     columns = {c.name: c for c in spec.columns}
-    lower = {name.lower(): name for name in columns}
+    taken = {name.lower(): c.name for c in spec.columns for name in c.names}
     for one in transform.fields or ():
-        if other := lower.get(one.name.lower()):
-            why = f"{other!r} is a column already (case does not count); `fields` are those that are no columns"
+        if other := taken.get(one.name.lower()):
+            what = f"{other!r} is a column" if other.lower() == one.name.lower() else f"column {other!r} has this alias"
+            why = f"{what} already (case does not count); `fields` are those that are no columns"
             yield TransformTrouble(place=("fields", one.name), why=why, found=one.name)
         elif one.source in WHOLE:
             yield TransformTrouble(
                 place=("fields", one.name), why=f"from: {one.source} makes a column, not a field", found=one.source
             )
+        for at, why in alias_troubles(one, taken):
+            yield TransformTrouble(place=("fields", one.name, "aliases", at), why=why, found=one.aliases[at])
     for name in transform.derive:
         if trouble := _derived_trouble(spec, columns.get(name), name):
             yield TransformTrouble(place=("derive", name), why=trouble, found=name)
@@ -95,6 +98,8 @@ def _derived_trouble(spec: TableSpec, column: Column | None, name: str) -> str |
         return "is of the key; a tombstone tells its key as the record's key has it, so key columns are fields"
     if column.source is not None:
         return f"has `from: {column.source}`, and a column that is made is not read from the record"
+    if column.aliases:
+        return f"has `aliases: [{', '.join(column.aliases)}]`, and a column that is made is not read from the record"
     return "a uuid cannot be made by an expression; store its text" if _has_uuid(column.type) else None
 
 
