@@ -309,8 +309,11 @@ def _struct_shape(kind: pa.DataType, type_: StructType, *, strict_fields: bool) 
     return Shape(python, convert)
 
 
-def struct_type(fields: Iterable[tuple[str, Any, Any]], *, strict_fields: bool) -> type[msgspec.Struct]:
-    """A msgspec type with (name, type, default) *fields*; a default of `msgspec.NODEFAULT` makes one required.
+FieldWords = tuple[str, Any, Any]  #: name, type and default of a field
+
+
+def struct_type(fields: Iterable[FieldWords], *, strict_fields: bool) -> type[msgspec.Struct]:
+    """A msgspec type with *fields*; a default of `msgspec.NODEFAULT` makes one required.
 
     Names may be anything: the attributes are ``f0``, ``f1``, ... in order.
     """

@@ -12,17 +12,18 @@ from typing import Any, Literal
 
 import msgspec
 
+from harness_pipelines.codecs.aliased import Aliased
 from harness_pipelines.codecs.chunked import ColumnCodec, Maker, finished
-from harness_pipelines.codecs.columns import shape_of, struct_type
+from harness_pipelines.codecs.columns import FieldWords, shape_of, struct_type
 from harness_pipelines.codecs.forms import Form
 from harness_pipelines.codecs.refusals import VALUE_BYTES_MAX, explained, malformed, unsound
-from harness_pipelines.codecs.shapes import Unfit
+from harness_pipelines.codecs.shapes import NULL, Unfit
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.columns import Column
 
 
 class JsonCodec(ColumnCodec):
-    """`Codec` of JSON objects (RFC 8259, UTF-8): one field per column, by its exact name.
+    """`Codec` of JSON objects (RFC 8259, UTF-8): one field per column, by its exact name or an alias.
 
     - int, long: integers without fraction or exponent (``1.0`` is a wrong type); float, double: any number in range.
     - decimal: a number, or a string that holds one; it must fit precision and scale exactly (``12.300`` fits scale 2),
@@ -34,7 +35,7 @@ class JsonCodec(ColumnCodec):
     - What is written otherwise (``from`` in the spec): `harness_pipelines.codecs.forms`.
     - list: array; map: object, its keys in the text form of their type; struct: object. Parts may be null or missing.
 
-    Of a field that is there twice the last counts. Nothing but JSON is taken: no NaN, no comments, no text after it.
+    Of a field that is there twice the last counts, of a column's names the first that the object has. Nothing but JSON is taken: no NaN, no comments, no text after it.
     """
 
     def __init__(
@@ -43,24 +44,33 @@ class JsonCodec(ColumnCodec):
         *,
         unknown_fields: Literal["ignore", "quarantine"] = "ignore",
         forms: Mapping[str, Form] | None = None,
+        no_columns: Sequence[str] = (),
         value_bytes_max: int = VALUE_BYTES_MAX,
     ) -> None:
-        """*forms*: how the values of a column are written, in place of what the column says itself."""
+        """*forms*: how the values of a column are written, in place of what the column says itself;
+        *no_columns*: fields that are known and not read.
+        """
         strict = unknown_fields == "quarantine"
         said = {c.name: Form(c.source) for c in columns if c.source} | dict(forms or {})
         shapes = [shape_of(c.type, form=said.get(c.name), strict_fields=strict) for c in columns]
-        record = struct_type(
-            [
-                (c.name, shape.python, msgspec.NODEFAULT) if c.required else (c.name, shape.optional, shape.missing)
-                for c, shape in zip(columns, shapes, strict=True)
-            ],
-            strict_fields=strict,
-        )
+        words: list[FieldWords] = [
+            (c.name, shape.python, msgspec.NODEFAULT) if c.required else (c.name, shape.optional, shape.missing)
+            for c, shape in zip(columns, shapes, strict=True)
+        ]
+        more: list[FieldWords] = [(name, msgspec.Raw, NULL) for name in no_columns]
         self._value_bytes_max = value_bytes_max
-        self._decode = msgspec.json.Decoder(record).decode
+        self._aliased: Aliased | None = None
+        if any(c.aliases for c in columns):
+            self._aliased = Aliased(columns, words, more, strict_fields=strict)
+            self._decode, self._decode_one = self._aliased.decode, self._aliased.read
+            getters = [self._aliased.getter(at) for at in range(len(columns))]
+        else:
+            record = struct_type([*words, *more], strict_fields=strict)
+            self._decode = self._decode_one = msgspec.json.Decoder(record).decode
+            getters = [attrgetter(name) for name in record.__struct_fields__[: len(columns)]]
         makers = [
-            Maker(column.name, attrgetter(name), finished(column, shape.convert))
-            for column, name, shape in zip(columns, record.__struct_fields__, shapes, strict=True)
+            Maker(column.name, getter, finished(column, shape.convert))
+            for column, getter, shape in zip(columns, getters, shapes, strict=True)
         ]
         super().__init__(arrow_schema(columns), makers)
 
@@ -71,14 +81,16 @@ class JsonCodec(ColumnCodec):
         """The decoded values but the *refused* ones, to which those are added that msgspec does not take."""
         if not refused:
             try:
-                return list(map(self._decode, values))  # type: ignore[arg-type]
+                found = list(map(self._decode, values))  # type: ignore[arg-type]
+                if self._aliased is None or self._aliased.complete(found):
+                    return found
             except msgspec.DecodeError:
                 pass  # which one it is, the loop finds
         records: list[Any] = []
         for i, value in enumerate(values):
             if i not in refused:
                 try:
-                    records.append(self._decode(value))  # type: ignore[arg-type]
+                    records.append(self._decode_one(value))  # type: ignore[arg-type]
                 except msgspec.DecodeError as error:
                     refused[i] = malformed(value) or explained(error)  # type: ignore[arg-type]
         return records
