@@ -85,9 +85,7 @@ def _getters(
     return getters, lacking
 
 
-def _first_set(
-    own: Callable[[Any], Any], others: Sequence[Callable[[Any], Any]], missing: Any
-) -> Callable[[Any], Any]:
+def _first_set(own: Callable[[Any], Any], others: Sequence[Callable[[Any], Any]], missing: Any) -> Callable[[Any], Any]:
     def get(record: Any) -> Any:
         if (cell := own(record)) is not msgspec.UNSET:
             return cell

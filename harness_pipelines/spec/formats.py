@@ -114,7 +114,10 @@ def _raw_trouble(spec: TableSpec) -> tuple[str, str] | None:
                 f"say `from: {'`, `from: '.join(WHOLE)}`"
             )
         if any(c.aliases for c in fields):
-            return "columns", "a value of `format: raw` has no fields, so its column has no other names; remove `aliases`"
+            return (
+                "columns",
+                "a value of `format: raw` has no fields, so its column has no other names; remove `aliases`",
+            )
         if spec.delete != "tombstone":
             return "delete", "a value of `format: raw` has no fields; only tombstones delete"
     elif not fields:
