@@ -170,11 +170,12 @@ class DebeziumAvroEvents:
                 "(ExtractNewRecordState), write `format: avro`",
                 reason=Reason.MISSING_BLOCK,
             )
+        row = RecordsCodec(self._columns, after, unknown_fields=self._unknown_fields)
         fields = {c.name: found for c in self._columns if (found := found_by(after.fields, c.names))}
         before = _block(reader.written, "before") or after
         return _Events(
             reader=reader,
-            row=RecordsCodec(self._columns, after, unknown_fields=self._unknown_fields),
+            row=row,
             key=RecordsCodec(self._key, before),
             names={name: found[0].name for name, found in fields.items()},
             defaults={found[0].name: found[0].default for found in fields.values()},

@@ -178,7 +178,10 @@ def rule_with_schema(
             return lambda payload: False
         if isinstance(reader, WrittenSchema):
             return by_json
-        fields = found_by(reader.written.fields, names)
+        try:
+            fields = found_by(reader.written.fields, names)
+        except NoFit:
+            fields = []
         if not fields:
             return lambda payload: False
 
