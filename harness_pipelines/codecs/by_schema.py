@@ -6,12 +6,22 @@ from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from harness_pipelines.codecs.base import Decoded, Reason
-from harness_pipelines.codecs.chunked import ColumnCodec, Maker, finished
+from harness_pipelines.codecs.chunked import ColumnCodec, Maker, checked, finished, stored
 from harness_pipelines.codecs.refusals import VALUE_BYTES_MAX, refusal
-from harness_pipelines.codecs.shapes import Unfit
-from harness_pipelines.codecs.written import NoFit, Written, absent, convert_of, field_of, refuse_unknown
+from harness_pipelines.codecs.shapes import Cells, Convert, Misfits, Unfit
+from harness_pipelines.codecs.written import (
+    NoFit,
+    Written,
+    WrittenField,
+    absent,
+    convert_of,
+    first_there,
+    found_by,
+    refuse_unknown,
+)
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.columns import Column
 
@@ -88,19 +98,71 @@ def _makers(columns: Sequence[Column], written: Written, *, strict: bool) -> lis
     makers, taken = [], set()
     for column in columns:
         try:
-            field = field_of(written.fields, column.name)
-            if field is None:
+            fields = found_by(written.fields, column.names)
+            if not fields:
                 convert = absent(arrow_schema([column]).types[0], required=column.required)
                 makers.append(Maker(column.name, lambda _: None, convert))
                 continue
-            taken.add(field.name)
-            convert = convert_of(field.written, column.type, column.source, strict_fields=strict)
+            taken |= {*column.aliases, *(field.name for field in fields)}
+            makers.append(_maker(column, fields, strict=strict))
         except NoFit as why:
             raise why.below(column.name) from None
-        makers.append(Maker(column.name, field.get, finished(column, convert)))
     if strict:
         refuse_unknown(written, taken)
     return makers
+
+
+def _maker(column: Column, fields: Sequence[WrittenField], *, strict: bool) -> Maker:
+    """Raises: NoFit when none of *fields* gives the column."""
+    converts: list[Convert] = []
+    troubles: list[NoFit] = []
+    for field in fields:
+        try:
+            converts.append(convert_of(field.written, column.type, column.source, strict_fields=strict))
+        except NoFit as why:
+            troubles.append(why)
+            converts.append(_refusing(why))
+    if len(troubles) == len(fields):
+        raise troubles[0]
+    if len(fields) == 1:
+        return Maker(column.name, fields[0].get, finished(column, converts[0]))
+
+    def get(record: Any) -> tuple[int, Any]:
+        at = first_there(fields, record)
+        return at, fields[at].get(record)
+
+    kind = arrow_schema([column]).types[0]
+    return Maker(column.name, get, checked(column, _each_by_its_own([stored(column, c) for c in converts], kind)))
+
+
+def _refusing(why: NoFit) -> Convert:
+    """A column of a field that does not give it: only the records that have no other are refused."""
+
+    def convert(cells: Cells) -> pa.Array:
+        raise Misfits(dict.fromkeys(range(len(cells)), Unfit(why.reason, why.why, why.path)))
+
+    return convert
+
+
+def _each_by_its_own(converts: Sequence[Convert], kind: pa.DataType) -> Convert:
+    """The column of cells that say which of *converts* is theirs."""
+
+    def convert(cells: Cells) -> pa.Array:
+        arrays, order, wrong = [pa.nulls(0, kind)], list[int](), dict[int, Unfit]()
+        for which, one in enumerate(converts):
+            places = [i for i, (at, _) in enumerate(cells) if at == which]
+            if not places:
+                continue
+            order += places
+            try:
+                arrays.append(one([cells[i][1] for i in places]))
+            except Misfits as misfits:
+                wrong |= {places[position]: why for position, why in misfits.found.items()}
+        if wrong:
+            raise Misfits(wrong)
+        return pa.concat_arrays(arrays).take(pa.array(np.argsort(np.array(order, np.int64))))
+
+    return convert
 
 
 class Refusing:

@@ -113,5 +113,13 @@ def _chunks(values: Sequence[bytes | None], low: int, high: int) -> Iterator[tup
 
 def finished(column: Column, convert: Convert) -> Convert:
     """*convert* with what holds for a column as a whole; its `Misfits` names every row that does not fit."""
-    convert = storable_text(convert) if column.type == Primitive("string") else convert
+    return checked(column, stored(column, convert))
+
+
+def stored(column: Column, convert: Convert) -> Convert:
+    """*convert* of cells that the buffer can store."""
+    return storable_text(convert) if column.type == Primitive("string") else convert
+
+
+def checked(column: Column, convert: Convert) -> Convert:
     return complete(required(convert) if column.required else convert)

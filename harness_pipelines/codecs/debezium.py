@@ -22,6 +22,7 @@ from harness_pipelines.codecs.parts import Part, inside
 from harness_pipelines.codecs.refusals import explained, malformed, refusal, unsound
 from harness_pipelines.codecs.shapes import NULL, Unfit, shown
 from harness_pipelines.protocol.keys import DELETE, PUT
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -82,7 +83,7 @@ class DebeziumEvents:
     """`Sorter` of the events of one table."""
 
     def __init__(self, spec: TableSpec) -> None:
-        self._key = spec.key
+        self._key = spec.key_columns
         self._wrap = wrapper(spec)
         self._events = Readings(spec.columns, spec.key_columns, block="after", unknown_fields=spec.unknown_fields)
         self._keys = Readings(spec.key_columns, spec.key_columns, block=None)
@@ -117,7 +118,7 @@ class DebeziumEvents:
             return None
         for position in self._unavailable.suspects(group.blocks):
             before = bytes(group.befores[position])
-            mended = self._unavailable.mended(group.blocks[position], before, reading.fields)
+            mended = self._unavailable.mended(group.blocks[position], before, reading)
             if isinstance(mended, Unfit):
                 refused[group.places[position]] = mended
             else:
@@ -145,7 +146,7 @@ class DebeziumEvents:
         if isinstance(reading, Unfit):
             return reading
         named = _OBJECT.decode(block)
-        if lacking := [name for name in self._key if bytes(named.get(name, NULL)) == b"null"]:
+        if lacking := [c.name for c in self._key if bytes(named.get(reading.name_in(c, named), NULL)) == b"null"]:
             return keyless(lacking, "`before`")
         return _Told("`before`", reading.key, block)
 
@@ -161,9 +162,10 @@ class DebeziumEvents:
         except msgspec.DecodeError as error:
             why = malformed(key) or explained(error)
             return replace(why, detail=f"{where}: {why.detail}")
-        if lacking := [name for name in self._key if name not in named]:
-            return keyless(lacking, where)
         reading = self._keys.of(schema)
+        name_in = Column.name_in if isinstance(reading, Unfit) else reading.name_in
+        if lacking := [c.name for c in self._key if name_in(c, named) not in named]:
+            return keyless(lacking, where)
         return reading if isinstance(reading, Unfit) else _Told(where, reading.key, block)
 
 

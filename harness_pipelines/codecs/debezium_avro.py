@@ -24,7 +24,7 @@ from harness_pipelines.codecs.shapes import Unfit
 from harness_pipelines.codecs.whole import fields_of
 from harness_pipelines.codecs.wire import Named, grouped
 from harness_pipelines.codecs.with_schema import KNOWN_MAX, Readers
-from harness_pipelines.codecs.written import NoFit, Written, field_of
+from harness_pipelines.codecs.written import NoFit, Written, field_of, found_by
 from harness_pipelines.protocol.keys import DELETE, PUT
 from harness_pipelines.spec.table import TableSpec
 
@@ -170,14 +170,15 @@ class DebeziumAvroEvents:
                 "(ExtractNewRecordState), write `format: avro`",
                 reason=Reason.MISSING_BLOCK,
             )
-        fields = {c.name: found for c in self._columns if (found := field_of(after.fields, c.name)) is not None}
+        row = RecordsCodec(self._columns, after, unknown_fields=self._unknown_fields)
+        fields = {c.name: found for c in self._columns if (found := found_by(after.fields, c.names))}
         before = _block(reader.written, "before") or after
         return _Events(
             reader=reader,
-            row=RecordsCodec(self._columns, after, unknown_fields=self._unknown_fields),
+            row=row,
             key=RecordsCodec(self._key, before),
-            names={name: found.name for name, found in fields.items()},
-            defaults={found.name: found.default for found in fields.values()},
+            names={name: found[0].name for name, found in fields.items()},
+            defaults={found[0].name: found[0].default for found in fields.values()},
         )
 
 

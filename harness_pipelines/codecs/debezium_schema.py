@@ -8,8 +8,8 @@ documentation of its Postgres connector, "Data type mappings".
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
@@ -75,6 +75,11 @@ class Reading:
     key: Codec
     fields: Mapping[str, Field] = field(default_factory=dict)  #: by column; none without a schema block
 
+    def name_in(self, column: Column, block: Container[str]) -> str:
+        """By which name *column* is in a *block*: that of the schema block, else the first of its names."""
+        told = self.fields.get(column.name)
+        return (told.field if told is not None else None) or column.name_in(block)
+
 
 class Readings:
     """The readings of a table's events, or of its record keys, by the schema block that they come with."""
@@ -110,12 +115,12 @@ class Readings:
             root = msgspec.json.decode(schema, type=Field)
         except msgspec.DecodeError as error:
             return Unfit(Reason.WRONG_TYPE, f"`schema` is no schema block of Kafka Connect: {error}")
-        parts: Mapping[str | None, Field] = {f.field: f for f in root.fields or ()}
+        parts = {f.field or "": f for f in root.fields or ()}
         if self._block:
             if self._block not in parts:
                 return Unfit(Reason.MISSING_BLOCK, f"`schema` does not describe `{self._block}`")
-            parts = {f.field: f for f in parts[self._block].fields or ()}
-        fields = {c.name: parts[c.name] for c in self._columns if c.name in parts}
+            parts = {f.field or "": f for f in parts[self._block].fields or ()}
+        fields = {c.name: parts[name] for c in self._columns if (name := c.name_in(parts)) in parts}
         for column in self._columns:
             if column.name in fields and not _gives(fields[column.name], column.type, column.source):
                 return Unfit(
@@ -127,11 +132,26 @@ class Readings:
 
     def _reading(self, fields: Mapping[str, Field]) -> Reading:
         forms = {c.name: _form(fields.get(c.name), c.type, c.source) for c in self._columns}
+        columns, others = _as_told(self._columns, fields)
         return Reading(
-            row=JsonCodec(self._columns, unknown_fields=self._unknown_fields, forms=forms),
-            key=JsonCodec(self._key, forms={c.name: forms[c.name] for c in self._key}),
+            row=JsonCodec(columns, unknown_fields=self._unknown_fields, forms=forms, no_columns=others),
+            key=JsonCodec(_as_told(self._key, fields)[0], forms={c.name: forms[c.name] for c in self._key}),
             fields=fields,
         )
+
+
+def _as_told(columns: Sequence[Column], fields: Mapping[str, Field]) -> tuple[list[Column], list[str]]:
+    """*columns* by the name that the schema block has of each, and the names that are not read then.
+
+    Fields of several names may be written in several ways, of which the block's first is the column's.
+    """
+    found, others = list[Column](), list[str]()
+    for column in columns:
+        told = fields[column.name].field if column.name in fields else None
+        kept = column.aliases if told is None else tuple(name for name in column.aliases if name == told)
+        found.append(replace(column, aliases=kept))
+        others += [name for name in column.aliases if name not in kept]
+    return found, others
 
 
 def _gives(field: Field, type_: Type, source: Source | None) -> bool:

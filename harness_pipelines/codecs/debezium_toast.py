@@ -19,7 +19,7 @@ import msgspec
 
 from harness_pipelines.codecs.base import Reason
 from harness_pipelines.codecs.chunked import CHUNK_RECORDS
-from harness_pipelines.codecs.debezium_schema import Field
+from harness_pipelines.codecs.debezium_schema import Field, Reading
 from harness_pipelines.codecs.shapes import NULL, Unfit
 from harness_pipelines.spec.columns import Column
 
@@ -35,7 +35,7 @@ class Unavailable:
         data = placeholder.encode()
         # Java's UUID.nameUUIDFromBytes
         named = uuid.UUID(bytes=hashlib.md5(data, usedforsecurity=False).digest(), version=3)
-        self._columns = [column.name for column in columns]
+        self._columns = columns
         self._texts = {
             placeholder, _base64(data), data.hex(), str(named),
             f'{{"{placeholder}":"{placeholder}"}}',  # an hstore as JSON text
@@ -56,16 +56,18 @@ class Unavailable:
                     found |= {low + i for i, block in enumerate(chunk) if mark.search(block)}
         return sorted(found)
 
-    def mended(self, after: bytes, before: bytes, fields: Mapping[str, Field]) -> bytes | Unfit:
+    def mended(self, after: bytes, before: bytes, reading: Reading) -> bytes | Unfit:
         """*after* without placeholders, their values taken from *before* where that surely has them."""
         now = _OBJECT.decode(after)
-        lacking = [name for name in self._columns if name in now and self._stands_in(_parsed(now[name]))]
+        names = {column.name: reading.name_in(column, now) for column in self._columns}
+        lacking = {own: name for own, name in names.items() if name in now and self._stands_in(_parsed(now[name]))}
         if not lacking:
             return after
         old = _OBJECT.decode(before) if before[:1] == b"{" else {}
-        if untold := [name for name in lacking if not self._is_told(old.get(name, NULL), fields.get(name))]:
+        fields = reading.fields
+        if untold := [own for own, name in lacking.items() if not self._is_told(old.get(name, NULL), fields.get(own))]:
             return _unavailable(untold)
-        return msgspec.json.encode(now | {name: old[name] for name in lacking})
+        return msgspec.json.encode(now | {name: old[name] for name in lacking.values()})
 
     def filled(
         self, now: Mapping[str, Any], before: Mapping[str, Any] | None, defaults: Mapping[str, Any]

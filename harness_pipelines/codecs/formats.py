@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from harness_pipelines.codecs.base import Codec, Decoded, Reason
+from harness_pipelines.codecs.columns import struct_type
 from harness_pipelines.codecs.json import JsonCodec
 from harness_pipelines.codecs.keys import wrapper
 from harness_pipelines.codecs.raw import NoColumns, RawCodec
 from harness_pipelines.codecs.refusals import too_deep
 from harness_pipelines.codecs.schemas import Schemas
+from harness_pipelines.codecs.whole import fields_of
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.formats import WITH_SCHEMA
 from harness_pipelines.spec.keys import DeleteRule
@@ -65,13 +68,15 @@ class Wrapped:
 
 def delete_rule(spec: TableSpec, schemas: Schemas) -> Rule | None:
     """What of *spec* tells deletes; none: only tombstones do."""
-    if not isinstance(spec.delete, DeleteRule):
+    rule = spec.delete
+    if not isinstance(rule, DeleteRule):
         return None
+    names = next((c.names for c in fields_of(spec) if rule.field in c.names), (rule.field,))
     if spec.format in WITH_SCHEMA:
         from harness_pipelines.codecs.with_schema import rule_with_schema
 
-        return rule_with_schema(spec.format, spec.delete, spec.value_schema, schemas=schemas)
-    return JsonRule(spec.delete)
+        return rule_with_schema(spec.format, rule, names, spec.value_schema, schemas=schemas)
+    return JsonRule(rule, names)
 
 
 class JsonRule:
@@ -80,18 +85,22 @@ class JsonRule:
     What is no JSON object or nested too deep says nothing; it is refused as a put.
     """
 
-    def __init__(self, rule: DeleteRule) -> None:
-        kind: Any = msgspec.defstruct("Ruled", [("told", Any, None)], rename={"told": rule.field})
-        self._decode = msgspec.json.Decoder(kind).decode
+    def __init__(self, rule: DeleteRule, names: Sequence[str]) -> None:
+        """*names*: of the rule's field; the first that the value has counts."""
+        kind = struct_type([(name, Any, msgspec.UNSET) for name in names], strict_fields=False)
+        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
+        self._tellers = [attrgetter(name) for name in kind.__struct_fields__]
         self._says = says(rule)
 
     def __call__(self, value: bytes) -> bool:
         if too_deep(value):
             return False
         try:
-            return self._says(self._decode(value).told)
+            decoded = self._decode(value)
         except msgspec.DecodeError:
             return False
+        there = (told for teller in self._tellers if (told := teller(decoded)) is not msgspec.UNSET)
+        return self._says(next(there, None))
 
 
 def says(rule: DeleteRule) -> Callable[[Any], bool]:

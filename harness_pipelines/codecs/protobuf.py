@@ -214,7 +214,8 @@ class _Walk:
         get: Callable[[Any], Any] = attrgetter(name)
         if field.has_presence:
             get = _present(field) if value is None else _present_value(name, value)
-        return WrittenField(name=name, written=written, get=get)
+            return WrittenField(name=name, written=written, get=get, has=lambda message: message.HasField(name))
+        return WrittenField(name=name, written=written, get=get, has=_is_written(name))
 
     def _repeated(self, field: FieldDescriptor) -> WrittenField:
         name, message = field.name, field.message_type
@@ -222,10 +223,10 @@ class _Walk:
             key, _ = self._one(message.fields_by_name["key"])
             element, value = self._one(message.fields_by_name["value"])
             written = Written(kind="map", name="map", key=key, element=element)
-            return WrittenField(name=name, written=written, get=_map_of(name, value))
+            return WrittenField(name=name, written=written, get=_map_of(name, value), has=_is_written(name))
         element, value = self._one(field)
         written = Written(kind="list", name=f"repeated {element.name}", element=element)
-        return WrittenField(name=name, written=written, get=_list_of(name, value))
+        return WrittenField(name=name, written=written, get=_list_of(name, value), has=_is_written(name))
 
     def _one(self, field: FieldDescriptor) -> tuple[Written, Callable[[Any], Any] | None]:
         """A value of *field*, and what makes it of a message that stands for it."""
@@ -255,6 +256,11 @@ def _names(enum: EnumDescriptor) -> dict[int, str]:
     for value in enum.values:
         found.setdefault(value.number, value.name)
     return found
+
+
+def _is_written(name: str) -> Callable[[Any], bool]:
+    """Whether the bytes of a message had the field, which has no presence: they leave out 0 and what is empty."""
+    return lambda message: bool(getattr(message, name))
 
 
 def _present(field: FieldDescriptor) -> Callable[[Any], Any]:

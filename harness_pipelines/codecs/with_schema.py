@@ -20,7 +20,7 @@ from harness_pipelines.codecs.protobuf import ProtobufFile
 from harness_pipelines.codecs.schemas import Schemas, SchemaUnusable, WrittenSchema
 from harness_pipelines.codecs.shapes import Unfit
 from harness_pipelines.codecs.wire import Framed, Named, opened
-from harness_pipelines.codecs.written import NoFit, Written, field_of
+from harness_pipelines.codecs.written import NoFit, Written, first_there, found_by
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.formats import GivenSchema
@@ -97,7 +97,11 @@ class _Codecs:
             return SchemaCodec(self.columns, _Bare(schema, self.columns[0].name))
         if self.wrap is not None:
             for column in self.columns:
-                if field_of(schema.written.fields, column.name) is None:
+                try:
+                    found = found_by(schema.written.fields, column.names)
+                except NoFit as why:
+                    raise why.below(column.name) from None
+                if not found:
                     raise NoFit("the key has no such field", path=column.name, reason=Reason.MISSING_KEY)
         return SchemaCodec(self.columns, schema, unknown_fields=self.unknown_fields)
 
@@ -158,9 +162,14 @@ class Readers:
         return schema if self._format == "json-schema" else AvroReader(schema)
 
 
-def rule_with_schema(format_: str, rule: DeleteRule, given: GivenSchema | None, *, schemas: Schemas) -> Rule:
-    """Whether a value says that it deletes; what cannot be read says nothing, and is refused as a put."""
-    by_json, tell = JsonRule(rule), says(rule)
+def rule_with_schema(
+    format_: str, rule: DeleteRule, names: Sequence[str], given: GivenSchema | None, *, schemas: Schemas
+) -> Rule:
+    """Whether a value says that it deletes; what cannot be read says nothing, and is refused as a put.
+
+    *names*: of the rule's field, in the order in which they count.
+    """
+    by_json, tell = JsonRule(rule, names), says(rule)
     readers, known = Readers(format_, schemas), dict[Named | None, Callable[[bytes], Any]]()
     alone = readers.given(given) if given is not None else None
 
@@ -169,15 +178,20 @@ def rule_with_schema(format_: str, rule: DeleteRule, given: GivenSchema | None, 
             return lambda payload: False
         if isinstance(reader, WrittenSchema):
             return by_json
-        field = field_of(reader.written.fields, rule.field)
-        if field is None:
+        try:
+            fields = found_by(reader.written.fields, names)
+        except NoFit:
+            fields = []
+        if not fields:
             return lambda payload: False
-        names, get = field.written.names, field.get
 
         def told(payload: bytes) -> bool:
             records, _ = reader.read([payload])
-            value = get(records[0]) if records else None
-            return tell(names.get(value) if names is not None and isinstance(value, int) else value)
+            if not records:
+                return False
+            field = fields[first_there(fields, records[0])]
+            value, meant = field.get(records[0]), field.written.names
+            return tell(meant.get(value) if meant is not None and isinstance(value, int) else value)
 
         return told
 

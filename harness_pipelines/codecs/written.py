@@ -7,7 +7,7 @@ before a record is read (`NoFit`); a value that does not fit is found by its rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -82,6 +82,7 @@ class WrittenField:
     get: Callable[[Any], Any]  #: its value in a record, None where it has none
     aliases: tuple[str, ...] = ()
     default: Any = None
+    has: Callable[[Any], bool] | None = None  #: whether a record has it; none: all of the schema have, with null or not
 
 
 class NoFit(Exception):
@@ -104,8 +105,29 @@ def field_of(fields: tuple[WrittenField, ...], name: str) -> WrittenField | None
     former = [field for field in fields if name in field.aliases]
     if len(former) > 1:
         told = " and ".join(f"`{field.name}`" for field in former)
-        raise NoFit(f"{told} both have this alias", path=name, reason=Reason.UNUSABLE_SCHEMA)
+        raise NoFit(f"{told} both have the alias `{name}`", reason=Reason.UNUSABLE_SCHEMA)
     return former[0] if former else None
+
+
+def found_by(fields: tuple[WrittenField, ...], names: Sequence[str]) -> list[WrittenField]:
+    """The fields that a column of *names* may be in, in the names' order; of those that a record has the first counts.
+
+    Raises: NoFit.
+    """
+    found: list[WrittenField] = []
+    for name in names:
+        field = field_of(fields, name)
+        if field is None or any(field.name == known.name for known in found):
+            continue
+        found.append(field)
+        if field.has is None:
+            break  # no record is without it
+    return found
+
+
+def first_there(fields: Sequence[WrittenField], record: Any) -> int:
+    """The position of the field that counts; that of the first where *record* has none."""
+    return next((at for at, field in enumerate(fields) if field.has is None or field.has(record)), 0)
 
 
 def convert_of(written: Written, type_: Type, source: Source | None = None, *, strict_fields: bool = False) -> Convert:
@@ -305,7 +327,10 @@ def _struct(kind: pa.DataType, type_: StructType, written: Written, *, strict_fi
     parts: list[tuple[str, pa.DataType, WrittenField | None, Convert | None]] = []
     taken: set[str] = set()
     for wanted in type_.fields:
-        field = field_of(written.fields, wanted.name)
+        try:
+            field = field_of(written.fields, wanted.name)
+        except NoFit as why:
+            raise why.below(f".{wanted.name}") from None
         convert_part = None
         if field is not None:
             taken.add(field.name)

@@ -124,8 +124,8 @@ def _columns(value: Any) -> tuple[Column, ...]:
     for column in (c for c in found if c.aliases):
         others = {lower: of for lower, of in seen.items() if of != column.name}
         others |= {a.lower(): c.name for c in found if c is not column for a in c.aliases}
-        for at, why in alias_troubles(column, others):
-            wrong.append(detail((column.name, "aliases", at), why, column.aliases[at]))
+        for at, trouble in alias_troubles(column, others):
+            wrong.append(detail((column.name, "aliases", at), trouble, column.aliases[at]))
     if wrong:
         raise ValidationError.from_exception_data("columns", wrong)
     return tuple(found)

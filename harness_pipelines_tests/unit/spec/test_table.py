@@ -242,7 +242,7 @@ def test_a_word_that_does_not_work_yet_is_refused_by_name(word, value, message):
 def test_the_stored_form_is_read_back_even_by_a_store_that_sorts_keys():
     orders = spec(
         columns={
-            "z": {"type": "timestamptz", "from": "epoch_ms"},
+            "z": {"type": "timestamptz", "from": "epoch_ms", "aliases": ["y", "x"]},
             "a": {"type": "list<struct<`x y`: int>>"},
             "m": "long",
         },
@@ -255,6 +255,8 @@ def test_the_stored_form_is_read_back_even_by_a_store_that_sorts_keys():
 
     assert TableSpec.model_validate(json.loads(stored)) == orders
     assert [c.name for c in TableSpec.model_validate_json(stored).columns] == ["z", "a", "m"]
+    assert orders.columns[0].names == ("z", "y", "x")
+    assert "aliases" not in dump_spec(orders)["columns"][2]  # specs that are stored already stay what they are
 
 
 def test_a_spec_is_a_value():
@@ -279,6 +281,9 @@ def test_an_editor_gets_a_schema_that_describes_every_word():
     assert all(p["description"] for p in schema["$defs"].values())
     assert all(words["description"] for part in schema["$defs"].values() for words in part["properties"].values())
     assert "decimal(p,s)" in json.dumps(schema["properties"]["columns"])
+    long_form = schema["properties"]["columns"]["additionalProperties"]["anyOf"][1]["properties"]
+    assert all(words["description"] for words in long_form.values())
+    assert long_form["aliases"]["items"] == {"type": "string"}
     assert schema["properties"]["mode"]["enum"] == ["runs", "external_worker", "manual"]
 
 
