@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.protocol.reads import At
 from harness_pipelines.protocol.versions import Version
@@ -157,6 +158,12 @@ class Table:
                 found = reader.read(part, wanted, check_lease=hold.finish)
                 return found.sort_by([("_kafka_partition", "ascending"), ("_kafka_offset", "ascending")])
             with self._leased(at=from_version, tail=False) as (old, older):
+                if old.schema_version != plan.schema_version:
+                    raise UsageError(
+                        f"{self.name}: the columns were changed between versions {from_version} and {plan.version}, so "
+                        "there is no one shape for rows before and after; ask for the changes up to that version and "
+                        "from it on, or without pre-images"
+                    )
                 before = state_plan(old, versions, at=from_version)
                 found = read_pre_images(reader, part, before, wanted, check_lease=older.check)
             hold.finish()

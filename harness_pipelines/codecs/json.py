@@ -35,12 +35,8 @@ class JsonCodec(ColumnCodec):
     - What is written otherwise (``from`` in the spec): `harness_pipelines.codecs.forms`.
     - list: array; map: object, its keys in the text form of their type; struct: object. Parts may be null or missing.
 
-<<<<<<< HEAD
-    Of a field that is there twice the last counts, of a column's names the first that the object has. Nothing but JSON is taken: no NaN, no comments, no text after it.
-=======
     Of a field that is there twice the last counts, of a column's names the first that the object has. Nothing but JSON
     is taken: no NaN, no comments, no text after it.
->>>>>>> aliases
     """
 
     def __init__(
@@ -67,12 +63,8 @@ class JsonCodec(ColumnCodec):
         self._aliased: Aliased | None = None
         if any(c.aliases for c in columns):
             self._aliased = Aliased(columns, words, more, strict_fields=strict)
-<<<<<<< HEAD
-            self._decode, self._decode_one = self._aliased.decode, self._aliased.read
-=======
             self._decode = self._aliased.decode
             self._decode_one: Callable[[bytes], Any] = self._aliased.read
->>>>>>> aliases
             getters = [self._aliased.getter(at) for at in range(len(columns))]
         else:
             record = struct_type([*words, *more], strict_fields=strict)

@@ -29,7 +29,7 @@ from harness_pipelines.read.arrow import ArrowReader, finished
 from harness_pipelines.read.changes import log_plan, version_of
 from harness_pipelines.read.history import Piece, in_order, log_work
 from harness_pipelines.read.hold import Hold
-from harness_pipelines.read.plan import make_plan
+from harness_pipelines.read.plan import make_plan, with_schema
 from harness_pipelines.read.selection import Selection, Work, work_of
 from harness_pipelines.read.tail import decoded_rows
 from harness_pipelines.spec.predicate import OFFSET
@@ -159,6 +159,7 @@ class Stream:
         """What the newest version and its buffer have; returns if the reader has caught up, and how rows are made."""
         taken = 0
         with leased_plan(self._stores, self._table) as plan:
+            self._table = with_schema(self._stores, self._table, plan.schema_version)
             part = self._log_of(plan)
             work = log_work(part, self._plan.selection)
             leg_ends = time.monotonic() + lease_of(self._table).total_seconds()
@@ -206,7 +207,7 @@ class Stream:
         return {p: o for p, o in self._offsets.items() if p >= 0 and (ends is None or o < ends[p])}
 
     def _live(self, work: Work) -> Iterator[StreamBatch]:
-        """What Kafka brings, until the stream ends or partitions have joined the table."""
+        """What Kafka brings, until the stream ends, partitions have joined the table or its columns have changed."""
         left, topic = self._left(), self._table.spec.topic
         if not left:
             return
@@ -220,10 +221,18 @@ class Stream:
                 for partition in left.keys() - still.keys():
                     reader.pause(partition)
                 left = still
-                if self._plan.follows_all and time.monotonic() > look_at:
-                    if any(p.partition not in self._offsets for p in self._stores.tables.positions(self._table)):
+                if time.monotonic() > look_at:
+                    if self._has_changed():
                         return
                     look_at = time.monotonic() + LOOK_EVERY_S
+
+    def _has_changed(self) -> bool:
+        """Partitions have joined, or the table has other columns: the next leg begins with them."""
+        tables = self._stores.tables
+        if tables.head(self._table).schema_version != self._table.schema_version:
+            return True
+        followed = self._plan.follows_all
+        return followed and any(p.partition not in self._offsets for p in tables.positions(self._table))
 
     def _polled(self, reader: LogReader, codec: RecordCodec, work: Work) -> list[Piece]:
         batches = [batch for batch in reader.poll(BATCH_RECORDS_MAX, POLL_S) if batch.high > batch.low]

@@ -27,7 +27,7 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def in_schema(rows: pa.Table, others: Iterable[Other], schema: pa.Schema) -> pa.Table:
-    """*rows* of another schema of the same table in *schema*: renamed, widened or narrowed back, NULL where it has none.
+    """*rows* of another schema of the same table in *schema*: renamed, widened or narrowed, NULL where it has none.
 
     Columns of *rows* that *schema* does not name are left out.
     """

@@ -1,6 +1,6 @@
 """Random schema changes between old and new producers, moves, merges and relayouts: every version is what it was.
 
-The reference is a list in memory: of each record the values by column, whatever the column was called when, as the schema
+The reference is a list in memory: of each record the values by column, whatever that was called when, as the schema
 that was in force decodes them.
 """
 
