@@ -318,7 +318,7 @@ def test_a_schema_of_which_no_field_gives_the_column_is_refused_when_it_is_appli
 
 
 def test_a_rule_of_deletion_looks_at_the_field_that_a_message_has():
-    words = {**KEYED, "delete": {"field": "status", "values": ["GONE"]}}
+    words: dict[str, Any] = {**KEYED, "delete": {"field": "status", "values": ["GONE"]}}
     found = by_proto(
         proto_field(1, 1) + proto_field(7, "GONE"), proto_field(2, 2) + proto_field(8, 2),
         proto_field(1, 3) + proto_field(7, "NEW") + proto_field(8, 2), proto_field(1, 4), **words,
