@@ -196,6 +196,16 @@ def test_in_avro_the_writers_schema_says_which_name_counts():
     assert_alone_as_together(codec, records)
 
 
+def test_a_field_that_counts_and_gives_no_value_is_not_made_up_for_by_another_name():
+    schema = record("R", field("total", "boolean"), field("amount", "string"))
+    columns = {"total": {"type": "decimal(6,2)", "aliases": ["amount"]}}
+    codec = RecordCodec(spec(columns, format="avro"), GivenSchemas.avro(schema))
+    [refused] = codec.decode([framed(avro_bytes(schema, {"total": True, "amount": "1"}))], [None]).refused
+    assert refused.detail == "`total`: the schema's boolean gives no decimal(6, 2) (schema 1)"
+    with pytest.raises(SchemaUnusable, match="`total`: the schema's boolean gives no decimal"):
+        RecordCodec(spec(columns, format="avro", schema={"text": json.dumps(schema)}))
+
+
 def test_an_alias_of_the_writers_schema_goes_before_the_columns():
     schema = record("R", field("sum", "string", aliases=["total"]), field("amount", "string"), field("id", "long"))
     codec = RecordCodec(spec(format="avro"), GivenSchemas.avro(schema))
@@ -255,8 +265,8 @@ PROTO_COLUMNS: dict[str, Any] = {
 }
 
 
-def by_proto(*payloads: bytes, columns: Any = PROTO_COLUMNS, **words: Any) -> Decoded:
-    made = spec(columns, format="protobuf", schema={"text": ORDER}, **words)
+def by_proto(*payloads: bytes, columns: Any = PROTO_COLUMNS, text: str = ORDER, **words: Any) -> Decoded:
+    made = spec(columns, format="protobuf", schema={"text": text}, **words)
     return RecordCodec(made).decode(list(payloads), [None] * len(payloads))
 
 
@@ -282,6 +292,24 @@ def test_in_protobuf_a_record_has_the_fields_that_its_bytes_have():
     ]
 
 
+def test_a_map_that_is_empty_is_not_there_in_protobuf():
+    columns = {"sizes": {"type": "map<string, int>", "aliases": ["counts"]}}
+    text = 'syntax = "proto3"; message M { map<string, int32> sizes = 9; map<string, int32> counts = 10; }'
+    entry = proto_field(1, "a") + proto_field(2, 7)
+    found = by_proto(
+        proto_field(10, entry), proto_field(9, entry) + proto_field(10, b""), b"", columns=columns, text=text
+    )
+    assert found.rows.column("sizes").to_pylist() == [[("a", 7)], [("a", 7)], []]
+
+
+def test_text_that_cannot_be_stored_is_refused_in_a_column_of_several_fields_too():
+    found = by_proto(proto_field(7, "a"), proto_field(7, "a\x00"), proto_field(8, 1))
+    assert found.accepted.tolist() == [0, 2]
+    [refused] = found.refused
+    assert refused.reason is Reason.OUT_OF_RANGE
+    assert refused.detail == "`status`: 'a\\x00' holds U+0000, which the buffer cannot store"
+
+
 def test_a_schema_of_which_no_field_gives_the_column_is_refused_when_it_is_applied():
     columns = {"id": "long", "x": {"type": "date", "aliases": ["amount", "total"]}}
     by_proto(b"", columns=columns)  # the text of one is a date
@@ -290,7 +318,7 @@ def test_a_schema_of_which_no_field_gives_the_column_is_refused_when_it_is_appli
 
 
 def test_a_rule_of_deletion_looks_at_the_field_that_a_message_has():
-    words = {**KEYED, "delete": {"field": "status", "values": ["GONE"]}}
+    words: dict[str, Any] = {**KEYED, "delete": {"field": "status", "values": ["GONE"]}}
     found = by_proto(
         proto_field(1, 1) + proto_field(7, "GONE"), proto_field(2, 2) + proto_field(8, 2),
         proto_field(1, 3) + proto_field(7, "NEW") + proto_field(8, 2), proto_field(1, 4), **words,
