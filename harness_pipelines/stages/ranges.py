@@ -145,7 +145,7 @@ def check_range(table: TableRow, head: Version, wanted: OffsetRange) -> None:
     if wanted.high > settled:
         stages = "--stage tier --stage otree" if table.spec.views == "both" else "--stage tier"
         raise RangeRefused(
-            f"the lake has passed the records of partition {wanted.partition} of {table.name} below {settled} only, not "
+            f"{table.name}: the lake has passed the records of partition {wanted.partition} below {settled} only, not "
             f"up to {wanted.high}; nothing was changed. `harness run {table.name} {stages} --until-idle`, then repeat "
             "this"
         )
@@ -286,6 +286,10 @@ def _sample(made: _Made, there: _There, changes: Mapping[int, Change]) -> Iterat
         yield found
 
 
+def _chosen(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: row.get(name) for name in names}
+
+
 def _row(rows: pa.Table, offset: int) -> dict[str, Any] | None:
     found = rows.filter(pa.compute.equal(rows["_kafka_offset"], offset)).to_pylist()
     hidden = ("_kafka_partition", "_kafka_offset", "_kafka_timestamp", "_schema_version")
@@ -333,7 +337,7 @@ def check_unmoved(table: TableRow, changes: Mapping[Coordinate, Change], there: 
     """The rows that shall be changed are what they were when it was planned. Raises: CorrectionsMoved."""
     if moved := [at for at, change in changes.items() if there.get(at) != change.was]:
         raise CorrectionsMoved(
-            f"{table.name}: {len(moved):,} of {len(changes):,} rows are not what they were; nothing was written, ask again"
+            f"{table.name}: {len(moved):,} of {len(changes):,} rows are not what they were; nothing was written"
         )
 
 

@@ -1,4 +1,4 @@
-"""Where a replay of a range has its records from: Kafka, and below its log start what the table itself keeps of them."""
+"""Where a replay of a range has its records from: Kafka, and below its log start what the table keeps of them."""
 
 from __future__ import annotations
 
@@ -119,9 +119,10 @@ def _check_few(table: TableRow, wanted: OffsetRange, parts: Sequence[Records]) -
     share = min(RECORDS_MAX / count, BYTES_MAX / max(size, 1))
     high = wanted.low + max(1, int(span * share / 2))
     raise RangeRefused(
-        f"{table.name}: [{wanted.low}, {wanted.high}) of partition {wanted.partition} is too much for one replay, which "
+        f"{table.name}: [{wanted.low}, {wanted.high}) of partition {wanted.partition} is too much for one replay: it "
         f"holds at most {RECORDS_MAX:,} records and {BYTES_MAX // 2**20} MB; nothing was changed. Cut it: `harness "
-        f"replay {table.name} --partition {wanted.partition} --from {wanted.low} --to {high}` first, then from {high} on"
+        f"replay {table.name} --partition {wanted.partition} --from {wanted.low} --to {high}` first, "
+        f"then from {high} on"
     )
 
 
@@ -162,7 +163,7 @@ def _below(batch: PartitionBatch, high: int) -> Records:
 
 
 def _kept(stores: Stores, table: TableRow, wanted: OffsetRange) -> Records:
-    """Records that Kafka has dropped: from the column that has their bytes, and from quarantine. Raises: RangeRefused."""
+    """Records that Kafka has dropped: of the column with their bytes, and of quarantine. Raises: RangeRefused."""
     columns: dict[str, Column] = {c.source: c for c in table.spec.columns if c.source is not None}
     why = None
     if "raw_value" not in columns:
@@ -171,8 +172,8 @@ def _kept(stores: Stores, table: TableRow, wanted: OffsetRange) -> Records:
         why = "the table has a key, and the bytes of a deleted row are not kept"
     if why is not None:
         raise RangeRefused(
-            f"{table.name}: Kafka has dropped the records of partition {wanted.partition} below {wanted.high}, and {why}; "
-            f"nothing was changed. What is left can be replayed: --from {wanted.high}"
+            f"{table.name}: Kafka has dropped the records of partition {wanted.partition} below {wanted.high}, and "
+            f"{why}; nothing was changed. What is left can be replayed: --from {wanted.high}"
         )
     view = stores.tables.head(table).views
     rows = stored_rows(table, view["stream" if "stream" in view else "batch"].metadata, wanted)

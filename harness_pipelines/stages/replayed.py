@@ -120,7 +120,7 @@ class Rewritten:
                 found[part.file.data.file_path] = part.positions[at]
         if (count := sum(map(len, found.values()))) != len(gone):
             raise CorrectionsMoved(
-                f"{table.name}: {len(gone):,} rows were to be replaced, a view has {count:,} of them; nothing was written"
+                f"{table.name}: {len(gone):,} rows were to be replaced, a view has {count:,}; nothing was changed"
             )
         return found
 
@@ -179,7 +179,7 @@ class _Look:
         return Shown(rows=pa.concat_tables([back, made]).sort_by(OFFSET), hidden=hidden)
 
     def _folded(self, stream: str, change: Rewritten) -> tuple[Numbers, NDArray[np.bool_]]:
-        """By the number of a key: the offset of its newest version below the batch view's bound, else -1; is it a put?"""
+        """By the number of a key: the offset of its newest version below batch_hi, else -1; is it a put?"""
         latest = np.full(len(self._keys), -1, np.int64)
         is_put = np.zeros(len(self._keys), np.bool_)
         gone = change.old[OFFSET].to_numpy()

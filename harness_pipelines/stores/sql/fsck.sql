@@ -113,7 +113,13 @@ WHERE i.partition IS NULL OR r."offset" < i.start OR r."offset" >= i.buffer_hi
 GROUP BY 1, 2 ORDER BY 1, 2 LIMIT %(limit)s
 
 -- name: refused_twice
--- Coordinates that are in quarantine and in the buffer.
+-- Coordinates that are in quarantine and in the buffer, but for rows that a replay removed from the lake: the buffer's are
+-- leftovers, which no read of the head sees.
 SELECT q.partition, q."offset" FROM harness.quarantine q
 JOIN ({rows}) r ON r.partition = q.partition AND r."offset" = q."offset"
-WHERE q.table_id = %(table_id)s AND q.state <> 'replayed' ORDER BY 1, 2 LIMIT %(limit)s
+WHERE q.table_id = %(table_id)s AND q.state <> 'replayed'
+  AND NOT EXISTS (
+      SELECT FROM harness.corrected c
+      WHERE c.table_id = q.table_id AND c.partition = q.partition AND c."offset" = q."offset" AND c.was_row
+  )
+ORDER BY 1, 2 LIMIT %(limit)s
