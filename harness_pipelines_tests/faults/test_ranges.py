@@ -147,6 +147,7 @@ def test_what_the_lake_has_not_passed_is_refused_with_the_way_on(make_rig: MakeR
     with pytest.raises(RangeRefused, match="below 5 only"):
         ranged(rig, 0, 6)
     assert ranged(rig, 0, 5).version is None
+    assert ranged(rig, 2, 2).records == 0
 
 
 def test_a_range_that_is_too_large_says_how_to_cut_it(taken: TableRig, monkeypatch: pytest.MonkeyPatch):

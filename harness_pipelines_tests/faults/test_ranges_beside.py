@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -14,6 +16,7 @@ from harness_pipelines.protocol.corrections import Kind, RangeRefused, RangeWait
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages import compact, tier
+from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.ranges import RangeReplayed
 from harness_pipelines.stores.lake import Lake
 from harness_pipelines.stores.lake_scan import pinned
@@ -21,6 +24,7 @@ from harness_pipelines.stores.ports import Swap
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.test_ranges import COLUMNS, by_engines, ranged, seen, spec_of, value
 from harness_pipelines_tests.faults.test_replay import settled, states, whole
+from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import OTREE, TableRig
 
 PER_FILE, FILES = 10, 4
@@ -222,3 +226,47 @@ def test_records_that_nobody_has_any_more_are_refused(small: TableRig):
         ranged(small, 0, 10, decoder=spec_of(small))
     assert ranged(small, 6, 10, decoder=spec_of(small)).changes == {Kind.REPLACED: 4}
     whole(small)
+
+
+def test_without_a_buffer_it_is_the_same(make_rig: MakeRig):
+    rig = make_rig(columns=COLUMNS, partitions=1, buffer="none", unknown_fields="quarantine")
+    rig.kafka.produce(rig.topic, 0, [value(o, more=o == 3) for o in range(10)])
+    rig.tier()
+    before = rig.stores.tables.head(rig.table.row).version
+    assert ranged(rig, 0, 10, decoder=spec_of(rig)).changes == {Kind.REPLACED: 8, Kind.ADDED: 1}
+    assert seen(rig) == {o: MICROS[o] for o in range(10)}
+    assert seen(rig, at=before) == {o: MILLIS[o] for o in range(10) if o != 3}
+    rig.kafka.produce(rig.topic, 0, [value(10)])
+    rig.tier()
+    assert seen(rig) == {o: MICROS[o] for o in range(10)} | {10: MILLIS[10]}
+    whole(rig)
+
+
+def test_records_that_kafka_has_dropped_are_judged_by_the_digests_of_before_and_after(small: TableRig):
+    changed_ends(small)
+    small.kafka.delete_records(small.topic, 0, ROWS // 2 + 5)
+    whole(small)
+
+
+def test_expire_keeps_the_files_that_hide_rows_and_removes_what_a_compaction_left(make_rig: MakeRig):
+    retention = {"versions": "1s", "grace": "1s", "snapshots": 50, "lease": "15m"}
+    rig = make_rig(columns=COLUMNS, partitions=1, views="both", layout={"columns": ["n"]}, retention=retention)
+    rig.kafka.produce(rig.topic, 0, [value(o) for o in range(ROWS)])
+    settled(rig)
+    expected = changed_ends(rig)
+    head = rig.stores.tables.head(rig.table.row)
+    hiding = {f.deletes.file_path for v in head.views.values() for f in pinned(v.metadata).files if f.deletes}
+    assert len(hiding) == 2
+    claim = rig.claim(Stage.EXPIRE)
+
+    def is_old_gone() -> bool:
+        expire_once(rig.stores, rig.table.row, claim, remove_large=True)
+        [row] = rig.stores.database.rows("ledger/lock_table", {"table_id": rig.table.row.table_id})
+        return bool(row["retained_from"] == head.version)
+
+    wait_until(is_old_gone, "older versions are given up", deadline_s=30)
+    expire_once(rig.stores, rig.table.row, claim, remove_large=True)
+    rig.stores.ledger.release(claim)
+    assert all(Path(urlsplit(path).path).exists() for path in hiding)
+    assert seen(rig) == expected
+    whole(rig)
