@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from harness_pipelines.audit.digest import lake_digests, row_digests, shown
@@ -291,7 +292,7 @@ def _chosen(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _row(rows: pa.Table, offset: int) -> dict[str, Any] | None:
-    found = rows.filter(pa.compute.equal(rows["_kafka_offset"], offset)).to_pylist()
+    found = rows.filter(pc.equal(rows["_kafka_offset"], offset)).to_pylist()
     hidden = ("_kafka_partition", "_kafka_offset", "_kafka_timestamp", "_schema_version")
     return {name: value for name, value in found[0].items() if name not in hidden} if found else None
 

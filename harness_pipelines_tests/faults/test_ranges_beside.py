@@ -18,6 +18,8 @@ from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages import compact, tier
 from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.ranges import RangeReplayed
+from harness_pipelines.stages.replay import Wanted, drop
+from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.lake import Lake
 from harness_pipelines.stores.lake_scan import pinned
 from harness_pipelines.stores.ports import Swap
@@ -269,4 +271,24 @@ def test_expire_keeps_the_files_that_hide_rows_and_removes_what_a_compaction_lef
     rig.stores.ledger.release(claim)
     assert all(Path(urlsplit(path).path).exists() for path in hiding)
     assert seen(rig) == expected
+    whole(rig)
+
+
+def test_what_was_filtered_and_is_refused_now_is_held_and_what_was_given_up_stays_so(make_rig: MakeRig):
+    told = {"transform": {"fields": {"more": "int"}, "filter": "id <> 7"}}
+    rig = make_rig(columns=COLUMNS, partitions=1, **told)
+    rig.kafka.produce(rig.topic, 0, [value(o) for o in range(10)])
+    settled(rig)
+    before = rig.stores.tables.head(rig.table.row).version
+    strict = spec_of(rig, contract={"columns": {"id": {"isin": [0, 1, 2, 3, 4, 5, 6, 8, 9]}}})
+    assert ranged(rig, 6, 9, decoder=strict).changes == {Kind.REPLACED: 2, Kind.REFUSED: 1}
+    assert states(rig) == {"held": 1}
+    whole(rig)
+    revert_table(rig.stores, rig.table.row, to=before)
+    assert states(rig) == {"held": 1}
+    whole(rig)
+    assert drop(rig.stores, rig.table.row, Wanted(partition=0, offset=7)) == 1
+    done = ranged(rig, 6, 9, decoder=spec_of(rig))
+    assert (done.changes, done.dropped) == ({Kind.REPLACED: 2}, 1)
+    assert 7 not in seen(rig)
     whole(rig)
