@@ -26,6 +26,7 @@ from harness_pipelines.stores.ports import Swap
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.test_ranges import COLUMNS, by_engines, ranged, seen, spec_of, value
 from harness_pipelines_tests.faults.test_replay import settled, states, whole
+from harness_pipelines_tests.integration.tables import engines
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import OTREE, TableRig
 
@@ -292,3 +293,12 @@ def test_what_was_filtered_and_is_refused_now_is_held_and_what_was_given_up_stay
     assert (done.changes, done.dropped) == ({Kind.REPLACED: 2}, 1)
     assert 7 not in seen(rig)
     whole(rig)
+
+
+@pytest.mark.parametrize("engine", ["pyiceberg", "duckdb", "polars", "daft", "chdb", "datafusion"])
+def test_other_engines_see_the_new_rows_in_both_views(small: TableRig, engine: str):
+    expected = changed_ends(small)
+    read = getattr(engines, f"with_{engine}")
+    for view in small.stores.tables.head(small.table.row).views.values():
+        rows = read(view.metadata, "_kafka_offset >= 0").select(["_kafka_offset", "id"]).to_pylist()
+        assert sorted(row["_kafka_offset"] for row in rows) == sorted(expected)
