@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from harness_pipelines.read.stream import Stream
     from harness_pipelines.read.stream_start import From
     from harness_pipelines.stages.own_mover import OwnMover
+    from harness_pipelines.stages.ranges import RangeReplayed
     from harness_pipelines.stages.replay import Replayed
     from harness_pipelines.stores.outbox import Event, Subscription
     from harness_pipelines.stores.recalls import RecallRequest
@@ -464,6 +465,22 @@ class Table:
         published = evolve(self.harness.stores, self.row, changes, run_id=run_id)
         self.row = self.harness.stores.tables.table(self.name)
         return published
+
+    def replay_range(
+        self, *, partition: int, low: int, high: int, decoder: TableSpec | None = None, dry_run: bool = False
+    ) -> RangeReplayed:
+        """Decode the records of ``[low, high)`` anew, and make exactly the rows that differ what they come out as.
+
+        All in one version; older ones keep their rows. *decoder* as for `replay`. Without a difference nothing is
+        published.
+        Raises: RangeRefused, RangeWaits, ReplayRefused, KeyInTwoPartitions, UsageError; TableStopped, TryAgain when a
+        store is away.
+        """
+        from harness_pipelines.protocol.bounds import OffsetRange
+        from harness_pipelines.stages.ranges import replay_range
+
+        wanted = OffsetRange(partition=partition, low=low, high=high)
+        return replay_range(self.harness.stores, self.row, wanted, decoder=decoder, dry_run=dry_run)
 
     def recall(self, where: str, *, wait: bool = True) -> RecallRequest:
         """Bring the rows of the lake for which *where* holds back to Postgres, where updates of them cost little.

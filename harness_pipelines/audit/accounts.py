@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import TYPE_CHECKING, TypeAlias
 
 from harness_pipelines.audit.digest import added, parsed
@@ -54,7 +53,7 @@ def taken_moves(stores: Stores, table: TableRow) -> list[TakenMove]:
         )
         for row in stores.tables.database.rows("audit/taken", {"table_id": table.table_id, "stage": stage})
     ]
-    return with_put_back(moves, put_back(stores, table))
+    return with_corrections(moves, corrections_of(stores, table))
 
 
 def _has_more(table: TableRow, schema_version: int) -> bool:
@@ -63,26 +62,46 @@ def _has_more(table: TableRow, schema_version: int) -> bool:
     return any(field["id"] not in there for field in table.at_schema(schema_version).fields)
 
 
-def put_back(stores: Stores, table: TableRow) -> dict[int, dict[int, int]]:
-    """By partition and offset the digests of the rows that were put back from quarantine, and are there."""
-    found: dict[int, dict[int, int]] = {}
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """What replays made of one record: digests, None where there is no row."""
+
+    was: int | None  #: of the row that was brought
+    digest: int | None  #: of the row that is there
+
+    @property
+    def rows(self) -> int:
+        """How many there are more."""
+        return (self.digest is not None) - (self.was is not None)
+
+    @property
+    def change(self) -> int:
+        """What it adds to a sum of digests."""
+        return (self.digest or 0) - (self.was or 0)
+
+
+def corrections_of(stores: Stores, table: TableRow) -> dict[int, dict[int, Corrected]]:
+    """What became of records that replays put back, replaced or removed, by partition and offset."""
+    found: dict[int, dict[int, Corrected]] = {}
     for one in Corrections(stores.readers, table, catalog=stores.settings.catalog_name).in_effect():
-        found.setdefault(one.partition, {})[one.offset] = parsed(one.digest)
+        was, digest = (None if text is None else parsed(text) for text in (one.was, one.digest))
+        found.setdefault(one.partition, {})[one.offset] = Corrected(was, digest)
     return found
 
 
-def with_put_back(moves: Sequence[TakenMove], digests: Mapping[int, Mapping[int, int]]) -> list[TakenMove]:
-    """*moves*, each with the rows that were put back into its ranges since it took them."""
-    if not digests:
+def with_corrections(moves: Sequence[TakenMove], corrections: Mapping[int, Mapping[int, Corrected]]) -> list[TakenMove]:
+    """*moves*, each with what replays have made of its ranges since it took them."""
+    if not corrections:
         return list(moves)
     found = []
     for move in moves:
         inside = {
-            p: [digest for offset, digest in digests.get(p, {}).items() if low <= offset < move.hi[p]]
+            p: [one for offset, one in corrections.get(p, {}).items() if low <= offset < move.hi[p]]
             for p, low in move.lo.items()
         }
-        sums = {p: reduce(added, inside.get(p, ()), digest) for p, digest in move.digests.items()}
-        found.append(replace(move, rows=move.rows + sum(map(len, inside.values())), digests=sums))
+        sums = {p: added(digest, sum(c.change for c in inside.get(p, ()))) for p, digest in move.digests.items()}
+        rows = sum(one.rows for those in inside.values() for one in those)
+        found.append(replace(move, rows=move.rows + rows, digests=sums))
     return found
 
 

@@ -55,7 +55,7 @@ def judge_batch(
     """
     batch, stream = pinned(job.batch), pinned(job.stream)
     counts = [
-        rows_below([(f.data.record_count, f.low, f.high - 1) for f in stream.files if f.partition == p], b.batch_hi)
+        rows_below([(f.rows, f.low, f.high - 1) for f in stream.files if f.partition == p], b.batch_hi)
         for p, b in job.bounds.items()
     ]
     keyed = bool(job.table.spec.key)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.audit.accounts import ACCEPT_LOSS, Accounts, TakenMove, put_back, settle, taken_moves
+from harness_pipelines.audit.accounts import ACCEPT_LOSS, Accounts, TakenMove, corrections_of, settle, taken_moves
 from harness_pipelines.audit.batch import BatchJob, judge_batch
 from harness_pipelines.audit.digest import first_named
 from harness_pipelines.audit.jobs import Job, PartitionAudit, Tally
@@ -110,7 +110,7 @@ def audit_table(
         # A log that starts above the buffer is a finding here, not an error.
         check_source(table, stores.log, {p: max(b.buffer_hi, marks[p].low) for p, b in plan.bounds.items()})
         metadata, foreign = _judged_head(stores, table, plan, table.effects[Stage.TIER].view)
-        moves, corrections = taken_moves(stores, table), put_back(stores, table)
+        moves, corrections = taken_moves(stores, table), corrections_of(stores, table)
         standing = look(stores, table, pinned(metadata), plan.bounds, full=full)
         standing = by_moves(standing, moves, plan.bounds, {p: mark.low for p, mark in marks.items()})
         if full:  # the views are compared up to there
@@ -118,7 +118,7 @@ def audit_table(
         jobs = [
             replace(
                 _job(table, plan, metadata, mark=marks[p], moves=moves, partition=p, standing=standing[p]),
-                put_back=corrections.get(p, {}),
+                corrected={o: one.digest for o, one in corrections.get(p, {}).items()},
             )
             for p in sorted(plan.bounds)
         ]
@@ -339,7 +339,7 @@ def judge_partition(stores: Stores, job: Job, *, step: Callable[[int], None]) ->
                     again=piece.again,
                 )
                 known = sum(result.findings.counts.values())
-                sides = _Sides(kafka=kafka, lake=lake, buffer=buffer, held=held, put_back=job.put_back)
+                sides = _Sides(kafka=kafka, lake=lake, buffer=buffer, held=held, corrected=job.corrected)
                 _judge_range(result, part, sides, step)
                 part.faults = sum(result.findings.counts.values()) - known
                 part.witness = Witness.KAFKA if part.status is Status.VERIFIED else Witness.NOBODY
@@ -357,11 +357,11 @@ class _Sides:
     lake: LakeSide
     buffer: BufferSide
     held: QuarantineSide
-    put_back: Mapping[int, int]
+    corrected: Mapping[int, int | None]
 
     def records(self, low: int, high: int) -> Records:
-        """What Kafka has, and what was put back of it."""
-        return self.kafka.window(low, high).with_put_back(self.put_back, below=high)
+        """What Kafka has, and what replays made of it."""
+        return self.kafka.window(low, high).corrected(self.corrected, below=high)
 
 
 def _judge_range(result: PartitionAudit, part: RangeAudit, sides: _Sides, step: Callable[[int], None]) -> None:

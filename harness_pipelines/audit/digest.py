@@ -56,12 +56,22 @@ def row_digests(table: pa.Table, *, constants: Mapping[str, pa.Scalar] | None = 
     return _mix(total)
 
 
-def lake_digests(decoded: pa.Table, *, schema_version: int) -> Words:
-    """The digests that *decoded* rows (stored coordinates and user columns) will have in the lake and in the buffer."""
-    constants = {"_schema_version": pa.scalar(schema_version, pa.int32())}
+def lake_digests(decoded: pa.Table, *, schema_version: int | None) -> Words:
+    """The digests that *decoded* rows (stored coordinates and user columns) will have in the lake and in the buffer.
+
+    With ``None`` those of `value_digests`.
+    """
+    constants: dict[str, pa.Scalar] = {}
+    if schema_version is not None:
+        constants["_schema_version"] = pa.scalar(schema_version, pa.int32())
     if "_op" not in decoded.column_names:  # of an append table
         constants["_op"] = pa.scalar("put")
     return row_digests(decoded, constants=constants)
+
+
+def value_digests(rows: pa.Table) -> Words:
+    """The digests of *rows* of the lake whatever schema they were decoded with."""
+    return row_digests(rows.drop_columns(["_schema_version"]))
 
 
 def first_named(rows: pa.Table, first_names: Mapping[str, str]) -> pa.Table:

@@ -24,7 +24,7 @@ def same_rows(look: Look) -> Iterator[Found]:
     if not (stream.is_known and batch.is_known):
         return
     runs: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for file in stream.data_files:
+    for file in stream.live_files:
         if file.partition is not None and file.low is not None and file.high is not None:
             runs[file.partition].append((file.rows, file.low, file.high))
     counts = [rows_below(runs[p], cut.batch_hi) for p, cut in look.head.bounds.items()]
@@ -45,7 +45,8 @@ def rows_of_moves(look: Look) -> Iterator[Found]:
     """All moves together: a file of it mixes their rows."""
     if look.books.spec.views != "batch" or "batch" not in look.views or not look.views["batch"].is_known:
         return
-    view, brought = look.views["batch"], sum(move.rows or 0 for move in look.tier_moves) + len(look.books.put_back)
+    view, brought = look.views["batch"], sum(move.rows or 0 for move in look.tier_moves)
+    brought += sum(one.rows for one in look.books.corrected)
     found = view.rows
     if found != brought:
         detail = f"{view.title} has {found:,} rows, tier moves brought {brought:,}"

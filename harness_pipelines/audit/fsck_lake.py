@@ -164,11 +164,14 @@ def nobody_else_removes(look: Look) -> Iterator[Found]:
 
 
 @rule(
-    "S26", "deletes are of positions, one file for a live data file, in the batch view of a keyed table alone", "lake"
+    "S26",
+    "deletes are of positions, one file for a live data file, of a merge of keys or of rows decoded anew",
+    "lake",
 )
 def deletes_of_live_files(look: Look) -> Iterator[Found]:
     for view in look.views.values():
-        may_have = bool(look.books.spec.key) and view.name == "batch"
+        replaced = any(one.hides for one in look.books.corrected)
+        may_have = replaced or (bool(look.books.spec.key) and view.name == "batch")
         live, seen = {file.path: file.rows for file in view.data_files}, set[str]()
         for file in view.files:
             if file.deletes is None:
@@ -259,8 +262,10 @@ def move_rows(look: Look) -> Iterator[Found]:
         return
     spans, moves = _spans(look.tier_moves), {m.move_id: m for m in look.tier_moves if not m.accepted}
     compacted = any(m.stage == "compact" for m in look.moves_in_effect) or bool(look.taken_over & look.lineage)
-    compacted = compacted or bool(look.books.put_back)  # whose files reach over several moves, too
-    put_back = Counter(m for p, offset in look.books.put_back for m in _moves_of(spans.get(p, []), offset, offset))
+    compacted = compacted or bool(look.books.corrected)  # whose files reach over several moves, too
+    corrected: Counter[int] = Counter()
+    for row in look.books.corrected:
+        corrected.update(dict.fromkeys(_moves_of(spans.get(row.partition, []), row.offset, row.offset), row.rows))
     together = _Together(moves)
     held: list[tuple[int, int]] = []  # a move, and rows of a file that has rows of it
     for file in _stream_files(look):
@@ -280,7 +285,7 @@ def move_rows(look: Look) -> Iterator[Found]:
     for move_id, count in held:
         rows[together.first(move_id)] += count
     for first, members in together.groups().items():
-        brought = sum((moves[m].rows or 0) + put_back[m] for m in members)
+        brought = sum((moves[m].rows or 0) + corrected[m] for m in members)
         if rows[first] != brought:
             one = len(members) == 1
             yield Found(
@@ -353,7 +358,7 @@ class _Together:
 
 
 def _stream_files(look: Look) -> list[FileSeen]:
-    return look.views["stream"].data_files if "stream" in look.views else []
+    return look.views["stream"].live_files if "stream" in look.views else []
 
 
 def _stream_known(look: Look) -> bool:

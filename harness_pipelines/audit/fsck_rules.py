@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from harness_pipelines.protocol.reverts import in_effect
@@ -57,6 +57,12 @@ class ViewSeen:
     @property
     def data_files(self) -> list[FileSeen]:
         return [file for file in self.files if file.deletes is None]
+
+    @property
+    def live_files(self) -> list[FileSeen]:
+        """Data files, each with as many rows as are not hidden."""
+        hidden = {file.deletes_of: file.rows for file in self.files if file.deletes is not None}
+        return [replace(file, rows=file.rows - hidden.get(file.path, 0)) for file in self.data_files]
 
     @property
     def rows(self) -> int:

@@ -41,7 +41,7 @@ class Job:
     again: tuple[SignOff, ...]  #: signed off once, read and compared now
     edges: tuple[int, ...]  #: where moves and signed ranges begin and end: rows are counted between them
     log_start: int
-    put_back: Mapping[int, int] = field(default_factory=dict)  #: offset -> digest of rows that came from quarantine
+    corrected: Mapping[int, int | None] = field(default_factory=dict)  #: offset -> digest; None: no row
 
     @property
     def bounds(self) -> Bounds:

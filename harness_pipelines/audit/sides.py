@@ -106,17 +106,20 @@ class Records:
     raw: Mapping[int, tuple[bytes | None, bytes | None]]  #: SHA-256 of value and key, where quarantine may hold it
     known_from: int  #: Kafka dropped what is below while the audit read
 
-    def with_put_back(self, digests: Mapping[int, int], *, below: int) -> Records:
-        """The same with the rows that were put back from quarantine, whatever decoder made them of the records."""
+    def corrected(self, digests: Mapping[int, int | None], *, below: int) -> Records:
+        """The same with what replays made of records, whatever decoder they used: a row's digest, or None: no row."""
         mine = {offset: digest for offset, digest in digests.items() if self.known_from <= offset < below}
         if not mine:
             return self
         others = ~np.isin(self.rows.offsets, list(mine))
-        theirs = Rows(np.array(sorted(mine), np.int64), np.array([mine[o] for o in sorted(mine)], np.uint64))
+        made = {offset: digest for offset, digest in mine.items() if digest is not None}
+        theirs = Rows(np.array(sorted(made), np.int64), np.array([made[o] for o in sorted(made)], np.uint64))
+        refused = {offset: why for offset, why in self.refused.items() if offset not in mine}
+        refused |= {offset: "a replay set it aside" for offset in mine.keys() - made.keys()}
         return replace(
             self,
             rows=Rows.of([Rows(self.rows.offsets[others], self.rows.digests[others]), theirs]),
-            refused={offset: why for offset, why in self.refused.items() if offset not in mine},
+            refused=refused,
         )
 
 

@@ -62,7 +62,7 @@ def _answering(stores: Stores, table: TableRow, view: PinnedView, partition: int
         files=[
             Entry(
                 path=plain_path(f.data.file_path),
-                rows=f.data.record_count,
+                rows=f.rows,
                 bytes=f.data.file_size_in_bytes,
                 low=f.low,
                 high=f.high,

@@ -40,6 +40,7 @@ COMMANDS: dict[str, str] = {
     "recall": "harness_pipelines.cli.recall:recall",
     "recluster": "harness_pipelines.cli.recluster:recluster",
     "reconcile": "harness_pipelines.cli.reconcile:reconcile",
+    "replay": "harness_pipelines.cli.replay:replay",
     "revert": "harness_pipelines.cli.revert:revert",
     "run": "harness_pipelines.cli.run:run",
     "services": "harness_pipelines.cli.services:services",

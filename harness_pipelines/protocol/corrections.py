@@ -1,8 +1,8 @@
 """Corrections: records that act below the bounds, at coordinates that the table has passed, and never move a bound.
 
-A quarantined record that is replayed becomes a row of every view at its own coordinate. Versions from that one on have
-it, older ones never: what an old version reads is fixed before, by its metadata or by that of the version that answers
-for what it had buffered.
+A quarantined record that is replayed becomes a row of every view at its own coordinate; a record of a range that is
+replayed may become another row, or none. Versions from that one on have it so, older ones never: what an old version
+reads is fixed before, by its metadata or by that of the version that answers for what it had buffered.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
 from typing import TypeAlias
 
-from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.versions import Version, View, ViewName, answering_version, tiered_of
 
@@ -31,6 +32,44 @@ class AlreadyThere(HarnessError):
 
 class ReplayRefused(HarnessError):
     """The table cannot have its quarantined records put back as it is."""
+
+
+class RangeRefused(HarnessError):
+    """A range of records cannot be decoded anew as it was asked for; nothing was changed."""
+
+
+class RangeWaits(TryAgain):
+    """A range cannot be replayed yet: an old version that can still be read would see it."""
+
+
+class Kind(StrEnum):
+    """What a correction makes of a record."""
+
+    ADDED = "added"  #: it was no row
+    REPLACED = "replaced"  #: it was another row
+    REMOVED = "removed"  #: it was a row, and is held in quarantine
+    REFUSED = "refused"  #: it was no row and was not held, and is held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One correction, with digests as text."""
+
+    kind: Kind
+    digest: str | None = None  #: of the row that is there from now on
+    was: str | None = None  #: of the row that was there
+
+
+def change_of(was: str | None, now: str | None, *, refused: bool) -> Change | None:
+    """What makes the record of the row *was* the row *now*, None being no row; *refused*: it is held if it is none.
+
+    None: nothing has to be done.
+    """
+    if was == now:
+        return Change(kind=Kind.REFUSED) if refused and now is None else None
+    if now is None:
+        return Change(kind=Kind.REMOVED, was=was)
+    return Change(kind=Kind.ADDED if was is None else Kind.REPLACED, digest=now, was=was)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

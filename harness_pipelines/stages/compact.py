@@ -7,6 +7,7 @@ follow the view pass over). What tier appends meanwhile stays: the replace is ma
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ class Attempt:
     """What one attempt staged."""
 
     staged: Staged
-    removed: tuple[str, ...]  #: the files that it stands for
+    removed: Mapping[str, str | None]  #: the files that it stands for, and the delete file of each
 
 
 def trigger(stores: Stores, table: TableRow, *, judged: str | None = None) -> str | None:
@@ -127,7 +128,7 @@ def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
         spark_write.append_to_branch(rows, target, file_bytes=2 * _target_bytes(table))
     staged = stores.lake.staged(table, move, rows=sum(run.rows for run in runs))
     check_written(runs, written_files(staged.files, stores.lake.load(table, base.stream.metadata)))
-    return Attempt(staged=staged, removed=tuple(file.path for run in runs for file in run.files))
+    return Attempt(staged=staged, removed={file.path: file.deletes for run in runs for file in run.files})
 
 
 # -- publish ------------------------------------------------------------------------------------------------

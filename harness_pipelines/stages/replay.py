@@ -22,12 +22,12 @@ import structlog
 from harness_pipelines.audit.digest import first_named, lake_digests, shown
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import UsageError
-from harness_pipelines.protocol.corrections import Coordinate, CorrectionsMoved
+from harness_pipelines.protocol.corrections import Change, Coordinate, CorrectionsMoved, Kind
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.stages.replayed import Shown, shown_in_batch
 from harness_pipelines.stores.buffer import with_coordinates
-from harness_pipelines.stores.corrections import Correction, HeldRecord
+from harness_pipelines.stores.corrections import HELD, Correction, HeldRecord
 from harness_pipelines.stores.ports import Swap, TableRow, TableStopped
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def replay(
     ForeignCommit; TryAgain when a store is away.
     """
     check_replayable(table)
-    spec = table.spec if decoder is None else _fitting(table, decoder)
+    spec = table.spec if decoder is None else fitting(table, decoder)
     if not dry_run:
         stores.standing.check(table, stores.ledger)
     done = Replayed(table=table.name, dry_run=dry_run)
@@ -117,7 +117,7 @@ def drop(stores: Stores, table: TableRow, wanted: Wanted, *, dry_run: bool = Fal
     """Give up quarantined records: they stay accounted for, and are never rows. Returns how many."""
     count = 0
     for batch in _batches(stores, table, wanted):
-        count += len(batch) if dry_run else stores.corrections(table).drop([one.at for one in batch], by=_who())
+        count += len(batch) if dry_run else stores.corrections(table).drop([one.at for one in batch], by=who())
     return count
 
 
@@ -127,7 +127,7 @@ def check_replayable(table: TableRow) -> None:
         raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was put back")
 
 
-def _fitting(table: TableRow, decoder: TableSpec) -> TableSpec:
+def fitting(table: TableRow, decoder: TableSpec) -> TableSpec:
     """The table's spec with the words of *decoder* about how values are written. Raises: UsageError."""
     types = {c.name: (c.type, c.required) for c in table.spec.columns}
     other = {c.name: (c.type, c.required) for c in decoder.columns}
@@ -246,13 +246,12 @@ def _only(rows: pa.Table, ready: Sequence[Coordinate]) -> pa.Table:
 
 
 def _publish(stores: Stores, table: TableRow, rows: pa.Table, *, decoder: str | None, run_id: str | None) -> Version:
-    digests = [
-        shown(int(one))
-        for one in lake_digests(first_named(rows, table.first_names), schema_version=table.schema_version)
-    ]
-    correction = Correction(
-        digests=dict(zip(_coordinates(rows), digests, strict=True)), bytes=rows.nbytes, decoder=decoder
-    )
+    named = first_named(rows, table.first_names)
+    digests = [shown(int(one)) for one in lake_digests(named, schema_version=table.schema_version)]
+    changes = {
+        at: Change(kind=Kind.ADDED, digest=digest) for at, digest in zip(_coordinates(rows), digests, strict=True)
+    }
+    correction = Correction(changes=changes, states=dict.fromkeys(changes, HELD), bytes=rows.nbytes, decoder=decoder)
 
     def build(head: Version, pointers: Mapping[ViewName, str], move_id: int) -> Mapping[ViewName, Swap]:
         shown = dict.fromkeys(pointers, Shown(rows=rows))
@@ -266,10 +265,10 @@ def _publish(stores: Stores, table: TableRow, rows: pa.Table, *, decoder: str | 
             if part
         }
 
-    return stores.corrections(table).publish(correction, build, by=_who(), run_id=run_id)
+    return stores.corrections(table).publish(correction, build, by=who(), run_id=run_id)
 
 
-def _who() -> str:
+def who() -> str:
     try:
         return f"{getuser()}@{gethostname()}"
     except (KeyError, OSError):  # a container's user need not have a name

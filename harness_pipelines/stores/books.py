@@ -154,6 +154,16 @@ class Buffered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Corrected:
+    """What a replay made of one record."""
+
+    partition: int
+    offset: int
+    rows: int  #: that there are more: 1 put back or added, 0 replaced, -1 removed
+    hides: bool  #: of a row that moves had brought
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
     """All rows of one table."""
 
@@ -183,7 +193,7 @@ class Books:
     outbox_gaps: Sequence[tuple[int, int]]  #: ``[low, high)``
     quarantined: Mapping[int, tuple[int, int]]  #: partition -> held records below and above stream_hi
     quarantined_outside: Sequence[tuple[int, int]]  #: partition, offset
-    put_back: Sequence[tuple[int, int]]  #: partition, offset of records whose correction is in effect
+    corrected: Sequence[Corrected]  #: records whose correction is in effect
     unsettled: Sequence[tuple[int, int, str]]  #: partition, offset, state of records that no correction agrees with
     buffered: Buffered
     snapshots: Sequence[Version] = ()  #: what named snapshots pin, with the bounds that it is read with
@@ -268,7 +278,7 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
             outbox=dict(_all(connection, "outbox", key)[0]),
             outbox_gaps=[(row["low"], row["high"]) for row in _all(connection, "outbox_gaps", key)],
             quarantined={r["partition"]: (r["lake"], r["buffer"]) for r in _all(connection, "quarantined", key)},
-            put_back=[(row["partition"], row["offset"]) for row in _all(connection, "put_back", key)],
+            corrected=[Corrected(**row) for row in _all(connection, "corrected", key)],
             unsettled=[(row["partition"], row["offset"], row["state"]) for row in _all(connection, "unsettled", key)],
             quarantined_outside=[
                 (row["partition"], row["offset"]) for row in _all(connection, "quarantined_outside", key)

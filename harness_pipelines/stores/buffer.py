@@ -144,7 +144,7 @@ class SegmentWriter:
         table_id = self._table.table_id
         small = [r for r in refused if len(r.value or b"") + len(r.key or b"") <= REFUSED_BYTES_MAX]
         for first in range(0, len(small), REFUSED_TOGETHER):
-            told = orjson.dumps([_refused_json(r) for r in small[first : first + REFUSED_TOGETHER]]).decode()
+            told = orjson.dumps([refused_json(r) for r in small[first : first + REFUSED_TOGETHER]]).decode()
             cursor.execute(sql("buffer/refuse_many"), (table_id, told))
         if len(small) < len(refused):
             large = [r for r in refused if len(r.value or b"") + len(r.key or b"") > REFUSED_BYTES_MAX]
@@ -357,7 +357,7 @@ def _violations(taken: DecodedRange, one: Violations) -> dict[str, Any]:
     return {"partition": taken.partition, "check_name": one.check, "severity": one.severity, "records": one.records}
 
 
-def _refused_json(record: RefusedRecord) -> dict[str, Any]:
+def refused_json(record: RefusedRecord) -> dict[str, Any]:
     return {
         "partition": record.partition,
         "offset": record.offset,

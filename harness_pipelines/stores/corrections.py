@@ -11,14 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.errors import OutcomeUnknown
-from harness_pipelines.protocol.corrections import Coordinate, CorrectionsMoved, Waiting, corrected, waiting
+from harness_pipelines.protocol.corrections import (
+    Change,
+    Coordinate,
+    CorrectionsMoved,
+    Kind,
+    Waiting,
+    corrected,
+    waiting,
+)
 from harness_pipelines.protocol.evolution import check_schema
 from harness_pipelines.protocol.versions import Version, ViewName, check_base
 from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.buffer import REFUSED_TOGETHER, refused_json
 from harness_pipelines.stores.outcome import resolved
 from harness_pipelines.stores.ports import PointerMoved, RefusedRecord, Swap, TableRow, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, sql
@@ -26,6 +36,7 @@ from harness_pipelines.stores.snapshots import versions_named
 
 log = structlog.get_logger(__name__)
 OPTIMISTIC_BUILDS = 3
+HELD = "held"
 
 #: Writes the metadata of the views with the rows put back, on top of these pointers, which are those of this version;
 #: the number is the move's. A view that shows none of the rows stays as it is.
@@ -46,11 +57,12 @@ class HeldRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InEffect:
-    """A record that was put back, and is there."""
+    """A record that was put back, replaced or removed, and is so; digests as text, None where there is no row."""
 
     partition: int
     offset: int
-    digest: str
+    was: str | None  #: of the row that it was before all corrections
+    digest: str | None
     version: int
 
 
@@ -60,15 +72,22 @@ class Standing:
 
     head: Version
     pointers: Mapping[ViewName, str]
-    held: frozenset[Coordinate]  #: of those that were asked about
+    states: Mapping[Coordinate, str]  #: of those that were asked about what quarantine says; it knows no others
     waits: Mapping[Coordinate, Waiting]
+
+    @property
+    def held(self) -> frozenset[Coordinate]:
+        """Records that are set aside."""
+        return frozenset(at for at, state in self.states.items() if state == HELD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """Rows to put back: by coordinate the digest of each, as text."""
+    """What one boundary commit makes of some records."""
 
-    digests: Mapping[Coordinate, str]
+    changes: Mapping[Coordinate, Change]
+    states: Mapping[Coordinate, str]  #: what quarantine must say of them; it must not know the others
+    refused: Sequence[RefusedRecord] = ()  #: those of them that are set aside
     bytes: int
     decoder: str | None  #: digest of the spec that decoded them, if it was not the table's
 
@@ -101,7 +120,13 @@ class Corrections:
     def in_effect(self) -> list[InEffect]:
         """Records that were put back and not taken back by a revert, by coordinate."""
         return [
-            InEffect(partition=row["partition"], offset=row["offset"], digest=row["digest"], version=row["version"])
+            InEffect(
+                partition=row["partition"],
+                offset=row["offset"],
+                was=row["was"],
+                digest=row["digest"],
+                version=row["version"],
+            )
             for row in self._database.rows("corrections/in_effect", self._key)
         ]
 
@@ -121,11 +146,11 @@ class Corrections:
             return count
 
     def publish(self, correction: Correction, build: BuildCorrection, *, by: str, run_id: str | None) -> Version:
-        """Publish a version that has the rows of *correction*, all of them or none.
+        """Publish a version in which all of *correction* is so, or none.
 
         Raises: CorrectionsMoved, AlreadyThere, ForeignCommit, CommitLost; OutcomeUnknown only when Postgres stays away.
         """
-        wanted = sorted(correction.digests)
+        wanted = sorted(correction.changes)
         move_id = self._reserve(wanted, run_id)
         for _ in range(OPTIMISTIC_BUILDS):
             found = self.look(wanted)
@@ -182,11 +207,11 @@ class Corrections:
         connection.execute(sql("upkeep/delete_expired_leases"), self._key)
         [newest] = connection.execute(sql("ledger/head"), self._key).fetchall()
         head = rows.version(newest)
-        held = connection.execute(sql("corrections/lock_held"), {**self._key, **_places(wanted)}).fetchall()
+        known = connection.execute(sql("corrections/lock_states"), {**self._key, **_places(wanted)}).fetchall()
         return Standing(
             head=head,
             pointers=pointers,
-            held=frozenset((row["partition"], row["offset"]) for row in held),
+            states={(row["partition"], row["offset"]): row["state"] for row in known},
             waits=self._waiting(connection, wanted, head),
         )
 
@@ -205,10 +230,11 @@ class Corrections:
     def _commit(
         self, connection: Connection, correction: Correction, move_id: int, build: BuildCorrection, by: str
     ) -> Version:
-        wanted = sorted(correction.digests)
+        wanted = sorted(correction.changes)
         found = self._lock(connection, wanted)
-        if (gone := len(wanted) - len(found.held)) or found.waits:
-            why = f"{gone:,} of {len(wanted):,} records are not held any more" if gone else "some records have to wait"
+        moved = sum(found.states.get(at) != correction.states.get(at) for at in wanted)
+        if moved or found.waits:
+            why = f"{moved:,} of {len(wanted):,} records were settled by others" if moved else "some have to wait"
             raise CorrectionsMoved(f"{self._table.name}: {why}; nothing was written, ask again")
         check_schema(
             self._table.name,
@@ -239,19 +265,25 @@ class Corrections:
         self, connection: Connection, correction: Correction, following: Version, *, base: int, by: str
     ) -> None:
         """The move, the version, the corrections, what is held no more, what audits have to read again, the event."""
-        wanted, move_id = sorted(correction.digests), following.move_id
+        wanted, move_id = sorted(correction.changes), following.move_id
         key, places = {**self._key, "move_id": move_id}, _places(wanted)
         told = {"base_version": base, "rows": len(wanted), "bytes": correction.bytes}
         if connection.execute(sql("corrections/record_move"), {**key, **told}).rowcount != 1:
             raise CorrectionsMoved(f"{self._table.name}: move {move_id} is over already; nothing was written")
         connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
-        settled = connection.execute(
-            sql("corrections/settle"), {**key, **places, "state": "replayed", "by": by}
-        ).rowcount
-        if settled != len(wanted):
-            raise CorrectionsMoved(f"{self._table.name}: {settled:,} of {len(wanted):,} records were held")
-        digests = {"digests": [correction.digests[at] for at in wanted], "decoder": correction.decoder}
-        connection.execute(sql("corrections/insert"), {**key, **places, **digests, "version": following.version})
+        changes = [correction.changes[at] for at in wanted]
+        back = [at for at, change in zip(wanted, changes, strict=True) if change.kind is Kind.ADDED]
+        connection.execute(sql("corrections/settle"), {**key, **_places(back), "state": "replayed", "by": by})
+        for first in range(0, len(correction.refused), REFUSED_TOGETHER):
+            aside = [refused_json(record) for record in correction.refused[first : first + REFUSED_TOGETHER]]
+            connection.execute(sql("corrections/set_aside"), {**key, "records": orjson.dumps(aside).decode()})
+        told_of = {
+            "kinds": [str(change.kind) for change in changes],
+            "digests": [change.digest for change in changes],
+            "were": [change.was for change in changes],
+            "decoder": correction.decoder,
+        }
+        connection.execute(sql("corrections/insert"), {**key, **places, **told_of, "version": following.version})
         connection.execute(sql("corrections/forget_signed"), {**key, **places})
         payload = {
             "version": following.version,

@@ -242,13 +242,12 @@ def _live(view: Table, head: Snapshot) -> tuple[list[LiveFile], list[str]]:
         files, deletes = split(entry.data_file for entry in entries)
     except ForeignDeletes as foreign:
         raise MetadataMissing(str(foreign)) from foreign
-    if deletes and view.spec().fields:  # of a stream view, whose rows are never hidden
-        raise MetadataMissing(f"{min(deletes)} has been deleted from, which the harness never does to a stream view")
     found = []
     for data in files:
         low, high = offset_bounds(data, view)
         partition = int(data.partition[0]) if len(data.partition) else None
-        found.append((partition, data.file_path, data.record_count, low, high))
+        hidden = deletes[data.file_path].record_count if data.file_path in deletes else 0
+        found.append((partition, data.file_path, data.record_count - hidden, low, high))
     return found, [file.file_path for file in deletes.values()]
 
 

@@ -257,13 +257,13 @@ class Lake:
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
 
     def build_replace(
-        self, table: TableRow, move: Move, staged: Staged, *, removed: Sequence[str], base: str, keep: int
+        self, table: TableRow, move: Move, staged: Staged, *, removed: Mapping[str, str | None], base: str, keep: int
     ) -> Swap:
         """Write the metadata in which *staged* stands for the files of *removed*, with the same rows.
 
-        As `build_change`; none of the files may have been deleted from. Raises: FilesGone.
+        *removed* names the delete file of each, which goes along; as `build_change`. Raises: FilesGone.
         """
-        change = Replacement(removed=dict.fromkeys(removed), added=staged.files, same_rows=True)
+        change = Replacement(removed=removed, added=staged.files, same_rows=True)
         return self.build_change(table, move, change, base=base, keep=keep)
 
     def build_change(
@@ -305,7 +305,7 @@ class Lake:
         Rows of data files that are *hidden* are so from then on.
         Raises: AlreadyThere; FilesGone; LakeAway, LakeFileMissing, LakeUnreadable.
         """
-        lake_corrections.check_free(table, base, rows)
+        lake_corrections.check_free(table, base, rows, hidden=hidden)
         current = self.load(table, base, view=view)
         base_snapshot = _head(current).snapshot
         properties = {
@@ -324,7 +324,7 @@ class Lake:
                 if hidden:
                     files = lake_corrections.written(current, fitting)
                     change = Replacement(
-                        removed={}, added=files, hidden=self.hide(table, base, hidden), same_rows=False
+                        removed={}, added=files, hidden=self.hide(table, base, hidden, view=view), same_rows=False
                     )
                     replace_files(transaction, change, properties=properties)
                 else:
@@ -333,12 +333,14 @@ class Lake:
             transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=()), ())
         return Swap(view=view, old=base, base_snapshot=base_snapshot, new=_head(current))
 
-    def hide(self, table: TableRow, metadata: str, positions: Mapping[str, Positions]) -> Hidden:
-        """Write delete files for rows, by data file, of the batch view that *metadata* fixes; nobody sees them yet."""
+    def hide(
+        self, table: TableRow, metadata: str, positions: Mapping[str, Positions], *, view: ViewName = "batch"
+    ) -> Hidden:
+        """Write delete files for rows, by data file, of the view that *metadata* fixes; nobody sees them yet."""
         with reachable(table.name, "writing position deletes"):
-            view = self.load(table, metadata, view="batch")
-            live = (entry.data_file for entry in lake_regions.live_entries(view))
-            return lake_deletes.hide(view, live, positions)
+            fixed = self.load(table, metadata, view=view)
+            live = (entry.data_file for entry in lake_regions.live_entries(fixed))
+            return lake_deletes.hide(fixed, live, positions)
 
     def build_revert(
         self, table: TableRow, move_id: int, name: ViewName, *, base: str, head: Version, target: Version, keep: int
@@ -499,6 +501,8 @@ def _highest(view: Table, snapshot: Snapshot) -> dict[int, tuple[int, str]]:
 def _manifest_highest(manifest: ManifestFile, view: Table) -> tuple[tuple[int, int, str], ...]:
     highest: dict[int, tuple[int, str]] = {}
     for entry in entries_of(manifest, view.io):
+        if entry.data_file.content is not DataFileContent.DATA:
+            continue
         partition, (_, offset) = int(entry.data_file.partition[0]), offset_bounds(entry.data_file, view)
         if partition not in highest or highest[partition][0] < offset:
             highest[partition] = (offset, entry.data_file.file_path)

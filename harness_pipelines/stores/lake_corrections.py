@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,16 +17,19 @@ from harness_pipelines.layout.row_hash import row_hash, threshold
 from harness_pipelines.protocol.corrections import AlreadyThere
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.stores.conform import conformed
-from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, LakeStats, scan
+from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, LakeStats, located
 
 if TYPE_CHECKING:
+    from harness_pipelines.stores.lake_deletes import Positions
     from harness_pipelines.stores.ports import TableRow
 
 PARTITION, OFFSET = "_kafka_partition", "_kafka_offset"
 
 
-def check_free(table: TableRow, metadata: str, rows: pa.Table) -> None:
+def check_free(table: TableRow, metadata: str, rows: pa.Table, *, hidden: Mapping[str, Positions]) -> None:
     """No row of the view that *metadata* fixes may stand where *rows* shall: it is read, not concluded from bounds.
+
+    Rows at the positions of *hidden*, by data file, make place.
 
     Raises: AlreadyThere; LakeFileMissing, LakeUnreadable.
     """
@@ -38,9 +42,11 @@ def check_free(table: TableRow, metadata: str, rows: pa.Table) -> None:
         ranges={p: (int(offsets[0]), int(offsets[-1]) + 1) for p, offsets in wanted.items()},
         columns=[LakeColumn(name=PARTITION, field_id=None), LakeColumn(name=OFFSET, field_id=None)],
     )
-    for part in scan(metadata, query, LakeStats()):
+    for part in located(metadata, query, LakeStats()):
+        stays = ~np.isin(part.positions, hidden.get(part.file.data.file_path, ()))
+        left = part.rows.filter(pa.array(stays))
         for partition, offsets in wanted.items():
-            if len(taken := np.intersect1d(_offsets(part, partition), offsets)):
+            if len(taken := np.intersect1d(_offsets(left, partition), offsets)):
                 raise AlreadyThere(
                     f"{table.name}: there is a row at partition {partition}, offset {taken[0]} already; nothing was "
                     f"written. `harness fsck` and `harness audit {table.name}` say how that came about"

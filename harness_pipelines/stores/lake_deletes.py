@@ -1,4 +1,4 @@
-"""Position deletes: rows of a keyed table's batch view that newer ones hide, told in files beside those that hold them.
+"""Position deletes: rows of a view that newer ones hide, told in files beside those that hold them.
 
 A data file has at most one delete file, as with the deletion vectors of Iceberg's format 3: a newer one tells the rows
 of the older one too, which goes in the same snapshot. Any engine that reads format 2 applies them.
@@ -19,7 +19,6 @@ from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
-from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, StringType
 
 from harness_pipelines.errors import HarnessError
@@ -104,19 +103,19 @@ def hide(view: Table, live: Iterable[DataFile], positions: Mapping[str, Position
     Raises: ForeignDeletes, DeletesBroken.
     """
     data, deletes = split(live)
-    rows = {file.file_path: file.record_count for file in data}
+    of = {file.file_path: file for file in data}
 
     def more_of(path: str) -> DataFile:
-        known = [positions_of(view.io, deletes[path], rows=rows[path])] if path in deletes else []
-        return _write(view, path, np.unique(np.concatenate([*known, positions[path]])))
+        known = [positions_of(view.io, deletes[path], rows=of[path].record_count)] if path in deletes else []
+        return _write(view, of[path], np.unique(np.concatenate([*known, positions[path]])))
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hide") as pool:
         files = tuple(pool.map(more_of, sorted(positions)))
     return Hidden(files=files, of={path: deletes[path].file_path if path in deletes else None for path in positions})
 
 
-def _write(view: Table, path: str, positions: Positions) -> DataFile:
-    count = len(positions)
+def _write(view: Table, data: DataFile, positions: Positions) -> DataFile:
+    count, path = len(positions), data.file_path
     place = view.location_provider().new_data_location(f"{uuid4()}-deletes.parquet")
     target = view.io.new_output(place)
     table = pa.table([pa.repeat(pa.scalar(path), count), pa.array(positions)], schema=_SCHEMA)
@@ -128,12 +127,12 @@ def _write(view: Table, path: str, positions: Positions) -> DataFile:
         content=DataFileContent.POSITION_DELETES,
         file_path=place,
         file_format=FileFormat.PARQUET,
-        partition=Record(),
+        partition=data.partition,
         record_count=count,
         file_size_in_bytes=len(target),
         value_counts={PATH_ID: count, POSITION_ID: count},
         null_value_counts={PATH_ID: 0, POSITION_ID: 0},
         lower_bounds={PATH_ID: told, POSITION_ID: ends[0]},
         upper_bounds={PATH_ID: told, POSITION_ID: ends[1]},
-        spec_id=view.metadata.default_spec_id,
+        spec_id=data.spec_id,
     )

@@ -1,7 +1,8 @@
 """The stream view in offset order: its files one after the other, each in batches, so that memory stays bounded.
 
-Each file has one Kafka partition and lies in offset order, so nothing is sorted; only files whose offsets overlap (no
-stage of ours leaves any) are read together. Files of several partitions are taken by the time of their first records.
+Each file has one Kafka partition and lies in offset order, so nothing is sorted; only files whose offsets overlap (a
+replay leaves such until they are compacted) are read together. Files of several partitions are taken by the time of
+their first records.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ def _by_time(view: PinnedView, files: list[LakeFile]) -> Iterator[list[LakeFile]
 def _tables(view: PinnedView, together: list[LakeFile], query: LakeQuery) -> Iterator[pa.Table]:
     [file, *others] = together
     if others or file.deletes is not None:
-        yield pa.concat_tables([read_file(view, one, query) for one in together]).sort_by(OFFSET)
+        parts = [read_file(view, one, query) for one in together]
+        # Those that a replay wrote have large strings.
+        yield pa.concat_tables(parts, promote_options="permissive").sort_by(OFFSET)
     else:
         yield from _in_batches(view, file, query)
 

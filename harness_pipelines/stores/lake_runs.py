@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from harness_pipelines.protocol.compaction import StreamFile
 from harness_pipelines.stores.lake import offset_bounds, reachable
-from harness_pipelines.stores.lake_scan import pinned
+from harness_pipelines.stores.lake_scan import LakeFile, pinned
 from harness_pipelines.stores.ports import TableRow
 
 
@@ -19,13 +20,18 @@ def stream_files(table: TableRow, metadata: str) -> list[StreamFile]:
     Raises: LakeAway.
     """
     with reachable(table.name, "reading the stream view's manifests"):
-        return [_file(f.data, low=f.low, high=f.high) for f in pinned(metadata).files]
+        return [_live(f) for f in pinned(metadata).files]
 
 
 def written_files(files: Iterable[DataFile], view: Table) -> list[StreamFile]:
     """What an attempt staged for *view*. Raises: ForeignFiles for a file without bounds."""
     bounds = ((file, offset_bounds(file, view)) for file in files)
     return [_file(file, low=first, high=last + 1) for file, (first, last) in bounds]
+
+
+def _live(file: LakeFile) -> StreamFile:
+    found = _file(file.data, low=file.low, high=file.high)
+    return replace(found, rows=file.rows, deletes=file.deletes.file_path if file.deletes else None)
 
 
 def _file(data: DataFile, *, low: int, high: int) -> StreamFile:

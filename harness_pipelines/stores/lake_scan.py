@@ -249,11 +249,11 @@ def stored_in(metadata: str, ranges: Ranges) -> Stored:
     with named_errors(query, metadata):
         view = pinned(metadata)
         for file in choose_files(view, query, LakeStats()):
-            inside = file.data.record_count
+            inside = file.rows
             if _straddles(view, file, ranges):
                 inside = read_file(view, file, query).num_rows
             rows += inside
-            size += file.data.file_size_in_bytes * inside // max(file.data.record_count, 1)
+            size += file.data.file_size_in_bytes * inside // max(file.rows, 1)
     return Stored(rows, size)
 
 

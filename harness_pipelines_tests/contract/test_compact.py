@@ -72,7 +72,9 @@ def publish(
     staged = stores.lake.staged(table, move, rows=rows)
 
     def build(base: str) -> Swap:
-        return stores.lake.build_replace(table, move, staged, removed=sorted(removed), base=base, keep=50)
+        return stores.lake.build_replace(
+            table, move, staged, removed=dict.fromkeys(sorted(removed)), base=base, keep=50
+        )
 
     return stores.ledger.publish(table, Boundary(claim=claim, move=move, rows=rows, bytes=1), build)
 
@@ -141,7 +143,9 @@ def test_a_move_takes_effect_once(stores: StoresRig, table, claim):
     before = stores.contents(table)
 
     def build(base: str) -> Swap:
-        return stores.lake.build_replace(table, move, staged, removed=sorted(removed), base=base, keep=50)
+        return stores.lake.build_replace(
+            table, move, staged, removed=dict.fromkeys(sorted(removed)), base=base, keep=50
+        )
 
     with pytest.raises(MoveClosed, match="COMMITTED already"):
         stores.ledger.publish(table, Boundary(claim=claim, move=move, rows=80, bytes=1), build)

@@ -17,12 +17,13 @@ from harness_pipelines_tests.model.ingest import Left as IngestLeft
 from harness_pipelines_tests.model.moves import Left, Moves
 from harness_pipelines_tests.model.overlays import Left as OverlaysLeft
 from harness_pipelines_tests.model.overlays import Overlays
+from harness_pipelines_tests.model.ranges import Ranges
 from harness_pipelines_tests.model.reading import Reading
 from harness_pipelines_tests.model.snapshots import Snapshots
 from harness_pipelines_tests.model.views import Left as ViewsLeft
 from harness_pipelines_tests.model.views import Views
 
-AnyModel = Any  #: one of these seven; each has states of its own
+AnyModel = Any  #: one of these; each has states of its own
 FAULTS = Moves(Left(crashes=1, ends=1, lost=1), records=1, name="moves: faults")
 HALVES = Moves(Left(ends=1, failures=1), name="moves: abandoned")
 REVERTS = Moves(Left(reverts=1), name="moves: reverts")
@@ -83,6 +84,8 @@ OVERLAYS_CRASH = Overlays(OverlaysLeft(crashes=1), name="overlays: late attempts
 OVERLAYS_REVERT = Overlays(OverlaysLeft(reverts=1), name="overlays: reverts")
 OVERLAYS_READ = Overlays(OverlaysLeft(reads=1), name="overlays: reads")
 CORRECTIONS = Corrections(name="corrections: two at once, reverts, old reads")
+RANGES = Ranges(records=2, name="ranges: two at once, compaction, reverts, old reads")
+RANGES_CALM = Ranges(crashes=0, reverts=0, name="ranges: without crashes")
 CORRECTIONS_CALM = Corrections(crashes=0, name="corrections: without crashes")
 
 #: What the suite explores; each holds without a mutant.
@@ -106,6 +109,7 @@ SUITE: tuple[AnyModel, ...] = (
     *(DELETES, DELETES_NEW, DELETES_FAULTS, DELETES_REVERT, DELETES_READ),
     *(OVERLAYS, OVERLAYS_CRASH, OVERLAYS_REVERT, OVERLAYS_READ),
     *(CORRECTIONS, CORRECTIONS_CALM),
+    *(RANGES, RANGES_CALM),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -295,6 +299,10 @@ MUTANTS: Mapping[str, Mutant] = {
     # -- replay
     "a replay asks no version that may be read": Mutant(REPLAY, ("old_reads_ignored",), CORRECTIONS, "S2"),
     "a replay is published over tier": Mutant(REPLAY, ("pointer_not_compared",), CORRECTIONS, "S2"),
+    "a replayed range asks no version that may be read": Mutant(REPLAY, ("old_reads_ignored",), RANGES, "S2"),
+    "a replayed range is published over tier": Mutant(REPLAY, ("pointer_not_compared",), RANGES, "S2"),
+    "a row is replaced that is not the one that was looked at": Mutant(REPLAY, ("was_unchecked",), RANGES_CALM, "S1"),
+    "a compaction brings back a row that a replay replaced": Mutant(COMPACT, ("replace_unchecked",), RANGES, "S20"),
     "a record is put back twice": Mutant(REPLAY, ("held_unchecked", "free_unchecked"), CORRECTIONS_CALM, "S1"),
     # -- readers
     "a reader looks before it leases": Mutant(None, ("look_before_lease",), READS, "S10"),

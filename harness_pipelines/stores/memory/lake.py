@@ -138,7 +138,14 @@ class MemoryLake:
         return self._published(table, move, staged, base=base, files=(*view.main.files, *staged.files), keep=keep)
 
     def build_replace(
-        self, table: TableRow, move: Move, staged: MemoryStaged, *, removed: Sequence[str], base: str, keep: int
+        self,
+        table: TableRow,
+        move: Move,
+        staged: MemoryStaged,
+        *,
+        removed: Mapping[str, str | None],
+        base: str,
+        keep: int,
     ) -> Swap:
         """The view in which *staged* stands for the files of *removed*. Raises: FilesGone."""
         live = self.state.views[base].main.files

@@ -24,36 +24,44 @@ UPDATE harness.moves SET base_version = %(base_version)s, state = 'COMMITTED', e
     bytes = %(bytes)s, committed_at = clock_timestamp()
 WHERE table_id = %(table_id)s AND move_id = %(move_id)s AND state = 'ABANDONED'
 
--- name: lock_held
--- Those of the given coordinates that are held, locked until the end.
-SELECT q.partition, q."offset" FROM harness.quarantine q
+-- name: lock_states
+-- What quarantine says of the given coordinates, locked until the end.
+SELECT q.partition, q."offset", q.state FROM harness.quarantine q
 JOIN unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS w (partition, "offset") USING (partition, "offset")
-WHERE q.table_id = %(table_id)s AND q.state = 'held' ORDER BY q.partition, q."offset" FOR NO KEY UPDATE OF q
+WHERE q.table_id = %(table_id)s ORDER BY q.partition, q."offset" FOR NO KEY UPDATE OF q
 
 -- name: settle
 UPDATE harness.quarantine q SET state = %(state)s, settled_by = %(by)s, settled_at = clock_timestamp()
 FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS w (partition, "offset")
 WHERE q.table_id = %(table_id)s AND q.partition = w.partition AND q."offset" = w."offset" AND q.state = 'held'
 
+-- name: set_aside
+-- Records of rows that are removed, or that were neither rows nor held; one that had been put back is held again.
+INSERT INTO harness.quarantine AS q (table_id, partition, "offset", reason, detail, key, value, headers, kafka_ms)
+SELECT %(table_id)s, r.partition, r."offset", r.reason, r.detail, decode(r.key, 'hex'), decode(r.value, 'hex'), r.headers,
+       r.kafka_ms
+FROM json_to_recordset(%(records)s::json) AS r (
+    partition integer, "offset" bigint, reason text, detail text, key text, value text, headers jsonb, kafka_ms bigint
+)
+ON CONFLICT (table_id, partition, "offset") DO UPDATE
+SET state = 'held', reason = EXCLUDED.reason, detail = EXCLUDED.detail, settled_by = NULL, settled_at = NULL
+
 -- name: insert
-INSERT INTO harness.corrections (table_id, version, partition, "offset", kind, digest, decoder, move_id)
-SELECT %(table_id)s, %(version)s, w.partition, w."offset", 'added', w.digest, %(decoder)s, %(move_id)s
-FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[], %(digests)s::text[]) AS w (partition, "offset", digest)
+INSERT INTO harness.corrections (table_id, version, partition, "offset", kind, digest, was, decoder, move_id)
+SELECT %(table_id)s, %(version)s, w.partition, w."offset", w.kind, w.digest, w.was, %(decoder)s, %(move_id)s
+FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[], %(kinds)s::text[], %(digests)s::text[], %(were)s::text[])
+    AS w (partition, "offset", kind, digest, was)
 
 -- name: in_effect
-SELECT c.partition, c."offset", c.digest, c.version, c.move_id FROM harness.corrections c
-JOIN harness.moves m ON m.move_id = c.move_id AND m.undone_by IS NULL
-WHERE c.table_id = %(table_id)s ORDER BY c.partition, c."offset"
+SELECT partition, "offset", was_row, is_row, digest, was, version FROM harness.corrected
+WHERE table_id = %(table_id)s AND in_effect ORDER BY partition, "offset"
 
 -- name: follow_revert
--- Records whose correction is undone are held again; those whose correction is in effect again are not.
-UPDATE harness.quarantine q SET state = CASE WHEN now.added THEN 'replayed' ELSE 'held' END
-FROM (
-    SELECT c.partition, c."offset", bool_or(m.undone_by IS NULL) AS added FROM harness.corrections c
-    JOIN harness.moves m ON m.move_id = c.move_id WHERE c.table_id = %(table_id)s GROUP BY c.partition, c."offset"
-) now
-WHERE q.table_id = %(table_id)s AND q.partition = now.partition AND q."offset" = now."offset"
-  AND (q.state = 'replayed') <> now.added AND (now.added OR q.state = 'replayed')
+-- A record whose correction is undone is again what it was before; one whose correction is in effect again what that says.
+UPDATE harness.quarantine q SET state = CASE WHEN c.is_row THEN 'replayed' ELSE 'held' END
+FROM harness.corrected c
+WHERE c.table_id = %(table_id)s AND q.table_id = c.table_id AND q.partition = c.partition AND q."offset" = c."offset"
+  AND (q.state = 'replayed') <> c.is_row
 
 -- name: forget_all_signed
 -- A revert takes corrections back, or brings them back.

@@ -75,19 +75,16 @@ JOIN harness.ingest_positions i USING (table_id, partition)
 WHERE q.table_id = %(table_id)s AND q.state <> 'replayed' AND q."offset" >= l.start AND q."offset" < i.buffer_hi
 GROUP BY q.partition
 
--- name: put_back
-SELECT c.partition, c."offset" FROM harness.corrections c
-JOIN harness.moves m ON m.move_id = c.move_id AND m.undone_by IS NULL
-WHERE c.table_id = %(table_id)s ORDER BY c.partition, c."offset"
+-- name: corrected
+-- By coordinate what a correction that is in effect changed: rows more or less, and whether a row of the files is hidden.
+SELECT partition, "offset", is_row::int - was_row::int AS rows, was_row AS hides FROM harness.corrected
+WHERE table_id = %(table_id)s AND in_effect ORDER BY partition, "offset"
 
 -- name: unsettled
 -- Records that are rows again and still set aside, or the other way round.
 SELECT q.partition, q."offset", q.state FROM harness.quarantine q
-LEFT JOIN (
-    SELECT c.partition, c."offset" FROM harness.corrections c
-    JOIN harness.moves m ON m.move_id = c.move_id AND m.undone_by IS NULL WHERE c.table_id = %(table_id)s
-) c USING (partition, "offset")
-WHERE q.table_id = %(table_id)s AND (q.state = 'replayed') <> (c.partition IS NOT NULL)
+LEFT JOIN harness.corrected c USING (table_id, partition, "offset")
+WHERE q.table_id = %(table_id)s AND (q.state = 'replayed') <> coalesce(c.is_row, false)
 ORDER BY q.partition, q."offset" LIMIT %(limit)s
 
 -- name: quarantined_outside
@@ -116,7 +113,13 @@ WHERE i.partition IS NULL OR r."offset" < i.start OR r."offset" >= i.buffer_hi
 GROUP BY 1, 2 ORDER BY 1, 2 LIMIT %(limit)s
 
 -- name: refused_twice
--- Coordinates that are in quarantine and in the buffer.
+-- Coordinates that are in quarantine and in the buffer, but for rows that a replay removed from the lake: the buffer's are
+-- leftovers, which no read of the head sees.
 SELECT q.partition, q."offset" FROM harness.quarantine q
 JOIN ({rows}) r ON r.partition = q.partition AND r."offset" = q."offset"
-WHERE q.table_id = %(table_id)s AND q.state <> 'replayed' ORDER BY 1, 2 LIMIT %(limit)s
+WHERE q.table_id = %(table_id)s AND q.state <> 'replayed'
+  AND NOT EXISTS (
+      SELECT FROM harness.corrected c
+      WHERE c.table_id = q.table_id AND c.partition = q.partition AND c."offset" = q."offset" AND c.was_row
+  )
+ORDER BY 1, 2 LIMIT %(limit)s

@@ -91,7 +91,7 @@ def books(**changes) -> Books:
         outbox_gaps=[],
         quarantined={},
         quarantined_outside=[],
-        put_back=[],
+        corrected=[],
         unsettled=[],
         buffered=Buffered(waiting={0: 10}, doubled=(), uncommitted=(), refused_twice=()),
     )

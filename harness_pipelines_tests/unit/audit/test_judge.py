@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness_pipelines.audit.accounts import Corrected, TakenMove, with_corrections
 from harness_pipelines.audit.complete import split
 from harness_pipelines.audit.judge import Window, judge
 from harness_pipelines.audit.report import Findings, Kind, RangeAudit, Status, Tier
@@ -140,3 +141,34 @@ def test_all_findings_are_counted_even_where_not_all_are_named(monkeypatch):
         whole.merge(one)
 
     assert (whole.counts[Kind.MISSING], len(whole.named)) == (9, 2)
+
+
+def test_what_a_replay_made_of_records_is_what_they_are_whatever_they_decode_to():
+    def records() -> Records:
+        return Records(rows=rows_of(FITS), refused={4: "malformed: x"}, raw={}, known_from=1)
+
+    found = records().corrected({0: 99, 2: 32, 4: 34, 5: None, 20: 50}, below=10)
+    rows = dict(zip(found.rows.offsets.tolist(), found.rows.digests.tolist(), strict=True))
+    assert rows == {0: 10, 2: 32, 4: 34}, "what Kafka dropped meanwhile and what comes later is left alone"
+    assert found.refused == {5: "a replay set it aside"}
+
+
+@given(
+    was=st.dictionaries(st.integers(0, 9), st.integers(0, 2**64 - 1)),
+    now=st.dictionaries(st.integers(0, 9), st.integers(0, 2**64 - 1)),
+    cut=st.integers(0, 10),
+)
+def test_the_account_of_a_move_is_that_of_its_rows_after_all_corrections(
+    was: dict[int, int], now: dict[int, int], cut: int
+):
+    def move(rows: dict[int, int], low: int, high: int) -> TakenMove:
+        inside = [digest for offset, digest in rows.items() if low <= offset < high]
+        digests = {0: sum(inside) % 2**64}
+        return TakenMove(
+            move_id=low, stage="ingest", trigger="log", lo={0: low}, hi={0: high}, rows=len(inside), digests=digests
+        )
+
+    changed = {o: Corrected(was.get(o), now.get(o)) for o in was.keys() | now.keys() if was.get(o) != now.get(o)}
+    ranges = [(0, cut), (cut, 10)]
+    found = with_corrections([move(was, *ends) for ends in ranges], {0: changed})
+    assert found == [move(now, *ends) for ends in ranges]

@@ -265,3 +265,25 @@ def test_what_holds_the_same_rows_in_fewer_files_may_stand_for_them(run: Run):
 def test_what_does_not_is_never_published(run: Run, wrong, said: str):
     with pytest.raises(CompactedWrong, match=said):
         check_written([run], wrong(written(run)))
+
+
+def with_hidden(run: Run, *, first: int) -> Run:
+    """*run*, with the first rows of its first file hidden."""
+    one, *others = run.files
+    return replace(run, files=(replace(one, rows=one.rows - first, deletes="deletes"), *others))
+
+
+def test_rows_that_are_hidden_are_not_written_and_may_leave_the_ends_free(run: Run):
+    hidden = with_hidden(run, first=3)
+    one, *others = written(run)
+    check_written([hidden], [replace(one, rows=one.rows - 3, low=one.low + 3), *others])
+    check_written([hidden], [replace(one, rows=one.rows - 3), *others])
+    with pytest.raises(CompactedWrong, match="77 rows.*80 rows"):
+        check_written([hidden], [one, *others])
+    with pytest.raises(CompactedWrong, match="wrong|not to be written|was written"):
+        check_written([hidden], [replace(one, rows=one.rows - 3, low=-1), *others])
+
+
+def test_a_run_of_which_all_rows_are_hidden_becomes_no_file(run: Run):
+    files = tuple(replace(file, rows=0, deletes="deletes") for file in run.files)
+    check_written([replace(run, files=files)], [])

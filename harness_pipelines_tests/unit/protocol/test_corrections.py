@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.corrections import corrected, settled_below, waiting
+from harness_pipelines.protocol.corrections import Kind, change_of, corrected, settled_below, waiting
 from harness_pipelines.protocol.versions import Version, View, ViewName, answering_version
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -77,3 +78,24 @@ def test_a_correction_moves_no_bound_of_the_lake():
     made = corrected(head, views=views, buffer_hi={0: 25}, move_id=9, now=NOW)
     assert (made.version, made.stream.metadata, made.move_id) == (5, "s", 9)
     assert made.bounds == {0: Bounds(start=0, batch_hi=5, stream_hi=8, buffer_hi=25)}
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "refused", "kind"),
+    [
+        ("a", "a", False, None),
+        ("a", "b", False, Kind.REPLACED),
+        ("a", None, True, Kind.REMOVED),
+        ("a", None, False, Kind.REMOVED),
+        (None, "b", False, Kind.ADDED),
+        (None, None, True, Kind.REFUSED),
+        (None, None, False, None),
+    ],
+)
+def test_a_change_has_the_digests_of_what_was_and_is(
+    was: str | None, now: str | None, refused: bool, kind: Kind | None
+):
+    found = change_of(was, now, refused=refused)
+    assert (found is None) == (kind is None)
+    if found is not None:
+        assert (found.kind, found.was, found.digest) == (kind, was, now)
