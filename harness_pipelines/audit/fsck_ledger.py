@@ -252,6 +252,23 @@ def one_schema_at_a_time(look: Look) -> Iterator[Found]:
     if len(set(found.values())) > 1:
         shown = ", ".join(f"partition {p} in schema {version}" for p, version in found.items())
         yield Found("ingest_positions", f"a schema publish moves all partitions at once; found {shown}")
+        return
+    books = look.books
+    for schema in set(found.values()):
+        if books.versions and books.versions[-1].schema_version != schema:
+            newest = books.versions[-1]
+            yield Found(
+                "ingest_positions",
+                f"ingest is at schema {schema}, version {newest.version} at {newest.schema_version}: they are "
+                "published together",
+            )
+        for segment in books.segments:
+            if segment.state == "open" and segment.schema_version != schema:
+                yield Found(
+                    f"segment {segment.name}",
+                    f"{segment.name} is open in schema {segment.schema_version}, ingest is at {schema}: nothing can "
+                    "be written to it, and it never retires",
+                )
 
 
 @rule("S34", "exactly the moves that a revert took back are marked, by a revert")

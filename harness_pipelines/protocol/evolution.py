@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from harness_pipelines.errors import HarnessError, Recovery, UsageError
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.load import dump_spec
+from harness_pipelines.spec.sources import WHOLE
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import (
     DecimalType,
@@ -61,7 +62,7 @@ class SchemaRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What is asked for, each by the names that the table has now; done in this order."""
+    """What is asked for, done in this order: what is renamed goes by its new name from then on."""
 
     rename: tuple[tuple[str, str], ...] = ()  #: (name, new name)
     drop: tuple[str, ...] = ()
@@ -175,8 +176,15 @@ def _renamed(
     if new in columns:
         raise EvolutionRefused(f"{spec.table}: column {old!r} cannot become {new!r}: there is such a column")
     was = columns[old]
+    if spec.transform and old in spec.transform.derive:
+        raise EvolutionRefused(
+            f"{spec.table}: column {old!r} is made by `transform.derive` under this name, which is fixed; it cannot be "
+            "renamed"
+        )
     # Records that were written before, and those of producers that do not know yet, have the old name.
     aliases = tuple(dict.fromkeys(a for a in (old, *was.aliases) if a != new))
+    if spec.format == "raw" or was.source in WHOLE:  # no field of the record
+        aliases = ()
     now = replace(was, name=new, aliases=aliases)
     return (
         {now.name if name == old else name: now if name == old else c for name, c in columns.items()},

@@ -73,6 +73,14 @@ def _check_fits(known: TableRow, wanted: TableSpec) -> None:
         old, new = (getattr(spec, "value_schema" if word == "schema" else word) for spec in (known.spec, wanted))
         if old != new:
             raise TableExists(
-                f"table {wanted.table} exists with another `{word}`; nothing was changed. Schema evolution does not "
-                "work yet: drop the table (`harness table drop`) or apply the spec under another name"
+                f"table {wanted.table} exists with another `{word}`; nothing was changed. {_way_on(word, wanted)}"
             )
+
+
+def _way_on(word: str, wanted: TableSpec) -> str:
+    if word == "columns":
+        return (
+            f"Columns change in all tiers at once: `harness evolve {wanted.table} --to FILE --dry-run` shows what this "
+            f"spec would change; where the table is ahead of the file, `harness table show {wanted.table}` prints its spec"
+        )
+    return "Drop the table (`harness table drop`) or apply the spec under another name"

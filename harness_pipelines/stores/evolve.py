@@ -114,6 +114,8 @@ class Evolutions:
             self._table.name, planned=self._table.schema_version, found=head.schema_version, what="a change was planned"
         )
         check_none_recalled(self._table, head)
+        if evolved.narrows:
+            self._check_none_corrected(connection)
         swaps = build(pointers)
         for name, swap in swaps.items():
             check_base(head, swap.base_snapshot, view=name)
@@ -137,6 +139,14 @@ class Evolutions:
             connection.execute(sql("ledger/move_pointer"), key)
         self._record(connection, evolved, following, starts=starts, base=head.version)
         return following
+
+    def _check_none_corrected(self, connection: Connection) -> None:
+        """What replays put there is proved by digests of the columns that there were. Raises: EvolutionRefused."""
+        if count := len(connection.execute(sql("corrections/in_effect"), self._key).fetchall()):
+            raise EvolutionRefused(
+                f"{self._table.name}: {count:,} records were corrected by replays, and audits prove their rows with "
+                "all the columns of then; no column can be dropped. Nothing was changed"
+            )
 
     def _next_segment(self, connection: Connection, evolved: Evolved, schema_version: int) -> None:
         """Close the open segments, whose rows have the old schema, and open one for the new."""

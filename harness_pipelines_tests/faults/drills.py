@@ -17,6 +17,9 @@ import harness_pipelines as hp
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.compaction import FILES_MIN
+from harness_pipelines.protocol.evolution import Changes
+from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stages import compact, worker
 from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.revert import revert_table
@@ -224,6 +227,30 @@ def _replayed_again(rigs: Rigs) -> None:
     _buffer(rigs, 5)
 
 
+# -- evolve -------------------------------------------------------------------------------------------------
+
+MORE = Changes(add=(Column(name="more", type=Primitive("string")),), rename=(("s", "said"),))
+
+
+def evolve(harness: hp.Harness, tables: Sequence[str]) -> None:
+    """Change the columns. Who asked is told why when it did not happen, or has happened already."""
+    for name in tables:
+        with suppress(HarnessError):
+            harness.table(name).evolve(MORE)
+
+
+def _evolved_again(rigs: Rigs) -> None:
+    """Whoever asked repeats it, until a transaction that nobody ends has ended by the timeouts."""
+
+    def has_more(rig: TableRig) -> bool:
+        evolve(rig.harness, [rig.name])
+        return "said" in [column.name for column in rig.harness.table(rig.name).spec.columns]
+
+    for rig in rigs:
+        wait_until(lambda rig=rig: has_more(rig), f"the columns of {rig.name} are changed")  # type: ignore[misc]
+    _buffer(rigs, 5)
+
+
 DRILLS: Mapping[str, Drill] = {
     "ingest": Drill(
         stages=INGEST,
@@ -272,5 +299,12 @@ DRILLS: Mapping[str, Drill] = {
         caught_up=_in_the_lake,
         by_hand=replay,
         spec={"unknown_fields": "quarantine"},
+    ),
+    "evolve": Drill(
+        stages=TIER,
+        prepare=lambda rigs: _buffer(rigs, 20),
+        more=_evolved_again,
+        caught_up=_in_the_lake,
+        by_hand=evolve,
     ),
 }

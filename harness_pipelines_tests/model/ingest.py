@@ -181,7 +181,7 @@ class Ingest:
             left = s.left._replace(rotations=s.left.rotations - 1)
             made = s._replace(segments=(*s.segments, Segment("open", OPEN_END, s.schema, ())), left=left)
             yield Step("worker", "ingest.rotate", made)
-        if s.left.evolutions and not self._locked(s) and (not self._sharers(s, newest)):
+        if s.left.evolutions and not self._locked(s):  # who has not come so far finds the schema changed
             yield Step("evolve", "evolve.publish", self._evolved(s))
         for i, segment in enumerate(s.segments):
             if segment.state == "open" and i < newest and self._may_close(s, i):
@@ -214,11 +214,11 @@ class Ingest:
 
     @staticmethod
     def _evolved(s: State) -> State:
-        """A schema publish: the open segment closed, the positions at the new schema, the next segment opened."""
-        closed = s.segments[-1]._replace(state="closed", max_hi=s.buffer_hi)
+        """A schema publish: the open segments closed, the positions at the new schema, the next segment opened."""
+        closed = [g._replace(state="closed", max_hi=s.buffer_hi) if g.state == "open" else g for g in s.segments]
         fresh = Segment("open", OPEN_END, s.schema + 1, ())
         left = s.left._replace(evolutions=s.left.evolutions - 1)
-        return s._replace(schema=s.schema + 1, segments=(*s.segments[:-1], closed, fresh), left=left)
+        return s._replace(schema=s.schema + 1, segments=(*closed, fresh), left=left)
 
     def _worker(self, s: State, i: int, w: Worker) -> Iterator[tuple[str, State]]:
         if w.pc != IDLE and s.left.crashes:

@@ -48,6 +48,7 @@ STEPS: Mapping[Stage, tuple[str, ...]] = {
     ),
     Stage.REVERT: ("revert.build", "revert.publish", "revert.refused"),
     Stage.REPLAY: ("replay.look", "replay.build", "replay.rebuild", "replay.wait", "replay.refused", "replay.publish"),
+    Stage.EVOLVE: ("evolve.plan", "evolve.build", "evolve.rebuild", "evolve.refused", "evolve.publish"),
 }
 
 #: Invariants of which `harness fsck` has a rule.
@@ -59,4 +60,5 @@ FSCK_RULES: Mapping[Stage, tuple[str, ...]] = {
     Stage.EXPIRE: ("S10", "S11"),
     Stage.REVERT: ("S3", "S34"),
     Stage.REPLAY: ("S31",),
+    Stage.EVOLVE: ("S21", "S22"),
 }
