@@ -81,6 +81,7 @@ def _way_on(word: str, wanted: TableSpec) -> str:
     if word == "columns":
         return (
             f"Columns change in all tiers at once: `harness evolve {wanted.table} --to FILE --dry-run` shows what this "
-            f"spec would change; where the table is ahead of the file, `harness table show {wanted.table}` prints its spec"
+            f"spec would change; where the table is ahead of the file, `harness table show {wanted.table}` prints its "
+            "spec"
         )
     return "Drop the table (`harness table drop`) or apply the spec under another name"
