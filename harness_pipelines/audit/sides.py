@@ -26,8 +26,8 @@ from harness_pipelines.audit.digest import Words, first_named, lake_digests, row
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.codecs.schemas import Schemas
 from harness_pipelines.errors import TryAgain
-from harness_pipelines.protocol.evolution import others
 from harness_pipelines.protocol.plan import BufferPart
+from harness_pipelines.protocol.schemas import others
 from harness_pipelines.protocol.signoff import SignOff, covered
 from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
 from harness_pipelines.stages.ingest import decode_batch

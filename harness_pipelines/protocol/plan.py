@@ -9,7 +9,7 @@ from typing import Any
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.evolution import Other
+from harness_pipelines.protocol.schemas import Other
 from harness_pipelines.protocol.versions import ViewName
 
 PLAN_FORMAT = 4  #: since segments say which columns they have `others` for

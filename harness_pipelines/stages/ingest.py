@@ -23,8 +23,8 @@ from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.codecs.schemas import Schemas
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.claims import Claim
-from harness_pipelines.protocol.evolution import SchemaMoved, check_schema
 from harness_pipelines.protocol.keys import partitions_grown
+from harness_pipelines.protocol.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.stages.refusing import limit_of
 from harness_pipelines.stores.adbc import AdbcSessions

@@ -10,10 +10,10 @@ from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.evolution import SchemaMoved, check_schema
 from harness_pipelines.protocol.files import FilesGone
 from harness_pipelines.protocol.moves import ATTEMPTS_MAX, Move, MoveState, MoveStuck, can_halve, halve
 from harness_pipelines.protocol.overlays import OverlaysMoved
+from harness_pipelines.protocol.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.versions import Version, check_base
 from harness_pipelines.stores.lake import BaseGone, Staged
 from harness_pipelines.stores.ports import TableRow

@@ -23,7 +23,7 @@ import structlog
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, FencedOut, Stage
-from harness_pipelines.protocol.evolution import SchemaMoved
+from harness_pipelines.protocol.schemas import SchemaMoved
 from harness_pipelines.protocol.versions import EFFECTS, Version
 from harness_pipelines.stages import compact, expire, ingest, ingest_spark, otree, tier
 from harness_pipelines.stages.claims import ClaimKeeper

@@ -22,7 +22,7 @@ from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
-from harness_pipelines.protocol.evolution import SchemaMoved, check_schema
+from harness_pipelines.protocol.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import check_unit, check_writable
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
-from harness_pipelines.protocol.evolution import Other
+from harness_pipelines.protocol.schemas import Other
 
 FIELD_ID = b"PARQUET:field_id"  #: where Arrow shows the field ids that Iceberg's writers leave in a file
 

@@ -25,7 +25,7 @@ from harness_pipelines.protocol.corrections import (
     corrected,
     waiting,
 )
-from harness_pipelines.protocol.evolution import check_schema
+from harness_pipelines.protocol.schemas import check_schema
 from harness_pipelines.protocol.versions import Version, ViewName, check_base
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.buffer import REFUSED_TOGETHER, refused_json

@@ -19,7 +19,8 @@ from harness_pipelines import faults
 from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.protocol.bounds import vector_to_json
 from harness_pipelines.protocol.corrections import corrected
-from harness_pipelines.protocol.evolution import EvolutionRefused, Evolved, SchemaMoved, check_schema
+from harness_pipelines.protocol.evolution import EvolutionRefused, Evolved
+from harness_pipelines.protocol.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.versions import Version, ViewName, check_base
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.stores import ledger_rows as rows

@@ -9,9 +9,9 @@ from psycopg.types.json import Jsonb
 
 from harness_pipelines.protocol.bounds import Bounds, Vector, vector_from_json, vector_to_json
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.evolution import SchemaRow
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.overlays import overlays_from_json
+from harness_pipelines.protocol.schemas import SchemaRow
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.ports import IngestPosition, LayoutState, Segment, TableRow

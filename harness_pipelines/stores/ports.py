@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.evolution import SchemaMoved, SchemaRow, first_names, others
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.overlays import OverlayChange
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.reverts import RevertPlan
+from harness_pipelines.protocol.schemas import SchemaMoved, SchemaRow, first_names, others
 from harness_pipelines.protocol.versions import Effect, Version, View, ViewName, effects_of
 from harness_pipelines.spec.table import STREAM_SUFFIX, TableSpec
 from harness_pipelines.stores.ports_log import TopicIdentity

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from psycopg import sql
 
-from harness_pipelines.protocol.evolution import Other
 from harness_pipelines.protocol.plan import SegmentRef
+from harness_pipelines.protocol.schemas import Other
 from harness_pipelines.spec.arrow import COORDINATES as _COORDINATE_FIELDS
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import Type, parse_type

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness_pipelines_tests.bench import contracts, decode, replay, transform
+from harness_pipelines_tests.bench import contracts, decode, evolution, replay, transform
 from harness_pipelines_tests.bench.base import Group
 
 #: Groups of figures in the order in which they are measured; what --only names.
@@ -13,4 +13,5 @@ FIGURES: Mapping[str, Group] = {
     "contracts": contracts.measure,
     "replay": replay.measure,
     "transform": transform.measure,
+    "evolution": evolution.measure,
 }

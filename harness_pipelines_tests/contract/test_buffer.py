@@ -8,7 +8,7 @@ import pytest
 
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import FencedOut, Stage
-from harness_pipelines.protocol.evolution import SchemaMoved
+from harness_pipelines.protocol.schemas import SchemaMoved
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.stages.ingest import OpenSegment
 from harness_pipelines.stores.errors import TopicRecreated

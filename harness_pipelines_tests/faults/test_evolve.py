@@ -13,9 +13,10 @@ from harness_pipelines.audit.complete import audit_table
 from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.evolution import Changes, EvolutionRefused, SchemaMoved
+from harness_pipelines.protocol.evolution import Changes, EvolutionRefused
 from harness_pipelines.protocol.overlays import Act
 from harness_pipelines.protocol.reverts import RevertRefused
+from harness_pipelines.protocol.schemas import SchemaMoved
 from harness_pipelines.read import stream as streaming
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type

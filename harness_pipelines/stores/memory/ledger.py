@@ -10,9 +10,9 @@ from typing import Any
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector, vector_to_json
 from harness_pipelines.protocol.claims import Claim, Stage, may_take
-from harness_pipelines.protocol.evolution import SchemaRow
 from harness_pipelines.protocol.moves import NO_RESULT, Move, MoveClosed, MoveState, check_open, closed_by
 from harness_pipelines.protocol.reverts import RevertPlan
+from harness_pipelines.protocol.schemas import SchemaRow
 from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec

@@ -6,17 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.protocol.evolution import (
-    Changes,
-    EvolutionRefused,
-    Evolved,
-    Other,
-    SchemaRow,
-    changes_between,
-    evolved,
-    first_names,
-    others,
-)
+from harness_pipelines.protocol.evolution import Changes, EvolutionRefused, Evolved, changes_between, evolved
+from harness_pipelines.protocol.schemas import Other, SchemaRow, first_names, others
 from harness_pipelines.protocol.versions import Version, View, answering_version
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.load import dump_spec

@@ -213,7 +213,11 @@ def test_each_mistake_is_named_with_its_line(text, message):
             "format: csv",
             "`format: csv` is reserved: it is not decoded yet; write `format: json` or remove it",
         ),
-        ("evolution: auto", "`evolution` is reserved: schema evolution does not work yet; remove it"),
+        (
+            "evolution: auto",
+            "`evolution` is reserved: columns change by `harness evolve`, "
+            "the schema registry does not change them yet; remove it",
+        ),
         ("shards: 3", "`shards: 3` is reserved: a table has one shard yet; write `shards: 1` or remove it"),
     ],
 )

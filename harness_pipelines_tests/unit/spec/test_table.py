@@ -225,7 +225,12 @@ def test_a_topic_has_a_name_that_kafka_allows(topic):
 @pytest.mark.parametrize(
     ("word", "value", "message"),
     [
-        ("evolution", "auto", "`evolution` is reserved: schema evolution does not work yet; remove it"),
+        (
+            "evolution",
+            "auto",
+            "`evolution` is reserved: columns change by `harness evolve`, "
+            "the schema registry does not change them yet; remove it",
+        ),
         (
             "format",
             "csv",
