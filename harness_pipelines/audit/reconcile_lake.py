@@ -208,6 +208,13 @@ def _adopting(stores: Stores, table: TableRow, known: _Known, against: str) -> L
             "lost, or restore a newer backup"
         )
     state = known.history.newest()
+    if (later := max((m.schema_version for m in state.moves), default=1)) > table.schema_version:
+        raise NothingToAdopt(
+            f"{table.name}: {against}. The lake has rows of schema {later}, this ledger knows {table.schema_version}: "
+            "the columns were changed after the backup was made, and the lake does not tell how records were decoded "
+            f"then. Nothing was changed; restore a newer backup, or `harness accept-loss {table.name}` goes on behind "
+            "what is lost"
+        )
     check_not_shorter(known.stream_hi, state.moves)
     after = continue_from(known.stream_hi, state.moves, state.extents)
     if dict(after.stream_hi) == dict(known.stream_hi):

@@ -11,6 +11,7 @@ import pytest
 from harness_pipelines import faults
 from harness_pipelines.audit.complete import audit_table
 from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.reconcile_rebuild import SchemaDiffers, plan_rebuild
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.evolution import Changes, EvolutionRefused
@@ -366,3 +367,16 @@ def test_pre_images_do_not_cross_it(make_rig: MakeRig):
     assert table.changes(old).num_rows == 1
     with pytest.raises(UsageError, match="the columns were changed between versions"):
         table.changes(old, pre_images=True)
+
+
+def test_a_lost_ledger_is_not_made_from_a_lake_whose_columns_were_changed(make_rig: MakeRig):
+    rig = make_rig()
+    rig.produce(3)
+    rig.ingest()
+    rig.tier()
+    table = rig.harness.table(rig.name)
+    table.evolve(Changes(add=(add("a", "int"),)))
+    spec = rig.harness.table(rig.name).spec
+    rig.stores.ledger.drop_table(rig.harness.table(rig.name).row)
+    with pytest.raises(SchemaDiffers, match="its columns were changed 1 times"):
+        plan_rebuild(rig.stores, spec)
