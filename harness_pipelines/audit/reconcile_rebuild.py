@@ -202,7 +202,8 @@ def _fields(spec: TableSpec, state: LakeState) -> list[Mapping[str, Any]]:
     if (schemas := len(state.view.metadata.schemas)) > 1:
         raise SchemaDiffers(
             f"{spec.table}: its columns were changed {schemas - 1} times, and only the ledger knew from which offsets "
-            "on. Nothing was changed; restore a backup of Postgres, or apply the spec under another name: Kafka fills it"
+            "on. Nothing was changed; restore a backup of Postgres, or apply the spec under another name, and "
+            "Kafka fills it"
         )
     given = state.view.schema().model_dump(mode="json", by_alias=True)["fields"][: -len(COORDINATE_FIELDS)]
     wanted = iceberg_fields(spec.stored)

@@ -28,6 +28,7 @@ from harness_pipelines_tests.rig import OTREE, TableRig
 COMPACT = frozenset({Stage.COMPACT})
 PARTITIONS = 2
 STEPS = 40
+KEYS = 8  #: of each partition of a keyed table
 WIDER = {"int": "long", "float": "double", "decimal(6,2)": "decimal(24,2)"}
 NEW_TYPES = ("int", "float", "decimal(6,2)", "string", "list<int>")
 
@@ -47,7 +48,8 @@ class Record:
     """One record: what its producer wrote, and once it is decoded the values by column."""
 
     offset: tuple[int, int]
-    fields: dict[str, Any]
+    id: int
+    fields: dict[str, Any] | None  #: None: it deletes its key
     values: dict[int, Any] | None = None
 
 
@@ -65,8 +67,9 @@ class Reference:
         """All that was produced so far is decoded with the schema of now."""
         for record in self.records:
             if record.values is None:
+                fields = record.fields or {}
                 record.values = {
-                    number: next((record.fields[n] for n in column.names if n in record.fields), None)
+                    number: next((fields[n] for n in column.names if n in fields), None)
                     for number, column in self.columns.items()
                 }
 
@@ -74,13 +77,17 @@ class Reference:
         self.schemas[schema_version] = {number: self.columns[number].name for number in self.order}
 
     def rows(self, schema_version: int, below: Callable[[int], int]) -> list[dict[str, Any]]:
-        """The rows of a read in one schema, by offset."""
+        """The rows of a read in one schema: of each id the newest."""
         shape = self.schemas[schema_version]
-        found = []
-        for record in sorted(self.records, key=lambda r: r.offset):
-            if record.values is not None and record.offset[1] < below(record.offset[0]):
-                found.append({name: record.values.get(number) for number, name in shape.items()})
-        return found
+        found: dict[int, dict[str, Any]] = {}
+        for record in sorted(self.records, key=lambda r: r.offset):  # one key, one partition: the newest is the last
+            if record.values is None or record.offset[1] >= below(record.offset[0]):
+                continue
+            if record.fields is None:
+                found.pop(record.id, None)
+            else:
+                found[record.id] = {name: record.values.get(number) for number, name in shape.items()}
+        return list(found.values())
 
 
 def value(type_: str, number: int, rng: random.Random) -> Any:
@@ -104,7 +111,7 @@ class Run:
     """One table, driven at random."""
 
     def __init__(self, rig: TableRig, rng: random.Random) -> None:
-        self.rig, self.rng = rig, rng
+        self.rig, self.rng, self.keyed = rig, rng, bool(rig.table.spec.key)
         self.ref = Reference(
             columns={
                 1: Known("id", "long", ["id"], required=True),
@@ -119,19 +126,21 @@ class Run:
     def produce(self) -> None:
         """Records of producers that know any of the names that the columns had, or lack fields."""
         for partition in range(PARTITIONS):
-            made = []
-            for _ in range(self.rng.randint(1, 5)):
-                self.id += 1
-                fields: dict[str, Any] = {"id": self.id}
-                for number, column in self.ref.columns.items():
-                    if number != 1 and (column.required or self.rng.random() < 0.9):
-                        name = self.rng.choice(column.names)
-                        found = value(column.type, self.id, self.rng)
-                        fields[name] = self.id if found is None and column.required else found
-                made.append(fields)
             first = len(self.rig.kafka.acked(self.rig.topic)[partition])
-            self.rig.kafka.produce(self.rig.topic, partition, [orjson.dumps(one) for one in made])
-            self.ref.records += [Record((partition, first + i), one) for i, one in enumerate(made)]
+            for number in range(self.rng.randint(1, 5)):
+                self.id += 1
+                key = self.rng.randrange(partition, 2 * KEYS, PARTITIONS) if self.keyed else self.id
+                fields = None if self.keyed and self.rng.random() < 0.2 else self._fields(key)
+                value = None if fields is None else orjson.dumps(fields)
+                self.rig.kafka.produce(self.rig.topic, partition, [value], key=orjson.dumps({"id": key}))
+                self.ref.records.append(Record((partition, first + number), key, fields))
+
+    def _fields(self, key: int) -> dict[str, Any]:
+        fields: dict[str, Any] = {"id": key}
+        for number, column in self.ref.columns.items():
+            if number != 1 and self.rng.random() < 0.9:
+                fields[self.rng.choice(column.names)] = value(column.type, self.id, self.rng)
+        return fields
 
     def ingest(self) -> None:
         self.rig.ingest()
@@ -143,6 +152,12 @@ class Run:
 
     def merge(self) -> None:
         self.rig.worker(OTREE, until_idle=True).run()
+
+    def relayout(self) -> None:
+        """Every file of the batch view is written anew."""
+        self.rig.table = self.rig.harness.table(self.rig.name)
+        if self.rig.stores.ledger.head(self.rig.table.row).layout is not None:
+            self.rig.relayout()
 
     def compact(self) -> None:
         self.rig.worker(COMPACT, until_idle=True).run()
@@ -201,15 +216,23 @@ class Run:
             assert {row["id"]: plain(row) for row in frame.to_pylist()} == by_id, at
 
 
-@pytest.mark.parametrize("views", ["both", "stream", "batch"])
+KINDS: dict[str, dict[str, Any]] = {
+    "both": {"views": "both"},
+    "keyed": {"views": "both", "key": ["id"]},
+    "stream": {"views": "stream"},
+    "batch": {"views": "batch"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_version_reads_in_its_own_columns_whatever_changed_since(make_rig: MakeRig, views: str, seed: int):
-    rng = random.Random(f"{views} {seed}")
+def test_every_version_reads_in_its_own_columns_whatever_changed_since(make_rig: MakeRig, kind: str, seed: int):
+    rng = random.Random(f"{kind} {seed}")
     columns = {"id": {"type": "long", "required": True}, "n": "int", "s": "string"}
-    rig = make_rig(views=views, columns=columns, layout={"columns": ["id"]}, partitions=PARTITIONS)
-    run = Run(rig, rng)
+    rig = make_rig(columns=columns, layout={"columns": ["id"]}, partitions=PARTITIONS, **KINDS[kind])
+    run, views = Run(rig, rng), rig.table.spec.views
     steps = [run.produce, run.produce, run.ingest, run.tier, run.evolve, run.evolve]
-    steps += [run.merge, run.compact] if views == "both" else [run.compact] if views == "stream" else []
+    steps += [run.merge, run.compact, run.relayout] if views == "both" else [run.compact] if views == "stream" else []
     for number in range(STEPS):
         step = rng.choice(steps)
         step()
