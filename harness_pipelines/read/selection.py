@@ -137,7 +137,7 @@ class Work:
             table=self.table,
             version=self.version,
             ranges=part.ranges,
-            columns=[LakeColumn(name=c.name, field_id=c.field_id) for c in part.columns],
+            columns=[LakeColumn(name=c.name, field_id=c.field_id, type=c.type) for c in part.columns],
             where=part.where,
             limit=None if part in self.hot else self.limit,
             layer=part.layer,

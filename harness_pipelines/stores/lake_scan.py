@@ -50,7 +50,7 @@ from harness_pipelines.spec.predicate import (
     refs,
     relaxed,
 )
-from harness_pipelines.spec.types import Primitive
+from harness_pipelines.spec.types import Primitive, Type
 from harness_pipelines.stores.catalog import BATCH_HI, STARTS, vector_of
 from harness_pipelines.stores.conform import FIELD_ID, by_field_ids
 from harness_pipelines.stores.lake_deletes import DeletesBroken, ForeignDeletes, Positions, positions_of, split
@@ -87,6 +87,7 @@ class LakeColumn:
 
     name: str
     field_id: int | None  #: None: a coordinate, found by its name
+    type: Type | None = None  #: that is asked for, where the view may have a wider one by now
 
 
 @dataclass(slots=True, kw_only=True)

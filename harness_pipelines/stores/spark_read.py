@@ -9,6 +9,7 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from psycopg import sql
+from pyiceberg.types import DecimalType as IcebergDecimal
 from pyiceberg.types import IcebergType, StructType, UUIDType
 
 from harness_pipelines.layout.layer import LAYER
@@ -16,6 +17,7 @@ from harness_pipelines.layout.row_hash import COORDINATE, SAMPLE_BITS
 from harness_pipelines.protocol.narrowing import Ranges
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.spec.predicate import TRUE, Predicate
+from harness_pipelines.spec.types import DecimalType, Type
 from harness_pipelines.stores.lake_scan import LakeQuery, covered, layer_field, named_errors, pinned, view_fields
 from harness_pipelines.stores.predicates import to_postgres, to_spark
 from harness_pipelines.stores.segment_types import COORDINATES, Named, jdbc_nothing, jdbc_select, spark_columns
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FETCH_ROWS = 10_000
+_WIDENED = {("long", "int"), ("double", "float")}  #: a column of a view, and what an older read asks for
 TASK_OFFSETS_MAX = 250_000  #: a JDBC task reads no more offsets; small ranges share a task
 
 
@@ -72,10 +75,22 @@ def lake_frame(spark: SparkSession, metadata: str, query: LakeQuery) -> DataFram
         frame = frame.filter(f.col(LAYER.name))
     if not covered(view, query.ranges):
         frame = frame.filter(reduce(or_, (_inside(p, *query.ranges[p]) for p in sorted(query.ranges))))
+    wanted = {column.name: column.type for column in query.columns}
     frame = frame.select(
-        *(_comparable(f.col(quoted(field.name)), field.field_type).alias(name) for name, field in fields.items())
+        *(
+            _as_asked(f.col(quoted(field.name)), field.field_type, wanted[name]).alias(name)
+            for name, field in fields.items()
+        )
     )
     return frame if query.where == TRUE else frame.filter(to_spark(query.where))
+
+
+def _as_asked(value: SparkColumn, kind: IcebergType, wanted: Type | None) -> SparkColumn:
+    """*value* of a column that may have been widened since; what an old version shows of it fits the type of then."""
+    is_wider = isinstance(kind, IcebergDecimal) and isinstance(wanted, DecimalType) and str(kind) != str(wanted)
+    if is_wider or (str(kind), str(wanted)) in _WIDENED:
+        return value.cast(str(wanted))
+    return _comparable(value, kind)
 
 
 def _comparable(value: SparkColumn, kind: IcebergType) -> SparkColumn:
