@@ -19,7 +19,7 @@ JOIN LATERAL (
     SELECT jsonb_agg(jsonb_build_object(
         'schema_version', schema_version, 'fields', fields, 'spec', spec, 'starts', starts
     ) ORDER BY schema_version) AS history
-    FROM harness.schemas WHERE table_id = t.table_id
+    FROM harness.schemas WHERE table_id = t.table_id HAVING count(*) > 0
 ) s ON true
 WHERE (%(namespace)s::text IS NULL OR t.namespace = %(namespace)s) AND (%(name)s::text IS NULL OR t.name = %(name)s)
 ORDER BY t.namespace, t.name
