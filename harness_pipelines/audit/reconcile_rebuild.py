@@ -199,10 +199,10 @@ def _starts(state: LakeState, marks: Mapping[int, Watermark]) -> dict[int, int]:
 
 def _fields(spec: TableSpec, state: LakeState) -> list[Mapping[str, Any]]:
     """The spec's columns with the field ids that the view has. Raises: SchemaDiffers."""
-    if (schemas := len(state.view.metadata.schemas)) > 1:
+    if changes := state.view.schema().schema_id:  # each change sets the next id
         raise SchemaDiffers(
-            f"{spec.table}: its columns were changed {schemas - 1} times, and only the ledger knew from which offsets "
-            "on. Nothing was changed; restore a backup of Postgres, or apply the spec under another name, and "
+            f"{spec.table}: its columns were changed (schema {changes + 1} in the lake), and only the ledger knew from "
+            "which offsets on. Nothing was changed; restore a backup of Postgres or apply the spec under another name: "
             "Kafka fills it"
         )
     given = state.view.schema().model_dump(mode="json", by_alias=True)["fields"][: -len(COORDINATE_FIELDS)]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurrentSchemaUpdate
 
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.types import lake_fields
@@ -34,12 +35,23 @@ def build_schema(lake: Lake, table: TableRow, evolved: Evolved, *, view: ViewNam
     with reachable(table.name, "writing the new schema"), current.transaction() as transaction:
         schema = evolved_schema(current.schema(), table, evolved)
         transaction._apply((AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1)), ())
+        if unused := unused_schemas(transaction.table_metadata):
+            transaction._apply((RemoveSchemasUpdate(schema_ids=unused),), ())
     return Swap(
         view=view,
         old=base,
         base_snapshot=snapshot,
         new=View(metadata=current.metadata_location, snapshot=snapshot),
     )
+
+
+def unused_schemas(metadata: TableMetadata) -> list[int]:
+    """Ids of the schemas that no snapshot in *metadata* was written with: each commit would parse them again.
+
+    An older version has its own metadata file, with the schema that was current then.
+    """
+    used = {metadata.current_schema_id, *(snapshot.schema_id for snapshot in metadata.snapshots)}
+    return [schema.schema_id for schema in metadata.schemas if schema.schema_id not in used]
 
 
 def evolved_schema(present: Schema, table: TableRow, evolved: Evolved) -> Schema:
