@@ -29,7 +29,7 @@ from harness_pipelines.protocol.schemas import check_schema
 from harness_pipelines.protocol.versions import Version, ViewName, check_base
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.buffer import REFUSED_TOGETHER, refused_json
-from harness_pipelines.stores.outcome import resolved
+from harness_pipelines.stores.outcome import published_by
 from harness_pipelines.stores.ports import PointerMoved, RefusedRecord, Swap, TableRow, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, sql
 from harness_pipelines.stores.snapshots import versions_named
@@ -177,19 +177,7 @@ class Corrections:
             faults.point("replay.after_commit")
             return published
         except OutcomeUnknown as unknown:
-            return self._resolve(move_id, unknown)
-
-    def _resolve(self, move_id: int, unknown: OutcomeUnknown) -> Version:
-        """After a lost answer: the move's number was given to this replay alone, so its version tells the outcome."""
-
-        def ask() -> Version | None:
-            with self._database.transaction() as connection:
-                connection.execute(sql("ledger/lock_table"), self._key)
-                key = {**self._key, "move_id": move_id}
-                found = connection.execute(sql("reads/version_of_move"), key).fetchone()
-                return None if found is None else rows.version(found)
-
-        return resolved(self._table.name, unknown, ask)
+            return published_by(self._database, self._table, move_id, unknown)
 
     # -- in the transaction ---------------------------------------------------------------------------------
 

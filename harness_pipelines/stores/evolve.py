@@ -25,7 +25,7 @@ from harness_pipelines.protocol.versions import Version, ViewName, check_base
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.buffer import make_segment
-from harness_pipelines.stores.outcome import resolved
+from harness_pipelines.stores.outcome import published_by
 from harness_pipelines.stores.ports import PointerMoved, Swap, TableRow, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, sql
 
@@ -85,19 +85,7 @@ class Evolutions:
             faults.point("evolve.after_commit")
             return published
         except OutcomeUnknown as unknown:
-            return self._resolve(move_id, unknown)
-
-    def _resolve(self, move_id: int, unknown: OutcomeUnknown) -> Version:
-        """After a lost answer: the move's number was given to this change alone, so its version tells the outcome."""
-
-        def ask() -> Version | None:
-            with self._database.transaction() as connection:
-                connection.execute(sql("ledger/lock_table"), self._key)
-                key = {**self._key, "move_id": move_id}
-                found = connection.execute(sql("reads/version_of_move"), key).fetchone()
-                return None if found is None else rows.version(found)
-
-        return resolved(self._table.name, unknown, ask)
+            return published_by(self._database, self._table, move_id, unknown)
 
     # -- in the transaction ---------------------------------------------------------------------------------
 

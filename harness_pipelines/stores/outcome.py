@@ -9,6 +9,9 @@ import structlog
 
 from harness_pipelines.errors import OutcomeUnknown, TryAgain
 from harness_pipelines.protocol.versions import Version
+from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.postgres import Database, sql
 
 log = structlog.get_logger(__name__)
 OUTCOME_CHECKS = 5  #: a COMMIT is mostly lost because Postgres goes away, so the first question may be lost as well
@@ -39,3 +42,16 @@ def resolved(table: str, unknown: OutcomeUnknown, ask: Callable[[], Version | No
         f"{table}: {unknown}; the ledger was asked {OUTCOME_CHECKS} times what became of it and gave no answer. "
         f"`harness status {table}` shows it when Postgres is back: look before you repeat the command"
     ) from unknown
+
+
+def published_by(database: Database, table: TableRow, move_id: int, unknown: OutcomeUnknown) -> Version:
+    """The version that the move published, whose number was given to one act alone. Raises: as `resolved`."""
+    key = {"table_id": table.table_id}
+
+    def ask() -> Version | None:
+        with database.transaction() as connection:
+            connection.execute(sql("ledger/lock_table"), key)
+            found = connection.execute(sql("reads/version_of_move"), {**key, "move_id": move_id}).fetchone()
+            return None if found is None else rows.version(found)
+
+    return resolved(table.name, unknown, ask)

@@ -20,7 +20,7 @@ from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reverts import Held, RevertPlan, check_revert, in_effect, plan_revert, reverted
 from harness_pipelines.protocol.versions import Version, VersionGone, ViewName
 from harness_pipelines.stores import ledger_rows as rows
-from harness_pipelines.stores.outcome import resolved
+from harness_pipelines.stores.outcome import published_by
 from harness_pipelines.stores.ports import BuildRevert, PointerMoved, Swap, TableRow, TableUnknown
 from harness_pipelines.stores.postgres import Connection, Database, sql
 from harness_pipelines.stores.recalls import overlays_there
@@ -96,19 +96,7 @@ class Reverts:
             faults.point("revert.after_commit")
             return published
         except OutcomeUnknown as unknown:
-            return self._resolve(move_id, unknown)
-
-    def _resolve(self, move_id: int, unknown: OutcomeUnknown) -> Version:
-        """After a lost answer: the move's number was given to this revert alone, so its version tells the outcome."""
-
-        def ask() -> Version | None:
-            with self._database.transaction() as connection:
-                connection.execute(sql("ledger/lock_table"), self._key)
-                key = {**self._key, "move_id": move_id}
-                found = connection.execute(sql("reads/version_of_move"), key).fetchone()
-                return None if found is None else rows.version(found)
-
-        return resolved(self._table.name, unknown, ask)
+            return published_by(self._database, self._table, move_id, unknown)
 
     def _pointer(self, view: ViewName, head: Version) -> str:
         found = self._database.rows("reads/pointer", self._pointer_keys[view])
