@@ -453,7 +453,7 @@ class Table:
         wanted = Wanted(reasons=tuple(reasons))
         return replay(self.harness.stores, self.row, wanted, decoder=decoder, dry_run=dry_run)
 
-    def evolve(self, changes: Changes, *, run_id: str | None = None) -> Version:
+    def evolve(self, changes: Changes) -> Version:
         """Change the columns in every tier at once; returns the version that begins with them.
 
         Older versions keep the columns that they had. Raises: EvolutionRefused, which says what would be taken;
@@ -462,7 +462,7 @@ class Table:
         from harness_pipelines.stages.evolve import evolve
 
         self.row = self.harness.stores.tables.table(self.name)
-        published = evolve(self.harness.stores, self.row, changes, run_id=run_id)
+        published = evolve(self.harness.stores, self.row, changes)
         self.row = self.harness.stores.tables.table(self.name)
         return published
 

@@ -63,7 +63,7 @@ def plan(stores: Stores, table: TableRow, changes: Changes) -> tuple[EvolvePlan,
     return told, found
 
 
-def evolve(stores: Stores, table: TableRow, changes: Changes, *, run_id: str | None = None) -> Version:
+def evolve(stores: Stores, table: TableRow, changes: Changes) -> Version:
     """Publish *changes*: from the version that is returned on, the table has the new columns in all tiers.
 
     Raises: EvolutionRefused, TableStopped, SchemaMoved (another change came first), ForeignCommit, LakeAway,
@@ -80,6 +80,6 @@ def evolve(stores: Stores, table: TableRow, changes: Changes, *, run_id: str | N
         return {v: build_schema(stores.lake, table, found, view=v, base=base) for v, base in pointers.items()}
 
     by = f"{getuser()}@{gethostname()}"
-    published = stores.evolutions(table).publish(found, build, by=by, run_id=run_id)
+    published = stores.evolutions(table).publish(found, build, by=by)
     log.info("evolve.published", table=table.name, version=published.version, schema=published.schema_version)
     return published

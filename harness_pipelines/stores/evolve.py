@@ -47,12 +47,12 @@ class Evolutions:
             name: {"catalog": catalog, "namespace": table.spec.namespace, "view": table.views[name]} for name in names
         }
 
-    def publish(self, evolved: Evolved, build: BuildSchema, *, by: str, run_id: str | None) -> Version:
+    def publish(self, evolved: Evolved, build: BuildSchema, *, by: str) -> Version:
         """Publish the version from which on the table has the schema of *evolved*.
 
         Raises: SchemaMoved, ForeignCommit, CommitLost; OutcomeUnknown only when Postgres stays away.
         """
-        move_id = self._reserve(by, run_id)
+        move_id = self._reserve(by)
         for _ in range(OPTIMISTIC_BUILDS):
             pointers = self._pointers()
             swaps = build(pointers)
@@ -71,9 +71,9 @@ class Evolutions:
             found[view] = str(row[0]["metadata_location"])
         return found
 
-    def _reserve(self, by: str, run_id: str | None) -> int:
+    def _reserve(self, by: str) -> int:
         """Record that a change was begun, before a file is written; it counts as abandoned until it commits."""
-        key = {**self._key, "schema_version": self._table.schema_version, "trigger": by, "run_id": run_id}
+        key = {**self._key, "schema_version": self._table.schema_version, "trigger": by}
         with self._database.transaction() as connection:
             return int(connection.execute(sql("evolve/reserve_move"), key).fetchone()["move_id"])  # type: ignore[index]
 

@@ -1,7 +1,7 @@
 -- name: reserve_move
 -- The ledger knows of the change before any file is written.
-INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, run_id, error)
-VALUES (%(table_id)s, 'evolve', 0, '{}', '{}', NULL, %(schema_version)s, 'ABANDONED', 0, %(trigger)s, %(run_id)s,
+INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, error)
+VALUES (%(table_id)s, 'evolve', 0, '{}', '{}', NULL, %(schema_version)s, 'ABANDONED', 0, %(trigger)s,
         'the change did not take effect')
 RETURNING move_id
 
