@@ -6,7 +6,6 @@ head, and only after they were checked from metadata.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -319,16 +318,16 @@ class Lake:
             properties |= {BATCH_HI: vector_text(reached_by(current))}
         with reachable(table.name, f"putting back {rows.num_rows:,} records"), current.transaction() as transaction:
             fitting = lake_corrections.appendable(table, current, rows)
-            with warnings.catch_warnings():  # that PyIceberg does not know how large a group of rows shall be
-                warnings.filterwarnings("ignore", message="Parquet writer option")
-                if hidden:
-                    files = lake_corrections.written(current, fitting)
-                    change = Replacement(
-                        removed={}, added=files, hidden=self.hide(table, base, hidden, view=view), same_rows=False
-                    )
-                    replace_files(transaction, change, properties=properties)
-                else:
-                    transaction.append(fitting, snapshot_properties=properties)
+            files = lake_corrections.written(current, fitting)
+            if hidden:
+                change = Replacement(
+                    removed={}, added=files, hidden=self.hide(table, base, hidden, view=view), same_rows=False
+                )
+                replace_files(transaction, change, properties=properties)
+            else:
+                with transaction.update_snapshot(snapshot_properties=properties).merge_append() as append:
+                    for file in files:
+                        append.append_data_file(file)
             keep = table.spec.retention.snapshots
             transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=()), ())
         return Swap(view=view, old=base, base_snapshot=base_snapshot, new=_head(current))

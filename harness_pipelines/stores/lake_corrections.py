@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table
+from pyiceberg.table import Table, TableProperties
 
 from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.row_hash import row_hash, threshold
@@ -75,4 +75,9 @@ def appendable(table: TableRow, view: Table, rows: pa.Table) -> pa.Table:
 
 def written(view: Table, rows: pa.Table) -> list[DataFile]:
     """Files of *rows* beside those of *view*, of which nobody knows yet."""
-    return list(_dataframe_to_data_files(view.metadata, rows, view.io)) if rows.num_rows else []
+    if not rows.num_rows:
+        return []
+    # PyIceberg warns of the size that Spark gives to groups of rows; to silence a warning is not safe between threads.
+    known = {k: v for k, v in view.metadata.properties.items() if k != TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES}
+    metadata = view.metadata.model_copy(update={"properties": known})
+    return list(_dataframe_to_data_files(metadata, rows, view.io))
