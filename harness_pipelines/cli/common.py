@@ -42,11 +42,6 @@ def chosen_tables(harness: Harness, names: tuple[str, ...]) -> list[Table]:
     return found
 
 
-def limit_option(default: int | None, text: str) -> Callable[[Function], Function]:
-    """``--limit N``."""
-    return click.option("--limit", type=click.IntRange(min=0), default=default, show_default=True, help=text)
-
-
 def page_port_option(function: Function) -> Function:
     """``--page-port N``."""
     return click.option(

@@ -296,10 +296,6 @@ def _sample(made: _Made, there: _There, changes: Mapping[int, Change]) -> Iterat
         yield found
 
 
-def _chosen(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: row.get(name) for name in names}
-
-
 def _row(rows: pa.Table, offset: int) -> dict[str, Any] | None:
     found = rows.filter(pc.equal(rows["_kafka_offset"], offset)).to_pylist()
     hidden = ("_kafka_partition", "_kafka_offset", "_kafka_timestamp", "_schema_version")

@@ -569,8 +569,3 @@ def named_errors(query: LakeQuery, path: str) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise LakeUnreadable(f"{place}: {path} cannot be read: {error}; nothing is returned") from error
-
-
-def ranges_of(low: Mapping[int, int], high: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """``[low, high)`` per partition, without the empty ones."""
-    return {p: (low[p], high[p]) for p in low if low[p] < high[p]}
