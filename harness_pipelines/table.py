@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from harness_pipelines.read.arrow import ArrowReader
     from harness_pipelines.read.hold import Hold
     from harness_pipelines.read.lineage import FileLineage, MoveLineage, RecordLineage
+    from harness_pipelines.read.point import HotRows
     from harness_pipelines.read.stream import Stream
     from harness_pipelines.read.stream_start import From
     from harness_pipelines.stages.own_mover import OwnMover
@@ -40,6 +41,7 @@ class Table:
 
     def __init__(self, harness: Harness, row: TableRow) -> None:
         self.harness, self.row = harness, row
+        self._hot: HotRows | None = None
 
     @property
     def name(self) -> str:
@@ -98,12 +100,11 @@ class Table:
         A key is ``{column: value}``, a tuple in the key's order or, of one column, its value. The lake is read only
         for keys that the buffer does not know. Raises: KeyUnfit, and as `read`.
         """
-        from harness_pipelines.read.plan import glance_plan
-        from harness_pipelines.read.point import rows_by_key, rows_in_buffer
+        from harness_pipelines.read.point import HotRows, rows_by_key
 
         if at is None and not tail and self.spec.buffer != "none":
-            plan = glance_plan(self.harness.stores, self.row)
-            known = rows_in_buffer(self._arrow(), plan, keys, columns=columns)
+            self._hot = self._hot or HotRows(self.harness.stores)
+            known = self._hot.rows(self.row, keys, columns=columns)
             if known is not None:
                 return known
         with self._leased(at=at, tail=tail) as (plan, hold):

@@ -33,9 +33,8 @@ def make_plan(stores: Stores, table: TableRow, *, at: At | None, tail: bool, hol
         return _plan(stores, seen, state, to_end=tail and at is None)
 
 
-def glance_plan(stores: Stores, table: TableRow) -> ReadPlan:
-    """The plan of this instant without a lease and without a tail: for what is read from the buffer alone."""
-    state = stores.leases.glance(table)
+def glance_plan(stores: Stores, table: TableRow, state: ReadState) -> ReadPlan:
+    """The plan of a *state* without a lease and without a tail: for what is read from the buffer alone."""
     return _plan(stores, with_schema(stores, table, state.version.schema_version), state, to_end=False)
 
 

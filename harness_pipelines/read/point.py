@@ -7,17 +7,21 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.protocol.keys import PUT
+from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.read.arrow import ArrowReader
-from harness_pipelines.read.selection import ReadColumn, Selection, table_columns
+from harness_pipelines.read.fold import key_text
+from harness_pipelines.read.plan import glance_plan
+from harness_pipelines.read.selection import ReadColumn, Selection, table_columns, work_of
 from harness_pipelines.spec.predicate import (
     FALSE,
+    OFFSET,
+    PARTITION,
     Compare,
     IsNull,
     OneOf,
@@ -30,9 +34,15 @@ from harness_pipelines.spec.predicate import (
 )
 from harness_pipelines.spec.types import DecimalType, Primitive
 from harness_pipelines.spec.where import WhereError, compared
+from harness_pipelines.stores.glances import HotQuery
+from harness_pipelines.stores.ports import ReadState, TableRow
 from harness_pipelines.stores.postgres import SegmentMissing
 from harness_pipelines.stores.segment_types import OPERATION, Named
 
+if TYPE_CHECKING:
+    from harness_pipelines.stores.open import Stores
+
+LOOKS_MAX = 3  #: for what is asked from the buffer alone
 KEYS_PER_READ = 200  #: more than so many values no file is ruled out by, and a filter of composite keys grows deep
 Key = tuple[Value | None, ...]  #: physical values of the key's columns, in the key's order
 _NUMBERS = (Primitive("int"), Primitive("long"))
@@ -136,19 +146,39 @@ def rows_by_key(
     return asked.answers()
 
 
-def rows_in_buffer(
-    reader: ArrowReader, plan: ReadPlan, given: Iterable[Any], *, columns: Sequence[str] | None = None
-) -> list[dict[str, Any] | None] | None:
-    """As `rows_by_key`, where the buffer knows every key; None where it does not, or is trimmed meanwhile.
+class HotRows:
+    """Rows by key of one table from its buffer alone, by one statement and without a lease.
 
-    *plan* needs no lease: what a segment has does not change, and one that is gone is missing by name.
+    A statement names the segments that it reads, so it names those of the last look, and tells in the same snapshot
+    which there are: where there are others, or other columns, it was for nothing and the next one asks these.
     """
-    asked = _Asked(plan, given, columns)
-    try:
-        known = all(not asked.look_in_buffer(reader, some) for some in asked.by_read())
-    except SegmentMissing:
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._last: tuple[ReadState, ReadPlan] | None = None
+
+    def rows(
+        self, table: TableRow, given: Sequence[Any], *, columns: Sequence[str] | None = None
+    ) -> list[dict[str, Any] | None] | None:
+        """As `rows_by_key`, where the buffer knows every key; None where it does not, or moves on with each look."""
+        for _ in range(LOOKS_MAX if len(given) <= KEYS_PER_READ else 0):
+            last = self._last
+            asked = _Asked(last[1], given, columns) if last else None
+            try:
+                state, found = self._stores.glances.look(table, asked.of_buffer() if asked else None)
+            except SegmentMissing:
+                self._last = None
+                continue
+            if asked and last and _serves(last[0], state):
+                return asked.answers() if found is not None and not asked.note_newest(found) else None
+            self._last = state, glance_plan(self._stores, table, state)
         return None
-    return asked.answers() if known else None
+
+
+def _serves(last: ReadState, now: ReadState) -> bool:
+    """True if what was asked of the segments of *last* is all that there is *now*."""
+    same = last.version.schema_version == now.version.schema_version
+    return same and set(now.segments) <= set(last.segments)
 
 
 class _Asked:
@@ -167,21 +197,44 @@ class _Asked:
         for i in range(0, len(once), KEYS_PER_READ):
             yield once[i : i + KEYS_PER_READ]
 
+    def of_buffer(self) -> HotQuery | None:
+        """All that is asked, as one question to the buffer; None where it has nothing."""
+        keys = next(self.by_read(), [])
+        work = work_of(replace(self._plan, lake=(), overlay=None), self._wanted(self._shown, keys))
+        if not work.segments:
+            return None
+        return HotQuery(segments=work.segments, schema=work.needed_schema, key=self._plan.key, where=work.asked)
+
+    def note_newest(self, rows: pa.Table) -> list[Key]:
+        """Note *rows*, the newest of each key and partition; returns the keys without one.
+
+        Raises: KeyInTwoPartitions.
+        """
+        at: dict[Key, int] = {}
+        for row, key in enumerate(self._form.of(rows)):
+            if (other := at.setdefault(key, row)) != row:
+                first, second = ((rows.column(n)[i].as_py() for n in (PARTITION, OFFSET)) for i in (row, other))
+                text = key_text(rows, self._plan.key, row)
+                raise key_in_two_partitions(self._plan.table, text, first=tuple(first), second=tuple(second))
+        self._note(rows)
+        return [key for key in next(self.by_read(), []) if key not in self._found]
+
     def look_in_buffer(self, reader: ArrowReader, keys: Sequence[Key]) -> list[Key]:
         """Look for *keys* in buffer and tail; returns those that neither knows."""
-        wanted = Selection(columns=self._shown, coordinates=self._operation, matching=self._form.where(keys))
-        self._note(reader.newest(replace(self._plan, lake=(), overlay=None), wanted))
+        self._note(reader.newest(replace(self._plan, lake=(), overlay=None), self._wanted(self._shown, keys)))
         return [key for key in keys if key not in self._found]
 
     def look_in_lake(self, reader: ArrowReader, keys: Sequence[Key]) -> None:
         older = replace(self._plan, buffer=None, tail=None)
         names = [*self._shown, *(name for name in self._plan.key if name not in self._shown)]
-        wanted = Selection(columns=names, coordinates=self._operation, matching=self._form.where(keys))
-        self._note(reader.read(older, wanted, check_lease=lambda: None))
+        self._note(reader.read(older, self._wanted(names, keys), check_lease=lambda: None))
 
     def answers(self) -> list[dict[str, Any] | None]:
         """What was found, in the order in which it was asked for."""
         return [None if key is None else self._found.get(key) for key in self._keys]
+
+    def _wanted(self, columns: Sequence[str], keys: Sequence[Key]) -> Selection:
+        return Selection(columns=columns, coordinates=self._operation, matching=self._form.where(keys))
 
     def _note(self, rows: pa.Table) -> None:
         operations = rows.column(OPERATION).to_pylist()

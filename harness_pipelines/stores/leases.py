@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reads import At, cut_now, cut_of_old
-from harness_pipelines.protocol.versions import VersionGone
+from harness_pipelines.protocol.versions import Version, VersionGone
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.ports import LeaseEnded, ReadState, TableRow
 from harness_pipelines.stores.postgres import Connection, Database, sql
@@ -59,54 +59,9 @@ class Leases:
                     f"{table.name}: version {wanted} is not retained"
                     + (f" (the oldest is {row['retained_from']})" if row else "; `harness status` shows the newest")
                 )
-            return self._state(connection, table, row, old=at is not None, named=named)
-
-    def glance(self, table: TableRow) -> ReadState:
-        """The newest version and the bounds of this instant, without a lease.
-
-        For reads of the buffer alone that can begin anew: rows of a segment never change, and one that is dropped
-        meanwhile is missing by name (SegmentMissing).
-        """
-        none = {"version": None, "lease_id": None, "lease": None, "holder": None}
-        with self.database.session(table=table.name) as connection:
-            with connection.pipeline():
-                cursor = connection.execute(sql("reads/look"), {"table_id": table.table_id, **none})
-                connection.commit()
-            row = cursor.fetchone()
-            if row is None:
-                raise VersionGone(f"{table.name}: it was dropped; `harness table list` shows what there is")
-            return self._state(connection, table, row, old=False, named=None)
-
-    def _state(
-        self,
-        connection: Connection,
-        table: TableRow,
-        row: Mapping[str, Any],
-        *,
-        old: bool,
-        named: Mapping[int, Bounds] | None,
-    ) -> ReadState:
-        version = rows.version(row) if named is None else replace(rows.version(row), bounds=named)
-        positions = {
-            int(p): Bounds(start=start, batch_hi=start, stream_hi=start, buffer_hi=buffer_hi)
-            for p, (start, buffer_hi) in (row["positions"] or {}).items()
-        }
-        segments = [rows.segment(_times(s)) for s in row["segments"]]
-        key = {"table_id": table.table_id, "version": version.version}
-        later = connection.execute(sql("reads/answering"), key).fetchall() if old else []
-        cut = (
-            cut_of_old(version, [rows.version(r) for r in later], segments)
-            if later or named is not None
-            else cut_now(version, positions, segments)
-        )
-        return ReadState(
-            version=version,
-            bounds=cut.bounds,
-            segments=tuple(s.ref for s in cut.segments),
-            lease_id=str(row["lease_id"] or ""),
-            lease_until=row["until"] or row["now"],
-            answered_by=cut.answered_by,
-        )
+            key = {"table_id": table.table_id, "version": row["version"]}
+            later = connection.execute(sql("reads/answering"), key).fetchall() if at is not None else []
+            return state_of(row, later=[rows.version(r) for r in later], named=named)
 
     def renew(self, lease_id: str, *, lease: timedelta) -> datetime:
         """Extend a lease that is alive. Raises: LeaseEnded."""
@@ -133,6 +88,27 @@ class Leases:
                 connection.execute(sql("reads/async_commit"))
                 cursor = connection.execute(sql(name), parameters)
             return cursor.fetchone()
+
+
+def state_of(
+    row: Mapping[str, Any], *, later: Sequence[Version] = (), named: Mapping[int, Bounds] | None = None
+) -> ReadState:
+    """What a *row* of a look tells; an old version's with those that came *later*, or with the bounds of a snapshot."""
+    version = rows.version(row) if named is None else replace(rows.version(row), bounds=named)
+    positions = {
+        int(p): Bounds(start=start, batch_hi=start, stream_hi=start, buffer_hi=buffer_hi)
+        for p, (start, buffer_hi) in (row["positions"] or {}).items()
+    }
+    segments = [rows.segment(_times(s)) for s in row["segments"]]
+    cut = cut_of_old(version, later, segments) if later or named is not None else cut_now(version, positions, segments)
+    return ReadState(
+        version=version,
+        bounds=cut.bounds,
+        segments=tuple(s.ref for s in cut.segments),
+        lease_id=str(row["lease_id"] or ""),
+        lease_until=row["until"] or row["now"],
+        answered_by=cut.answered_by,
+    )
 
 
 def _resolved(connection: Connection, table: TableRow, at: At | None) -> tuple[int | None, Mapping[int, Bounds] | None]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.catalog import StagingCatalog
     from harness_pipelines.stores.corrections import Corrections
     from harness_pipelines.stores.evolve import Evolutions
+    from harness_pipelines.stores.glances import Glances
     from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.lake import Lake
     from harness_pipelines.stores.news import News
@@ -113,6 +114,12 @@ class Stores:
     @once
     def leases(self) -> Leases:
         return Leases(self.readers)
+
+    @once
+    def glances(self) -> Glances:
+        from harness_pipelines.stores.glances import Glances
+
+        return Glances(self.readers)
 
     @once
     def news(self) -> News:

@@ -284,6 +284,17 @@ class Database:
         except OutcomeUnknown as lost:
             raise _away(str(lost), Asked(dsn=self.dsn, table=table)) from lost
 
+    @contextmanager
+    def at_once(self, *, table: str | None = None) -> Iterator[Connection]:
+        """A session whose statements are each a transaction of their own: one round trip, for what changes nothing."""
+        with self.session(table=table) as connection:
+            connection.autocommit = True
+            try:
+                yield connection
+            finally:
+                if not connection.closed:
+                    connection.autocommit = False
+
     def rows(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[DictRow]:
         """Run the query *name*, which changes nothing, in a transaction of its own and return its rows."""
         with self.reading() as connection:

@@ -45,6 +45,7 @@ from harness_pipelines.stores.segment_types import INT64_DIGITS, OPERATION, SCHE
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
 
+Written = Callable[[Any], sql.Composable]  #: how a value stands in a statement for Postgres
 ice: Any = expressions  # its classes take positional arguments, which the pydantic plugin of mypy does not see
 _FLOATS = (Primitive("float"), Primitive("double"))
 _OPERATORS: Mapping[Op, Callable[[Any, Any], Any]] = {
@@ -182,10 +183,13 @@ def _iceberg_literal(ref: Ref, value: Value) -> literals.Literal[Any]:
     return literals.BinaryLiteral(value)
 
 
-def to_postgres(predicate: Predicate) -> sql.Composable | None:
-    """A WHERE condition on a segment's own columns that lets through at least the matches; None: all rows."""
+def to_postgres(predicate: Predicate, literal: Written = sql.Literal) -> sql.Composable | None:
+    """A WHERE condition on a segment's own columns that lets through at least the matches; None: all rows.
+
+    *literal* writes its values: into the text, or beside it as the parameters of a statement that is kept prepared.
+    """
     kept = relaxed(predicate, _postgres_can)
-    return None if kept == TRUE else _postgres(kept)
+    return None if kept == TRUE else _postgres(kept, literal)
 
 
 def _postgres_can(leaf: Leaf) -> bool:
@@ -202,34 +206,35 @@ def _postgres_can(leaf: Leaf) -> bool:
     return True
 
 
-def _postgres(predicate: Predicate) -> sql.Composable:
+def _postgres(predicate: Predicate, literal: Written) -> sql.Composable:
     match predicate:
         case Constant(value):
             return sql.SQL("true" if value else "false")
         case All(parts):
-            return sql.SQL("({})").format(sql.SQL(" AND ").join(map(_postgres, parts)))
+            return sql.SQL("({})").format(sql.SQL(" AND ").join(_postgres(part, literal) for part in parts))
         case AnyOf(parts):
-            return sql.SQL("({})").format(sql.SQL(" OR ").join(map(_postgres, parts)))
+            return sql.SQL("({})").format(sql.SQL(" OR ").join(_postgres(part, literal) for part in parts))
         case leaf:
-            return _postgres_leaf(leaf, sql.Identifier(stored_name(leaf.ref.column)))
+            return _postgres_leaf(leaf, sql.Identifier(stored_name(leaf.ref.column)), literal)
 
 
-def _postgres_leaf(leaf: Leaf, column: sql.Identifier) -> sql.Composable:
+def _postgres_leaf(leaf: Leaf, column: sql.Identifier, literal: Written) -> sql.Composable:
     match leaf:
         case Compare(ref, op, value):
             collated = sql.SQL(' COLLATE "C" ' if ref.type == Primitive("string") else " ")
-            return sql.SQL("{}{}{} {}").format(column, collated, sql.SQL(_POSTGRES[op]), _postgres_literal(ref, value))
+            written = _postgres_literal(ref, value, literal)
+            return sql.SQL("{}{}{} {}").format(column, collated, sql.SQL(_POSTGRES[op]), written)
         case OneOf(_, values, negated) if not values:
             return sql.SQL("{} IS NOT NULL").format(column) if negated else sql.SQL("false")
         case OneOf(ref, values, negated):
-            items = sql.SQL(", ").join(_postgres_literal(ref, value) for value in values)
+            items = sql.SQL(", ").join(_postgres_literal(ref, value, literal) for value in values)
             return sql.SQL("{} {} ({})").format(column, sql.SQL("NOT IN" if negated else "IN"), items)
         case IsNull(_, negated):
             return sql.SQL("{} IS {}").format(column, sql.SQL("NOT NULL" if negated else "NULL"))
         case IsNaN(_, negated):
             return sql.SQL("{} {} 'NaN'").format(column, sql.SQL("<>" if negated else "="))
         case Like(_, _, negated):
-            found = sql.SQL("starts_with({}, {})").format(column, sql.Literal(leaf.prefix))
+            found = sql.SQL("starts_with({}, {})").format(column, literal(leaf.prefix))
             return sql.SQL("NOT {}").format(found) if negated else found
     raise AssertionError(leaf)
 
@@ -237,24 +242,24 @@ def _postgres_leaf(leaf: Leaf, column: sql.Identifier) -> sql.Composable:
 _POSTGRES = {Op.EQ: "=", Op.NE: "<>", Op.LT: "<", Op.LE: "<=", Op.GT: ">", Op.GE: ">="}
 
 
-def _postgres_literal(ref: Ref, value: Value) -> sql.Composable:
+def _postgres_literal(ref: Ref, value: Value, literal: Written) -> sql.Composable:
     match ref.type, value:
         case _, int() if ref.column == TIMESTAMP:
             moment = dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=value)
-            return sql.SQL("{}::timestamptz").format(sql.Literal(f"{moment.isoformat()}+00"))
+            return sql.SQL("{}::timestamptz").format(literal(f"{moment.isoformat()}+00"))
         case Primitive("float"), float():
-            return sql.SQL("{}::real").format(sql.Literal(repr(value)))
+            return sql.SQL("{}::real").format(literal(repr(value)))
         case _, float():
-            return sql.SQL("{}::double precision").format(sql.Literal(repr(value)))
+            return sql.SQL("{}::double precision").format(literal(repr(value)))
         case DecimalType(precision, scale), Decimal() if precision <= INT64_DIGITS:
-            return sql.Literal(int(value.scaleb(scale)))
+            return literal(int(value.scaleb(scale)))
         case _, Decimal():
-            return sql.SQL("{}::numeric").format(sql.Literal(str(value)))
+            return sql.SQL("{}::numeric").format(literal(str(value)))
         case Primitive("uuid"), bytes():
-            return sql.SQL("{}::uuid").format(sql.Literal(str(uuid.UUID(bytes=value))))
+            return sql.SQL("{}::uuid").format(literal(str(uuid.UUID(bytes=value))))
         case _, bytes():
-            return sql.SQL("{}::bytea").format(sql.Literal("\\x" + value.hex()))
-    return sql.Literal(value)
+            return sql.SQL("{}::bytea").format(literal("\\x" + value.hex()))
+    return literal(value)
 
 
 def to_spark(predicate: Predicate) -> SparkColumn:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -155,6 +156,23 @@ def from_copy(table: pa.Table, schema: pa.Schema) -> pa.Table:
         for column, field in zip(table.columns, schema, strict=True)
     ]
     return pa.table(columns, schema=schema)
+
+
+def from_rows(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.Table:
+    """The same of a few rows that psycopg read; it makes objects of UUIDs and long decimals."""
+    columns = [_logical(_few([row[i] for row in rows], field), field.type) for i, field in enumerate(schema)]
+    return pa.table(columns, schema=schema)
+
+
+def _few(values: list[Any], field: pa.Field) -> pa.Array:
+    if field.type == pa.binary(UUID_BYTES):
+        values = [value and value.bytes for value in values]
+    return pa.array(values, type=field.type if field.name == TIMESTAMP else _stored_type(field.type))
+
+
+@lru_cache(maxsize=256)
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    return _physical(pa.array([], type=kind)).type
 
 
 def _mapped(column: pa.ChunkedArray, change: object, kind: pa.DataType | None = None) -> pa.ChunkedArray:

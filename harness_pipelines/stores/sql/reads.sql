@@ -38,11 +38,38 @@ WITH wanted AS (
 ), lease AS (
     INSERT INTO harness.leases (lease_id, table_id, version, bounds, holder, until, born)
     SELECT %(lease_id)s, %(table_id)s, w.version, p.positions, %(holder)s, clock_timestamp() + %(lease)s, clock_timestamp()
-    FROM wanted w, positions p WHERE %(lease_id)s::uuid IS NOT NULL
+    FROM wanted w, positions p
     RETURNING lease_id, until
 )
 SELECT w.*, p.positions, s.segments, l.lease_id, l.until, t.retained_from, clock_timestamp() AS now
 FROM wanted w, positions p, segments s, harness.tables t LEFT JOIN lease l ON true WHERE t.table_id = %(table_id)s
+
+-- name: glance
+-- Without a lease, and in one snapshot with rows of the buffer that the caller writes in (so $n, and braces). One row is
+-- the state, the others are the newest per key and partition in [stream_hi, buffer_hi).
+WITH head AS (
+    SELECT * FROM harness.versions WHERE table_id = $1 ORDER BY version DESC LIMIT 1
+), positions AS (
+    SELECT i.partition, i.start, i.buffer_hi,
+           coalesce((h.bounds -> i.partition::text ->> 'stream_hi')::bigint, i.start) AS stream_hi
+    FROM harness.ingest_positions i, head h WHERE i.table_id = $1
+), state AS (
+    SELECT h.*, NULL::uuid AS lease_id, NULL::timestamptz AS until, clock_timestamp() AS now,
+           (SELECT jsonb_object_agg(partition, jsonb_build_array(start, buffer_hi)) FROM positions) AS positions,
+           (SELECT coalesce(jsonb_agg(to_jsonb(s) ORDER BY s.seq), '[]')
+            FROM harness.segments s WHERE s.table_id = $1 AND s.state <> 'retired') AS segments
+    FROM head h
+), hot AS ({rows})
+SELECT * FROM state FULL JOIN hot ON false
+
+-- name: newest
+SELECT DISTINCT ON ({key}, r._kafka_partition) r.*
+FROM ({segments}) r
+JOIN positions p ON p.partition = r._kafka_partition AND r._kafka_offset >= p.stream_hi AND r._kafka_offset < p.buffer_hi
+ORDER BY {key}, r._kafka_partition, r._kafka_offset DESC
+
+-- name: no_rows
+SELECT NULL::integer AS none WHERE false
 
 -- name: answering
 SELECT * FROM harness.versions WHERE table_id = %(table_id)s AND version > %(version)s ORDER BY version
