@@ -21,14 +21,35 @@ from harness_pipelines.spec.predicate import OFFSET, PARTITION
 from harness_pipelines.stores.segment_types import OPERATION
 
 Numbers = NDArray[np.int64]
+SIEVE_SLOTS_MIN, SIEVE_SLOTS_PER_KEY = 2**15, 8  #: next power of two above: at most an eighth is taken
+_WHOLE = (pa.int32(), pa.int64())
 COLD_ROWS_MIN = 65_536  #: cold rows are looked up so many at a time, while the next ones are read
 COLD_ROWS_PER_KEY = 8  #: and so many per hot key, because each look-up begins by hashing all of these
+
+
+class Sieve:
+    """Tells cheaply of most whole numbers that are not among some that they are not: a table of their hashes."""
+
+    def __init__(self, known: Numbers) -> None:
+        size = max(SIEVE_SLOTS_MIN, SIEVE_SLOTS_PER_KEY * len(known))
+        self._shift = np.uint64(64 - int(size).bit_length())
+        self._slots = np.zeros(1 << int(size).bit_length(), np.bool_)
+        self._slots[self._slot(known)] = True
+
+    def _slot(self, values: Numbers) -> NDArray[np.uint64]:
+        return (values.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> self._shift
+
+    def maybe(self, values: Numbers) -> Numbers:
+        """Places of all of *values* that are among the known ones, and of a few others."""
+        return np.flatnonzero(self._slots[self._slot(values)])
 
 
 class KeyNumbers:
     """Numbers 0, 1, ... for the distinct keys of some rows; ``of`` those rows they are `first`."""
 
     def __init__(self, columns: Sequence[pa.ChunkedArray]) -> None:
+        whole = (_whole(column) for column in columns)
+        self._sieves = [None if values is None else Sieve(values) for values in whole]
         self._values: list[pa.Array] = []  #: distinct ones of each column
         self._pairs: list[pa.Array] = []  #: distinct ones of the numbers so far with those of each further column
         numbers = self._numbered(columns[0], self._values)
@@ -39,6 +60,20 @@ class KeyNumbers:
 
     def __len__(self) -> int:
         return len((self._pairs or self._values)[-1])
+
+    def among(self, columns: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
+        """Places of the keys that were among the rows, and their numbers."""
+        for column, sieve in zip(columns, self._sieves, strict=True):
+            if sieve is not None and (values := _whole(column)) is not None:
+                maybe = sieve.maybe(values)
+                if not len(maybe):
+                    return maybe, maybe
+                numbers = self.of([one.take(maybe) for one in columns])
+                known = numbers >= 0
+                return maybe[known], numbers[known]
+        numbers = self.of(columns)
+        places = np.flatnonzero(numbers >= 0)
+        return places, numbers[places]
 
     def of(self, columns: Sequence[pa.ChunkedArray]) -> Numbers:
         """The number of each key, -1 for one that was not among the rows."""
@@ -54,6 +89,13 @@ class KeyNumbers:
         chunks = column.dictionary_encode(null_encoding="encode").chunks
         distinct.append(chunks[-1].dictionary if chunks else pa.array([], column.type))
         return np.concatenate([np.empty(0, np.int64), *(chunk.indices.to_numpy() for chunk in chunks)])
+
+
+def _whole(column: pa.ChunkedArray) -> Numbers | None:
+    """The values of a column of whole numbers; None of another one, and where a NULL is among them."""
+    if column.type not in _WHOLE or column.null_count:
+        return None
+    return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
 def _pairs(numbers: Numbers, more: Numbers, count: int) -> pa.ChunkedArray:
@@ -94,12 +136,10 @@ class Folded:
             yield self._uncovered(rows, self.numbers)
 
     def _uncovered(self, rows: pa.Table, keys: KeyNumbers) -> pa.Table:
-        numbers = keys.of([rows.column(name) for name in self.key])
-        covered = np.flatnonzero(numbers >= 0)
+        covered, there = keys.among([rows.column(name) for name in self.key])
         if not len(covered):
             return rows
-        there = numbers[covered]
-        moved = np.flatnonzero(int_column(rows, PARTITION)[covered] != self.partitions[there])
+        moved = np.flatnonzero(rows.column(PARTITION).take(covered).to_numpy() != self.partitions[there])
         if len(moved):
             row, number = int(covered[moved[0]]), int(there[moved[0]])
             raise key_in_two_partitions(
@@ -108,7 +148,9 @@ class Folded:
                 first=_coordinate(rows, row),
                 second=(int(self.partitions[number]), int(self.offsets[number])),
             )
-        return rows.filter(pa.array(numbers < 0))
+        stays = np.ones(rows.num_rows, np.bool_)
+        stays[covered] = False
+        return rows.filter(pa.array(stays))
 
 
 def fold(table: str, rows: pa.Table, key: tuple[str, ...]) -> Folded:

@@ -14,10 +14,19 @@ from click.testing import CliRunner
 import harness_pipelines as hp
 from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import UsageError
+from harness_pipelines.protocol.evolution import Changes
+from harness_pipelines.protocol.keys import KeyInTwoPartitions
 from harness_pipelines.read.point import KeyUnfit
+from harness_pipelines.spec.arrow import COORDINATES
+from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.keys import KEY_TYPES
+from harness_pipelines.spec.types import parse_type
 from harness_pipelines.stores import lake_scan
+from harness_pipelines.stores.glances import Glances, HotQuery
 from harness_pipelines.stores.leases import Leases
 from harness_pipelines.stores.ports import ReadState, TableRow
+from harness_pipelines_tests.every_type import WAYS
+from harness_pipelines_tests.integration.tables.test_types import drawn
 from harness_pipelines_tests.keyed import EVERYTHING, Change, KeyedRig, NumbersRig, row
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import TableRig, environment
@@ -100,19 +109,80 @@ def test_a_key_that_the_buffer_knows_is_not_looked_for_in_the_lake(make_keyed: M
     assert leased == [rig.name]
 
 
-def test_a_segment_that_goes_between_look_and_get_costs_a_second_look(make_keyed: MakeKeyed, monkeypatch: Any):
+def test_a_segment_that_goes_before_the_get_costs_two_more_looks(make_keyed: MakeKeyed, monkeypatch: Any):
     rig = make_keyed()
     filled(rig)
-    glance, looks = Leases.glance, list[str]()
+    look, asked = Glances.look, list[HotQuery | None]()
 
-    def late(leases: Leases, table: TableRow) -> ReadState:
-        found = glance(leases, table)
-        looks.append(table.name)
-        return replace(found, segments=(replace(found.segments[0], name="seg_that_is_gone"), *found.segments[1:]))
+    def late(glances: Glances, table: TableRow, wanted: HotQuery | None = None) -> Any:
+        asked.append(wanted)
+        if wanted is not None and len(asked) == 3:
+            wanted = replace(wanted, segments=(replace(wanted.segments[0], name="seg_that_is_gone"),))
+        return look(glances, table, wanted)
 
-    monkeypatch.setattr(Leases, "glance", late)
+    monkeypatch.setattr(Glances, "look", late)
+    assert rig.table.get(5) == {"id": 5, "n": 50}
+    assert [wanted is not None for wanted in asked] == [False, True]
     assert rig.table.get_many([5, 7, 20]) == [{"id": 5, "n": 50}, None, {"id": 20, "n": 200}]
-    assert looks == [rig.name]
+    assert [wanted is not None for wanted in asked] == [False, True, True, False, True]
+
+
+def test_what_a_get_remembers_of_the_table_is_only_where_it_looks_first(make_keyed: MakeKeyed, monkeypatch: Any):
+    rig = make_keyed()
+    filled(rig)
+    asked, look = list[HotQuery | None](), Glances.look
+
+    def noted(glances: Glances, table: TableRow, wanted: HotQuery | None = None) -> Any:
+        asked.append(wanted)
+        return look(glances, table, wanted)
+
+    assert rig.table.get(6) == {"id": 6, "n": 60}
+    monkeypatch.setattr(Glances, "look", noted)
+    rig.put_numbers({6: 61, 8: 80})
+    rig.ingest()
+    assert rig.table.get_many([6, 8]) == [{"id": 6, "n": 61}, {"id": 8, "n": 80}]
+    assert len(asked) == 1
+    rig.tier()  # its rows stay in the segment for a while, below the bounds
+    assert rig.table.get_many([6, 8, 5]) == [{"id": i, "n": n} for i, n in ((6, 61), (8, 80), (5, 50))]
+    rig.harness.table(rig.name).evolve(Changes(add=(Column(name="more", type=parse_type("int")),)))
+    rig.put_numbers({6: 62})
+    rig.ingest()
+    assert rig.table.get(6) == {"id": 6, "n": 62, "more": None}
+    rig.send([((8,), {"id": 8, "n": 81, "more": 1})])
+    rig.ingest()
+    asked.clear()
+    assert rig.table.get(8) == {"id": 8, "n": 81, "more": 1}
+    assert len(asked) == 1
+
+
+def test_a_key_that_meets_two_partitions_in_the_buffer_is_named_by_a_get(make_keyed: MakeKeyed):
+    rig = make_keyed()
+    rig.put_numbers({1: 1, 2: 2})
+    rig.send([((1,), {"id": 1, "n": 9})], partition=0)
+    rig.ingest()
+
+    assert rig.table.get(2) == {"id": 2, "n": 2}
+    with pytest.raises(KeyInTwoPartitions, match=r"key id=1 is in partition . \(offset [01]\) and in partition . "):
+        rig.table.get(1)
+
+
+def test_keys_and_rows_of_every_type_are_got_from_the_buffer_as_they_are_read(
+    harness: hp.Harness, kafka: KafkaRig, monkeypatch: Any
+):
+    way = WAYS["json"]()
+    key = [name for name, kind in way.columns.items() if kind.partition("(")[0] in KEY_TYPES]
+    rig = TableRig(harness, kafka, columns=dict(way.columns), partitions=1, key=key)
+    kafka.produce(rig.topic, 0, [payload for payload, _ in drawn(way)])
+    rig.ingest()
+    rows = rig.table.read().to_pylist()
+    coordinates = rig.table.read(columns=[*key, *COORDINATES.names]).to_pylist()
+    assert len(rows) > 20
+
+    monkeypatch.setattr(Leases, "look", None)  # the buffer has them all
+    got = rig.table.get_many([{name: row[name] for name in key} for row in rows])
+    assert list(map(repr, got)) == list(map(repr, rows))
+    for one in coordinates[:3]:
+        assert rig.table.get({name: one[name] for name in key}, columns=list(one)) == one
 
 
 def test_changes_of_adjoining_versions_are_those_of_both(make_keyed: MakeKeyed):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
 from harness_pipelines.read import fold as module
-from harness_pipelines.read.fold import fold
+from harness_pipelines.read.fold import KeyNumbers, Sieve, fold
 from harness_pipelines.read.selection import Selection, work_of
 from harness_pipelines.spec.arrow import COORDINATES, arrow_type
 from harness_pipelines.spec.keys import KEY_TYPES
@@ -130,6 +131,17 @@ def test_cold_rows_are_looked_up_in_parts_and_not_all_held(monkeypatch):
 
     assert [rows(part) for part in folded.uncovered(cold)] == [[(0, 0)], [(2, 2), (3, 3)], [(4, 4)]]
     assert [part.num_rows for part in folded.uncovered(cold, at_once=True)] == [1, 0, 1, 1, 1]
+
+
+def test_a_number_that_the_sieve_lets_through_is_compared_all_the_same():
+    rng = np.random.default_rng(5)
+    hot, cold = rng.integers(-(2**62), 2**62, (2, 20_000))
+    keys = KeyNumbers([pa.chunked_array([hot])])
+    places, numbers = keys.among([pa.chunked_array([np.concatenate([cold, hot[:9]])])])
+
+    assert places.tolist() == list(range(20_000, 20_009))
+    assert numbers.tolist() == keys.first[:9].tolist()
+    assert len(Sieve(hot).maybe(cold)) in range(1, 5_000)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
