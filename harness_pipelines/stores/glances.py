@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import psycopg
@@ -43,8 +44,10 @@ class Glances:
         asked, or nothing that Postgres can be asked. Raises: VersionGone, SegmentMissing (one of *wanted* was dropped).
         """
         parameters: list[Any] = [table.table_id]
-        rows = wanted and _rows(wanted, parameters)
-        text = compose.SQL(sql("reads/glance")).format(rows=rows or compose.SQL(sql("reads/no_rows")))
+        condition = wanted and _condition(wanted, parameters)
+        if condition is None:
+            wanted = None
+        text = _statement(condition, wanted.segments, wanted.schema, wanted.key) if wanted else _statement()
         with self._database.at_once(table=table.name) as connection:
             cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
             cursor.execute(text, parameters, binary=True)
@@ -54,22 +57,35 @@ class Glances:
         if not states:
             raise VersionGone(f"{table.name}: it was dropped; `harness table list` shows what there is")
         state = state_of(dict(zip(reversed(names), reversed(states[0]), strict=True)))  # of two names the first counts
-        if wanted is None or rows is None:
+        if wanted is None:
             return state, None
         first = len(names) - len(wanted.schema)
         return state, from_rows([row[first:] for row in found if row[0] is None], wanted.schema)
 
 
-def _rows(wanted: HotQuery, parameters: list[Any]) -> compose.Composable | None:
-    """The statement of the rows, its values added to *parameters*: so it is prepared once for all keys."""
+def _condition(wanted: HotQuery, parameters: list[Any]) -> str | None:
+    """What holds for the rows, its values added to *parameters*: one statement is prepared for all keys."""
 
     def literal(value: object) -> compose.Composable:
         parameters.append(value)
         return compose.SQL(f"${len(parameters)}")
 
     condition = to_postgres(wanted.where, literal)
-    if condition is None:
-        return None
-    branches = [segment_rows(wanted.schema, one, condition=condition, stores_op=True) for one in wanted.segments]
-    key = compose.SQL(", ").join(compose.Identifier("r", stored_name(name)) for name in wanted.key)
-    return compose.SQL(sql("reads/newest")).format(segments=compose.SQL(" UNION ALL ").join(branches), key=key)
+    return None if condition is None else condition.as_string()
+
+
+@lru_cache(maxsize=256)
+def _statement(
+    condition: str | None = None,
+    segments: tuple[SegmentRef, ...] = (),
+    schema: pa.Schema | None = None,
+    key: tuple[str, ...] = (),
+) -> str:
+    """The look, with the newest rows of *segments* where there is a *condition*."""
+    rows: compose.Composable = compose.SQL(sql("reads/no_rows"))
+    if condition is not None:
+        where = compose.SQL(condition)
+        branches = [segment_rows(schema, one, condition=where, stores_op=True) for one in segments]
+        names = compose.SQL(", ").join(compose.Identifier("r", stored_name(name)) for name in key)
+        rows = compose.SQL(sql("reads/newest")).format(segments=compose.SQL(" UNION ALL ").join(branches), key=names)
+    return compose.SQL(sql("reads/glance")).format(rows=rows).as_string()
