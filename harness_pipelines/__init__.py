@@ -14,6 +14,7 @@ from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, Try
 
 if TYPE_CHECKING:
     from harness_pipelines.client import Harness, connect
+    from harness_pipelines.protocol.corrections import Wanted
     from harness_pipelines.spec.settings import Settings
     from harness_pipelines.spec.table import TableSpec
     from harness_pipelines.stages.own_mover import Moved
@@ -25,6 +26,7 @@ _HOMES = {
     "Settings": "harness_pipelines.spec.settings",
     "Table": "harness_pipelines.table",
     "TableSpec": "harness_pipelines.spec.table",
+    "Wanted": "harness_pipelines.protocol.corrections",
     "connect": "harness_pipelines.client",
 }
 
@@ -49,5 +51,6 @@ __all__ = [
     "TableSpec",
     "TryAgain",
     "UsageError",
+    "Wanted",
     "connect",
 ]

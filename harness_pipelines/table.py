@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from harness_pipelines.client import Harness
+    from harness_pipelines.protocol.corrections import Wanted
     from harness_pipelines.protocol.evolution import Changes
     from harness_pipelines.protocol.overlays import Act
     from harness_pipelines.read.arrow import ArrowReader
@@ -441,18 +442,18 @@ class Table:
             hold.end()
 
     def replay(
-        self, *, reasons: Sequence[str] = (), decoder: TableSpec | None = None, dry_run: bool = False
+        self, wanted: Wanted | None = None, *, decoder: TableSpec | None = None, dry_run: bool = False
     ) -> Replayed:
         """Decode records in quarantine again, and put those that fit now back at their own offsets, each once.
 
-        *reasons*: those that were refused for one of these alone. *decoder*: a spec with the table's columns that says
-        otherwise how values are written, for this time only. What has to wait or is refused still is told, and stays.
+        *wanted*: these alone. *decoder*: a spec with the table's columns that says otherwise how values are written,
+        for this time only. What has to wait or is refused still is told, and stays.
         Raises: ReplayRefused, KeyInTwoPartitions, UsageError; TableStopped, TryAgain when a store is away.
         """
-        from harness_pipelines.stages.replay import Wanted, replay
+        from harness_pipelines.protocol.corrections import Wanted
+        from harness_pipelines.stages.replay import replay
 
-        wanted = Wanted(reasons=tuple(reasons))
-        return replay(self.harness.stores, self.row, wanted, decoder=decoder, dry_run=dry_run)
+        return replay(self.harness.stores, self.row, wanted or Wanted(), decoder=decoder, dry_run=dry_run)
 
     def evolve(self, changes: Changes) -> Version:
         """Change the columns in every tier at once; returns the version that begins with them.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.protocol.reads import At, at_of
+from harness_pipelines.protocol.reads import At, at_of, moment_of
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -93,6 +94,18 @@ class AtType(click.ParamType):  # type: ignore[type-arg]  # at run time it has n
             return at_of(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class MomentType(click.ParamType):  # type: ignore[type-arg]  # at run time it has none
+    """A moment, in UTC unless it names a zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            return moment_of(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is no moment such as 2026-11-22T10:30:00Z", param, ctx)
 
 
 def at_option(help_: str) -> Callable[[Function], Function]:

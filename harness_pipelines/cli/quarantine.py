@@ -3,26 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness_pipelines.cli.common import Function, check_wish, not_asked, opened, wish_options
+from harness_pipelines.cli.common import Function, MomentType, check_wish, not_asked, opened, wish_options
 from harness_pipelines.cli.output import emit, json_option, note
 from harness_pipelines.codecs.base import Reason
-from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.codecs.wire import schema_id_of
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.corrections import Wanted
+from harness_pipelines.spec.formats import names_schema
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    from harness_pipelines.stages.replay import Wanted
+    from harness_pipelines.spec.table import TableSpec
 
 LIST_MAX = 20
 STATES = ("held", "replayed", "dropped")
-VALUE_CHARS_MAX = 80
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class NotQuarantined(HarnessError):
     """No such record was set aside."""
+
+
+_REASON = click.option(
+    "--reason", "reasons", multiple=True, type=click.Choice([str(reason) for reason in Reason]),
+    help="Only these; may be repeated.",
+)  # fmt: skip
+_PARTITION = click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
+_OFFSET = click.option("--offset", type=click.IntRange(min=0), help="Only this offset, of --partition.")
+_SINCE = click.option("--since", type=MomentType(), help="Only those of that time in Kafka or later.")
+_UNTIL = click.option("--until", type=MomentType(), help="Only those from before that time in Kafka.")
+_ASIDE_SINCE = click.option("--set-aside-since", type=MomentType(), help="Only those set aside then or later.")
+_ASIDE_UNTIL = click.option("--set-aside-until", type=MomentType(), help="Only those set aside before.")
+_SCHEMA_ID = click.option(
+    "--schema-id", type=click.IntRange(0, 2**31 - 1), help="Only those whose value names this schema of the registry."
+)
+_DETAIL = click.option("--detail", metavar="TEXT", help="Only those whose detail contains this text.")
+
+
+def _which(function: Function) -> Function:
+    """The options that choose records; what they give is a `Wanted`."""
+    for option in (_DETAIL, _SCHEMA_ID, _ASIDE_UNTIL, _ASIDE_SINCE, _UNTIL, _SINCE, _OFFSET, _PARTITION, _REASON):
+        function = option(function)
+    return function
 
 
 @click.group()
@@ -32,31 +59,39 @@ def quarantine() -> None:
 
 @quarantine.command("list")
 @click.argument("table")
-@click.option("--reason", type=click.Choice([str(reason) for reason in Reason]), help="Only these.")
-@click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
+@_which
 @click.option("--state", type=click.Choice(STATES), default="held", show_default=True, help="Those, of what is listed.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=LIST_MAX, show_default=True, help="At most so many records."
 )
 @json_option
 @click.pass_obj
-def list_command(settings: Settings, /, table: str, *, limit: int, json_target: str | None, **wanted: Any) -> None:
+def list_command(
+    settings: Settings, /, table: str, *, state: str, limit: int, json_target: str | None, **which: Any
+) -> None:
     """Count the records of a table that were set aside, by state and reason, and list the first ones.
 
-    A record is held until it is put back (replayed) or given up (dropped).
+    A record is held until it is put back (replayed) or given up (dropped). The options that choose records are those of
+    replay and drop, and hold for what is counted too: look first what they choose. Times are UTC unless they name a
+    zone.
 
     \b
     Examples:
       harness quarantine list shop.orders --reason wrong_type
+      harness quarantine list shop.orders --since 2026-11-22T10:00 --until 2026-11-22T11:00
+      harness quarantine list shop.orders --schema-id 17 --detail '`amount`'
       harness quarantine list shop.orders --state replayed
     """
-    from harness_pipelines.stores.overview import Overview
+    from harness_pipelines.stages.replay import check_wanted
+    from harness_pipelines.stores.set_aside import counts_set_aside, set_aside
 
+    wanted = Wanted(**which)
     with opened(settings) as harness:
-        row, books = harness.table(table).row, Overview(harness.stores.readers)
-        reasons = books.quarantine_reasons(row)
-        records = books.quarantine(row, limit=limit, **wanted)
-    shown = {"table": table, "reasons": [dict(r) for r in reasons], "records": [_plain(r) for r in records]}
+        row, readers = harness.table(table).row, harness.stores.readers
+        check_wanted(row, wanted)
+        reasons = counts_set_aside(readers, row, wanted)
+        records = set_aside(readers, row, wanted, state=state, limit=limit)
+    shown = {"table": table, "reasons": [dict(r) for r in reasons], "records": [_plain(r, row.spec) for r in records]}
 
     def human() -> None:
         for one in reasons:
@@ -84,47 +119,33 @@ def show_command(settings: Settings, /, table: str, partition: int, offset: int,
     Example:
       harness quarantine show shop.orders 0 5000
     """
-    from harness_pipelines.stores.overview import Overview
+    from harness_pipelines.stores.set_aside import set_aside
 
     with opened(settings) as harness:
         row = harness.table(table).row
-        found = Overview(harness.stores.readers).quarantine(row, partition=partition, offset=offset)
+        found = set_aside(harness.stores.readers, row, Wanted(partition=partition, offset=offset), limit=1)
     if not found:
         raise NotQuarantined(
             f"{table}: no quarantined record at partition {partition}, offset {offset}; "
             f"`harness quarantine list {table}` lists them"
         )
-    shown = _plain(found[0])
+    shown = _plain(found[0], row.spec)
 
     def human() -> None:
         click.echo(f"{table}, partition {partition}, offset {offset}, set aside at {shown['recorded_at']:%F %T} UTC")
         if shown["state"] != "held":
             click.echo(f"{shown['state']} by {shown['settled_by']} at {shown['settled_at']:%F %T} UTC")
         click.echo(f"{shown['reason']}: {shown['detail']}")
+        if shown["schema_id"] is not None:
+            click.echo(f"schema: {shown['schema_id']} of the registry")
+        if shown["kafka_time"] is not None:
+            click.echo(f"time:   {shown['kafka_time']:%F %T} UTC in Kafka")
         for part in ("key", "value"):
             click.echo(f"{part}:   {_text(found[0][part])}")
         for name, value in shown["headers"]:
             click.echo(f"header {name}: {value}")
 
     emit(shown, json_target, human)
-
-
-def _which(function: Function) -> Function:
-    """The options that choose records."""
-    reason = click.option(
-        "--reason", "reasons", multiple=True, type=click.Choice([str(reason) for reason in Reason]), help="Only these."
-    )
-    partition = click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
-    offset = click.option("--offset", type=click.IntRange(min=0), help="Only this offset, of --partition.")
-    return reason(partition(offset(function)))
-
-
-def _wanted(reasons: tuple[str, ...], partition: int | None, offset: int | None) -> Wanted:
-    from harness_pipelines.stages.replay import Wanted
-
-    if offset is not None and partition is None:
-        raise UsageError("--offset is one of a --partition")
-    return Wanted(reasons=reasons, partition=partition, offset=offset)
 
 
 @quarantine.command("replay")
@@ -151,12 +172,13 @@ def replay_command(
     Examples:
       harness quarantine replay shop.orders --dry-run
       harness quarantine replay shop.orders --reason unknown_field
+      harness quarantine replay shop.orders --schema-id 17 --since 2026-11-22T10:00
       harness quarantine replay shop.orders --decoder orders-with-epoch-times.yaml
     """
     from harness_pipelines.spec.load import load_spec
     from harness_pipelines.stages.replay import replay
 
-    wanted = _wanted(**which)
+    wanted = Wanted(**which)
     with opened(settings) as harness:
         spec = None if decoder is None else load_spec(decoder)
         row = harness.table(table).row
@@ -199,7 +221,7 @@ def drop_command(
     from harness_pipelines.stages.replay import drop
 
     check_wish(dry_run=dry_run, yes=yes)
-    wanted = _wanted(**which)
+    wanted = Wanted(**which)
     with opened(settings) as harness:
         count = drop(harness.stores, harness.table(table).row, wanted, dry_run=not yes)
 
@@ -211,11 +233,16 @@ def drop_command(
         raise not_asked("give them up")
 
 
-def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:
     """A record for JSON: bytes as text where they are text, and as hex always."""
     raw = {part: None if record[part] is None else bytes(record[part]) for part in ("key", "value")}
     texts = {f"{part}_text": _decoded(value) for part, value in raw.items()}
-    return {**record, **raw, **texts}
+    ms = record["kafka_ms"]
+    more = {
+        "kafka_time": None if ms < 0 else EPOCH + timedelta(milliseconds=ms),
+        "schema_id": schema_id_of(raw["value"]) if names_schema(spec) else None,
+    }
+    return {name: value for name, value in record.items() if name != "kafka_ms"} | raw | texts | more
 
 
 def _decoded(value: bytes | None) -> str | None:

@@ -44,6 +44,11 @@ def header_trouble(value: bytes) -> Unfit | None:
     return None
 
 
+def schema_id_of(value: bytes | None) -> int | None:
+    """The id that *value* begins with; None: with none."""
+    return None if value is None or header_trouble(value) else int.from_bytes(value[1:HEADER_BYTES], "big")
+
+
 def opened(value: bytes, *, has_indexes: bool) -> tuple[Named, int] | Unfit:
     """The schema that *value* names, and how long its header is."""
     if (why := header_trouble(value)) is not None:

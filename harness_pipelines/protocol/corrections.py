@@ -20,6 +20,24 @@ from harness_pipelines.protocol.versions import Version, View, ViewName, answeri
 Coordinate: TypeAlias = tuple[int, int]  #: Kafka partition and offset
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which of the records that were set aside: those for which every word that is given holds.
+
+    Of times the first counts and the last does not.
+    """
+
+    reasons: tuple[str, ...] = ()  #: all, where none is named
+    partition: int | None = None
+    offset: int | None = None
+    detail: str | None = None  #: text that the detail contains
+    schema_id: int | None = None  #: that the value begins with
+    since: datetime | None = None  #: by the record's own time in Kafka
+    until: datetime | None = None
+    set_aside_since: datetime | None = None
+    set_aside_until: datetime | None = None
+
+
 class CorrectionsMoved(HarnessError):
     """What was to be corrected changed meanwhile: somebody else replayed, dropped or reverted it."""
 

@@ -24,9 +24,14 @@ def at_of(text: str) -> At:
     if said.isdigit():
         return int(said)
     try:
-        then = datetime.fromisoformat(said)
+        return moment_of(said)
     except ValueError:
         raise ValueError(f"{text!r} is no version, no snapshot and no moment such as 2026-11-22T10:30:00Z") from None
+
+
+def moment_of(text: str) -> datetime:
+    """A moment, of UTC unless it names a zone. Raises: ValueError."""
+    then = datetime.fromisoformat(text.strip())
     return then if then.tzinfo else then.replace(tzinfo=UTC)
 
 

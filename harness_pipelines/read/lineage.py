@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange, vector_from_json
+from harness_pipelines.protocol.corrections import Wanted
 from harness_pipelines.protocol.lineage import (
     FileAsked,
     FileMade,
@@ -32,6 +33,7 @@ from harness_pipelines.stores.lake import reachable
 from harness_pipelines.stores.lake_lineage import FileEntry, ViewPast
 from harness_pipelines.stores.lake_scan import stored_in
 from harness_pipelines.stores.lineage import Lineage
+from harness_pipelines.stores.set_aside import set_aside
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -429,10 +431,8 @@ def _leased(stores: Stores, table: TableRow) -> Iterator[ReadState]:
 
 
 def _record(stores: Stores, table: TableRow, state: ReadState, asked: RecordAsked) -> RecordLineage:
-    from harness_pipelines.stores.overview import Overview
-
     bounds = _bounds(table, state, asked)
-    refused = Overview(stores.readers).quarantine(table, partition=asked.partition, offset=asked.offset)
+    refused = set_aside(stores.readers, table, Wanted(partition=asked.partition, offset=asked.offset), limit=1)
     held = bool(refused) and refused[0]["state"] == "held"
     has_buffer, version = table.spec.buffer != "none", state.version
     tier = place_of(bounds, asked.offset, has_batch=version.batch is not None, has_buffer=has_buffer)

@@ -58,6 +58,11 @@ Schema = Annotated[
 ]
 
 
+def names_schema(spec: TableSpec) -> bool:
+    """The values begin with the id of their schema in a registry."""
+    return spec.format in WITH_SCHEMA and spec.value_schema is None
+
+
 def format_trouble(spec: TableSpec) -> tuple[str, str] | None:
     """The word of *spec* that does not go with its format, and why."""
     return _debezium_trouble(spec) or _schema_trouble(spec) or _raw_trouble(spec)

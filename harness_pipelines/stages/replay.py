@@ -22,13 +22,15 @@ import structlog
 from harness_pipelines.audit.digest import first_named, lake_digests, shown
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import UsageError
-from harness_pipelines.protocol.corrections import Change, Coordinate, CorrectionsMoved, Kind
+from harness_pipelines.protocol.corrections import Change, Coordinate, CorrectionsMoved, Kind, Wanted
 from harness_pipelines.protocol.versions import Version, ViewName
+from harness_pipelines.spec.formats import names_schema
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.stages.replayed import Shown, shown_in_batch
 from harness_pipelines.stores.buffer import with_coordinates
 from harness_pipelines.stores.corrections import HELD, Correction, HeldRecord
 from harness_pipelines.stores.ports import Swap, TableRow, TableStopped
+from harness_pipelines.stores.set_aside import BEFORE_ALL
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.table import TableSpec
@@ -38,15 +40,6 @@ log = structlog.get_logger(__name__)
 BATCH_RECORDS = 10_000  #: of one boundary commit
 TRIES = 5  #: when others settle records of a batch at the same time
 SHOWN_MAX = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which of the quarantined records."""
-
-    reasons: tuple[str, ...] = ()  #: all, where none is named
-    partition: int | None = None
-    offset: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,6 +120,17 @@ def check_replayable(table: TableRow) -> None:
         raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was put back")
 
 
+def check_wanted(table: TableRow, wanted: Wanted) -> None:
+    """Raises: UsageError."""
+    if wanted.offset is not None and wanted.partition is None:
+        raise UsageError("an offset is one of a partition: name that too")
+    if wanted.schema_id is not None and not names_schema(table.spec):
+        raise UsageError(
+            f"values of {table.name} do not begin with the id of a schema (format {table.spec.format}); only records "
+            "of a schema registry do"
+        )
+
+
 def fitting(table: TableRow, decoder: TableSpec) -> TableSpec:
     """The table's spec with the words of *decoder* about how values are written. Raises: UsageError."""
     types = {c.name: (c.type, c.required) for c in table.spec.columns}
@@ -145,15 +149,10 @@ def fitting(table: TableRow, decoder: TableSpec) -> TableSpec:
 
 
 def _batches(stores: Stores, table: TableRow, wanted: Wanted) -> Iterator[list[HeldRecord]]:
-    after: Coordinate = (-1, -1)
+    check_wanted(table, wanted)
+    after: Coordinate = BEFORE_ALL
     while True:
-        found = stores.corrections(table).held(
-            after=after,
-            limit=BATCH_RECORDS,
-            reasons=wanted.reasons,
-            partition=wanted.partition,
-            offset=wanted.offset,
-        )
+        found = stores.corrections(table).held(wanted, after=after, limit=BATCH_RECORDS)
         if not found:
             return
         yield found

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.bounds import OffsetRange
-from harness_pipelines.protocol.corrections import RangeRefused
+from harness_pipelines.protocol.corrections import RangeRefused, Wanted
 from harness_pipelines.stages.replayed import stored_rows
 from harness_pipelines.stores.corrections import HeldRecord
 from harness_pipelines.stores.errors import RecordsLost
@@ -206,7 +206,7 @@ def _kept(stores: Stores, table: TableRow, wanted: OffsetRange) -> Records:
 
 def _held(stores: Stores, table: TableRow, wanted: OffsetRange) -> list[HeldRecord]:
     found = stores.corrections(table).held(
-        after=(wanted.partition, wanted.low - 1), limit=RECORDS_MAX, partition=wanted.partition
+        Wanted(partition=wanted.partition), after=(wanted.partition, wanted.low - 1), limit=RECORDS_MAX
     )
     return [one for one in found if one.record.offset < wanted.high]
 

@@ -22,6 +22,7 @@ from harness_pipelines.protocol.corrections import (
     CorrectionsMoved,
     Kind,
     Waiting,
+    Wanted,
     corrected,
     waiting,
 )
@@ -32,6 +33,7 @@ from harness_pipelines.stores.buffer import REFUSED_TOGETHER, refused_json
 from harness_pipelines.stores.outcome import published_by
 from harness_pipelines.stores.ports import PointerMoved, RefusedRecord, Swap, TableRow, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, sql
+from harness_pipelines.stores.set_aside import set_aside
 from harness_pipelines.stores.snapshots import versions_named
 
 log = structlog.get_logger(__name__)
@@ -103,19 +105,10 @@ class Corrections:
             name: {"catalog": catalog, "namespace": table.spec.namespace, "view": table.views[name]} for name in names
         }
 
-    def held(
-        self,
-        *,
-        after: Coordinate,
-        limit: int,
-        reasons: Sequence[str] | None = None,
-        partition: int | None = None,
-        offset: int | None = None,
-    ) -> list[HeldRecord]:
-        """The first *limit* records in quarantine behind *after*, by partition and offset."""
-        wanted = {"partition": partition, "offset": offset, "reasons": list(reasons) if reasons else None}
-        key = {**self._key, **wanted, "after_partition": after[0], "after_offset": after[1], "limit": limit}
-        return [_held(row) for row in self._database.rows("corrections/held", key)]
+    def held(self, wanted: Wanted, *, after: Coordinate, limit: int) -> list[HeldRecord]:
+        """The first *limit* of the *wanted* records that are held behind *after*, by partition and offset."""
+        found = set_aside(self._database, self._table, wanted, state=HELD, after=after, limit=limit)
+        return [_held(row) for row in found]
 
     def in_effect(self) -> list[InEffect]:
         """Records that were put back and not taken back by a revert, by coordinate."""

@@ -58,24 +58,6 @@ class Overview:
         found = self.database.rows("overview/since_ingest", {"table_id": table.table_id})
         return float(found[0]["since_ingest_s"]) if found else None
 
-    def quarantine(
-        self,
-        table: TableRow,
-        *,
-        partition: int | None = None,
-        offset: int | None = None,
-        reason: str | None = None,
-        state: str | None = None,
-        limit: int = 100,
-    ) -> list[Row]:
-        """Records that were set aside, with their raw bytes, by partition and offset."""
-        wanted = {"partition": partition, "offset": offset, "reason": reason, "state": state, "limit": limit}
-        return list(self.database.rows("overview/quarantine", {"table_id": table.table_id, **wanted}))
-
-    def quarantine_reasons(self, table: TableRow) -> list[Row]:
-        """Per state, reason and partition: how many records, from which offset to which."""
-        return list(self.database.rows("overview/quarantine_reasons", {"table_id": table.table_id}))
-
 
 def buffered_rows(connection: Connection, table: TableRow) -> int:
     """Rows of the segments in ``[stream_hi, buffer_hi)``, in the transaction of *connection*."""

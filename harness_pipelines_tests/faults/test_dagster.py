@@ -16,8 +16,9 @@ from dagster import DagsterRunStatus
 from dagster._core.scheduler.instigation import TickStatus
 
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.corrections import Wanted
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores.overview import Overview
+from harness_pipelines.stores.set_aside import set_aside
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.dagster_rig import RUN_S, DagsterRig, dagster_over
 from harness_pipelines_tests.producer import wait_until
@@ -159,7 +160,7 @@ def test_runs_that_fail_come_less_often_until_the_cause_is_repaired_and_cost_no_
         wait_until(lambda: _taken(sick) == 51, "the sick table goes on by itself", deadline_s=2 * RUN_S)
         dagster.await_truth()
         well.assert_exact()
-    [record] = Overview(sick.stores.readers).quarantine(sick.table.row)
+    [record] = set_aside(sick.stores.readers, sick.table.row, Wanted(), limit=2)
     assert (record["partition"], record["offset"], record["value"]) == (0, 20, b"no json")
 
 

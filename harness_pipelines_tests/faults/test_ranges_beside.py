@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.corrections import Kind, RangeRefused, RangeWaits
+from harness_pipelines.protocol.corrections import Kind, RangeRefused, RangeWaits, Wanted
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages import compact, tier
 from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.ranges import RangeReplayed
-from harness_pipelines.stages.replay import Wanted, drop
+from harness_pipelines.stages.replay import drop
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.lake import Lake
 from harness_pipelines.stores.lake_scan import pinned

@@ -11,14 +11,14 @@ import pytest
 from harness_pipelines import faults
 from harness_pipelines.audit.complete import audit_table
 from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.protocol.corrections import ReplayRefused
+from harness_pipelines.protocol.corrections import ReplayRefused, Wanted
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
 from harness_pipelines.protocol.overlays import Act
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.recall import ask
 from harness_pipelines.stages.recall import run as run_recall
-from harness_pipelines.stages.replay import Replayed, Wanted, drop, replay
+from harness_pipelines.stages.replay import Replayed, drop, replay
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.lake import Lake
 from harness_pipelines.stores.ports import Swap

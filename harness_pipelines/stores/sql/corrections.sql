@@ -1,14 +1,3 @@
--- name: held
-SELECT partition, "offset", reason, detail, key, value, headers,
-       coalesce(kafka_ms, (extract(epoch FROM recorded_at) * 1000)::bigint) AS kafka_ms
-FROM harness.quarantine
-WHERE table_id = %(table_id)s AND state = 'held'
-  AND (%(partition)s::int IS NULL OR partition = %(partition)s)
-  AND (%(offset)s::bigint IS NULL OR "offset" = %(offset)s)
-  AND (%(reasons)s::text[] IS NULL OR reason = ANY(%(reasons)s))
-  AND (partition, "offset") > (%(after_partition)s::int, %(after_offset)s::bigint)
-ORDER BY partition, "offset" LIMIT %(limit)s
-
 -- name: states
 SELECT state, count(*) AS records FROM harness.quarantine WHERE table_id = %(table_id)s GROUP BY state
 

@@ -31,19 +31,3 @@ FROM harness.ingest_positions WHERE partition >= 0 GROUP BY table_id
 SELECT extract(epoch FROM clock_timestamp() - committed_at)::float8 AS since_ingest_s
 FROM harness.moves WHERE table_id = %(table_id)s AND stage = 'ingest' AND state = 'COMMITTED'
 ORDER BY move_id DESC LIMIT 1
-
--- name: quarantine
-SELECT partition, "offset", reason, detail, key, value, headers, state, settled_by, settled_at, recorded_at
-FROM harness.quarantine
-WHERE table_id = %(table_id)s
-  AND (%(state)s::text IS NULL OR state = %(state)s)
-  AND (%(partition)s::int IS NULL OR partition = %(partition)s)
-  AND (%(offset)s::bigint IS NULL OR "offset" = %(offset)s)
-  AND (%(reason)s::text IS NULL OR reason = %(reason)s)
-ORDER BY partition, "offset" LIMIT %(limit)s
-
--- name: quarantine_reasons
-SELECT state, reason, partition, count(*) AS records, min("offset") AS first_offset, max("offset") AS last_offset,
-       max(recorded_at) AS last_at
-FROM harness.quarantine WHERE table_id = %(table_id)s 
-GROUP BY state, reason, partition ORDER BY array_position(ARRAY['held', 'replayed', 'dropped'], state), reason, partition

@@ -60,5 +60,33 @@ def test_a_record_is_put_back_once_the_spec_takes_it_and_another_given_up(
     harness("audit", table, "--full")
 
 
-def test_an_offset_needs_its_partition(harness: Cli, table: str):
-    assert "--offset is one of a --partition" in harness("quarantine", "replay", table, "--offset", "1", code=2).stderr
+def test_what_is_listed_is_chosen_by_every_word_that_is_given(harness: Cli, table: str):
+    def chosen(*words: str) -> list[tuple[int, int]]:
+        shown = json.loads(harness("quarantine", "list", table, *words, "--json").stdout)
+        found = [(one["partition"], one["offset"]) for one in shown["records"]]
+        assert sum(one["records"] for one in shown["reasons"]) == len(found), "what is counted is what is chosen"
+        return found
+
+    [early] = json.loads(harness("quarantine", "list", table, "--reason", "malformed", "--json").stdout)["records"]
+    [late] = json.loads(harness("quarantine", "list", table, "--detail", "`more`", "--json").stdout)["records"]
+    assert [(one["partition"], one["offset"]) for one in (early, late)] == [EARLY, LATE]
+    assert early["kafka_time"] < late["kafka_time"], "the one was produced after the other"
+
+    assert chosen("--since", early["kafka_time"]) == [EARLY, LATE]
+    assert chosen("--until", late["kafka_time"]) == [EARLY]
+    assert chosen("--since", late["kafka_time"], "--reason", "malformed") == []
+    assert chosen("--reason", "malformed", "--reason", "unknown_field") == [EARLY, LATE]
+    first, second = sorted((one["recorded_at"], (one["partition"], one["offset"])) for one in (early, late))
+    assert chosen("--set-aside-since", second[0]) == [second[1]], "partitions are committed in any order"
+    assert chosen("--set-aside-until", second[0]) == [first[1]]
+
+    drop = ("quarantine", "drop", table, "--yes")
+    assert harness(*drop, "--until", early["kafka_time"]).stdout == "0 records given up\n"
+    assert harness(*drop, "--since", late["kafka_time"]).stdout == "1 records given up\n"
+    assert chosen("--state", "dropped", "--partition", str(LATE[0])) == [LATE]
+
+
+def test_what_cannot_be_asked_is_refused(harness: Cli, table: str):
+    assert "name that too" in harness("quarantine", "replay", table, "--offset", "1", code=2).stderr
+    assert "(format json)" in harness("quarantine", "list", table, "--schema-id", "1", code=2).stderr
+    assert "is no moment such as" in harness("quarantine", "list", table, "--since", "noon", code=2).stderr

@@ -11,8 +11,10 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.corrections import Wanted
 from harness_pipelines.stages.ingest_spark import ingest_on_spark
 from harness_pipelines.stores.registry import RegistryAway
+from harness_pipelines.stores.set_aside import set_aside
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.registry import RegistryServer, serving
 from harness_pipelines_tests.rig import INGEST, TIER, TableRig, await_trouble
@@ -94,6 +96,8 @@ def test_what_was_produced_is_read(
         assert shown(rig) == meant
         reasons = [reason for reason, _, _ in rig.quarantine().values()]
         assert sorted(reasons) == ["truncated_header"] * 2 + ["unknown_schema"] * 2
+        by_schema = set_aside(rig.stores.readers, rig.table.row, Wanted(schema_id=4_711), limit=9)
+        assert [one["reason"] for one in by_schema] == ["unknown_schema"] * 2
         assert rig.table.audit(full=True).to_json()["ok"]
 
 

@@ -17,10 +17,10 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 import harness_pipelines as hp
 from harness_pipelines import faults
-from harness_pipelines.protocol.corrections import Coordinate
+from harness_pipelines.protocol.corrections import Coordinate, Wanted
 from harness_pipelines.protocol.reverts import RevertRefused
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages.replay import Wanted, drop
+from harness_pipelines.stages.replay import drop
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines_tests.integration.tables.test_keyed_stateful import KEYS, LONGER, KeyedMachine
 from harness_pipelines_tests.keyed import Key, KeyedRig, row
