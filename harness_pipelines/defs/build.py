@@ -2,6 +2,7 @@
 
 from dagster import Definitions, in_process_executor
 
+from harness_pipelines.defs.replays import REPLAY_JOBS
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.schedules import table_schedules
 from harness_pipelines.defs.sensors import table_sensors
@@ -22,7 +23,7 @@ def shared(specs: list[TableSpec], *, declared: bool = False) -> Definitions:
     jobs = stage_jobs(specs)
     return Definitions(
         assets=topics(specs),
-        jobs=jobs,
+        jobs=[*jobs, *REPLAY_JOBS],
         sensors=table_sensors(specs, jobs, declared=declared),
         schedules=table_schedules(specs),
         resources={"harness": HarnessResource()},

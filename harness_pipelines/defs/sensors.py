@@ -36,7 +36,7 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from harness_pipelines.client import Harness
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import job_name, stage_assets, stage_checks
-from harness_pipelines.defs.work import HANDOVER_S, RUN_S, STAGE_TAG, TABLE_TAG, WHY_TAG
+from harness_pipelines.defs.work import HANDOVER_S, RETRY_S, RETRY_S_MAX, RUN_S, STAGE_TAG, TABLE_TAG, WHY_TAG
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.moves import MoveState
@@ -58,7 +58,7 @@ SETTLED_S = 60.0  #: so long after its start a run holds its claim, or waits for
 STARTED_S = 120.0  #: a process that did not come to its work in so long will not
 SILENT_TICKS = 2  #: a claim that was lost while Postgres was away is taken again in less
 STAGES = frozenset(stage.value for stage in CONTINUOUS_STAGES)
-RETRY_S, RETRY_S_MAX, FAILURES_SEEN = 10.0, 600.0, 8  #: the pause doubles with each run that failed in a row
+FAILURES_SEEN = 8
 ACTIVE = [
     DagsterRunStatus.QUEUED,
     DagsterRunStatus.NOT_STARTED,

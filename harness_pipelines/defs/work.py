@@ -28,6 +28,7 @@ TABLE_TAG, STAGE_TAG = "harness/table", "harness/stage"
 WHY_TAG = "harness/why"  #: of a run that a sensor started
 RUN_S = 600.0
 HANDOVER_S = 60.0  #: so long before its end the successor of a run is asked for; a busy machine starts it slowly
+RETRY_S, RETRY_S_MAX = 10.0, 600.0  #: before work that failed is tried again: doubles with each failure in a row
 _CODE_VERSION = version("harness-pipelines")  # each call reads a file
 LINGER_S = 30.0  #: a run of ingest without records waits so long for more: another run costs more than that
 

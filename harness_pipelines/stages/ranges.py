@@ -64,6 +64,7 @@ class RangeReplayed:
     kept: int = 0  #: rows without a record any more that could tell what they should be
     dropped: int = 0  #: records that were given up, and are not looked at
     version: int | None = None  #: published; None: nothing was to be changed, or it was a dry run
+    move: int | None = None  #: that was committed with it
     waiting: str | None = None  #: why it would have to wait
     sample: list[dict[str, Any]] = field(default_factory=list)  #: the first differences
 
@@ -83,6 +84,7 @@ class RangeReplayed:
             "kept": self.kept,
             "dropped": self.dropped,
             "version": self.version,
+            "move": self.move,
             "waiting": self.waiting,
             "sample": self.sample,
         }
@@ -126,7 +128,7 @@ def replay_range(
         except CorrectionsMoved as moved:
             log.info("replay.moved", table=table.name, detail=str(moved))
             continue
-        done.version = version.version
+        done.version, done.move = version.version, version.move_id
         log.info("replay.range", table=table.name, version=done.version, rows=len(correction.changes))
         return done
     raise CorrectionsMoved(f"{table.name}: others correct the same records; nothing was changed, ask again")

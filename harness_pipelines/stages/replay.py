@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import structlog
 
 from harness_pipelines.audit.digest import first_named, lake_digests, shown
+from harness_pipelines.codecs.base import Reason
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.corrections import Change, Coordinate, CorrectionsMoved, Kind, Wanted
@@ -55,6 +56,7 @@ class Replayed:
     waiting: Counter[str] = field(default_factory=Counter)  #: by why
     way_on: str | None = None  #: for those that wait
     versions: list[int] = field(default_factory=list)
+    moves: list[int] = field(default_factory=list)  #: committed, one for each version
     shown: list[dict[str, Any]] = field(default_factory=list)  #: the first that are still refused
 
     def to_json(self) -> dict[str, Any]:
@@ -68,6 +70,7 @@ class Replayed:
             "waiting": dict(self.waiting),
             "way_on": self.way_on,
             "versions": self.versions,
+            "moves": self.moves,
             "still_refused": self.shown,
         }
 
@@ -124,6 +127,8 @@ def check_wanted(table: TableRow, wanted: Wanted) -> None:
     """Raises: UsageError."""
     if wanted.offset is not None and wanted.partition is None:
         raise UsageError("an offset is one of a partition: name that too")
+    if unknown := set(wanted.reasons) - set(Reason):
+        raise UsageError(f"no record is refused for {', '.join(sorted(unknown))}; the reasons are {', '.join(Reason)}")
     if wanted.schema_id is not None and not names_schema(table.spec):
         raise UsageError(
             f"values of {table.name} do not begin with the id of a schema (format {table.spec.format}); only records "
@@ -190,7 +195,9 @@ def _replay_batch(
         except CorrectionsMoved as moved:
             log.info("replay.moved", table=table.name, detail=str(moved))
             continue
+        assert version.move_id is not None
         done.versions.append(version.version)
+        done.moves.append(version.move_id)
         log.info("replay.published", table=table.name, version=version.version, rows=len(ready), move=version.move_id)
         break
     else:
