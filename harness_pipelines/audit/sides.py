@@ -353,14 +353,15 @@ def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mappin
     with view.io.new_input(file.data.file_path).open() as stream:
         parquet = pq.ParquetFile(stream)
         places = _places(parquet.schema_arrow, ids)
+        held = {f.name: parquet.schema_arrow.field(places[f.name]).name for f in schema if f.name in places}
         is_live = np.ones(parquet.metadata.num_rows, np.bool_)
         if (hidden := file.hidden(view.io)) is not None:
             is_live[hidden] = False
         first = 0
-        for batch in parquet.iter_batches(batch_size=min(max(size, BATCH_ROWS_MIN), BATCH_ROWS_MAX)):
-            columns = [
-                batch.column(places[f.name]) if f.name in places else pa.nulls(len(batch), f.type) for f in schema
-            ]
+        for batch in parquet.iter_batches(
+            batch_size=min(max(size, BATCH_ROWS_MIN), BATCH_ROWS_MAX), columns=list(held.values())
+        ):
+            columns = [batch.column(held[f.name]) if f.name in held else pa.nulls(len(batch), f.type) for f in schema]
             rows = conformed(pa.table(columns, names=schema.names), schema)
             yield rows if hidden is None else rows.filter(pa.array(is_live[first : first + len(batch)]))
             first += len(batch)

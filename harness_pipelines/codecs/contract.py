@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import Any, Protocol
@@ -74,6 +74,14 @@ class ContractJudge:
     def __init__(self, rules: Iterable[RowRule]) -> None:
         # Those that stop come first, those that only warn last: what a record is refused for is the first it breaks.
         self.rules = sorted(rules, key=lambda rule: _ORDER[rule.severity])
+
+    def broken(self, rows: pa.Table) -> Iterator[tuple[RowRule, Places]]:
+        """The checks that *rows* break, and where."""
+        puts = _puts(rows)
+        asked = rows if puts is None else rows.take(pa.array(puts))
+        for rule in self.rules:
+            if len(broken := rule.broken(asked)):
+                yield rule, broken if puts is None else puts[broken]
 
     def judged(self, decoded: Decoded) -> Decoded:
         """*decoded* without the rows that break a check; what breaks one that only warns stays and is counted.

@@ -21,6 +21,7 @@ from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.table import TierRules
 from harness_pipelines.stages.ingest import check_source
 from harness_pipelines.stages.moving import Moving, Tally, make_branch
+from harness_pipelines.stages.tier_contract import look_again
 from harness_pipelines.stores.lake import NOTHING_STAGED, Staged
 from harness_pipelines.stores.ports import Boundary, MoveDraft, RefusedRecord, StateDraft, Swap, TableRow
 
@@ -176,7 +177,11 @@ def _stage_from_kafka(stores: Stores, table: TableRow, move: Move) -> Attempt:
 
 
 def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: Attempt) -> Version:
-    """Make the staged files part of the table: pointer, bounds, version and move in one transaction."""
+    """Make the staged files part of the table: pointer, bounds, version and move in one transaction.
+
+    Raises: ContractBroken for rows that the contract of today stops at.
+    """
+    violations = look_again(stores, table, move, attempt.staged)
 
     def build(base: str) -> Swap:
         return stores.lake.build_append(table, move, attempt.staged, base=base, keep=table.spec.retention.snapshots)
@@ -187,6 +192,7 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
         rows=attempt.staged.rows,
         bytes=attempt.staged.bytes,
         refused=attempt.refused,
+        violations=violations,
         state=attempt.state,
         ingest_to=dict(move.hi) if table.spec.buffer == "none" else {},
     )

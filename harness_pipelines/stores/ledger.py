@@ -410,6 +410,9 @@ class PostgresLedger:
         _emit(connection, table.table_id, "published", payload)
         if boundary.state is not None:
             commit_within(connection, boundary.state)
+        for (partition, check), records in sorted(boundary.violations.items()):  # of rows that are taken all the same
+            counted = {"partition": partition, "check_name": check, "severity": "warn", "records": records}
+            _run(connection, "ledger/count_violations", table_id=table.table_id, **counted)
         self._check_claim(connection, boundary.claim)
         return following
 
@@ -455,7 +458,7 @@ def insert_refused(connection: Connection, table_id: int, boundary: Boundary) ->
         )
     broken = Counter((record.partition, record.check) for record in boundary.refused if record.check)
     for (partition, check), records in sorted(broken.items()):
-        counted = {"partition": partition, "check_name": check, "records": records}
+        counted = {"partition": partition, "check_name": check, "severity": "quarantine", "records": records}
         _run(connection, "ledger/count_violations", table_id=table_id, **counted)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandera.pandas as pandera
 import pytest
+import structlog
 
 from harness_pipelines.audit.checks import contract as contract_check
 from harness_pipelines.cli.seen import KafkaEnds, look
@@ -19,6 +20,7 @@ from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.ingest import RecordRefused
 from harness_pipelines.stages.refusing import RefusedTooMany
+from harness_pipelines.stages.tier_contract import ContractBroken
 from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores.ports import TableUnknown
 from harness_pipelines_tests.producer import wait_until
@@ -205,3 +207,43 @@ def test_without_a_buffer_a_module_that_is_not_there_holds_tier_and_costs_no_att
     with pytest.raises(ContractUnusable, match=MODULE):
         rig.worker(TIER, until_idle=True).run()
     assert rig.stores.tables.open_move(rig.table.row, Stage.TIER, shard=0) is None
+
+
+def test_rows_that_a_contract_of_today_would_refuse_are_moved_and_counted_once(make_rig: MakeRig):
+    """They were taken before the contract was changed: the lake gets them, and somebody hears of it."""
+    rig = make_rig(partitions=2)
+    rig.produce(3)
+    rig.kafka.produce(rig.topic, 1, [bad(1), bad(2)])
+    rig.ingest()
+    changed(rig, contract=CONTRACT)
+    with structlog.testing.capture_logs() as logs:
+        rig.tier()
+    [told] = [one for one in logs if one["event"] == "tier.contract_broken"]
+    wanted = {"table": rig.name, "partition": 1, "first": 3, "last": 4, "rows": 2, "check": "n.ge"}
+    assert told.items() >= wanted.items() and told["log_level"] == "warning"
+    assert violations(rig) == {("n.ge", "warn"): 2}
+    assert not contract_check(rig.stores, rig.table.row).passed
+    assert rig.table.read().num_rows == 8
+    assert rig.table.audit(full=True).ok
+    rig.produce(2)
+    rig.ingest()
+    rig.tier()
+    assert violations(rig) == {("n.ge", "warn"): 2}, "what is in the lake is not asked again"
+
+
+def test_a_check_that_stops_holds_the_move_by_name_until_it_warns(make_rig: MakeRig):
+    rig = make_rig(partitions=1, key=["id"])
+    rig.kafka.produce(rig.topic, 0, [*rig.values(1), bad(7)])
+    rig.ingest()
+    changed(rig, contract={**CONTRACT, "severities": {"n.ge": "stop"}})
+    stops = (
+        rf"{rig.name}: move \d+: partition 0, offsets 1 to 1: 1 rows break `n.ge` .*says `stop`; nothing was published"
+    )
+    with pytest.raises(ContractBroken, match=stops):
+        rig.tier()
+    assert rig.table.read().num_rows == 2, "they are in the buffer as before"
+    assert rig.harness.table(rig.name).row.stopped
+    changed(rig, contract={**CONTRACT, "severities": {"n.ge": "warn"}})
+    rig.tier()
+    assert rig.table.read().num_rows == 2
+    assert violations(rig) == {}, "a check that warns counts a row when it is taken"

@@ -186,7 +186,7 @@ WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s AND ho
 
 -- name: count_violations
 INSERT INTO harness.contract_violations AS v (table_id, partition, check_name, severity, records)
-VALUES (%(table_id)s, %(partition)s, %(check_name)s, 'quarantine', %(records)s)
+VALUES (%(table_id)s, %(partition)s, %(check_name)s, %(severity)s, %(records)s)
 ON CONFLICT (table_id, partition, check_name, severity) DO UPDATE
 SET records = v.records + excluded.records, last_at = clock_timestamp()
 
