@@ -66,8 +66,8 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
             "a-z, 0-9 and _, beginning with a letter",
         ),
         (
-            HEAD + "topics: x",
-            "t.yaml:4: topics: unknown word `topics` (did you mean `topic`?); allowed: table, topic, start, format, "
+            HEAD + "topicz: x",
+            "t.yaml:4: topicz: unknown word `topicz` (did you mean `topics`?); allowed: table, topic, topics, start, format, "
             "schema, columns, key, key_format, key_schema, delete, unavailable_value, views, layout, buffer, shards, "
             "tier, recall, on_error, unknown_fields, stop_above, transform, contract, retention, freshness, mode",
         ),
