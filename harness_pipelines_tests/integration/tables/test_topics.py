@@ -116,6 +116,4 @@ def test_the_topics_of_a_table_stay_and_none_may_be_compacted(harness: hp.Harnes
         harness.apply(hp.TableSpec.model_validate({**rig.spec, "topics": rig.topics[::-1]}))
     compacted = kafka.create(1, config={"cleanup.policy": "compact"})
     with pytest.raises(TopicCompacted, match=f"topic '{compacted}' is compacted"):
-        harness.apply(
-            hp.TableSpec(table=f"{rig.name}_c", topics=[rig.topics[0], compacted], columns=COLUMNS)  # type: ignore[arg-type]  # as pydantic takes it
-        )
+        harness.apply(hp.TableSpec(table=f"{rig.name}_c", topics=[rig.topics[0], compacted], columns=COLUMNS))
