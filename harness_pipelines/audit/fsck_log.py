@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness_pipelines.audit.fsck_rules import Found, Look, rule
+from harness_pipelines.protocol.topics import place
 
 
 @rule("S12", "the log is the table's topic and still has everything above buffer_hi", "log")
@@ -19,7 +20,8 @@ def log_has_the_rest(look: Look) -> Iterator[Found]:
         row = look.books.positions.get(partition)
         if row is None or row.buffer_hi is None or row.stream_hi is None:
             continue
-        where = f"partition {partition} of topic {look.books.topic}"
+        topic, there = place(look.books.topic, partition)
+        where = f"partition {there} of topic {topic}"
         if mark.low > row.buffer_hi:
             text = f"{where}: records [{row.buffer_hi}, {mark.low}) were dropped before they were read"
             yield Found(f"partition {partition}", text, hint=stopped)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness_pipelines.protocol.topics import label
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -107,15 +109,16 @@ def numbers(spans: Spans) -> str:
     return " | ".join("?" if size is None else f"{size:,}" for size in sizes)
 
 
-def bars(spans: Sequence[Spans], *, width: int = BAR_CELLS) -> list[Text]:
-    """All partitions on one scale, one line each."""
+def bars(spans: Sequence[Spans], *, width: int = BAR_CELLS, topic: str = "") -> list[Text]:
+    """All partitions of *topic* on one scale, one line each."""
     from rich.text import Text
 
     scale = max((s.total for s in spans), default=0)
-    digits = max((len(str(s.partition)) for s in spans), default=1)
+    names = [str(label(topic, one.partition)) for one in spans]
+    digits = max(map(len, names), default=1)
     lines = []
-    for one in spans:
-        line = Text(f"  {one.partition:>{digits}} ", style="dim")
+    for one, name in zip(spans, names, strict=True):
+        line = Text(f"  {name:>{digits}} ", style="dim")
         lines.append(line.append_text(bar(one, scale=scale, width=width)).append(f" {numbers(one)}", style="dim"))
     return lines
 

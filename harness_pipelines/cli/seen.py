@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from harness_pipelines.protocol.versions import Version
     from harness_pipelines.spec.settings import Settings
     from harness_pipelines.spec.table import Freshness
-    from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.overview import Counts
     from harness_pipelines.stores.ports import PartitionStatus
+    from harness_pipelines.stores.ports_log import Log
     from harness_pipelines.stores.recalls import RecallRequest
     from harness_pipelines.table import Table
 
@@ -139,7 +139,7 @@ class KafkaEnds:
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
-        self._log: KafkaLog | None = None
+        self._log: Log | None = None
         self.trouble: str | None = None
 
     def of(self, table: Table, positions: list[PartitionStatus]) -> tuple[dict[int, int], str | None]:
@@ -158,15 +158,16 @@ class KafkaEnds:
         return {partition: mark.end for partition, mark in marks.items()}, None
 
 
-def open_log(settings: Settings) -> KafkaLog:
+def open_log(settings: Settings) -> Log:
     """The log for somebody who only looks, and does not wait long. Raises: UsageError, what a client raises."""
     from harness_pipelines.errors import UsageError
+    from harness_pipelines.stores.joined_log import JoinedLog
     from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.kafka_client import KafkaTimeouts
 
     if settings.kafka is None:
         raise UsageError("no Kafka runs, and HARNESS_KAFKA is not set")
-    return KafkaLog.from_settings(settings, timeouts=KafkaTimeouts(request_s=KAFKA_WAIT_S))
+    return JoinedLog(KafkaLog.from_settings(settings, timeouts=KafkaTimeouts(request_s=KAFKA_WAIT_S)))
 
 
 def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:

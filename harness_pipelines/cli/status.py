@@ -81,7 +81,7 @@ def _show_table(one: TableSeen) -> None:
     age = render.ago((one.at - one.head.committed_at).total_seconds())
     tail = "?" if one.lag["tail"] is None else f"{one.lag['tail']:,}"
     out.print(f"[bold]{one.table}[/]  version {one.head.version}, {age} old, {one.counts.lake_rows:,} rows in the lake")
-    for line in render.bars(one.spans):
+    for line in render.bars(one.spans, topic=one.topic):
         out.print(line)
     merge = f", {one.lag['stream']:,} not in the batch view yet" if one.has_batch else ""
     out.print(f"  lag: {tail} offsets only in Kafka, {one.lag['buffer']:,} only in the buffer{merge}")

@@ -46,6 +46,7 @@ from harness_pipelines.defs.work import (
     work,
 )
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.topics import topics_of
 from harness_pipelines.protocol.versions import effects_of
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.claims import ClaimKeeper
@@ -72,15 +73,15 @@ def table_definitions(spec: TableSpec, shown: Shown = PLAIN) -> Definitions:
 
 def topics(specs: Sequence[TableSpec]) -> list[AssetSpec]:
     """The topics that the tables come from, each once: assets of somebody else."""
-    found = {spec.topic: spec for spec in specs}
+    found = {topic: spec for spec in specs for topic in topics_of(spec.topic)}
     return [
-        AssetSpec(_topic_key(spec), group_name=spec.namespace, kinds={"kafka"}, description=f"Kafka topic {topic}")
+        AssetSpec(_topic_key(topic), group_name=spec.namespace, kinds={"kafka"}, description=f"Kafka topic {topic}")
         for topic, spec in found.items()
     ]
 
 
-def _topic_key(spec: TableSpec) -> AssetKey:
-    return AssetKey(["kafka", spec.topic])
+def _topic_key(topic: str) -> AssetKey:
+    return AssetKey(["kafka", topic])
 
 
 def stage_jobs(specs: Sequence[TableSpec]) -> list[UnresolvedAssetJobDefinition]:
@@ -133,13 +134,19 @@ def job_name(stage: Stage) -> str:
 
 def _ingest(spec: TableSpec, shown: Shown) -> AssetsDefinition:
     prefix = [spec.namespace, spec.name]
+    sources = [_topic_key(topic) for topic in topics_of(spec.topic)]
     taken = AssetKey([*prefix, "ingest"])
 
     @multi_asset(
         name=f"{spec.namespace}__{spec.name}__take",
         specs=[
             table_asset(
-                spec, shown, "ingest", deps=[_topic_key(spec)], kinds="python", about="Records, read and decoded"
+                spec,
+                shown,
+                "ingest",
+                deps=sources,
+                kinds="python",
+                about="Records, read and decoded",
             ),
             table_asset(
                 spec, shown, "buffer", deps=[taken], kinds="postgres", about="Rows in Postgres, readable at once"

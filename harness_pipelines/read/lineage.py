@@ -28,6 +28,7 @@ from harness_pipelines.protocol.lineage import (
     may_hold,
     place_of,
 )
+from harness_pipelines.protocol.topics import place
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.stores.lake import reachable
 from harness_pipelines.stores.lake_lineage import FileEntry, ViewPast
@@ -484,7 +485,7 @@ def _check_log(stores: Stores, table: TableRow, asked: RecordAsked) -> None:
     topic = table.spec.topic
     check_topic(table, stores.log.describe(topic))
     log = stores.log.watermarks(topic, [asked.partition])[asked.partition]
-    where = f"topic {topic}, partition {asked.partition}"
+    where = "topic {}, partition {}".format(*place(topic, asked.partition))
     if asked.offset >= log.end:
         raise OffsetUnknown(
             f"{table.name}: no record at offset {asked.offset} yet: {where} ends at {log.end}; ask again once it is "

@@ -29,6 +29,7 @@ from openlineage.client.facet_v2 import (
 )
 
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.topics import topics_of
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.read.lineage import MoveLineage, MoveTold, lineage, without_files
 from harness_pipelines.stores.catalog import MetadataMissing
@@ -125,7 +126,7 @@ class _Telling:
         """
         if self._reads_topic:
             broker = (self.stores.settings.kafka or "").split(",")[0]
-            return [(f"kafka://{broker}", self.table.spec.topic)]
+            return [(f"kafka://{broker}", topic) for topic in topics_of(self.table.spec.topic)]
         move, views = self.told.move, set(self.head.views)
         if move.stage != Stage.OTREE:
             return [self._place(view) for view in views & {"stream"}]

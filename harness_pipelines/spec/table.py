@@ -33,6 +33,7 @@ from harness_pipelines.spec.types import (
 
 STREAM_SUFFIX = "__stream"  # of the stream view
 PART_MAX = NAME_BYTES_MAX - len(STREAM_SUFFIX)
+TOPICS_MAX = 32  # each has a consumer of its own
 LEASE_S_MAX = 24 * 3600.0
 LAYOUT_COLUMNS_MAX = 8
 LAYOUT_COLUMNS_DEFAULT = 3
@@ -209,6 +210,14 @@ class TableSpec(BaseModel):
         ),
     ]
     topic: Annotated[str, Field(description="Kafka topic; default: the table's name.")] = ""
+    topics: Annotated[
+        tuple[str, ...],
+        Field(
+            max_length=TOPICS_MAX,
+            description="Instead of `topic`: several, for append tables, in an order that stays. Partition p of the "
+            "first is partition p of the table, of the second 65,536 + p, and so on.",
+        ),
+    ] = ()
     start: Annotated[
         Start,
         Field(description="Where a new table begins: earliest, latest or {timestamp: 2026-01-01T00:00:00Z}."),
@@ -296,6 +305,8 @@ class TableSpec(BaseModel):
         for why in reserved_words(given).values():
             raise ValueError(why)
         defaults: dict[str, Any] = {"topic": given["table"]} if "table" in given else {}
+        if (several := given.get("topics")) and isinstance(several, list | tuple):
+            defaults["topic"] = ",".join(map(str, several))
         if given.get("key") and isinstance(format_ := given.get("format"), str) and format_ in KEY_FORMATS:
             defaults["key_format"] = KEY_FORMATS[format_]
         return defaults | given
@@ -315,7 +326,8 @@ class TableSpec(BaseModel):
 
     @model_validator(mode="after")
     def _keys(self) -> TableSpec:
-        troubles = (format_trouble(self), ("key", key_trouble(self.key, {c.name: c.type for c in self.columns})),
+        troubles = (format_trouble(self), ("topics", self._topics_trouble()),
+                    ("key", key_trouble(self.key, {c.name: c.type for c in self.columns})),
                     ("key_format", self._key_format_trouble()), ("delete", self._delete_trouble()),
                     ("views", self._views_trouble()), ("stop_above", stop_above_trouble(self)))  # fmt: skip
         for word, why in filter(None, troubles):
@@ -323,6 +335,19 @@ class TableSpec(BaseModel):
                 found = getattr(self, "value_schema" if word == "schema" else word)
                 raise ValidationError.from_exception_data("table", [detail((word,), why, found)])
         return self
+
+    def _topics_trouble(self) -> str | None:
+        """Of several topics; `topic` then has them all, as no topic is called."""
+        found = self.topic.split(",")
+        if tuple(found) != self.topics and (self.topics or len(found) > 1):
+            return "write either `topic: a` or `topics: [a, b]`, and a name without a comma"
+        if len(self.topics) == 1:
+            return f"one topic is written `topic: {self.topic}`"
+        if len(set(found)) != len(found):
+            return f"{max(found, key=found.count)!r} is named twice"
+        if self.topics and self.key:
+            return "a keyed table has one topic: a key is in one partition, and several topics have their own each"
+        return None
 
     def _key_format_trouble(self) -> str | None:
         if self.key_format == "text" and len(self.key) > 1:
@@ -382,8 +407,9 @@ class TableSpec(BaseModel):
     @field_validator("topic")
     @classmethod
     def _topic_name(cls, value: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value) or value in {".", ".."}:
-            raise ValueError(f"{value!r} is no topic name; Kafka allows 1 to 249 of A-Z, a-z, 0-9, `.`, `_` and `-`")
+        for name in value.split(","):
+            if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) or name in {".", ".."}:
+                raise ValueError(f"{name!r} is no topic name; Kafka allows 1 to 249 of A-Z, a-z, 0-9, `.`, `_` and `-`")
         return value
 
     @property

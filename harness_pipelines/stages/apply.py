@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.protocol.bounds import Vector
+from harness_pipelines.protocol.topics import topics_of
 from harness_pipelines.spec.load import load_spec
 from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.types import iceberg_fields
@@ -44,8 +45,9 @@ def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
 def _create(stores: Stores, spec: TableSpec, identity: TopicIdentity) -> TableRow:
     from harness_pipelines.stores.catalog import STARTS, TOPIC, vector_text
 
-    if not spec.key and "compact" in (policy := stores.log.cleanup_policy(spec.topic) or ""):
-        raise TopicCompacted(spec.topic, table=spec.table, policy=policy)
+    for topic in topics_of(spec.topic):
+        if not spec.key and "compact" in (policy := stores.log.cleanup_policy(topic) or ""):
+            raise TopicCompacted(topic, table=spec.table, policy=policy)
     start = spec.start.timestamp if isinstance(spec.start, StartAt) else spec.start
     starts: Vector = stores.log.start_offsets(spec.topic, identity.partitions, start)
     stores.ownership.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain, UsageError
+from harness_pipelines.protocol.topics import place
 
 
 class KafkaUnreachable(TryAgain):
@@ -118,8 +119,9 @@ class LogTruncated(HarnessError):
 
     def __init__(self, topic: str, *, partition: int, expected: int, end: int) -> None:
         self.topic, self.partition, self.expected, self.end = topic, partition, expected, end
+        name, there = place(topic, partition)
         super().__init__(
-            f"topic {topic!r} partition {partition} ends at offset {end}, below the position {expected}: Kafka lost "
+            f"topic {name!r} partition {there} ends at offset {end}, below the position {expected}: Kafka lost "
             f"[{end}, {expected}) after it was read; nothing was written. New records would reuse these offsets, so "
             "the table stops here and stays readable. Restore the broker from a replica that has them before anything "
             "new is produced; else apply the spec under another name to go on"
@@ -131,8 +133,9 @@ class RecordsLost(HarnessError):
 
     def __init__(self, topic: str, *, partition: int, expected: int, log_start: int) -> None:
         self.topic, self.partition, self.expected, self.log_start = topic, partition, expected, log_start
+        name, there = place(topic, partition)
         super().__init__(
-            f"topic {topic!r} partition {partition} starts at offset {log_start}, above the position {expected}: "
+            f"topic {name!r} partition {there} starts at offset {log_start}, above the position {expected}: "
             f"retention removed [{expected}, {log_start}) before it was read; nothing was written. Restore these "
             "records, or stop the worker and go on behind them: "
             f"`harness accept-loss TABLE --partition {partition} --to {log_start} --yes`"

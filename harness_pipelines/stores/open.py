@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.corrections import Corrections
     from harness_pipelines.stores.evolve import Evolutions
     from harness_pipelines.stores.glances import Glances
-    from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.lake import Lake
     from harness_pipelines.stores.news import News
     from harness_pipelines.stores.outbox import Outbox
     from harness_pipelines.stores.overlays import Overlays
     from harness_pipelines.stores.owner import Ownership
+    from harness_pipelines.stores.ports_log import Log
     from harness_pipelines.stores.recalls import Recalls
     from harness_pipelines.stores.reclusters import Reclusters
     from harness_pipelines.stores.reconcile import Reconciler
@@ -241,11 +241,12 @@ class Stores:
         return Standing(self.ownership, self.reconciler, self.catalog)
 
     @once
-    def log(self) -> KafkaLog:
+    def log(self) -> Log:
+        from harness_pipelines.stores.joined_log import JoinedLog
         from harness_pipelines.stores.kafka import KafkaLog
 
         _needed(self.settings.kafka, "HARNESS_KAFKA", "the Kafka cluster")
-        return KafkaLog.from_settings(self.settings)
+        return JoinedLog(KafkaLog.from_settings(self.settings))
 
     @once
     def schemas(self) -> Schemas:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.topics import topics_of
 from harness_pipelines.stores.errors import (
     ClusterChanged,
     LogTruncated,
@@ -28,7 +29,10 @@ MAX_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicIdentity:
-    """Which topic this is: a topic deleted and created again has the same name and another `topic_id`."""
+    """Which topic this is: a topic deleted and created again has the same name and another `topic_id`.
+
+    Of several, which a table follows as one, names and ids are joined by commas; see `protocol.topics`.
+    """
 
     cluster_id: str
     topic: str
@@ -149,8 +153,10 @@ def added_partitions(expected: TopicIdentity, found: TopicIdentity) -> tuple[int
     """
     if expected.cluster_id != found.cluster_id:
         raise ClusterChanged(expected.topic, expected_id=expected.cluster_id, found_id=found.cluster_id)
-    if expected.topic_id != found.topic_id:
-        raise TopicRecreated(expected.topic, expected_id=expected.topic_id, found_id=found.topic_id)
+    ids = zip(topics_of(found.topic), expected.topic_id.split(","), found.topic_id.split(","), strict=True)
+    for topic, expected_id, found_id in ids:
+        if expected_id != found_id:
+            raise TopicRecreated(topic, expected_id=expected_id, found_id=found_id)
     if not set(expected.partitions) <= set(found.partitions):
         raise PartitionsMissing(expected.topic, expected=expected.partitions, found=found.partitions)
     return tuple(sorted(set(found.partitions) - set(expected.partitions)))

@@ -20,6 +20,7 @@ from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.plan import TailPart
+from harness_pipelines.protocol.topics import place, table_partition, topics_of
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.settings import Settings
@@ -95,20 +96,36 @@ def read_kafka(spark: SparkSession, settings: Settings, spec: TableSpec, ranges:
 
     With ``headers`` where a column of *spec* has them.
     """
-    topic = spec.topic
+    offsets: dict[str, dict[int, OffsetRange]] = {topic: {} for topic in topics_of(spec.topic)}
+    for one in ranges:
+        topic, partition = place(spec.topic, one.partition)
+        offsets[topic][partition] = one
+    offsets = {topic: found for topic, found in offsets.items() if found}
     source = spark.read.format("kafka").options(
         **{
             "kafka.bootstrap.servers": settings.kafka or "",
             "kafka.isolation.level": "read_committed",
-            "assign": json.dumps({topic: [r.partition for r in ranges]}),
-            "startingOffsets": json.dumps({topic: {str(r.partition): r.low for r in ranges}}),
-            "endingOffsets": json.dumps({topic: {str(r.partition): r.high for r in ranges}}),
+            "assign": json.dumps({t: list(found) for t, found in offsets.items()}),
+            "startingOffsets": json.dumps({t: {p: r.low for p, r in found.items()} for t, found in offsets.items()}),
+            "endingOffsets": json.dumps({t: {p: r.high for p, r in found.items()} for t, found in offsets.items()}),
             "failOnDataLoss": "true",
             "includeHeaders": str(_has_headers(spec)).lower(),
             **{f"kafka.{name}": value for name, value in java_properties(settings.kafka_properties).items()},
         }
     )
-    return source.load()
+    return _numbered(source.load(), topics_of(spec.topic))
+
+
+def _numbered(records: DataFrame, topics: Sequence[str]) -> DataFrame:
+    """*records* with the partition numbers that a table of *topics* has."""
+    from pyspark.sql import functions as f
+
+    if len(topics) == 1:
+        return records
+    number = f.col("partition")
+    for index, topic in enumerate(topics):
+        number = f.when(f.col("topic") == topic, f.col("partition") + table_partition(index, 0)).otherwise(number)
+    return records.withColumn("partition", number)
 
 
 def _has_headers(spec: TableSpec) -> bool:

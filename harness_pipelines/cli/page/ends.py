@@ -18,8 +18,8 @@ from harness_pipelines.stores.overview import Overview
 
 if TYPE_CHECKING:
     from harness_pipelines.client import Harness
-    from harness_pipelines.stores.kafka import KafkaLog
     from harness_pipelines.stores.ports import PartitionStatus, TableRow
+    from harness_pipelines.stores.ports_log import Log
     from harness_pipelines.table import Table
 
 PAUSE_S = 0.5  #: between two rounds
@@ -41,7 +41,7 @@ class LogEnds:
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
-        self._log: KafkaLog | None = None
+        self._log: Log | None = None
         self._tables: list[TableRow] = []
         self._opened: str | None = None
         self._answers: dict[int, _Answer] = {}

@@ -12,6 +12,7 @@ from harness_pipelines.cli.page.ends import LogEnds
 from harness_pipelines.cli.page.picture import Pictures
 from harness_pipelines.cli.seen import TableSeen, look
 from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.protocol.topics import label
 from harness_pipelines.spec.settings import redact
 from harness_pipelines.stores.overview import Overview
 from harness_pipelines.stores.watch import TableWork
@@ -120,7 +121,7 @@ class Facts:
             "open_moves": [_move(seen, move) for move in seen.open_moves],
             "age_s": (seen.at - seen.head.committed_at).total_seconds(),
             "bars": [
-                {"partition": spans.partition, **{tier.name: spans.of(tier) for tier in spans.tiers}}
+                {"partition": label(seen.topic, spans.partition), **{tier.name: spans.of(tier) for tier in spans.tiers}}
                 for spans in seen.spans
             ],
             "notices": list(_notices(seen)),

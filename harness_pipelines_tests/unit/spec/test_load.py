@@ -66,10 +66,11 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
             "a-z, 0-9 and _, beginning with a letter",
         ),
         (
-            HEAD + "topics: x",
-            "t.yaml:4: topics: unknown word `topics` (did you mean `topic`?); allowed: table, topic, start, format, "
-            "schema, columns, key, key_format, key_schema, delete, unavailable_value, views, layout, buffer, shards, "
-            "tier, recall, on_error, unknown_fields, stop_above, transform, contract, retention, freshness, mode",
+            HEAD + "topicz: x",
+            "t.yaml:4: topicz: unknown word `topicz` (did you mean `topic`?); allowed: table, topic, topics, start, "
+            "format, schema, columns, key, key_format, key_schema, delete, unavailable_value, views, layout, buffer, "
+            "shards, tier, recall, on_error, unknown_fields, stop_above, transform, contract, retention, freshness, "
+            "mode",
         ),
         (
             HEAD + "tier:\n  max_age: 1s\n  max_row: 5",

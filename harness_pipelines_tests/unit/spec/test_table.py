@@ -222,6 +222,31 @@ def test_a_topic_has_a_name_that_kafka_allows(topic):
         spec(topic=topic)
 
 
+def test_several_topics_are_one_whose_name_no_topic_has():
+    several = spec(topics=["a", "b"])
+    assert (several.topic, several.topics) == ("a,b", ("a", "b"))
+    assert TableSpec.model_validate(dump_spec(several)) == several
+    assert spec(topics=[]) == spec()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"topic": "a,b"}, "write either `topic: a` or `topics: .a, b.`"),
+        ({"topic": "a", "topics": ["a", "b"]}, "write either `topic: a` or `topics: .a, b.`"),
+        ({"topics": ["a,b", "c"]}, "a name without a comma"),
+        ({"topics": ["a"]}, "one topic is written `topic: a`"),
+        ({"topics": ["a", "b", "a"]}, "'a' is named twice"),
+        ({"topics": ["a", "b c"]}, "'b c' is no topic name"),
+        ({"topics": [f"t{i}" for i in range(33)]}, "at most 32"),
+        ({"topics": ["a", "b"], "key": ["id"]}, "a keyed table has one topic: a key is in one partition"),
+    ],
+)
+def test_what_several_topics_cannot_be(words, message):
+    with pytest.raises(ValidationError, match=message):
+        spec(**words)
+
+
 @pytest.mark.parametrize(
     ("word", "value", "message"),
     [
