@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness_pipelines.cli.render import Spans, bars
 from harness_pipelines.protocol.topics import (
     PARTITIONS_MAX,
     by_topic,
@@ -43,3 +44,9 @@ def test_a_lost_record_is_named_as_kafka_does_and_the_way_on_as_the_table_does()
     assert "topic 'b' partition 1 starts at offset 9" in str(lost)
     assert "--partition 65537 --to 9" in str(lost)
     assert "topic 'b' partition 1 ends at offset 2" in str(LogTruncated("a,b", partition=65_537, expected=3, end=2))
+
+
+def test_bars_of_several_topics_name_them():
+    spans = [Spans(partition=p, lake=1, buffer=0, tail=0) for p in (0, 65_536)]
+    assert [line.plain.split("█")[0].strip() for line in bars(spans, topic="a,b")] == ["a 0", "b 0"]
+    assert [line.plain.split("█")[0].strip() for line in bars(spans)] == ["0", "65536"]
