@@ -42,19 +42,20 @@ class Unavailable:
             *(_base64(bytes.fromhex(place)) for place in _PLACES),
         }  # fmt: skip
         self._data, self._numbers = data, [*data]
-        self._marks = [re.compile(re.escape(text.encode())) for text in self._texts if '"' not in text]
-        self._marks.append(re.compile(rb",\s*".join(b"%d" % byte for byte in data)))
+        self._marks = [text.encode() for text in self._texts if '"' not in text]
+        self._listed = re.compile(rb",\s*".join(b"%d" % byte for byte in data))
 
-    def suspects(self, blocks: Sequence[bytes]) -> list[int]:
+    def suspects(self, blocks: Sequence[bytes | memoryview]) -> list[int]:
         """The positions of those that may hold a placeholder."""
-        found: set[int] = set()
+        found: list[int] = []
         for low in range(0, len(blocks), CHUNK_RECORDS):
             chunk = blocks[low : low + CHUNK_RECORDS]
-            together = b"\n".join(chunk)  # mostly there is none, and one look at all of them says so
-            for mark in self._marks:
-                if mark.search(together):
-                    found |= {low + i for i, block in enumerate(chunk) if mark.search(block)}
-        return sorted(found)
+            if self._is_in(b"\n".join(chunk)):  # mostly there is none, and one look at all of them says so
+                found += [low + i for i, block in enumerate(chunk) if self._is_in(bytes(block))]
+        return found
+
+    def _is_in(self, text: bytes) -> bool:
+        return any(mark in text for mark in self._marks) or self._listed.search(text) is not None
 
     def mended(self, after: bytes, before: bytes, reading: Reading) -> bytes | Unfit:
         """*after* without placeholders, their values taken from *before* where that surely has them."""

@@ -142,7 +142,7 @@ def gathered(
     """What *parts* gave, each with the positions of its records, in the order of the input."""
     accepted = np.concatenate([np.empty(0, np.int64), *(places[decoded.accepted] for places, decoded in parts)])
     rows = pa.concat_tables([schema.empty_table(), *(decoded.rows for _, decoded in parts)])
-    if len(parts) > 1:
+    if (np.diff(accepted) < 0).any():
         in_order = np.argsort(accepted, kind="stable")
         rows, accepted = rows.take(pa.array(in_order)), accepted[in_order]
     every = [*refused]
