@@ -11,6 +11,7 @@ import json
 import os
 import struct
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -103,7 +104,7 @@ class AvroReader:
 
     def _together(self, payloads: Sequence[bytes]) -> list[Any] | None:
         marks = _MARKS[: len(payloads)]
-        parts = [_zigzag(len(payloads)), *(b for pair in zip(payloads, marks, strict=True) for b in pair), b"\x00"]
+        parts = [_zigzag(len(payloads)), *chain.from_iterable(zip(payloads, marks, strict=True)), b"\x00"]
         try:
             found: Any = fastavro.schemaless_reader(io.BytesIO(b"".join(parts)), self._many, None)
         except _UNREADABLE:

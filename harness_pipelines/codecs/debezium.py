@@ -21,7 +21,7 @@ from harness_pipelines.codecs.chunked import left, ranges
 from harness_pipelines.codecs.debezium_schema import Readings
 from harness_pipelines.codecs.debezium_toast import Unavailable
 from harness_pipelines.codecs.keys import wrapper
-from harness_pipelines.codecs.parts import Part, inside
+from harness_pipelines.codecs.parts import Part, at, inside
 from harness_pipelines.codecs.refusals import explained, malformed, refusal, unsound
 from harness_pipelines.codecs.shapes import NULL, Unfit, shown
 from harness_pipelines.codecs.wire import gathered
@@ -117,11 +117,13 @@ class DebeziumEvents:
         made: list[_Rows] = []
         others: list[int] = []  # what is read one by one
         opened = _Opener()
-        for low, high in ranges(values, 0, len(values)):
-            wrong = unsound(values[low:high])
-            refused |= {low + i: why for i, why in wrong.items() if values[low + i] is not None}
-            others += [low + i for i in wrong if values[low + i] is None]
-            others += self._put(values, left(high - low, wrong) + low, opened, made)
+        for low, high in ranges(values):
+            chunk = values[low:high]
+            wrong = unsound(chunk)
+            refused |= {low + i: why for i, why in wrong.items() if chunk[i] is not None}
+            others += [low + i for i in wrong if chunk[i] is None]
+            places = left(len(chunk), wrong)
+            others += self._put([v for v in at(chunk, places) if v is not None], places + low, opened, made)
         puts: dict[bytes, _Blocks] = {}  # by their schema block
         deletes: dict[tuple[str, Codec], _Blocks] = {}
         for i in sorted(others):
@@ -140,25 +142,22 @@ class DebeziumEvents:
         parts += [group.part(DELETE, codec, where) for (where, codec), group in deletes.items()]
         return parts, [refusal(i, why) for i, why in refused.items()]
 
-    def _put(
-        self, values: Sequence[bytes | None], places: NDArray[np.int64], opened: _Opener, made: list[_Rows]
-    ) -> list[int]:
-        """Read those at *places* at once that put a row, in the form of the first of them. Returns: the others."""
-        sound = [value for i in places.tolist() if (value := values[i]) is not None]
-        if not sound:
+    def _put(self, values: Sequence[bytes], places: NDArray[np.int64], opened: _Opener, made: list[_Rows]) -> list[int]:
+        """Make the rows of those *values* that put one in the form of the first. Returns: the others' *places*."""
+        if not values:
             return []
-        schema, front = opened.form(sound[0])
+        schema, front = opened.form(values[0])
         reading = self._events.of(schema)
         if isinstance(reading, Unfit):
-            return places.tolist()
-        texts: list[bytes | memoryview] = [*sound]
+            return list(places.tolist())
+        texts: list[bytes | memoryview] = [*values]
         if front is not None:
-            texts = [_payload(value, front) or b"" for value in sound]
-        for i in self._unavailable.suspects(texts):
+            texts = [_payload(value, front) or b"" for value in values]
+        for i in self._unavailable.suspects(texts, of_rows=True):
             texts[i] = b""  # is left
         rows, others = reading.puts.read(texts, bodies=front is not None)
         made.append((np.delete(places, others), rows))
-        return places[others].tolist()
+        return list(places[others].tolist())
 
     def _puts(self, schema: bytes, group: _Blocks, refused: dict[int, Unfit]) -> Part | None:
         """The rows of events with the same *schema* block; adds to *refused* those that have no row."""

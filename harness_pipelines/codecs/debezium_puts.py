@@ -7,12 +7,15 @@ That type takes nothing else. Whatever it does not take (deletes, what is wrong,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 
 from harness_pipelines.codecs.base import Decoded
+from harness_pipelines.codecs.chunked import left
 from harness_pipelines.codecs.json import JsonCodec
 
 _PUTS = Literal["c", "r", "u"]
@@ -32,23 +35,28 @@ class OnePass:
 
     def read(self, texts: Sequence[bytes | memoryview], *, bodies: bool) -> tuple[Decoded, list[int]]:
         """The rows of *texts*, and the positions of those that are left; *bodies*: they are payloads of events."""
-        events, left = read_each(self._body if bodies else self._event, texts)
+        events, others = read_each(self._body if bodies else self._event, texts)
         records = list(map(_AFTER, events))
         if not self._codec.complete(records):
-            records, left = [], list(range(len(texts)))
-        return self._codec.rows_of(records), left
+            records, others = [], list(range(len(texts)))
+        rows = self._codec.rows_of(records)
+        if rows.refused:
+            there = left(len(texts), others)
+            others = sorted([*others, *(int(there[one.index]) for one in rows.refused)])
+            rows = replace(rows, accepted=np.arange(len(rows.accepted), dtype=np.int64), refused=[])
+        return rows, others
 
 
 def read_each(decode: Callable[[Any], Any], texts: Sequence[Any]) -> tuple[list[Any], list[int]]:
     """What *decode* makes of *texts*, and the positions of those that it does not take."""
     found: list[Any] = []
-    left: list[int] = []
+    others: list[int] = []
     rest = map(decode, texts)
     while True:
         try:
             found.extend(rest)  # keeps what came before an error; the next call goes on behind it
             break
         except msgspec.DecodeError:
-            left.append(len(found) + len(left))
-    assert len(found) + len(left) == len(texts), "every text is read once"
-    return found, left
+            others.append(len(found) + len(others))
+    assert len(found) + len(others) == len(texts), "every text is read once"
+    return found, others
