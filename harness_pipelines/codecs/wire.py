@@ -124,9 +124,10 @@ def grouped(
 
 def _only(values: Sequence[bytes | None], known: int, *, has_indexes: bool) -> Named | None:
     """The schema that all *values* name, by headers of *known* bytes; mostly there is one, and it is quickly seen."""
-    if None in values or len(fronts := {value[:known] for value in values if value is not None}) != 1:
+    fronts = [value[:known] for value in values if value is not None]
+    if not fronts or fronts.count(fronts[0]) != len(values):
         return None
-    header = opened(fronts.pop(), has_indexes=has_indexes)
+    header = opened(fronts[0], has_indexes=has_indexes)
     return header[0] if not isinstance(header, Unfit) and header[1] == known else None
 
 
