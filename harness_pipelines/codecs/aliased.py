@@ -33,9 +33,11 @@ class Aliased:
             first.append((name, python, msgspec.UNSET if column.aliases else default))
             others += [(alias, python, msgspec.UNSET) for alias in column.aliases]
         # Columns come first in both types: a getter of an attribute reads the records of either.
-        kind = struct_type([*first, *others, *more], strict_fields=strict_fields)
-        self.decode = msgspec.json.Decoder(kind).decode  #: one record by all names; `complete` says whether it counts
-        self._getters, self._lacking = _getters(columns, words, kind.__struct_fields__)
+        self.record = struct_type([*first, *others, *more], strict_fields=strict_fields)
+        self.decode = msgspec.json.Decoder(
+            self.record
+        ).decode  #: one record by all names; `complete` says whether it counts
+        self._getters, self._lacking = _getters(columns, words, self.record.__struct_fields__)
 
     def getter(self, column: int) -> Callable[[Any], Any]:
         """What gives the cell of a record, by the *column*'s position."""

@@ -7,7 +7,7 @@ record never depends on others.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ class ColumnCodec(ABC):
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode *values*; all of them appear in the result, as a row or as refused."""
-        chunks = [self._chunk(values[low:high], low) for low, high in _chunks(values, 0, len(values))]
+        chunks = [self._chunk(values[low:high], low) for low, high in ranges(values)]
         rows = pa.Table.from_batches([chunk.rows for chunk in chunks], self._schema)
         return Decoded(
             rows=rows.combine_chunks(),
@@ -53,12 +53,20 @@ class ColumnCodec(ABC):
     def _chunk(self, values: Sequence[bytes | None], first: int) -> _Chunk:
         refused = self._unsound(values)
         records = self._records(values, refused)
-        places = left(len(values), refused)
+        return self._made(records, refused, len(values), first)
+
+    def rows_of(self, records: list[Any]) -> Decoded:
+        """The rows of *records* that are read already, as many as a chunk has at most."""
+        chunk = self._made(records, {}, len(records), 0)
+        return Decoded(rows=pa.Table.from_batches([chunk.rows]), accepted=chunk.accepted, refused=chunk.refused)
+
+    def _made(self, records: list[Any], refused: dict[int, Unfit], count: int, first: int) -> _Chunk:
+        places = left(count, refused)
         arrays, wrong = self._arrays(records)
         if wrong:
             refused |= {int(places[position]): why for position, why in wrong.items()}
             arrays, _ = self._arrays([record for position, record in enumerate(records) if position not in wrong])
-            places = left(len(values), refused)
+            places = left(count, refused)
         return _Chunk(
             rows=pa.RecordBatch.from_arrays(arrays, schema=self._schema),
             accepted=places + first,
@@ -95,19 +103,23 @@ class _Chunk:
     refused: list[Refused]
 
 
-def left(count: int, refused: Mapping[int, Unfit]) -> NDArray[np.int64]:
+def left(count: int, refused: Collection[int]) -> NDArray[np.int64]:
     """Positions below *count* that are not refused."""
     return np.delete(np.arange(count, dtype=np.int64), list(refused)) if refused else np.arange(count, dtype=np.int64)
 
 
-def _chunks(values: Sequence[bytes | None], low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Ranges of positions: few enough records, and bytes that an Arrow array can hold."""
-    count = high - low
-    if count > CHUNK_RECORDS or (count > 1 and sum(map(len, filter(None, values[low:high]))) > CHUNK_BYTES):
-        middle = low + count // 2
-        yield from _chunks(values, low, middle)
-        yield from _chunks(values, middle, high)
-    elif count:
+def ranges(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
+    """Positions of chunks: few enough records, and bytes that an Arrow array can hold."""
+    for low in range(0, len(values), CHUNK_RECORDS):
+        yield from _halved(values, low, min(low + CHUNK_RECORDS, len(values)))
+
+
+def _halved(values: Sequence[bytes | None], low: int, high: int) -> Iterator[tuple[int, int]]:
+    if high - low > 1 and sum(map(len, filter(None, values[low:high]))) > CHUNK_BYTES:
+        middle = (low + high) // 2
+        yield from _halved(values, low, middle)
+        yield from _halved(values, middle, high)
+    else:
         yield low, high
 
 

@@ -10,18 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from harness_pipelines.codecs.base import Codec, Reason, Refused
+from harness_pipelines.codecs.base import Codec, Decoded, Reason, Refused
+from harness_pipelines.codecs.chunked import left, ranges
 from harness_pipelines.codecs.debezium_schema import Readings
 from harness_pipelines.codecs.debezium_toast import Unavailable
 from harness_pipelines.codecs.keys import wrapper
-from harness_pipelines.codecs.parts import Part, inside
+from harness_pipelines.codecs.parts import Part, at, inside
 from harness_pipelines.codecs.refusals import explained, malformed, refusal, unsound
 from harness_pipelines.codecs.shapes import NULL, Unfit, shown
+from harness_pipelines.codecs.wire import gathered
 from harness_pipelines.protocol.keys import DELETE, PUT
+from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
 
@@ -70,6 +75,23 @@ class _Blocks:
         return Part(operation=operation, codec=codec, values=self.blocks, places=places, retold=inside(where))
 
 
+_Rows = tuple[NDArray[np.int64], Decoded]  #: rows that are made, and the positions of their records
+
+
+class _AtOnce:
+    """`Codec` of rows that are made already."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._schema = arrow_schema(columns)
+
+    def decode(self, values: Sequence[Any]) -> Decoded:
+        return gathered(values, [], self._schema)
+
+    def part(self, made: Sequence[_Rows], count: int) -> Part:
+        places = np.arange(count, dtype=np.int64)
+        return Part(operation=PUT, codec=self, values=made, places=places, retold=inside("`after`"))
+
+
 @dataclass(frozen=True, slots=True)
 class _Told:
     """The key of a delete."""
@@ -88,15 +110,24 @@ class DebeziumEvents:
         self._events = Readings(spec.columns, spec.key_columns, block="after", unknown_fields=spec.unknown_fields)
         self._keys = Readings(spec.key_columns, spec.key_columns, block=None)
         self._unavailable = Unavailable(spec.unavailable_value, spec.columns)
+        self._at_once = _AtOnce(spec.columns)
 
     def sort(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> tuple[list[Part], list[Refused]]:
-        refused = {i: why for i, why in unsound(values).items() if values[i] is not None}
+        refused: dict[int, Unfit] = {}
+        made: list[_Rows] = []
+        others: list[int] = []  # what is read one by one
+        opened = _Opener()
+        for low, high in ranges(values):
+            chunk = values[low:high]
+            wrong = unsound(chunk)
+            refused |= {low + i: why for i, why in wrong.items() if chunk[i] is not None}
+            others += [low + i for i in wrong if chunk[i] is None]
+            places = left(len(chunk), wrong)
+            others += self._put([v for v in at(chunk, places) if v is not None], places + low, opened, made)
         puts: dict[bytes, _Blocks] = {}  # by their schema block
         deletes: dict[tuple[str, Codec], _Blocks] = {}
-        opened = _Opener()
-        for i, value in enumerate(values):
-            if i in refused:
-                continue
+        for i in sorted(others):
+            value = values[i]
             schema, body = (_NO_SCHEMA, _TOMBSTONE) if value is None else opened(value)
             if isinstance(body, Unfit):
                 refused[i] = body
@@ -106,9 +137,27 @@ class DebeziumEvents:
                 refused[i] = told
             else:
                 deletes.setdefault((told.where, told.codec), _Blocks()).add(i, told.block)
-        parts = [part for schema, group in puts.items() if (part := self._puts(schema, group, refused))]
+        parts = [self._at_once.part(made, len(values))] if made else []
+        parts += [part for schema, group in puts.items() if (part := self._puts(schema, group, refused))]
         parts += [group.part(DELETE, codec, where) for (where, codec), group in deletes.items()]
         return parts, [refusal(i, why) for i, why in refused.items()]
+
+    def _put(self, values: Sequence[bytes], places: NDArray[np.int64], opened: _Opener, made: list[_Rows]) -> list[int]:
+        """Make the rows of those *values* that put one in the form of the first. Returns: the others' *places*."""
+        if not values:
+            return []
+        schema, front = opened.form(values[0])
+        reading = self._events.of(schema)
+        if isinstance(reading, Unfit):
+            return list(places.tolist())
+        texts: list[bytes | memoryview] = [*values]
+        if front is not None:
+            texts = [_payload(value, front) or b"" for value in values]
+        for i in self._unavailable.suspects(texts, of_rows=True):
+            texts[i] = b""  # is left
+        rows, others = reading.puts.read(texts, bodies=front is not None)
+        made.append((np.delete(places, others), rows))
+        return list(places[others].tolist())
 
     def _puts(self, schema: bytes, group: _Blocks, refused: dict[int, Unfit]) -> Part | None:
         """The rows of events with the same *schema* block; adds to *refused* those that have no row."""
@@ -178,14 +227,20 @@ class _Opener:
 
     def __call__(self, value: bytes) -> tuple[bytes, _Body | Unfit]:
         """The schema block of an event, and its body if that puts or deletes."""
-        if self._front is not None and value.startswith(self._front) and value.endswith(b"}"):
+        if self._front is not None and (payload := _payload(value, self._front)) is not None:
             try:
-                body = _decode_body(memoryview(value)[len(self._front) : -1])
+                body = _decode_body(payload)
             except msgspec.DecodeError:
                 pass  # why, the whole event tells
             else:
                 return self._schema, _trouble(body) or body
         return self._whole(value)
+
+    def form(self, value: bytes) -> tuple[bytes, bytes | None]:
+        """The schema block of an event, and what events like it have in front of their payload, if that is told."""
+        schema, _ = self(value)
+        front = self._front
+        return schema, front if front is not None and value.startswith(front) else None
 
     def _whole(self, value: bytes) -> tuple[bytes, _Body | Unfit]:
         try:
@@ -201,6 +256,11 @@ class _Opener:
         if value.startswith(front):
             self._schema, self._front = schema, front
         return schema, _trouble(body) or body
+
+
+def _payload(value: bytes, front: bytes) -> memoryview | None:
+    """What stands between *front* and the last brace of an event."""
+    return memoryview(value)[len(front) : -1] if value.startswith(front) and value.endswith(b"}") else None
 
 
 def _trouble(body: _Body) -> Unfit | None:

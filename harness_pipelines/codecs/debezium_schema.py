@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from harness_pipelines.codecs.base import Codec, Reason
+from harness_pipelines.codecs.debezium_puts import OnePass
 from harness_pipelines.codecs.forms import Form
 from harness_pipelines.codecs.json import JsonCodec
 from harness_pipelines.codecs.shapes import NULL, Unfit
@@ -73,6 +74,7 @@ class Reading:
 
     row: Codec
     key: Codec
+    puts: OnePass
     fields: Mapping[str, Field] = field(default_factory=dict)  #: by column; none without a schema block
 
     def name_in(self, column: Column, block: Container[str]) -> str:
@@ -133,9 +135,11 @@ class Readings:
     def _reading(self, fields: Mapping[str, Field]) -> Reading:
         forms = {c.name: _form(fields.get(c.name), c.type, c.source) for c in self._columns}
         columns, others = _as_told(self._columns, fields)
+        row = JsonCodec(columns, unknown_fields=self._unknown_fields, forms=forms, no_columns=others)
         return Reading(
-            row=JsonCodec(columns, unknown_fields=self._unknown_fields, forms=forms, no_columns=others),
+            row=row,
             key=JsonCodec(_as_told(self._key, fields)[0], forms={c.name: forms[c.name] for c in self._key}),
+            puts=OnePass(row),
             fields=fields,
         )
 

@@ -22,6 +22,7 @@ from harness_pipelines.codecs.chunked import CHUNK_RECORDS
 from harness_pipelines.codecs.debezium_schema import Field, Reading
 from harness_pipelines.codecs.shapes import NULL, Unfit
 from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.types import ListType
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 #: Debezium's stand-ins for geometry and geography, in the well-known binary form.
@@ -36,25 +37,28 @@ class Unavailable:
         # Java's UUID.nameUUIDFromBytes
         named = uuid.UUID(bytes=hashlib.md5(data, usedforsecurity=False).digest(), version=3)
         self._columns = columns
+        self._has_lists = any(isinstance(column.type, ListType) for column in columns)
         self._texts = {
             placeholder, _base64(data), data.hex(), str(named),
             f'{{"{placeholder}":"{placeholder}"}}',  # an hstore as JSON text
             *(_base64(bytes.fromhex(place)) for place in _PLACES),
         }  # fmt: skip
         self._data, self._numbers = data, [*data]
-        self._marks = [re.compile(re.escape(text.encode())) for text in self._texts if '"' not in text]
-        self._marks.append(re.compile(rb",\s*".join(b"%d" % byte for byte in data)))
+        self._marks = [text.encode() for text in self._texts if '"' not in text]
+        self._listed = re.compile(rb",\s*".join(b"%d" % byte for byte in data))
 
-    def suspects(self, blocks: Sequence[bytes]) -> list[int]:
-        """The positions of those that may hold a placeholder."""
-        found: set[int] = set()
+    def suspects(self, blocks: Sequence[bytes | memoryview], *, of_rows: bool = False) -> list[int]:
+        """The positions of those that may hold a placeholder; *of_rows*: in a value that fits its column."""
+        lists = self._has_lists or not of_rows
+        found: list[int] = []
         for low in range(0, len(blocks), CHUNK_RECORDS):
             chunk = blocks[low : low + CHUNK_RECORDS]
-            together = b"\n".join(chunk)  # mostly there is none, and one look at all of them says so
-            for mark in self._marks:
-                if mark.search(together):
-                    found |= {low + i for i, block in enumerate(chunk) if mark.search(block)}
-        return sorted(found)
+            if self._is_in(b"\n".join(chunk), lists=lists):  # mostly there is none, and one look at all of them says so
+                found += [low + i for i, block in enumerate(chunk) if self._is_in(bytes(block), lists=lists)]
+        return found
+
+    def _is_in(self, text: bytes, *, lists: bool) -> bool:
+        return any(mark in text for mark in self._marks) or (lists and self._listed.search(text) is not None)
 
     def mended(self, after: bytes, before: bytes, reading: Reading) -> bytes | Unfit:
         """*after* without placeholders, their values taken from *before* where that surely has them."""

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from harness_pipelines.codecs.base import Reason
 from harness_pipelines.codecs.shapes import DAY_US, DAYS, Cells, OutOfRange, Shape, Unfit, leaf, whole_number
@@ -24,6 +25,8 @@ from harness_pipelines.spec.sources import Source
 _EPOCH_US = (DAYS[0] * DAY_US, (DAYS[1] + 1) * DAY_US - 1)
 _NAN = Literal["NaN", "Infinity", "-Infinity"]
 _DECIMAL_BYTES = 16
+_INT64_BYTES = 8
+_ZERO = b"\x00"
 _INT64_DIGITS = 18  #: so many decimal digits are surely a number of 64 bits
 _DIGIT_BITS = 3.33  #: more than a decimal digit takes
 _SCALE_MAX = 20_000  #: that Postgres has ends at 16,383
@@ -85,12 +88,12 @@ WHOLE_NUMBERS = frozenset(_TIMES)  #: the forms whose values are whole numbers i
 
 def _float_shape(kind: pa.DataType) -> Shape:
     def convert(cells: Cells) -> pa.Array:
-        named = [isinstance(cell, str) for cell in cells]
-        numbers = [None if name else cell for cell, name in zip(cells, named, strict=True)]
+        is_named = str in set(map(type, cells))
+        numbers = [None if isinstance(cell, str) else cell for cell in cells] if is_named else cells
         array = pa.array(numbers, pa.float64()).cast(kind)
         if pc.any(pc.is_inf(array)).as_py():
             raise OutOfRange
-        return pa.array([_float(cell) for cell in cells], kind) if any(named) else array
+        return pa.array([_float(cell) for cell in cells], kind) if is_named else array
 
     return Shape(
         float | _NAN, leaf(convert, describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{cell} does not fit {kind}"))
@@ -135,8 +138,10 @@ def decimal_shape(kind: pa.DataType, scale: int) -> Shape:
     def quick(cells: Cells) -> pa.Array:
         """Numbers of 64 bits in the column's own scale, which most are, all at once."""
         try:
-            low = np.array([0 if cell is None else _signed(cell) for cell in cells], np.int64)
-        except (OverflowError, TypeError):  # TypeError: it tells its scale
+            low = _signed(cells)
+        except TypeError:  # it tells its scale
+            return careful(cells)
+        if low is None:
             return careful(cells)
         if len(low) and (int(low.max()) >= 10**kind.precision or int(low.min()) <= -(10**kind.precision)):
             return careful(cells)
@@ -148,10 +153,23 @@ def decimal_shape(kind: pa.DataType, scale: int) -> Shape:
     return Shape(bytes | Scaled, quick if is_quick else careful)
 
 
-def _signed(cell: bytes) -> int:
-    if not cell:
-        raise OverflowError  # no number, which the careful way names
-    return int.from_bytes(cell, "big", signed=True)
+def _signed(cells: Cells) -> NDArray[np.int64] | None:
+    """The numbers of *cells*, 0 for none; none if one has no bytes, or more than 64 bits take.
+
+    Raises: TypeError when one is not bytes.
+    """
+    there = [_ZERO if cell is None else cell for cell in cells] if None in cells else cells
+    text = np.frombuffer(b"".join(there), np.uint8)
+    sizes = np.fromiter(map(len, there), np.int64, len(there))
+    longest = int(sizes.max(initial=1))
+    if longest > _INT64_BYTES or not sizes.all():
+        return None
+    ends = sizes.cumsum()
+    numbers = text.view(np.int8)[ends - sizes].astype(np.int64)  # the first byte has the sign
+    for at in range(1, longest):
+        longer = np.flatnonzero(sizes > at) if at >= sizes.min() else slice(None)
+        numbers[longer] = numbers[longer] << 8 | text[(ends - sizes)[longer] + at]
+    return numbers
 
 
 def _packed(number: int) -> bytes:

@@ -63,18 +63,22 @@ class JsonCodec(ColumnCodec):
         self._aliased: Aliased | None = None
         if any(c.aliases for c in columns):
             self._aliased = Aliased(columns, words, more, strict_fields=strict)
-            self._decode = self._aliased.decode
+            self.record, self._decode = self._aliased.record, self._aliased.decode
             self._decode_one: Callable[[bytes], Any] = self._aliased.read
             getters = [self._aliased.getter(at) for at in range(len(columns))]
         else:
-            record = struct_type([*words, *more], strict_fields=strict)
-            self._decode = self._decode_one = msgspec.json.Decoder(record).decode
-            getters = [attrgetter(name) for name in record.__struct_fields__[: len(columns)]]
+            self.record = struct_type([*words, *more], strict_fields=strict)
+            self._decode = self._decode_one = msgspec.json.Decoder(self.record).decode
+            getters = [attrgetter(name) for name in self.record.__struct_fields__[: len(columns)]]
         makers = [
             Maker(column.name, getter, finished(column, shape.convert))
             for column, getter, shape in zip(columns, getters, shapes, strict=True)
         ]
         super().__init__(arrow_schema(columns), makers)
+
+    def complete(self, records: Sequence[Any]) -> bool:
+        """Whether all *records*, decoded to the type `record`, are what the codec makes of their text."""
+        return self._aliased is None or self._aliased.complete(records)
 
     def _unsound(self, values: Sequence[bytes | None]) -> dict[int, Unfit]:
         return unsound(values, self._value_bytes_max)
@@ -84,7 +88,7 @@ class JsonCodec(ColumnCodec):
         if not refused:
             try:
                 found = list(map(self._decode, values))  # type: ignore[arg-type]
-                if self._aliased is None or self._aliased.complete(found):
+                if self.complete(found):
                     return found
             except msgspec.DecodeError:
                 pass  # which one it is, the loop finds

@@ -38,7 +38,9 @@ def _surely_sound(values: Sequence[bytes | None], value_bytes_max: int) -> bool:
     if None in values:
         return False
     lengths = list(map(len, values))  # type: ignore[arg-type]
-    if min(lengths, default=0) == 0 or max(lengths) > min(value_bytes_max, NESTING_MAX):
+    if min(lengths, default=0) == 0 or max(lengths) > value_bytes_max:
+        return False
+    if max(lengths) > NESTING_MAX and any(map(too_deep, values)):  # type: ignore[arg-type]
         return False
     text = b"\n".join(values)  # type: ignore[arg-type]
     return text.isascii() or _bad_utf8(text) is None

@@ -152,8 +152,9 @@ class Transformer:
                 # A struct around the value: it is NULL only where the expression failed, whatever the value is.
                 [told] = self._columns([one], [f"TRY({{'v': {one.sql}}})"], rows, of_struct=True)
                 column = pc.struct_field(told, "v")
-                for at in np.flatnonzero(told.is_null().to_numpy()).tolist():
-                    wrong.setdefault(at, f"`{one.name}`: {self._why(one, rows.slice(at, 1))}")
+                failing = np.flatnonzero(told.is_null().to_numpy())
+                for at, why in zip(failing.tolist(), self._reasons(one, rows.take(pa.array(failing))), strict=True):
+                    wrong.setdefault(at, f"`{one.name}`: {why}")
                 found.append(column)
             return found, wrong
 
@@ -168,14 +169,26 @@ class Transformer:
         types = [pa.struct([("v", one.type)]) if of_struct else one.type for one in wanted]
         return [column.cast(kind) for column, kind in zip(found.columns, types, strict=True)]
 
-    def _why(self, one: Compiled, row: pa.Table) -> str:
+    def _reasons(self, one: Compiled, rows: pa.Table) -> list[str]:
+        """Why *one* cannot be evaluated for each of *rows*; each is asked alone, by a query that is planned once."""
         import duckdb
 
-        try:
-            self._columns([one], [one.sql], row)
-        except duckdb.Error as error:
-            return str(error).splitlines()[0]
-        return f"{one.sql} cannot be evaluated"
+        if not rows.num_rows:
+            return []
+        fields = [name for name in self._fields if name in rows.column_names]
+        at = "_".join(["at", *fields])  # longer than any of them
+        reasons: list[str] = []
+        with self._database.cursor() as cursor:
+            cursor.register("given", rows.select(fields).append_column(at, pa.array(range(rows.num_rows))))
+            cursor.execute("CREATE TEMP TABLE failing AS SELECT * FROM given")
+            cursor.execute(f'PREPARE reason AS SELECT {one.sql} FROM failing AS {RECORD} WHERE "{at}" = $1')
+            for number in range(rows.num_rows):
+                try:
+                    cursor.execute(f"EXECUTE reason({number})").fetchall()
+                    reasons.append(f"{one.sql} cannot be evaluated")
+                except duckdb.Error as error:
+                    reasons.append(str(error).splitlines()[0])
+        return reasons
 
     def _compiled(self, name: str, sql: str, wanted: pa.DataType) -> Compiled:
         """Raises: TransformUnusable."""

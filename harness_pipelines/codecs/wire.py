@@ -129,9 +129,10 @@ def grouped(
 
 def _only(values: Sequence[bytes | None], known: int, *, has_indexes: bool) -> Named | None:
     """The schema that all *values* name, by headers of *known* bytes; mostly there is one, and it is quickly seen."""
-    if None in values or len(fronts := {value[:known] for value in values if value is not None}) != 1:
+    fronts = [value[:known] for value in values if value is not None]
+    if not fronts or fronts.count(fronts[0]) != len(values):
         return None
-    header = opened(fronts.pop(), has_indexes=has_indexes)
+    header = opened(fronts[0], has_indexes=has_indexes)
     return header[0] if not isinstance(header, Unfit) and header[1] == known else None
 
 
@@ -147,7 +148,7 @@ def gathered(
     """What *parts* gave, each with the positions of its records, in the order of the input."""
     accepted = np.concatenate([np.empty(0, np.int64), *(places[decoded.accepted] for places, decoded in parts)])
     rows = pa.concat_tables([schema.empty_table(), *(decoded.rows for _, decoded in parts)])
-    if len(parts) > 1:
+    if (np.diff(accepted) < 0).any():
         in_order = np.argsort(accepted, kind="stable")
         rows, accepted = rows.take(pa.array(in_order)), accepted[in_order]
     every = [*refused]

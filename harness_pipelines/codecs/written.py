@@ -302,7 +302,12 @@ def _text_decimal(kind: pa.DataType, texts: Callable[[Cells], Cells]) -> Convert
 def _unscaled(kind: pa.DataType, scale: int) -> Convert:
     """Unscaled numbers, big-endian in two's complement, or records that tell their scale."""
     convert = decimal_shape(kind, scale).convert
-    return lambda cells: convert([_scaled(cell) if isinstance(cell, dict) else cell for cell in cells])
+
+    def unscaled(cells: Cells) -> pa.Array:
+        tell = dict in set(map(type, cells))
+        return convert([_scaled(cell) if isinstance(cell, dict) else cell for cell in cells] if tell else cells)
+
+    return unscaled
 
 
 def _scaled(cell: Mapping[str, Any]) -> Scaled:

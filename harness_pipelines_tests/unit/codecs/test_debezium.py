@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.codecs.base import Decoded, Reason
+from harness_pipelines.codecs.debezium import DebeziumEvents
 from harness_pipelines.codecs.json import JsonCodec
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.spec.table import TableSpec
@@ -380,6 +381,52 @@ RECORDS = st.tuples(
 @given(records=st.lists(RECORDS, max_size=12))
 def test_a_verdict_never_depends_on_the_records_beside_it(records: list[Record]):
     assert_alone_as_together(RecordCodec(numbers()), records)
+
+
+_LISTED = event("c", after={"id": 1, "n": [*PLACEHOLDER.encode()]})  # a list where the column has none
+_ODD = [
+    _LISTED, event("c", after={"id": 1, "n": "1.25"}), event("c", after={"id": 1, "old": 2, "m": 3}),
+    event("c", after={"id": 1, "n": None, "old": "x"}), event("c", after={"id": 1, "more": {}}),
+    event("c", after={"id": 1, "s": "nul \x00"}), event("r", after={"id": 1}, payload=None),
+    event("c", after={"id": 1}, schema=7, source={"name": PLACEHOLDER}), event("c", after=[1]), event(None, after={}),
+    b'{"op":"d","after":{"id":1},"op":"c"}', b'{"op":"c","after":{"id":1},"after":{"id":"x"}}',
+    b'{"op":"c","after":{"id":1}',
+    b'{"op":"c","after":{"id":1},"payload":{"op":"c","after":{"id":2}}}', b'{"op":"c","after":{"id":1,"s":"\xff"}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {},
+        {"unknown_fields": "quarantine"},
+        {"columns": {"id": "int", "n": {"type": "decimal(9,2)", "from": "number"}, "s": "string"}},
+        {"columns": {"id": "int", "n": {"type": "int", "aliases": ["old", "m"], "required": True}, "s": "string"}},
+        {"columns": {"id": "int", "n": {"type": "list<int>"}, "s": "string"}},
+    ],
+)
+def test_what_is_read_in_one_pass_is_what_is_read_event_by_event(
+    table: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    codec = RecordCodec(numbers(**table))
+    values = [None, *_PLAIN, *_ODD, *_BEHIND_A_SCHEMA, *map(_wrapped, _ODD)]
+    both = [values, values[::-1], [_wrapped(value) for value in _PLAIN for _ in "12"]]
+    at_once = [codec.decode(some, [b'{"id": 1}'] * len(some)) for some in both]
+    monkeypatch.setattr(DebeziumEvents, "_put", lambda self, values, places, opened, made: places.tolist())
+    for some, quick in zip(both, at_once, strict=True):
+        exact = codec.decode(some, [b'{"id": 1}'] * len(some))
+        assert quick.rows.equals(exact.rows)
+        assert (quick.accepted.tolist(), quick.refused) == (exact.accepted.tolist(), exact.refused)
+
+
+def test_an_event_that_puts_is_not_read_twice(monkeypatch: pytest.MonkeyPatch):
+    codec, puts = RecordCodec(numbers()), [event("c", after={"id": i, "s": "x"}) for i in range(20)]
+    found: list[bytes] = []
+    monkeypatch.setattr(DebeziumEvents, "_puts", lambda self, schema, group, refused: found.extend(group.blocks))
+    for first, wrong, last in ((puts, _wrapped(b"{"), puts), ([*map(_wrapped, puts)], b"{", [])):
+        some = [*first, wrong, *last]
+        decoded = codec.decode(some, [None] * len(some))
+        assert (found, decoded.rows.num_rows, len(decoded.refused)) == ([], len(first) + len(last), 1)
 
 
 @BOTH

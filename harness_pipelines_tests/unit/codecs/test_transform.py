@@ -98,6 +98,17 @@ def test_a_record_for_which_an_expression_fails_is_refused_alone():
     assert decoded.filtered == 1, "what is filtered is not asked for its columns"
 
 
+def test_each_record_is_told_its_own_reason_whatever_its_fields_are_called():
+    names = ("given", "failing", "reason", "rowid", "at", "record")
+    made = spec(
+        {"id": "long", "n": "int"},
+        transform={"fields": dict.fromkeys(names, "string"), "derive": {"n": "CAST(rowid || record.at AS INTEGER)"}},
+    )
+    records = [{"id": i, "rowid": "r", "at": f"{i}"} | dict.fromkeys(names[:3], "7") for i in range(40)]
+    told = [one.detail for one in decode(made, *records).refused]
+    assert told == [f"`n`: Conversion Error: Could not convert string 'r{i}' to INT32" for i in range(40)]
+
+
 def test_a_value_too_large_for_its_column_is_refused():
     decoded = decode(spec({"n": "int"}, transform={"derive": {"n": "quantity::BIGINT * 4"}}), {"quantity": 2**30})
     assert [one.reason for one in decoded.refused] == [Reason.TRANSFORM]
