@@ -34,9 +34,8 @@ class Aliased:
             others += [(alias, python, msgspec.UNSET) for alias in column.aliases]
         # Columns come first in both types: a getter of an attribute reads the records of either.
         self.record = struct_type([*first, *others, *more], strict_fields=strict_fields)
-        self.decode = msgspec.json.Decoder(
-            self.record
-        ).decode  #: one record by all names; `complete` says whether it counts
+        #: One record by all names; `complete` says whether it counts.
+        self.decode = msgspec.json.Decoder(self.record).decode
         self._getters, self._lacking = _getters(columns, words, self.record.__struct_fields__)
 
     def getter(self, column: int) -> Callable[[Any], Any]:
