@@ -38,6 +38,7 @@ class Reason(StrEnum):
     UNKNOWN_SCHEMA = "unknown_schema"
     UNUSABLE_SCHEMA = "unusable_schema"
     SCHEMA_VIOLATION = "schema_violation"
+    SCHEMA_NOT_TAKEN = "schema_not_taken"  #: by `evolution` of the spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,9 +31,11 @@ from harness_pipelines.spec.transform import input_columns
 class RecordCodec:
     """Decodes the records of one table, transforms them and judges them by its contract: no reader can forget it."""
 
-    def __init__(self, spec: TableSpec, schemas: Schemas | None = None) -> None:
+    def __init__(self, spec: TableSpec, schemas: Schemas | None = None, *, raises_due: bool = False) -> None:
         """*schemas*: the registry that knows the schemas by the ids that records begin with.
 
+        *raises_due*: `decode` raises `SchemaDue` at a record whose schema changes the table (`evolution: compatible`);
+        else such records are decoded with the columns that there are.
         Raises: ContractUnusable, TransformUnusable; SchemaUnusable for a `schema` of the spec that cannot be read or
         does not give the fields.
         """
@@ -43,10 +45,10 @@ class RecordCodec:
         spec = spec.model_copy(update={"columns": input_columns(spec), "transform": None})
         known = schemas or NoSchemas()
         fields = fields_of(spec)
-        self._values = value_codec(spec, fields, known)
+        self._values = value_codec(spec, fields, known, raises_due=raises_due)
         self._sorter: Sorter | None = None
         if spec.key:
-            self._sorter = _sorter(spec, self._values, known)
+            self._sorter = _sorter(spec, self._values, known, raises_due=raises_due)
         stored = [c for c in spec.stored if c.name in {f.name for f in fields}]
         self._schema = arrow_schema(stored).insert(0, pa.field(OPERATION, pa.string(), nullable=False))
         self._whole = WholeColumns(spec)
@@ -59,7 +61,9 @@ class RecordCodec:
     ) -> Decoded:
         """Decode records by their *values*, *keys* and *headers*; each becomes a row, is refused or is filtered.
 
-        The rows of a keyed table have `_op` in front of the user's columns. Raises: what `Schemas.by_id` does.
+        The rows of a keyed table have `_op` in front of the user's columns.
+
+        Raises: SchemaDue, and what `Schemas.by_id` does.
         """
         decoded = self._decoded(values, keys)
         if self._whole:
@@ -74,13 +78,13 @@ class RecordCodec:
         return decode_parts(*self._sorter.sort(values, keys), self._schema)
 
 
-def _sorter(spec: TableSpec, values: Codec, schemas: Schemas) -> Sorter:
+def _sorter(spec: TableSpec, values: Codec, schemas: Schemas, *, raises_due: bool) -> Sorter:
     if spec.format == "debezium":
         return DebeziumEvents(spec)
     if spec.format == "debezium-avro":
         from harness_pipelines.codecs.debezium_avro import DebeziumAvroEvents
 
-        return DebeziumAvroEvents(spec, schemas)
+        return DebeziumAvroEvents(spec, schemas, raises_due=raises_due)
     return _Keyed(spec, values, schemas)
 
 

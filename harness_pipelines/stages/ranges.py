@@ -168,7 +168,7 @@ class _Made:
 
 
 def _decoded(stores: Stores, table: TableRow, records: Records, spec: TableSpec) -> _Made:
-    codec = RecordCodec(spec, stores.schemas)
+    codec = RecordCodec(spec, stores.schemas, raises_due=True)
     parts: list[pa.Table] = []
     refused: dict[int, RefusedRecord] = {}
     filtered: set[int] = set()

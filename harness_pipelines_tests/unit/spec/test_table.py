@@ -226,12 +226,6 @@ def test_a_topic_has_a_name_that_kafka_allows(topic):
     ("word", "value", "message"),
     [
         (
-            "evolution",
-            "auto",
-            "`evolution` is reserved: columns change by `harness evolve`, "
-            "the schema registry does not change them yet; remove it",
-        ),
-        (
             "format",
             "csv",
             "`format: csv` is reserved: it is not decoded yet; write `format: json`",
