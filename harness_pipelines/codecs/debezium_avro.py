@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from harness_pipelines.codecs.base import Codec, Reason, Refused
+from harness_pipelines.codecs.base import Codec, Due, Reason, Refused
 from harness_pipelines.codecs.by_schema import Reader, RecordsCodec, unfit
 from harness_pipelines.codecs.debezium import NOTHING_TELLS, keyless, op_trouble
 from harness_pipelines.codecs.debezium_toast import Unavailable
@@ -62,14 +62,14 @@ class _Group:
 class DebeziumAvroEvents:
     """`Sorter` of the events of one table."""
 
-    def __init__(self, spec: TableSpec, schemas: Schemas, *, raises_due: bool = False) -> None:
+    def __init__(self, spec: TableSpec, schemas: Schemas, *, due: Due = "take") -> None:
         """Raises: SchemaUnusable."""
         self._columns = fields_of(spec)
         self._key, self._unknown_fields = spec.key_columns, spec.unknown_fields
         self._keys = key_codec(spec, schemas)
         self._unavailable = Unavailable(spec.unavailable_value, self._columns)
         self._readers = Readers(spec.format, schemas)
-        self._policy = Policy.of(spec, raises_due=raises_due)
+        self._policy = Policy.of(spec, due=due)
         self._known: dict[Named, _Events | Unfit] = {}
         self._only: _Events | None = None
         if spec.value_schema is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from harness_pipelines.codecs.base import Codec, Decoded, Reason
+from harness_pipelines.codecs.base import Codec, Decoded, Due, Reason
 from harness_pipelines.codecs.columns import struct_type
 from harness_pipelines.codecs.json import JsonCodec
 from harness_pipelines.codecs.keys import wrapper
@@ -26,11 +26,11 @@ Rule = Callable[[bytes], bool]  #: whether a value says that it deletes
 
 
 def value_codec(
-    spec: TableSpec, columns: Sequence[Column], schemas: Schemas, *, all_fields: bool = True, raises_due: bool = False
+    spec: TableSpec, columns: Sequence[Column], schemas: Schemas, *, all_fields: bool = True, due: Due = "take"
 ) -> Codec:
     """The codec of values that have *columns*; without *all_fields* what else they have is no matter.
 
-    *raises_due*: as of `RecordCodec`. Raises: SchemaUnusable.
+    *due*: as of `RecordCodec`. Raises: SchemaUnusable.
     """
     if not columns:
         return NoColumns()
@@ -45,7 +45,7 @@ def value_codec(
             spec.value_schema,
             schemas=schemas,
             unknown_fields=unknown_fields,
-            policy=Policy.of(spec, raises_due=raises_due) if all_fields else None,
+            policy=Policy.of(spec, due=due) if all_fields else None,
         )
     return JsonCodec(columns, unknown_fields=unknown_fields)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness_pipelines.codecs.base import Reason
+from harness_pipelines.codecs.base import Due, Reason
 from harness_pipelines.codecs.contract import judge_of
 from harness_pipelines.codecs.pandera_schema import ContractUnusable
 from harness_pipelines.codecs.wire import Named
 from harness_pipelines.codecs.written import NoFit, Written, WrittenField, convert_of
 from harness_pipelines.protocol.evolution import Changes
-from harness_pipelines.protocol.policy import Offered, Refusal, taken, verdict
+from harness_pipelines.protocol.policy import Offered, Refusal, tried, verdict
 from harness_pipelines.protocol.schemas import SchemaMoved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
@@ -22,30 +23,30 @@ _TYPES = {
 }  # fmt: skip
 _INTS = frozenset({"int", "int32", "sint32", "sfixed32", "google.protobuf.Int32Value"})  #: others take a long
 _FLOATS = frozenset({"float", "google.protobuf.FloatValue"})
+WAY_ON = "The next such record that is ingested changes them; or `harness evolve` does"
 
 
 class SchemaDue(SchemaMoved):
     """A record's schema has what the table lacks and, by its policy, takes: the columns change before it is a row."""
 
-    def __init__(self, table: str, *, named: Named, changes: Changes) -> None:
+    def __init__(self, table: str, *, named: Named, changes: Changes, told: Sequence[str]) -> None:
         self.named, self.changes = named, changes
         super().__init__(
-            f"{table}: records of schema {named.schema_id} need columns that the table does not have yet, and "
-            "`evolution: compatible` takes them; nothing of these records was written. Ingest changes the columns when "
-            f"it meets such a record (`harness run {table}`); ask again after that"
+            f"{table}: records of schema {named.schema_id} need other columns ({', '.join(told)}); nothing of them was "
+            f"written. {WAY_ON}, then ask again"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The policy of one table. *raises_due*: who decodes can change the table, or wait until it was changed."""
+    """The policy of one table."""
 
     spec: TableSpec
-    raises_due: bool
+    due: Due
 
     @classmethod
-    def of(cls, spec: TableSpec, *, raises_due: bool) -> Policy | None:
-        return None if spec.evolution == "manual" else cls(spec=spec, raises_due=raises_due)
+    def of(cls, spec: TableSpec, *, due: Due) -> Policy | None:
+        return None if spec.evolution == "manual" else cls(spec=spec, due=due)
 
     def check(self, named: Named, written: Written) -> None:
         """Raises: NoFit (schema_not_taken), SchemaDue."""
@@ -63,12 +64,16 @@ class Policy:
             raise NoFit(found.why, reason=Reason.SCHEMA_NOT_TAKEN)
         if not found:
             return
+        after = tried(self.spec, found)
         try:
-            judge_of(taken(self.spec, found))
+            judge_of(after.spec)
         except ContractUnusable as why_not:
             raise NoFit(str(why_not), reason=Reason.SCHEMA_NOT_TAKEN) from why_not
-        if self.raises_due:
-            raise SchemaDue(self.spec.table, named=named, changes=found)
+        if self.due == "raise":
+            raise SchemaDue(self.spec.table, named=named, changes=found, told=after.told)
+        if self.due == "refuse":
+            why = f"it needs other columns ({', '.join(after.told)}). {WAY_ON}"
+            raise NoFit(why, reason=Reason.SCHEMA_NOT_TAKEN)
 
 
 def offered(field: WrittenField) -> Offered:

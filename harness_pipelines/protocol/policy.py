@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from harness_pipelines.protocol.evolution import WIDER, Changes, EvolutionRefused, changes_between, evolved
+from harness_pipelines.protocol.evolution import WIDER, Changes, EvolutionRefused, Evolved, changes_between, evolved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.sources import WHOLE
 from harness_pipelines.spec.table import TableSpec
@@ -58,16 +58,16 @@ def verdict(spec: TableSpec, offered: Sequence[Offered], gives: Gives) -> Change
         if spec.evolution != "compatible":
             return Changes()
         changes = _asked(spec, offered, gives)
-        if changes and _asked(taken(spec, changes), offered, gives):
+        if changes and _asked(tried(spec, changes).spec, offered, gives):
             raise EvolutionRefused("with all that it asks for the table would not have its columns")
         return changes
     except EvolutionRefused as refused:
         return Refusal(why=str(refused).removeprefix(f"{spec.table}: "))
 
 
-def taken(spec: TableSpec, changes: Changes) -> TableSpec:
-    """*spec* after *changes*. Raises: EvolutionRefused."""
-    return evolved(spec, iceberg_fields(spec.stored), changes, next_id=_FRESH_ID).spec
+def tried(spec: TableSpec, changes: Changes) -> Evolved:
+    """What *changes* would make of *spec*; the field ids are nobody's. Raises: EvolutionRefused."""
+    return evolved(spec, iceberg_fields(spec.stored), changes, next_id=_FRESH_ID)
 
 
 def _asked(spec: TableSpec, offered: Sequence[Offered], gives: Gives) -> Changes:
@@ -81,7 +81,7 @@ def _asked(spec: TableSpec, offered: Sequence[Offered], gives: Gives) -> Changes
     columns += [_new(field) for field in offered if field.name not in known]
     changes = changes_between(spec, spec.model_copy(update={"columns": tuple(columns)}))
     if changes:
-        taken(spec, changes)
+        tried(spec, changes)
     return changes
 
 

@@ -271,7 +271,7 @@ class IngestLoop:
 
         Raises: ContractUnusable, SchemaUnusable, SchemaMoved, and what `check_source` does.
         """
-        self._codec = self._codec or RecordCodec(self.table.spec, self._schemas, raises_due=True)
+        self._codec = self._codec or RecordCodec(self.table.spec, self._schemas, due="raise")
         wanted = set(partitions)
         found = self._segments.positions(self.table)
         positions = {p: found[p].buffer_hi for p in wanted}

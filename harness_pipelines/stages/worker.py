@@ -379,7 +379,7 @@ class _TableWorker:
                     loop.step()
                     backoff.reset()
             except SchemaDue as due:
-                self._follow(due, backoff)
+                self._follow(loop.table, due, backoff)
                 return
             except SchemaMoved:
                 self.reload()
@@ -388,10 +388,10 @@ class _TableWorker:
                 started = None
                 backoff.wait(error)
 
-    def _follow(self, due: SchemaDue, backoff: _Backoff) -> None:
-        """Change the columns as the schema of a record asks."""
+    def _follow(self, table: TableRow, due: SchemaDue, backoff: _Backoff) -> None:
+        """Change the columns of *table*, for which the record was decoded, as its schema asks."""
         try:
-            evolve.follow(self.stores, self.table, due)
+            evolve.follow(self.stores, table, due)
             self.reload()
         except HarnessError as error:
             backoff.wait(error)

@@ -107,7 +107,11 @@ def test_a_table_of_protobuf_follows_beside_a_change_by_hand(
     values = [framed(both[0], old, indexes=(0,)), framed(both[1] + proto_field(3, "x"), new, indexes=(0,))]
     kafka.produce(rig.topic, 0, [*values, framed(both[2], old, indexes=(0,))])
     by_hand = Changes(add=(Column(name="hand", type=parse_type("int")),))
-    faults.arm("evolve.before_lock", lambda: rig.harness.table(rig.name).evolve(by_hand))
+
+    def somebody() -> None:
+        rig.harness.table(rig.name).evolve(by_hand)
+
+    faults.arm("evolve.before_lock", somebody)
     try:
         rig.ingest()
     finally:

@@ -12,7 +12,7 @@ from harness_pipelines.codecs.policy import SchemaDue
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.codecs.schemas import WrittenSchema
 from harness_pipelines.protocol.evolution import Changes
-from harness_pipelines.protocol.policy import taken
+from harness_pipelines.protocol.policy import tried
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import parse_type
@@ -36,8 +36,8 @@ def spec(**words: Any) -> TableSpec:
 
 def asked(table: TableSpec, schemas: GivenSchemas, value: bytes, key: bytes | None = None) -> Changes:
     """What the record's schema asks of *table*."""
-    with pytest.raises(SchemaDue, match="need columns that the table does not have yet") as caught:
-        RecordCodec(table, schemas, raises_due=True).decode([value], [key])
+    with pytest.raises(SchemaDue, match="schema 1 need other columns .*; nothing of them was written") as caught:
+        RecordCodec(table, schemas, due="raise").decode([value], [key])
     return caught.value.changes
 
 
@@ -69,7 +69,7 @@ def test_a_new_field_of_avro_becomes_a_column_of_its_type(avro: Any, type_: str,
     changes = asked(table, schemas, sent)
 
     assert changes == Changes(add=(Column(name="more", type=parse_type(type_)),))
-    found = RecordCodec(taken(table, changes), schemas, raises_due=True).decode([sent], [None])
+    found = RecordCodec(tried(table, changes).spec, schemas, due="raise").decode([sent], [None])
     assert found.rows.to_pylist() == [{"id": 1, "n": 2, "more": value}]
 
 
@@ -81,7 +81,7 @@ def test_fields_of_protobuf_become_columns_and_optional_ones_make_optional():
 
     changes = asked(table, schemas, sent)
 
-    found = RecordCodec(taken(table, changes), schemas, raises_due=True).decode([sent], [None])
+    found = RecordCodec(tried(table, changes).spec, schemas, due="raise").decode([sent], [None])
     assert found.rows.to_pylist() == [{"id": 7, "n": None, "u": 2**31, "t": []}]
 
 
@@ -97,7 +97,7 @@ def test_the_row_of_a_change_event_is_followed():
     changes = asked(table, schemas, sent, b"")
 
     assert [column.name for column in changes.add] == ["more"]
-    found = RecordCodec(taken(table, changes), schemas, raises_due=True).decode([sent], [b""])
+    found = RecordCodec(tried(table, changes).spec, schemas, due="raise").decode([sent], [b""])
     assert found.rows.to_pylist() == [{"_op": "put", "id": 1, "n": 2, "more": "x"}]
 
 
@@ -106,7 +106,7 @@ def test_records_of_a_schema_that_cannot_be_taken_are_refused_and_others_are_not
     schemas = GivenSchemas.avro(OLD, other)
     old, new = avro_bytes(OLD, {"id": 1, "n": 2}), avro_bytes(other, {"id": 1, "n": "2"})
 
-    found = RecordCodec(spec(), schemas, raises_due=True).decode([framed(old), framed(new, 2), framed(old)], [None] * 3)
+    found = RecordCodec(spec(), schemas, due="raise").decode([framed(old), framed(new, 2), framed(old)], [None] * 3)
 
     assert found.accepted.tolist() == [0, 2]
     [refused] = found.refused
@@ -123,7 +123,7 @@ def test_a_contract_that_would_lose_its_column_refuses_the_schema():
     table = spec(contract={"module": __name__, "name": "CHECKED"})
     values = [framed(avro_bytes(other, {"id": 1, "count": 2}))]
 
-    [refused] = RecordCodec(table, GivenSchemas.avro(other), raises_due=True).decode(values, [None]).refused
+    [refused] = RecordCodec(table, GivenSchemas.avro(other), due="raise").decode(values, [None]).refused
 
     assert refused.reason is Reason.SCHEMA_NOT_TAKEN
     assert "the table has no column 'n'" in refused.detail
@@ -136,12 +136,22 @@ def test_who_only_reads_takes_the_columns_that_there_are():
     assert RecordCodec(spec(), schemas).decode([sent], [None]).rows.to_pylist() == [{"id": 1, "n": 2}]
 
 
+def test_who_puts_records_back_is_told_what_is_to_be_done_first():
+    schema = record(ID, N, {"name": "more", "type": "string"})
+    sent = framed(avro_bytes(schema, {"id": 1, "n": 2, "more": "x"}))
+    [refused] = RecordCodec(spec(), GivenSchemas.avro(schema), due="refuse").decode([sent], [None]).refused
+    assert (refused.reason, refused.detail.partition(".")[0]) == (
+        Reason.SCHEMA_NOT_TAKEN,
+        "it needs other columns (add more string)",
+    )
+
+
 def test_strict_refuses_the_records_of_another_schema_until_the_columns_are_its_own():
     schema = record(ID, N, {"name": "more", "type": "string"})
     schemas, table = GivenSchemas.avro(OLD, schema), spec(evolution="strict")
     values = [framed(avro_bytes(OLD, {"id": 1, "n": 2})), framed(avro_bytes(schema, {"id": 3, "n": 4, "more": "x"}), 2)]
 
-    found = RecordCodec(table, schemas, raises_due=True).decode(values, [None] * 2)
+    found = RecordCodec(table, schemas, due="raise").decode(values, [None] * 2)
 
     assert found.accepted.tolist() == [0]
     assert [(r.reason, r.detail.partition(";")[0]) for r in found.refused] == [

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.protocol.evolution import Changes, EvolutionRefused, evolved
-from harness_pipelines.protocol.policy import Offered, Refusal, taken, verdict
+from harness_pipelines.protocol.policy import Offered, Refusal, tried, verdict
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields, parse_type
@@ -126,7 +126,7 @@ def test_a_required_column_that_is_left_out_refuses_the_schema_and_says_the_way_
 def test_two_schemas_that_rename_to_and_fro_do_not_change_a_table_back_and_forth():
     there = judged(field("count", "int", aliases=("n",)))
     assert isinstance(there, Changes)
-    after = taken(spec(), there)
+    after = tried(spec(), there).spec
     assert not judged(field("n", "int", aliases=("count",)), table=after, without=())
     assert not judged(table=after)  # old records, by the old name
 
@@ -182,7 +182,7 @@ def test_what_was_taken_once_asks_for_nothing_more_however_schemas_alternate(sch
         found = verdict(table, fields, fits)
         if isinstance(found, Refusal):
             continue
-        table = taken(table, found) if found else table
+        table = tried(table, found).spec if found else table
         took.append(fields)
         assert not verdict(table, fields, fits)
         assert not any(isinstance(now := verdict(table, old, fits), Changes) and now for old in took)
