@@ -141,3 +141,23 @@ def test_records_wait_while_the_table_cannot_change_and_none_is_set_aside(
         monkeypatch.undo()
         wait_until(lambda: len(rows(rig)) == 3, "the table goes on")
     assert rig.quarantine() == {}
+
+
+def test_a_policy_that_was_taken_back_meanwhile_changes_nothing(
+    known: hp.Harness, kafka: KafkaRig, registry: RegistryServer
+):
+    rig = TableRig(known, kafka, format="avro", columns=COLUMNS, evolution="compatible", partitions=1)
+    kafka.produce(rig.topic, 0, [sent(registry, NEW, 1, more="x")])
+
+    def by_hand_from_now_on() -> None:
+        rig.harness.apply(rig.table.spec.model_copy(update={"evolution": "manual"}))
+
+    faults.arm("ingest.after_plan", by_hand_from_now_on)
+    try:
+        rig.ingest()
+    finally:
+        faults.disarm()
+
+    assert rows(rig) == [{"id": 1, "n": 1}]
+    table = rig.harness.table(rig.name)
+    assert (table.row.schema_version, table.spec.evolution) == (1, "manual")
