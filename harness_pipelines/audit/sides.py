@@ -49,7 +49,9 @@ BATCH_BYTES = 32 * 2**20
 BATCH_ROWS_MAX = 65_536
 BATCH_ROWS_MIN = 64
 #: What a spec may say otherwise today than when a record was taken.
-_LENIENT = {"on_error": "quarantine", "unknown_fields": "ignore", "contract": None, "stop_above": None}
+_LENIENT = {
+    "on_error": "quarantine", "unknown_fields": "ignore", "contract": None, "stop_above": None, "evolution": "manual",
+}  # fmt: skip
 
 Offsets = NDArray[np.int64]
 

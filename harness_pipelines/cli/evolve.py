@@ -44,7 +44,8 @@ def evolve(settings: Settings, /, table: str, *, json_target: str | None, **o: A
 
     Reads before that instant have the old columns, and so have old versions for as long as they are kept; reads after
     it have the new ones, with the rows of all tiers. No file is rewritten and no row moves. Running workers and readers
-    go on. What older rows would not survive is refused, with what would be taken instead.
+    go on. What older rows would not survive is refused, with what would be taken instead. With `evolution: compatible`
+    in the spec a new schema in the registry does the same by itself.
 
     \b
     Examples:

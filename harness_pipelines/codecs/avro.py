@@ -55,6 +55,7 @@ _CONNECT: Mapping[str, tuple[Kind, Unit]] = {
     "io.debezium.time.MicroTimestamp": ("instant", "us"),
     "io.debezium.time.NanoTimestamp": ("instant", "ns"),
 }  #: Kafka Connect's semantic types, which its Avro converter writes as `connect.name`
+_NULLS = ("null", {"type": "null"})
 _SCALED = "io.debezium.data.VariableScaleDecimal"
 _UNREADABLE = (EOFError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError, MemoryError, struct.error)
 _MARKS_MAX = 4_096
@@ -256,7 +257,7 @@ class _Walk:
         return self.written(kind, inside)
 
     def _union(self, schema: list[Any], inside: tuple[str, ...]) -> Written:
-        found = [self.written(one, inside) for one in schema if one not in ("null", {"type": "null"})]
+        found = [self.written(one, inside) for one in schema if one not in _NULLS]
         if len(found) == 1:
             return found[0]
         names = ", ".join(one.name for one in found) or "null"
@@ -285,6 +286,7 @@ class _Walk:
             get=itemgetter(field["name"]),
             aliases=tuple(field.get("aliases", ())),
             default=field.get("default"),
+            nullable=isinstance(field["type"], list) and any(one in _NULLS for one in field["type"]),
         )
 
     def _is_empty(self, schema: Any) -> bool:
@@ -303,8 +305,8 @@ def _meant(kind: str, schema: Mapping[str, Any]) -> Written:
     logical, connect = schema.get(_MEANT), schema.get("connect.name")
     name = f"{kind} ({logical or connect})" if logical or connect else kind
     if logical == "decimal" and kind in {"bytes", "fixed"} and isinstance(schema.get("precision"), int):
-        scale = schema.get("scale", 0)
-        return Written(kind="decimal", name=f"decimal({schema['precision']}, {scale})", scale=int(scale))
+        digits, scale = schema["precision"], schema.get("scale", 0)
+        return Written(kind="decimal", name=f"decimal({digits}, {scale})", scale=int(scale), digits=digits)
     if (kind, logical) in _LOGICAL or (kind in {"int", "long"} and connect in _CONNECT):
         meant, unit = _LOGICAL.get((kind, str(logical))) or _CONNECT[str(connect)]
         return Written(kind=meant, name=name, unit=unit)

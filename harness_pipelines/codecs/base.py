@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 
 Headers = Sequence[tuple[str, bytes | None]]  #: of one record, in its order
+
+
+#: What is done with a record whose schema changes the table first (`evolution: compatible`): take the columns that
+#: there are, raise `SchemaDue`, or refuse it.
+Due = Literal["take", "raise", "refuse"]
 
 
 class Reason(StrEnum):
@@ -38,6 +43,7 @@ class Reason(StrEnum):
     UNKNOWN_SCHEMA = "unknown_schema"
     UNUSABLE_SCHEMA = "unusable_schema"
     SCHEMA_VIOLATION = "schema_violation"
+    SCHEMA_NOT_TAKEN = "schema_not_taken"  #: by `evolution` of the spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from harness_pipelines.codecs.base import Codec, Reason, Refused
+from harness_pipelines.codecs.base import Codec, Due, Reason, Refused
 from harness_pipelines.codecs.by_schema import Reader, RecordsCodec, unfit
 from harness_pipelines.codecs.debezium import NOTHING_TELLS, keyless, op_trouble
 from harness_pipelines.codecs.debezium_toast import Unavailable
 from harness_pipelines.codecs.formats import key_codec
 from harness_pipelines.codecs.parts import Part, inside
+from harness_pipelines.codecs.policy import Policy
 from harness_pipelines.codecs.refusals import refusal
 from harness_pipelines.codecs.schemas import Schemas, SchemaUnusable, WrittenSchema
 from harness_pipelines.codecs.shapes import Unfit
@@ -61,13 +62,14 @@ class _Group:
 class DebeziumAvroEvents:
     """`Sorter` of the events of one table."""
 
-    def __init__(self, spec: TableSpec, schemas: Schemas) -> None:
+    def __init__(self, spec: TableSpec, schemas: Schemas, *, due: Due = "take") -> None:
         """Raises: SchemaUnusable."""
         self._columns = fields_of(spec)
         self._key, self._unknown_fields = spec.key_columns, spec.unknown_fields
         self._keys = key_codec(spec, schemas)
         self._unavailable = Unavailable(spec.unavailable_value, self._columns)
         self._readers = Readers(spec.format, schemas)
+        self._policy = Policy.of(spec, due=due)
         self._known: dict[Named, _Events | Unfit] = {}
         self._only: _Events | None = None
         if spec.value_schema is not None:
@@ -152,7 +154,7 @@ class DebeziumAvroEvents:
                     return reader  # it may be registered any moment
             else:
                 try:
-                    found = self._events(reader)
+                    found = self._events(reader, named)
                 except NoFit as why:
                     found = unfit(why, f"schema {named.schema_id}")
             if len(self._known) >= KNOWN_MAX:
@@ -160,8 +162,8 @@ class DebeziumAvroEvents:
             self._known[named] = found
         return found
 
-    def _events(self, reader: Reader | WrittenSchema) -> _Events:
-        """Raises: NoFit when the schema does not give the columns."""
+    def _events(self, reader: Reader | WrittenSchema, named: Named | None = None) -> _Events:
+        """Raises: NoFit when the schema does not give the columns; SchemaDue."""
         assert not isinstance(reader, WrittenSchema), "Avro has readers"
         after = _block(reader.written, "after")
         if after is None:
@@ -170,6 +172,8 @@ class DebeziumAvroEvents:
                 "(ExtractNewRecordState), write `format: avro`",
                 reason=Reason.MISSING_BLOCK,
             )
+        if self._policy is not None and named is not None:
+            self._policy.check(named, after)
         row = RecordsCodec(self._columns, after, unknown_fields=self._unknown_fields)
         fields = {c.name: found for c in self._columns if (found := found_by(after.fields, c.names))}
         before = _block(reader.written, "before") or after

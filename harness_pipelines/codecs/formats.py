@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from harness_pipelines.codecs.base import Codec, Decoded, Reason
+from harness_pipelines.codecs.base import Codec, Decoded, Due, Reason
 from harness_pipelines.codecs.columns import struct_type
 from harness_pipelines.codecs.json import JsonCodec
 from harness_pipelines.codecs.keys import wrapper
@@ -25,19 +25,27 @@ from harness_pipelines.spec.table import TableSpec
 Rule = Callable[[bytes], bool]  #: whether a value says that it deletes
 
 
-def value_codec(spec: TableSpec, columns: Sequence[Column], schemas: Schemas, *, all_fields: bool = True) -> Codec:
+def value_codec(
+    spec: TableSpec, columns: Sequence[Column], schemas: Schemas, *, all_fields: bool = True, due: Due = "take"
+) -> Codec:
     """The codec of values that have *columns*; without *all_fields* what else they have is no matter.
 
-    Raises: SchemaUnusable.
+    *due*: as of `RecordCodec`. Raises: SchemaUnusable.
     """
     if not columns:
         return NoColumns()
     unknown_fields = spec.unknown_fields if all_fields else "ignore"
     if spec.format in WITH_SCHEMA:
+        from harness_pipelines.codecs.policy import Policy
         from harness_pipelines.codecs.with_schema import codec_with_schema
 
         return codec_with_schema(
-            spec.format, columns, spec.value_schema, schemas=schemas, unknown_fields=unknown_fields
+            spec.format,
+            columns,
+            spec.value_schema,
+            schemas=schemas,
+            unknown_fields=unknown_fields,
+            policy=Policy.of(spec, due=due) if all_fields else None,
         )
     return JsonCodec(columns, unknown_fields=unknown_fields)
 

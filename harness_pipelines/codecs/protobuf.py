@@ -214,7 +214,10 @@ class _Walk:
         get: Callable[[Any], Any] = attrgetter(name)
         if field.has_presence:
             get = _present(field) if value is None else _present_value(name, value)
-            return WrittenField(name=name, written=written, get=get, has=lambda message: message.HasField(name))
+            # A message that is left out is not said to be optional, unless by the word.
+            nullable = field.message_type is None or field.containing_oneof is not None
+            has: Callable[[Any], bool] = lambda message: message.HasField(name)  # noqa: E731
+            return WrittenField(name=name, written=written, get=get, has=has, nullable=nullable)
         return WrittenField(name=name, written=written, get=get, has=_is_written(name))
 
     def _repeated(self, field: FieldDescriptor) -> WrittenField:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.codecs.base import Codec, Decoded, Headers, Reason, Refused
+from harness_pipelines.codecs.base import Codec, Decoded, Due, Headers, Reason, Refused
 from harness_pipelines.codecs.contract import judge_of
 from harness_pipelines.codecs.debezium import DebeziumEvents
 from harness_pipelines.codecs.formats import delete_rule, key_codec, value_codec
@@ -31,9 +31,10 @@ from harness_pipelines.spec.transform import input_columns
 class RecordCodec:
     """Decodes the records of one table, transforms them and judges them by its contract: no reader can forget it."""
 
-    def __init__(self, spec: TableSpec, schemas: Schemas | None = None) -> None:
+    def __init__(self, spec: TableSpec, schemas: Schemas | None = None, *, due: Due = "take") -> None:
         """*schemas*: the registry that knows the schemas by the ids that records begin with.
 
+        *due*: what is done with a record whose schema changes the table first.
         Raises: ContractUnusable, TransformUnusable; SchemaUnusable for a `schema` of the spec that cannot be read or
         does not give the fields.
         """
@@ -43,10 +44,10 @@ class RecordCodec:
         spec = spec.model_copy(update={"columns": input_columns(spec), "transform": None})
         known = schemas or NoSchemas()
         fields = fields_of(spec)
-        self._values = value_codec(spec, fields, known)
+        self._values = value_codec(spec, fields, known, due=due)
         self._sorter: Sorter | None = None
         if spec.key:
-            self._sorter = _sorter(spec, self._values, known)
+            self._sorter = _sorter(spec, self._values, known, due=due)
         stored = [c for c in spec.stored if c.name in {f.name for f in fields}]
         self._schema = arrow_schema(stored).insert(0, pa.field(OPERATION, pa.string(), nullable=False))
         self._whole = WholeColumns(spec)
@@ -59,7 +60,9 @@ class RecordCodec:
     ) -> Decoded:
         """Decode records by their *values*, *keys* and *headers*; each becomes a row, is refused or is filtered.
 
-        The rows of a keyed table have `_op` in front of the user's columns. Raises: what `Schemas.by_id` does.
+        The rows of a keyed table have `_op` in front of the user's columns.
+
+        Raises: SchemaDue, and what `Schemas.by_id` does.
         """
         decoded = self._decoded(values, keys)
         if self._whole:
@@ -74,13 +77,13 @@ class RecordCodec:
         return decode_parts(*self._sorter.sort(values, keys), self._schema)
 
 
-def _sorter(spec: TableSpec, values: Codec, schemas: Schemas) -> Sorter:
+def _sorter(spec: TableSpec, values: Codec, schemas: Schemas, *, due: Due) -> Sorter:
     if spec.format == "debezium":
         return DebeziumEvents(spec)
     if spec.format == "debezium-avro":
         from harness_pipelines.codecs.debezium_avro import DebeziumAvroEvents
 
-        return DebeziumAvroEvents(spec, schemas)
+        return DebeziumAvroEvents(spec, schemas, due=due)
     return _Keyed(spec, values, schemas)
 
 

@@ -16,6 +16,7 @@ from harness_pipelines.codecs.by_schema import Reader, Refusing, SchemaCodec, un
 from harness_pipelines.codecs.formats import JsonRule, Rule, Wrapped, says
 from harness_pipelines.codecs.json import JsonCodec
 from harness_pipelines.codecs.json_schema import JsonSchemaCodec
+from harness_pipelines.codecs.policy import Policy
 from harness_pipelines.codecs.protobuf import ProtobufFile
 from harness_pipelines.codecs.schemas import Schemas, SchemaUnusable, WrittenSchema
 from harness_pipelines.codecs.shapes import Unfit
@@ -40,9 +41,11 @@ def codec_with_schema(
     schemas: Schemas,
     unknown_fields: UnknownFields = "ignore",
     wrap: Wrap | None = None,
+    policy: Policy | None = None,
 ) -> Codec:
     """The codec of values with *columns*. *wrap*: they are keys, and may be the value of the only column.
 
+    *policy*: what is made of the schemas that records name; none: what they lack is NULL, what they have more is left.
     Raises: SchemaUnusable when the spec's own schema (*given*) does not give the columns.
     """
     make = _Codecs(format_, columns, unknown_fields, wrap)
@@ -66,6 +69,8 @@ def codec_with_schema(
                     return found  # it may be registered any moment
             else:
                 try:
+                    if policy is not None and not isinstance(reader, WrittenSchema):
+                        policy.check(named, make.named(reader).written)
                     found = make(reader)
                 except NoFit as why:
                     found = Refusing(columns, unfit(why, f"schema {named.schema_id}"))
@@ -91,10 +96,7 @@ class _Codecs:
         if isinstance(schema, WrittenSchema):
             plain = JsonCodec(self.columns, unknown_fields=self.unknown_fields)
             return JsonSchemaCodec(schema, plain if self.wrap is None else Wrapped(self.wrap, plain))
-        if _is_bare(schema.written):
-            if len(self.columns) != 1:
-                raise NoFit(f"{schema.written.name} is no record, so it is the value of one column, not of several")
-            return SchemaCodec(self.columns, _Bare(schema, self.columns[0].name))
+        schema = self.named(schema)
         if self.wrap is not None:
             for column in self.columns:
                 try:
@@ -104,6 +106,14 @@ class _Codecs:
                 if not found:
                     raise NoFit("the key has no such field", path=column.name, reason=Reason.MISSING_KEY)
         return SchemaCodec(self.columns, schema, unknown_fields=self.unknown_fields)
+
+    def named(self, schema: Reader) -> Reader:
+        """What is no record has the name of the only column. Raises: NoFit."""
+        if not _is_bare(schema.written):
+            return schema
+        if len(self.columns) != 1:
+            raise NoFit(f"{schema.written.name} is no record, so it is the value of one column, not of several")
+        return _Bare(schema, self.columns[0].name)
 
 
 def _is_bare(written: Written) -> bool:

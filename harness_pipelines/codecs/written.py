@@ -66,6 +66,7 @@ class Written:
     name: str  #: of the type, for people
     unit: Unit = "us"  #: of date, time, instant, local
     scale: int = 0  #: of decimals that do not tell their own
+    digits: int | None = None  #: of decimals, where the schema tells
     names: Mapping[int, str] | None = None  #: of an enum that comes as numbers; none: it comes as text
     element: Written | None = None  #: of a list, or the values of a map
     key: Written | None = None  #: of a map
@@ -82,6 +83,7 @@ class WrittenField:
     get: Callable[[Any], Any]  #: its value in a record, None where it has none
     aliases: tuple[str, ...] = ()
     default: Any = None
+    nullable: bool = False  #: the schema says that it may be null
     has: Callable[[Any], bool] | None = None  #: whether a record has it; none: all of the schema have, with null or not
 
 

@@ -61,6 +61,7 @@ class Evolved:
     fields: tuple[Mapping[str, Any], ...]
     narrows: bool  #: a column is gone: old reads cannot use what is written from now on
     told: tuple[str, ...]  #: the changes for people, one line each
+    schema_id: int | None = None  #: in the registry, that asked for them; none: a person did
 
 
 def evolved(spec: TableSpec, fields: Fields, changes: Changes, *, next_id: int) -> Evolved:
@@ -70,6 +71,11 @@ def evolved(spec: TableSpec, fields: Fields, changes: Changes, *, next_id: int) 
     """
     if not changes:
         raise EvolutionRefused(f"{spec.table}: no change was asked for; `harness evolve --help` shows how to ask")
+    if changes.drop and spec.evolution == "compatible":
+        raise EvolutionRefused(
+            f"{spec.table}: column {changes.drop[0]!r} would come back with the next record that has its field: "
+            "the spec says `evolution: compatible`; apply `evolution: manual` before it is dropped"
+        )
     ids = {f["name"]: f["id"] for f in fields}
     columns = {c.name: c for c in spec.columns}
     told: list[str] = []

@@ -19,6 +19,15 @@ KEY_FORMATS: Mapping[str, KeyFormat] = {
     "debezium": "json", "debezium-avro": "avro",
 }  # fmt: skip  #: by format: how keys are written where the spec does not say
 WITH_SCHEMA = frozenset({"avro", "protobuf", "json-schema", "debezium-avro"})
+SAYS_COLUMNS = frozenset({"avro", "protobuf", "debezium-avro"})  #: their schemas say what columns there are
+Evolution = Annotated[
+    Literal["manual", "compatible", "strict"],
+    Field(
+        description="What a new schema in the registry does to the table. manual: nothing, columns change by `harness "
+        "evolve`; compatible: what can be taken changes the columns; strict: its records are refused until the columns "
+        "are those of the schema."
+    ),
+]
 SCHEMA_CHARS_MAX = 2**20
 
 
@@ -65,7 +74,23 @@ def names_schema(spec: TableSpec) -> bool:
 
 def format_trouble(spec: TableSpec) -> tuple[str, str] | None:
     """The word of *spec* that does not go with its format, and why."""
-    return _debezium_trouble(spec) or _schema_trouble(spec) or _raw_trouble(spec)
+    return _debezium_trouble(spec) or _schema_trouble(spec) or _raw_trouble(spec) or _evolution_trouble(spec)
+
+
+def _evolution_trouble(spec: TableSpec) -> tuple[str, str] | None:
+    if spec.evolution == "manual":
+        return None
+    why = None
+    if spec.format not in SAYS_COLUMNS:
+        which = ", ".join(sorted(SAYS_COLUMNS))
+        why = f"records of `format: {spec.format}` name no schema that says what columns there are; those of {which} do"
+    elif spec.value_schema is not None:
+        why = "with a `schema` in the spec records name none, so there is no other to follow"
+    elif spec.transform is not None:
+        why = "with `transform` the columns are not the fields of the records"
+    elif spec.evolution == "compatible" and spec.buffer == "none":
+        why = "the columns change where ingest meets a schema, and with `buffer: none` nothing is ingested"
+    return None if why is None else ("evolution", f"{why}; write `evolution: manual`, or remove it")
 
 
 def _debezium_trouble(spec: TableSpec) -> tuple[str, str] | None:

@@ -23,7 +23,7 @@ from pydantic import (
 
 from harness_pipelines.spec.columns import NAME_BYTES_MAX, Column, Columns, detail
 from harness_pipelines.spec.contract import Contract, StopAbove, contract_troubles, stop_above_trouble
-from harness_pipelines.spec.formats import KEY_FORMATS, Format, KeyFormat, Schema, format_trouble
+from harness_pipelines.spec.formats import KEY_FORMATS, Evolution, Format, KeyFormat, Schema, format_trouble
 from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, key_trouble
 from harness_pipelines.spec.sources import UNAVAILABLE_VALUE, UnavailableValue
 from harness_pipelines.spec.transform import Transform, transform_troubles
@@ -39,9 +39,6 @@ LAYOUT_COLUMNS_MAX = 8
 LAYOUT_COLUMNS_DEFAULT = 3
 LAYOUT_TYPES = ("boolean", "int", "long", "float", "double", "decimal", "date", "timestamp", "timestamptz", "time",
                 "string", "uuid")  # fmt: skip
-LATER = {
-    "evolution": "columns change by `harness evolve`, the schema registry does not change them yet",
-}
 LATER_VALUES: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "format": (("csv",), "it is not decoded yet", "json"),
 }
@@ -180,7 +177,7 @@ Start = Annotated[Literal["earliest", "latest"] | StartAt, BeforeValidator(_star
 
 def reserved_words(words: Mapping[str, Any]) -> dict[str, str]:
     """The words of a spec that have a meaning but do not work yet, each with what to do."""
-    found = {word: f"`{word}` is reserved: {why}; remove it" for word, why in LATER.items() if word in words}
+    found: dict[str, str] = {}
     for word, (later, why, now) in LATER_VALUES.items():
         if isinstance(value := words.get(word), str) and value in later:
             found[word] = f"`{word}: {value}` is reserved: {why}; write `{word}: {now}` or remove it"
@@ -279,6 +276,7 @@ class TableSpec(BaseModel):
         Literal["ignore", "quarantine"],
         Field(description="A field that no column names: ignore it, or refuse the record."),
     ] = "ignore"
+    evolution: Evolution = "manual"
     stop_above: Annotated[
         StopAbove | None, Field(description="Stop the table when too many are refused: {refused: 5%, of_last: 10000}.")
     ] = None

@@ -1,4 +1,4 @@
-"""Evolve: the columns of a table change in every tier at once, because a person asks.
+"""Evolve: the columns of a table change in every tier at once, because a person asks, or a schema of the registry.
 
 plan: what would be changed, checked against spec and ledger. expand: metadata of the views with the new schema is
 written, and nobody sees it. publish: one transaction (`harness_pipelines.stores.evolve`). contract: segments of the old
@@ -8,15 +8,17 @@ shape retire once nobody needs them, as all segments do; files keep the columns 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from getpass import getuser
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from harness_pipelines.codecs.policy import SchemaDue
 from harness_pipelines.codecs.records import RecordCodec
-from harness_pipelines.protocol.evolution import Changes, Evolved, evolved
+from harness_pipelines.errors import TryAgain
+from harness_pipelines.protocol.evolution import Changes, EvolutionRefused, Evolved, evolved
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.stores.evolve import check_none_recalled
 from harness_pipelines.stores.ports import TableStopped
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.ports import Swap, TableRow
 
 log = structlog.get_logger(__name__)
+
+
+class EvolutionWaits(TryAgain):
+    """A schema asks for a change that the table does not allow for now; its records wait in Kafka."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +75,39 @@ def evolve(stores: Stores, table: TableRow, changes: Changes) -> Version:
     Raises: EvolutionRefused, TableStopped, SchemaMoved (another change came first), ForeignCommit, LakeAway,
     WarehouseTaken, PostgresUnreachable, OutcomeUnknown.
     """
-    from harness_pipelines.stores.lake_schema import build_schema
-
     if table.stopped:
         raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was changed")
+    return _publish(stores, table, changes, by=f"{getuser()}@{gethostname()}")
+
+
+def follow(stores: Stores, table: TableRow, due: SchemaDue) -> None:
+    """Publish the changes that the schema of a record asks for; *table* is what the record was decoded for.
+
+    Ingest alone calls it, and as ingest does it goes on while another stage has stopped the table. When the table was
+    changed since, or its policy, nothing is done: decode again. Raises: EvolutionWaits; and as `evolve`, SchemaMoved.
+    """
+    now = stores.ledger.table(table.name)
+    if now.schema_version != table.schema_version or now.spec.evolution != "compatible":
+        return
+    schema_id = due.named.schema_id
+    try:
+        _publish(stores, now, due.changes, by=f"schema {schema_id} of the registry", schema_id=schema_id)
+    except EvolutionRefused as refused:  # the schema itself was judged before: it is the state of the table
+        raise EvolutionWaits(
+            f"{table.name}: records of schema {schema_id} wait in Kafka for columns that the table cannot take now, "
+            f"and go on as soon as it can: {str(refused).removeprefix(f'{table.name}: ')}"
+        ) from refused
+
+
+def _publish(stores: Stores, table: TableRow, changes: Changes, *, by: str, schema_id: int | None = None) -> Version:
+    from harness_pipelines.stores.lake_schema import build_schema
+
     stores.standing.check(table, stores.ledger)
-    _, found = plan(stores, table, changes)
+    told, found = plan(stores, table, changes)
 
     def build(pointers: Mapping[ViewName, str]) -> Mapping[ViewName, Swap]:
         return {v: build_schema(stores.lake, table, found, view=v, base=base) for v, base in pointers.items()}
 
-    by = f"{getuser()}@{gethostname()}"
-    published = stores.evolutions(table).publish(found, build, by=by)
-    log.info("evolve.published", table=table.name, version=published.version, schema=published.schema_version)
+    published = stores.evolutions(table).publish(replace(found, schema_id=schema_id), build, by=by)
+    log.info("evolve.published", by=by, version=published.version, **told.to_json())
     return published

@@ -19,8 +19,10 @@ import structlog
 from harness_pipelines import faults
 from harness_pipelines.audit.digest import first_named, lake_digests, total_digest
 from harness_pipelines.codecs.base import Decoded
+from harness_pipelines.codecs.policy import SchemaDue
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.codecs.schemas import Schemas
+from harness_pipelines.codecs.wire import Named, opened
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.keys import partitions_grown
@@ -145,10 +147,11 @@ def ingest_unit(
     A segment that was closed meanwhile is looked up again; *identity* answers, after the rows are written, which topic
     they came from.
 
-    Raises: RecordRefused, RefusedTooMany, and what `SegmentWriter.commit` raises.
+    Raises: RecordRefused, RefusedTooMany, and what `SegmentWriter.commit` raises; SchemaDue, when what comes before
+    the record that needs other columns was taken.
     """
     faults.point("ingest.after_plan")
-    decoded = [decode_batch(table, codec, batch) for batch in batches]
+    batches, decoded, due = _decoded(table, codec, batches)
     limit = limit_of(table, decoded, partial(segment.segments.refused, table))
     if limit is not None:  # what comes before is taken
         cut = [below(batch, limit.at[p].offset) if (p := batch.partition) in limit.at else batch for batch in batches]
@@ -164,7 +167,38 @@ def ingest_unit(
             rows = writer.commit(segment.renew(), decoded, confirm=confirm)
     if limit is not None:
         raise limit.error()
+    if due is not None:
+        raise due
     return rows
+
+
+def _decoded(
+    table: TableRow, codec: RecordCodec, batches: Sequence[PartitionBatch]
+) -> tuple[list[PartitionBatch], list[DecodedRange], SchemaDue | None]:
+    """*batches* up to the first record that needs other columns, decoded: how they were cut is no matter then."""
+    taken: list[PartitionBatch] = []
+    decoded: list[DecodedRange] = []
+    due: SchemaDue | None = None
+    for batch in batches:
+        try:
+            decoded.append(decode_batch(table, codec, batch))
+            taken.append(batch)
+        except SchemaDue as found:
+            due = found
+            before = below(batch, _first_of(found.named, batch, has_indexes=table.spec.format == "protobuf"))
+            if before.high > before.low:
+                decoded.append(decode_batch(table, codec, before))
+                taken.append(before)
+    return taken, decoded, due
+
+
+def _first_of(named: Named, batch: PartitionBatch, *, has_indexes: bool) -> int:
+    """The offset of the first record that names its schema so."""
+    for offset, value in zip(batch.offsets.tolist(), batch.values, strict=True):
+        header = opened(value or b"", has_indexes=has_indexes)
+        if isinstance(header, tuple) and header[0] == named:
+            return int(offset)
+    raise AssertionError(f"no record of {named}")
 
 
 def check_topic(table: TableRow, found: TopicIdentity, *, known: Collection[int] | None = None) -> None:
@@ -237,7 +271,7 @@ class IngestLoop:
 
         Raises: ContractUnusable, SchemaUnusable, SchemaMoved, and what `check_source` does.
         """
-        self._codec = self._codec or RecordCodec(self.table.spec, self._schemas)
+        self._codec = self._codec or RecordCodec(self.table.spec, self._schemas, due="raise")
         wanted = set(partitions)
         found = self._segments.positions(self.table)
         positions = {p: found[p].buffer_hi for p in wanted}
@@ -252,7 +286,7 @@ class IngestLoop:
         """One unit of work; returns how many records it took (0 when the log had nothing new).
 
         A unit that was planned on an older state (REFRESH, RESOLVE) is forgotten: the next one starts from what the
-        ledger says. Raises: SchemaMoved, when the table's schema is another now.
+        ledger says. Raises: SchemaMoved, when the table's schema is another now, or must become another (SchemaDue).
         """
         assert self._reader is not None and self._codec is not None, "start() comes first"
         time.sleep(max(0.0, self._not_before - time.monotonic()))

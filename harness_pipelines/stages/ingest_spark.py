@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from harness_pipelines.codecs.contract import judge_of
 from harness_pipelines.codecs.records import RecordCodec
-from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.errors import HarnessError, Recovery, UsageError
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.spec.settings import Settings
@@ -60,10 +60,15 @@ class IngestTaskFailed(HarnessError):
 def ingest_on_spark(stores: Stores, table: TableRow, claim: Claim) -> SparkIngested:
     """Take everything between the buffer and the log's ends, at most `RANGE_OFFSETS_MAX` per partition.
 
-    Raises: ContractUnusable, TopicRecreated, PartitionsGrown, RecordsLost, ... before the job; IngestTaskFailed,
-    SparkFailed, SparkAway after it.
+    Raises: UsageError, ContractUnusable, TopicRecreated, PartitionsGrown, RecordsLost, ... before the job;
+    IngestTaskFailed, SparkFailed, SparkAway after it.
     """
     judge_of(table.spec)
+    if table.spec.evolution == "compatible":
+        raise UsageError(
+            f"{table.name}: with `evolution: compatible` the columns change where ingest meets a new schema, which "
+            "tasks of Spark cannot do; ingest this table on threads (`harness run` without `--ingest-on spark`)"
+        )
     known = stores.segments.positions(table)
     check_decodes(table, known)
     positions = {p: found.buffer_hi for p, found in known.items()}

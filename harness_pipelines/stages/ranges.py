@@ -170,7 +170,7 @@ class _Made:
 
 
 def _decoded(stores: Stores, table: TableRow, records: Records, spec: TableSpec) -> _Made:
-    codec = RecordCodec(spec, stores.schemas)
+    codec = RecordCodec(spec, stores.schemas, due="raise")
     parts: list[pa.Table] = []
     refused: dict[int, RefusedRecord] = {}
     filtered: set[int] = set()

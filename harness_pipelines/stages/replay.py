@@ -99,7 +99,7 @@ def replay(
     if not dry_run:
         stores.standing.check(table, stores.ledger)
     done = Replayed(table=table.name, dry_run=dry_run)
-    codec = RecordCodec(spec, stores.schemas)
+    codec = RecordCodec(spec, stores.schemas, due="refuse")
     told = None if decoder is None else hashlib.sha256(orjson.dumps(dump_spec(spec))).hexdigest()[:16]
     for batch in _batches(stores, table, wanted):
         done.records += len(batch)

@@ -20,12 +20,13 @@ from uuid import uuid4
 
 import structlog
 
+from harness_pipelines.codecs.policy import SchemaDue
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, FencedOut, Stage
 from harness_pipelines.protocol.schemas import SchemaMoved
 from harness_pipelines.protocol.versions import EFFECTS, Version
-from harness_pipelines.stages import compact, expire, ingest, ingest_spark, otree, tier
+from harness_pipelines.stages import compact, evolve, expire, ingest, ingest_spark, otree, tier
 from harness_pipelines.stages.claims import ClaimKeeper
 from harness_pipelines.stages.moving import Tally
 from harness_pipelines.stores.owner import WarehouseTaken
@@ -377,12 +378,23 @@ class _TableWorker:
                 else:
                     loop.step()
                     backoff.reset()
+            except SchemaDue as due:
+                self._follow(loop.table, due, backoff)
+                return
             except SchemaMoved:
                 self.reload()
                 return  # the next loop decodes with the schema of now
             except HarnessError as error:
                 started = None
                 backoff.wait(error)
+
+    def _follow(self, table: TableRow, due: SchemaDue, backoff: _Backoff) -> None:
+        """Change the columns of *table*, for which the record was decoded, as its schema asks."""
+        try:
+            evolve.follow(self.stores, table, due)
+            self.reload()
+        except HarnessError as error:
+            backoff.wait(error)
 
     def _ingest_on_spark(self) -> bool:
         done = ingest_spark.ingest_on_spark(self.stores, self.table, self._keepers[Stage.INGEST].current())

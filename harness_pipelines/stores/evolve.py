@@ -168,7 +168,7 @@ class Evolutions:
             "rows": 0,
             "schema_version": following.schema_version,
             "changes": list(evolved.told),
-        }
+        } | ({} if evolved.schema_id is None else {"schema_id": evolved.schema_id})
         connection.execute(
             sql("ledger/append_outbox"), {**self._key, "event": "published", "payload": rows.json(payload)}
         )

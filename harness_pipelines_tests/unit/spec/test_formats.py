@@ -57,6 +57,17 @@ def test_keys_are_written_as_values_are_unless_the_spec_says_otherwise(format_, 
         ),
         ({"format": "debezium-avro"}, "`format: debezium-avro` needs it: without a key"),
         ({"format": "debezium-avro", "key": ["id"], "key_format": "raw"}, "are avro or json"),
+        ({"evolution": "strict"}, "records of `format: json` name no schema that says what columns there are"),
+        ({"format": "json-schema", "evolution": "compatible"}, "records of `format: json-schema` name no schema that"),
+        ({"format": "avro", "schema": {"text": AVRO}, "evolution": "strict"}, "records name none, so there is no"),
+        (
+            {"format": "avro", "evolution": "compatible", "buffer": "none"},
+            "with `buffer: none` nothing is ingested; write `evolution: manual`, or remove it",
+        ),
+        (
+            {"format": "avro", "evolution": "strict", "transform": {"filter": "id > 0"}},
+            "with `transform` the columns are not the fields",
+        ),
     ],
 )  # fmt: skip
 def test_words_that_do_not_go_together_are_named(words, message):

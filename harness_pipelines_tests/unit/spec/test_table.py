@@ -251,12 +251,6 @@ def test_what_several_topics_cannot_be(words, message):
     ("word", "value", "message"),
     [
         (
-            "evolution",
-            "auto",
-            "`evolution` is reserved: columns change by `harness evolve`, "
-            "the schema registry does not change them yet; remove it",
-        ),
-        (
             "format",
             "csv",
             "`format: csv` is reserved: it is not decoded yet; write `format: json`",
