@@ -75,7 +75,7 @@ def _asked(spec: TableSpec, offered: Sequence[Offered], gives: Gives) -> Changes
     columns: list[Column] = []
     known: set[str] = set()
     for column in spec.columns:
-        fields = _fields_of(column, offered)
+        fields = _fields_of(spec, column, offered)
         known |= {*column.names, *(field.name for field in fields)}
         columns.append(column if column.source in WHOLE else _followed(spec, column, fields, gives))
     columns += [_new(field) for field in offered if field.name not in known]
@@ -85,11 +85,16 @@ def _asked(spec: TableSpec, offered: Sequence[Offered], gives: Gives) -> Changes
     return changes
 
 
-def _fields_of(column: Column, offered: Sequence[Offered]) -> list[Offered]:
-    """The fields that *column* may be in, in the order in which they count. Raises: EvolutionRefused."""
+def _fields_of(spec: TableSpec, column: Column, offered: Sequence[Offered]) -> list[Offered]:
+    """The fields that *column* may be in, in the order in which they count; one of another column's name is not its.
+
+    Raises: EvolutionRefused.
+    """
+    others = {name for other in spec.columns if other is not column for name in other.names}
     found: list[Offered] = []
     for name in column.names if column.source not in WHOLE else ():
-        named = [f for f in offered if f.name == name] or [f for f in offered if name in f.aliases]
+        named = [f for f in offered if f.name == name]
+        named = named or [f for f in offered if name in f.aliases and f.name not in others]
         if len(named) > 1:
             told = " and ".join(f"`{field.name}`" for field in named)
             raise EvolutionRefused(f"{told} both have the alias `{name}`")
@@ -120,7 +125,7 @@ def _followed(spec: TableSpec, column: Column, fields: Sequence[Offered], gives:
             break
     if any(field.nullable for field in fields) and not _is_found_by(spec, column):
         made = replace(made, required=False)
-    if (name := fields[0].name) not in {name for other in spec.columns for name in other.names}:
+    if (name := fields[0].name) not in column.names:
         made = replace(made, name=name, aliases=column.names)
     return made
 
