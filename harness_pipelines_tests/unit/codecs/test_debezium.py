@@ -409,8 +409,8 @@ def test_what_is_read_in_one_pass_is_what_is_read_event_by_event(
     table: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     codec = RecordCodec(numbers(**table))
-    values = [None, *_PLAIN, *_ODD, *_BEHIND_A_SCHEMA, *map(_wrapped, _ODD)]
-    both = [values, values[::-1], [_wrapped(value) for value in _PLAIN for _ in "12"]]
+    values: list[bytes | None] = [None, *_PLAIN, *_ODD, *_BEHIND_A_SCHEMA, *map(_wrapped, _ODD)]
+    both: list[list[bytes | None]] = [values, values[::-1], [_wrapped(value) for value in _PLAIN for _ in "12"]]
     at_once = [codec.decode(some, [b'{"id": 1}'] * len(some)) for some in both]
     monkeypatch.setattr(DebeziumEvents, "_put", lambda self, values, places, opened, made: places.tolist())
     for some, quick in zip(both, at_once, strict=True):
