@@ -13,7 +13,6 @@ from harness_pipelines.cli.output import emit, json_option, note
 from harness_pipelines.codecs.base import Reason
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.corrections import Wanted
-from harness_pipelines.spec.formats import names_schema
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -235,6 +234,7 @@ def drop_command(
 def _plain(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:
     """A record for JSON: bytes as text where they are text, and as hex always."""
     from harness_pipelines.codecs.wire import schema_id_of
+    from harness_pipelines.spec.formats import names_schema
 
     raw = {part: None if record[part] is None else bytes(record[part]) for part in ("key", "value")}
     texts = {f"{part}_text": _decoded(value) for part, value in raw.items()}
