@@ -172,6 +172,28 @@ class Table:
             hold.finish()
         return found
 
+    def corrections(
+        self,
+        from_version: int,
+        to_version: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> pa.Table:
+        """What became in *to_version* of records that *from_version* had passed, which `changes` does not tell.
+
+        `_correction` says ``added``, ``replaced`` (both with the row) or ``removed`` (partition and offset alone).
+        Of a keyed table it tells of the changelog: what a key shows now says `get`. Raises: as `changes`.
+        """
+        from harness_pipelines.read.corrections import corrections_passed
+        from harness_pipelines.read.selection import Selection
+
+        wanted = Selection(columns=columns, where=where)
+        with self._leased(at=to_version, tail=False) as (plan, hold):
+            told = self.harness.stores.corrections(self.row).between(from_version, plan.version)
+            versions = self.versions()
+            return corrections_passed(self._arrow(), plan, versions, wanted, since=from_version, told=told, hold=hold)
+
     def changelog(
         self,
         from_version: int,
@@ -203,6 +225,7 @@ class Table:
         partitions: Sequence[int] | None = None,
         follow: bool = True,
         state_first: bool = False,
+        corrections: bool = False,
     ) -> Stream:
         """All records in offset order within each partition: the history, then what Kafka brings, for ever.
 
@@ -214,6 +237,8 @@ class Table:
         the work; else those that join the table are followed too. Without *follow* it ends where Kafka ends now.
         With *state_first* a keyed table's stream begins with the newest row of each key, in no order, up to an empty
         batch that is `is_state` too; then come the records behind it. What does not fit the spec is left out.
+        With *corrections* batches that are `is_correction` come between, with what a replay or a revert made of records
+        that went before, marked as `corrections` says.
         Raises: UsageError, VersionGone, SnapshotUnknown, RecordsLost, LogTruncated, TopicRecreated, ...; when iterated
         over what `Stream.__iter__` says.
         """
@@ -229,6 +254,7 @@ class Table:
             partitions=partitions,
             follow=follow,
             state_first=state_first,
+            corrections=corrections,
         )
         return Stream(self.harness.stores, plan)
 
@@ -295,11 +321,11 @@ class Table:
         Raises: UsageError, and as `read`.
         """
         from harness_pipelines.layout.row_hash import threshold
-        from harness_pipelines.read.sample import sampled
+        from harness_pipelines.read.sample import layer_suffices, sampled, shown_and_needed
 
         below = threshold(fraction)  # what is wrong is said before anything is read
-        shown, needed = self._sample_columns(columns)
-        layer = self._layer_suffices(fraction)
+        shown, needed = shown_and_needed(self.spec, columns)
+        layer = layer_suffices(self.spec, fraction)
         with self._reader(columns=needed, where=where, at=at, tail=tail, layer=layer) as batches:
             return sampled(batches, batches.schema, below=below, columns=shown, limit=limit)
 
@@ -319,27 +345,17 @@ class Table:
         Raises: UsageError, and as `to_spark`.
         """
         from harness_pipelines.layout.row_hash import threshold
+        from harness_pipelines.read.sample import layer_suffices, shown_and_needed
         from harness_pipelines.stores.spark_read import sampled
 
         below = threshold(fraction)
-        shown, needed = self._sample_columns(columns)
-        layer = self._layer_suffices(fraction)
+        shown, needed = shown_and_needed(self.spec, columns)
+        layer = layer_suffices(self.spec, fraction)
         frame = self._frame(spark, columns=needed, where=where, at=at, lease_s=lease_s, layer=layer)
         frame = sampled(frame, below=below, columns=shown)
         if view is not None:
             frame.createOrReplaceTempView(view)
         return frame
-
-    def _layer_suffices(self, fraction: float) -> bool:
-        """All rows of such a sample that are clustered lie in the sample layer."""
-        return self.spec.views != "stream" and fraction <= self.spec.layout.sample
-
-    def _sample_columns(self, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
-        """What a sample shows, and what is read for it: the coordinate chooses its rows."""
-        from harness_pipelines.layout.row_hash import COORDINATE
-
-        shown = list(columns) if columns is not None else [column.name for column in self.spec.columns]
-        return shown, list(dict.fromkeys([*shown, *COORDINATE]))
 
     def to_spark(
         self,

@@ -65,6 +65,11 @@ def get(ctx: click.Context, /, table: str, key: tuple[str, ...], **options: Any)
 @click.option("--columns", callback=split_names, metavar="A,B", help="Only these, and the coordinates.")
 @click.option("--where", metavar="SQL", help="Only records for which this holds, such as \"_op = 'delete'\".")
 @click.option("--pre-images", is_flag=True, help="Of a keyed table: what each record did (+I, -U and +U, -D).")
+@click.option(
+    "--corrections",
+    is_flag=True,
+    help="Behind them what a replay made of records from before, marked by `_correction`.",
+)
 @click.option("--follow", is_flag=True, help="Go on with every version that comes; prints one JSON object per line.")
 @json_option
 @click.pass_obj
@@ -75,6 +80,7 @@ def changes(settings: Settings, /, table: str, **options: Any) -> None:
     Examples:
       harness changes shop.orders --from 3 --to 5
       harness changes shop.orders --from 3 --where "_op = 'delete'" --json
+      harness changes shop.orders --from 3 --corrections
       harness changes shop.orders --from 3 --pre-images    # with the rows that were replaced or deleted
       harness changes shop.orders --from 3 --pre-images --follow
     """
@@ -92,11 +98,17 @@ def changes(settings: Settings, /, table: str, **options: Any) -> None:
             where=options["where"],
             pre_images=options["pre_images"],
         )
+        words = {word: options[word] for word in ("columns", "where")}
+        marked = found.corrections(options["since"], options["to"], **words) if options["corrections"] else None
     if options["json_target"] is not None:
-        emit({"table": found.name, "changes": list(json_rows(rows))}, options["json_target"])
+        told = {} if marked is None else {"corrections": list(json_rows(marked))}
+        emit({"table": found.name, "changes": list(json_rows(rows)), **told}, options["json_target"])
     else:
         _show(rows)
         note(f"{rows.num_rows:,} changes")
+        if marked is not None:
+            _show(marked)
+            note(f"{marked.num_rows:,} corrections")
 
 
 def _follow(table: Table, options: dict[str, Any]) -> None:
@@ -107,7 +119,12 @@ def _follow(table: Table, options: dict[str, Any]) -> None:
         raise UsageError("--follow has no end and prints JSON anyway: leave --to and --json out")
     write = json_lines(sys.stdout.buffer)
     words = {word: options[word] for word in ("columns", "where", "pre_images")}
-    for version, rows in table.changelog(options["since"], **words):
+    at = options["since"]
+    for version, rows in table.changelog(at, **words):
+        if options["corrections"]:
+            marked = table.corrections(at, version, columns=options["columns"], where=options["where"])
+            write(marked.add_column(0, "_version", [[version] * marked.num_rows]))
+            at = version
         write(rows.add_column(0, "_version", [[version] * rows.num_rows]))
         sys.stdout.buffer.flush()
 

@@ -36,6 +36,9 @@ FORMATS = ("json", "csv")
 @click.option("--where", metavar="SQL", help="Only records for which this holds, such as \"_op = 'put'\".")
 @click.option("--partitions", callback=split_names, metavar="0,1", help="Only these, so that several readers share.")
 @click.option("--state-first", is_flag=True, help="Of a keyed table: its newest rows first, then all changes of them.")
+@click.option(
+    "--corrections", is_flag=True, help="Also what a replay made of records that went before, marked by `_correction`."
+)
 @click.option("--no-follow", is_flag=True, help="End where Kafka ends now, instead of waiting for more.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after so many records.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="json", show_default=True)
@@ -59,8 +62,11 @@ def stream(settings: Settings, /, table: str, **options: Any) -> None:
       harness stream shop.orders --from 2026-11-22T10:30:00Z --no-follow --format csv > since.csv
       harness stream shop.orders --resume orders.position >> orders.jsonl
       harness stream shop.stock --state-first --columns sku,amount
+      harness stream shop.orders --corrections --resume orders.position >> orders.jsonl
     """
     resume: Path | None = options["resume"]
+    if options["corrections"] and options["form"] != "json":
+        raise UsageError("--corrections have a column more than records, which CSV cannot show: leave --format out")
     with opened(settings) as harness:
         found = harness.table(table).stream(
             _beginning(options["from_"], resume),
@@ -69,6 +75,7 @@ def stream(settings: Settings, /, table: str, **options: Any) -> None:
             partitions=_numbers(options["partitions"]),
             follow=not options["no_follow"],
             state_first=options["state_first"],
+            corrections=options["corrections"],
         )
         sink = _Sink(options["form"], resume, options["limit"])
         _through(found, sink)
@@ -122,7 +129,7 @@ class _Sink:
             batch = batch.first(self._limit - self.count)
         self._write(batch.rows)
         sys.stdout.buffer.flush()
-        self.count += batch.rows.num_rows
+        self.count += 0 if batch.is_correction else batch.rows.num_rows
         if self._resume is not None:
             draft = self._resume.with_name(f".{self._resume.name}.new")
             draft.write_text(f"{batch.token}\n")

@@ -7,7 +7,7 @@ reads is fixed before, by its metadata or by that of the version that answers fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -88,6 +88,34 @@ def change_of(was: str | None, now: str | None, *, refused: bool) -> Change | No
     if now is None:
         return Change(kind=Kind.REMOVED, was=was)
     return Change(kind=Kind.ADDED if was is None else Kind.REPLACED, digest=now, was=was)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A correction as the ledger keeps it, in effect or not."""
+
+    at: Coordinate
+    version: int
+    digest: str | None
+    was: str | None
+
+
+def net(recorded: Iterable[Recorded], *, since: Set[int], to: Set[int]) -> dict[Coordinate, Kind]:
+    """What became of each record between two versions, which *since* and *to* (`in_effect`) make up.
+
+    *recorded* are all corrections of these records. What a revert undid is told the other way round.
+    """
+    of: dict[Coordinate, list[Recorded]] = {}
+    for one in sorted(recorded, key=lambda one: one.version):
+        of.setdefault(one.at, []).append(one)
+    changes = {at: change_of(_row(all_, since), _row(all_, to), refused=False) for at, all_ in of.items()}
+    return {at: change.kind for at, change in changes.items() if change is not None}
+
+
+def _row(recorded: Sequence[Recorded], versions: Set[int]) -> str | None:
+    """The row that the newest of *recorded* in *versions* made, or the one from before all of them."""
+    there = [one.digest for one in recorded if one.version in versions]
+    return there[-1] if there else recorded[0].was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.bounds import Bounds, Vector, vector_from_json, vector_to_json
@@ -21,9 +22,16 @@ class StreamToken:
     topic_id: str  #: offsets of a topic that was created again are other records
     offsets: Vector  #: the next offset per partition
     in_state: bool = False  #: the state, with which the stream begins, is not out whole: it comes again
+    version: int | None = None  #: the corrections up to it are out; None: the reader does not follow them
 
     def text(self) -> str:
-        fields = {"topic_id": self.topic_id, "offsets": vector_to_json(self.offsets), "in_state": self.in_state}
+        fields: dict[str, Any] = {
+            "topic_id": self.topic_id,
+            "offsets": vector_to_json(self.offsets),
+            "in_state": self.in_state,
+        }
+        if self.version is not None:
+            fields["version"] = self.version
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
@@ -35,6 +43,7 @@ class StreamToken:
                 topic_id=str(fields["topic_id"]),
                 offsets=vector_from_json(fields["offsets"]),
                 in_state=bool(fields["in_state"]),
+                version=None if fields.get("version") is None else int(fields["version"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise TokenUnfit(f"{text[:200]!r} is no token of a stream: each of its batches brings one") from error

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness_pipelines.layout.row_hash import COORDINATE, row_hash
+from harness_pipelines.spec.table import TableSpec
 
 
 def sampled(
@@ -31,3 +32,14 @@ def sampled(
         if left is not None and (left := left - taken[-1].num_rows) == 0:
             break
     return pa.Table.from_batches(taken, pa.schema([schema.field(name) for name in columns]))
+
+
+def layer_suffices(spec: TableSpec, fraction: float) -> bool:
+    """All rows of such a sample that are clustered lie in the sample layer."""
+    return spec.views != "stream" and fraction <= spec.layout.sample
+
+
+def shown_and_needed(spec: TableSpec, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """What a sample shows, and what is read for it: the coordinate chooses its rows."""
+    shown = list(columns) if columns is not None else [column.name for column in spec.columns]
+    return shown, list(dict.fromkeys([*shown, *COORDINATE]))

@@ -93,6 +93,7 @@ class TableReads:
             partitions=None,
             follow=True,
             state_first=False,
+            corrections=False,
         )
         return dict(plan.start.offsets)
 

@@ -27,6 +27,7 @@ from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.protocol.streams import StreamToken
 from harness_pipelines.read.arrow import ArrowReader, finished
 from harness_pipelines.read.changes import log_plan, version_of
+from harness_pipelines.read.corrections import passed, passed_plan, read_corrections
 from harness_pipelines.read.history import Piece, in_order, log_work
 from harness_pipelines.read.hold import Hold
 from harness_pipelines.read.plan import make_plan, with_schema
@@ -55,9 +56,10 @@ class StreamBatch:
     """Records of one partition in offset order, puts and deletes, or a part of the state; may be empty."""
 
     rows: pa.Table  #: the wanted columns and the five coordinates
-    partition: int | None  #: None: of the state, in no order
+    partition: int | None  #: None: of the state, in no order, or corrections
     at: StreamToken
     begins_state: bool = False  #: the state begins, or begins anew: what a consumer has of it is out of date
+    is_correction: bool = False  #: no records that follow, but what became of some that went before: `_correction`
 
     @property
     def token(self) -> str:
@@ -66,11 +68,11 @@ class StreamBatch:
 
     @property
     def is_state(self) -> bool:
-        return self.partition is None
+        return self.partition is None and not self.is_correction
 
     def first(self, count: int) -> StreamBatch:
-        """Its first *count* rows (all, if it has no more), and where a reader of no more begins."""
-        if count >= self.rows.num_rows:
+        """Its first *count* rows (all, if it has no more), and where a reader of no more begins; corrections whole."""
+        if self.is_correction or count >= self.rows.num_rows:
             return self
         at = self.at
         if self.partition is not None:
@@ -87,7 +89,7 @@ class StreamPlan:
     start: StreamToken
     selection: Selection
     ends: Mapping[int, int] | None  #: of a stream that ends: below these offsets
-    follows_all: bool  #: partitions that join the table are followed too
+    follows_all: bool  #: partitions that join the table are followed too; corrections if `start` has a version
 
 
 class Stream:
@@ -97,6 +99,7 @@ class Stream:
         self._stores, self._plan, self._table = stores, plan, plan.table
         self._offsets = dict(plan.start.offsets)
         self._in_state = plan.start.in_state
+        self._version = plan.start.version
         self._known: Mapping[int, Bounds] = {}  #: as of the last leg
 
     @property
@@ -106,14 +109,19 @@ class Stream:
 
     @property
     def _at(self) -> StreamToken:
-        return StreamToken(topic_id=self._table.identity.topic_id, offsets=dict(self._offsets), in_state=self._in_state)
+        return StreamToken(
+            topic_id=self._table.identity.topic_id,
+            offsets=dict(self._offsets),
+            in_state=self._in_state,
+            version=self._version,
+        )
 
     def __iter__(self) -> Iterator[StreamBatch]:
         """Waits for records when there are none.
 
-        Raises: LeaseEnded when the caller was away for too long in the middle of the state, which then begins anew;
-        KafkaUnreachable, PostgresUnreachable and what else may be tried again; RecordsLost when neither Kafka
-        nor the table has what comes next; TopicRecreated, LogTruncated, PartitionsGrown, RecordRefused,
+        Raises: LeaseEnded when the caller was away for too long in the middle of the state or of corrections, which
+        then begin anew; KafkaUnreachable, PostgresUnreachable and what else may be tried again; RecordsLost when
+        neither Kafka nor the table has what comes next; TopicRecreated, LogTruncated, PartitionsGrown, RecordRefused,
         LakeFileMissing, SegmentMissing.
         """
         lost: RecordsLost | None = None
@@ -153,6 +161,7 @@ class Stream:
                 hold.end()
             self._offsets.update(self._answered(plan))
             self._in_state = False
+            self._version = plan.version if self._version is not None else None
         yield replace(self._batch(work_of(plan, wanted).schema.empty_table(), None), begins_state=begins)
 
     def _leg(self) -> Generator[StreamBatch, None, tuple[bool, Work]]:
@@ -162,6 +171,7 @@ class Stream:
             self._table = with_schema(self._stores, self._table, plan.schema_version)
             part = self._log_of(plan)
             work = log_work(part, self._plan.selection)
+            yield from self._corrected(plan)
             leg_ends = time.monotonic() + lease_of(self._table).total_seconds()
             try:
                 for piece in in_order(part, work, self._stores.buffer_reader):
@@ -187,6 +197,35 @@ class Stream:
         high = {p: min(o, ends.get(p, o)) for p, o in self._answered(plan).items()}
         version = version_of(plan, self._stores.tables.versions(self._table), plan.version)
         return log_plan(plan, version, low=dict(self._offsets), high=high)
+
+    def _corrected(self, plan: ReadPlan) -> Iterator[StreamBatch]:
+        """What became, since the version that it is at, of records that it has; what it reads next is of *plan*."""
+        if self._version is None:
+            return
+        told = passed(self._stores.corrections(self._table).between(self._version, plan.version), self._offsets)
+        last: pa.Table | None = None
+
+        def check_lease() -> None:
+            self._stores.leases.renew(plan.lease_id, lease=lease_of(self._table))
+
+        if told:
+            version = version_of(plan, self._stores.tables.versions(self._table), plan.version)
+            for rows in read_corrections(
+                ArrowReader(buffer=self._stores.buffer_reader),
+                passed_plan(plan, version, self._offsets),
+                self._plan.selection,
+                told=told,
+                check_lease=check_lease,
+            ):
+                if last is not None:
+                    yield self._correction(last)
+                last = rows
+        self._version = plan.version  # with the last of them, so that none is missing where a reader stops between
+        if last is not None:
+            yield self._correction(last)
+
+    def _correction(self, rows: pa.Table) -> StreamBatch:
+        return replace(self._batch(rows, None), is_correction=True)
 
     def _answered(self, plan: ReadPlan) -> dict[int, int]:
         """Per partition that is followed the offset below which *plan* has everything."""
@@ -227,9 +266,12 @@ class Stream:
                     look_at = time.monotonic() + LOOK_EVERY_S
 
     def _has_changed(self) -> bool:
-        """Partitions have joined, or the table has other columns: the next leg begins with them."""
+        """Partitions have joined, rows were corrected, or the columns are others: the next leg begins with them."""
         tables = self._stores.tables
-        if tables.head(self._table).schema_version != self._table.schema_version:
+        head = tables.head(self._table)
+        if head.schema_version != self._table.schema_version:
+            return True
+        if self._version is not None and self._stores.corrections(self._table).between(self._version, head.version):
             return True
         followed = self._plan.follows_all
         return followed and any(p.partition not in self._offsets for p in tables.positions(self._table))

@@ -36,6 +36,7 @@ def stream_plan(
     partitions: Sequence[int] | None,
     follow: bool,
     state_first: bool,
+    corrections: bool,
 ) -> StreamPlan:
     """Find where the stream begins, and see that Kafka has what comes behind the table; what they mean: `Table.stream`.
 
@@ -52,10 +53,12 @@ def stream_plan(
         token = _token(from_, table) if isinstance(from_, str) and from_.startswith("{") else None
         if token is not None:
             given = token.offsets
+            version = plan.version if token.version is None else token.version
         elif from_ == "latest":
             given = {**answered(table, plan.bounds), **{p: mark.end for p, mark in marks.items()}}
+            version = plan.version
         else:
-            given = _given(stores, table, plan, followed, from_)
+            given, version = _given(stores, table, plan, followed, from_)
             _check_ends(table, given, marks)
         offsets = {p: given.get(p, plan.bounds[p].start) for p in followed}
         check_offsets(table.name, {**given, **offsets}, plan.bounds)
@@ -67,6 +70,7 @@ def stream_plan(
             topic_id=table.identity.topic_id,
             offsets=offsets,
             in_state=token.in_state if token is not None else state_first,
+            version=version if corrections else None,
         ),
         selection=selection,
         ends=None if follow else {**there, **{p: mark.end for p, mark in marks.items()}},
@@ -92,19 +96,21 @@ def _token(text: str, table: TableRow) -> StreamToken:
     return token
 
 
-def _given(stores: Stores, table: TableRow, plan: ReadPlan, followed: Sequence[int], from_: From) -> Mapping[int, int]:
-    """The offsets that *from_* means; a partition that it does not name begins at its start."""
+def _given(
+    stores: Stores, table: TableRow, plan: ReadPlan, followed: Sequence[int], from_: From
+) -> tuple[Mapping[int, int], int]:
+    """The offsets that *from_* means, and of which version; a partition that it does not name begins at its start."""
     if from_ == "earliest":
-        return {}
+        return {}, plan.version
     if isinstance(from_, Mapping):
-        return from_
+        return from_, plan.version
     if isinstance(from_, datetime):
-        return _first_since(stores, table, plan, followed, from_)
+        return _first_since(stores, table, plan, followed, from_), plan.version
     if isinstance(from_, int):
-        return answered(table, version_of(plan, stores.tables.versions(table), from_).bounds)
+        return answered(table, version_of(plan, stores.tables.versions(table), from_).bounds), from_
     named = make_plan(stores, table, at=from_, tail=False, holder=plan.lease_id, lease=lease_of(table))
     stores.leases.end(named.lease_id)
-    return answered(table, named.bounds)
+    return answered(table, named.bounds), named.version
 
 
 def _first_since(

@@ -21,11 +21,14 @@ from harness_pipelines.protocol.corrections import (
     Coordinate,
     CorrectionsMoved,
     Kind,
+    Recorded,
     Waiting,
     Wanted,
     corrected,
+    net,
     waiting,
 )
+from harness_pipelines.protocol.reverts import in_effect
 from harness_pipelines.protocol.schemas import check_schema
 from harness_pipelines.protocol.versions import Version, ViewName, check_base
 from harness_pipelines.stores import ledger_rows as rows
@@ -122,6 +125,21 @@ class Corrections:
             )
             for row in self._database.rows("corrections/in_effect", self._key)
         ]
+
+    def between(self, since: int, to: int) -> dict[Coordinate, Kind]:
+        """What corrections, and reverts that undid some, made of records from version *since* to *to*."""
+        key = {**self._key, "since": since, "to": to}
+        if since >= to or not self._database.rows("corrections/any_between", key)[0]["any"]:
+            return {}
+        history = self._database.rows("revert/lineage", self._key)
+        revert_of = {row["version"]: row["revert_of"] for row in history}
+        had, has = in_effect(revert_of, since), in_effect(revert_of, to)
+        found = self._database.rows("corrections/of_versions", {**self._key, "versions": sorted(had ^ has)})
+        recorded = [
+            Recorded(at=(row["partition"], row["offset"]), version=row["version"], digest=row["digest"], was=row["was"])
+            for row in found
+        ]
+        return net(recorded, since=had, to=has)
 
     def look(self, wanted: Sequence[Coordinate]) -> Standing:
         """What a replay of *wanted* would find now; changes nothing. Raises: TableUnknown."""

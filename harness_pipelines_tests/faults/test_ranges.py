@@ -11,6 +11,8 @@ from harness_pipelines import faults
 from harness_pipelines.audit.complete import audit_table
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.corrections import Kind, RangeRefused
+from harness_pipelines.read import corrections
+from harness_pipelines.read.stream import Stream
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages import replay_source
 from harness_pipelines.stages.ranges import RangeReplayed, replay_range
@@ -135,6 +137,57 @@ def test_a_revert_takes_the_replay_back_and_one_to_it_brings_it_again(taken: Tab
     assert seen(taken) == after
     assert states(taken) == {"replayed": 1, "held": 4}
     whole(taken)
+
+
+STRICT = {"contract": {"columns": {"n": {"le": 3}}}}
+REMOVED = {o for o in range(ROWS) if o % 5 == 4}
+
+
+def marked(rig: TableRig, stream: Stream) -> dict[int, tuple[str, int | None]]:
+    """What a stream tells until it ends: per offset of partition 0 what became of it, and `seen` in microseconds."""
+    found = [row for batch in stream if batch.is_correction for row in batch.rows.to_pylist()]
+    told = {r["_kafka_offset"]: (r["_correction"], r["seen"] and int(r["seen"].timestamp() * 1e6)) for r in found}
+    assert len(told) == len(found), "each is told once"
+    return told
+
+
+def test_a_stream_tells_once_what_became_of_the_records_that_it_gave(taken: TableRig, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(corrections, "OFFSETS_PER_READ", 8)
+    table = taken.harness.table(taken.name)
+    before = taken.stores.tables.head(taken.table.row).version
+    begin = table.stream("latest", follow=False, corrections=True).token
+    ranged(taken, decoder=spec_of(taken, **STRICT))
+
+    batches = list(table.stream(begin, follow=False, corrections=True))
+    assert [len(batch.rows) for batch in batches] == [8, 8, 3], "zero is zero in any unit"
+    assert [batch.token == begin for batch in batches] == [True, True, False], "the token moves with the last one"
+    stream = table.stream(begin, follow=False, corrections=True)
+    rows = {o: ("added" if o == ODD else "replaced", MICROS[o]) for o in range(1, ROWS)}
+    assert marked(taken, stream) == rows | dict.fromkeys(REMOVED, ("removed", None))
+    assert marked(taken, table.stream(stream.token, follow=False, corrections=True)) == {}
+    revert_table(taken.stores, taken.harness.table(taken.name).row, to=before)
+    undone = {o: ("added" if o in REMOVED else "replaced", MILLIS[o]) for o in range(1, ROWS) if o != ODD}
+    assert marked(taken, table.stream(stream.token, follow=False, corrections=True)) == undone | {
+        ODD: ("removed", None)
+    }
+    assert marked(taken, table.stream(begin, follow=False, corrections=True)) == {}, "for this reader nothing happened"
+
+
+def test_a_stream_that_waits_for_records_is_told_too(make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("harness_pipelines.read.stream.LOOK_EVERY_S", 0.0)
+    rig = make_rig(columns=COLUMNS, layout={"columns": ["n"]})
+    rig.kafka.produce(rig.topic, 0, [value(o) for o in range(5)])
+    settled(rig)
+    batches = iter(rig.harness.table(rig.name).stream(corrections=True))
+    assert len(next(batches).rows) == 5
+    rig.kafka.produce(rig.topic, 0, [value(5)])
+    assert next(batch for batch in batches if batch.rows.num_rows).rows.column("id").to_pylist() == [5]
+    ranged(rig, 0, 5, decoder=spec_of(rig))
+    told = next(batch for batch in batches if batch.rows.num_rows)
+    assert told.is_correction
+    assert told.rows.select(["_kafka_offset", "_correction"]).to_pylist() == [
+        {"_kafka_offset": o, "_correction": "replaced"} for o in range(1, 5)
+    ]
 
 
 def test_what_the_lake_has_not_passed_is_refused_with_the_way_on(make_rig: MakeRig):

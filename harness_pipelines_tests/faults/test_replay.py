@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
+from functools import partialmethod
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from harness_pipelines import faults
 from harness_pipelines.audit.complete import audit_table
 from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.cli.main import cli
 from harness_pipelines.protocol.corrections import ReplayRefused, Wanted
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
 from harness_pipelines.protocol.overlays import Act
@@ -22,8 +26,9 @@ from harness_pipelines.stages.replay import Replayed, drop, replay
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.lake import Lake
 from harness_pipelines.stores.ports import Swap
+from harness_pipelines.table import Table
 from harness_pipelines_tests.faults.conftest import MakeRig
-from harness_pipelines_tests.rig import OTREE, TableRig
+from harness_pipelines_tests.rig import OTREE, TableRig, environment
 
 ODD = b'{"id":%d,"n":7,"s":"odd","more":1}'  #: refused where unknown fields are
 
@@ -110,6 +115,33 @@ def test_a_revert_takes_records_back_to_quarantine(odd: TableRig):
     assert again(odd).replayed == 3
     assert len(offsets(odd)) == 43
     assert audit_table(odd.stores, odd.harness.table(odd.name).row, full=True).ok
+
+
+def told(rig: TableRig, since: int) -> dict[tuple[int, int], tuple[str, int | None]]:
+    """Per coordinate what a reader of the changes is told, and `id`."""
+    found = rig.harness.table(rig.name).corrections(since, columns=["id"]).to_pylist()
+    return {(row["_kafka_partition"], row["_kafka_offset"]): (row["_correction"], row["id"]) for row in found}
+
+
+def test_who_had_passed_the_records_is_told_that_they_are_rows_now(odd: TableRig, monkeypatch: pytest.MonkeyPatch):
+    before = odd.stores.tables.head(odd.table.row).version
+    lenient(odd)
+    [after] = again(odd).versions
+    assert told(odd, before) == {(0, 10): ("added", 1000), (0, 11): ("added", 1002), (1, 10): ("added", 1001)}
+    assert told(odd, after) == {}
+    assert told(odd, 1) == {}, "who has none of it reads it as it is now"
+    revert_table(odd.stores, odd.harness.table(odd.name).row, to=before)
+    assert told(odd, after) == dict.fromkeys([(0, 10), (0, 11), (1, 10)], ("removed", None))
+    assert told(odd, before) == {}
+    run = CliRunner(env=environment(odd.stores.settings)).invoke
+    words = [odd.name, "--from", str(after), "--corrections"]
+    shown = run(cli, ["changes", *words, "--json"], catch_exceptions=False)
+    assert [one["_correction"] for one in json.loads(shown.stdout)["corrections"]] == ["removed"] * 3
+    assert "3 corrections" in run(cli, ["changes", *words]).output
+    monkeypatch.setattr(Table, "changelog", partialmethod(Table.changelog, follow=False))
+    for follower in (["changes", *words, "--follow"], ["stream", *words, "--no-follow"]):
+        lines = run(cli, follower, catch_exceptions=False).stdout.splitlines()
+        assert [json.loads(line)["_correction"] for line in lines] == ["removed"] * 3
 
 
 def test_what_the_lake_has_not_passed_waits_and_says_for_what(make_rig: MakeRig):
@@ -238,6 +270,42 @@ def test_of_a_key_the_newest_version_wins_whenever_it_came(keyed: TableRig):
     assert again(keyed).replayed == 7
     assert state(keyed) == KEYED_AFTER
     whole(keyed)
+
+
+def test_who_keeps_the_newest_row_of_each_key_asks_what_the_told_ones_show(keyed: TableRig):
+    """As docs/how-to/stream.md says."""
+    table = keyed.harness.table(keyed.name)
+    stream = table.stream(columns=["id", "n"], follow=False, corrections=True)
+    place = ("_kafka_partition", "_kafka_offset")
+    kept: dict[int, dict[str, Any]] = {}
+
+    def take() -> list[dict[str, Any]]:
+        marked = []
+        for batch in stream:
+            rows = batch.rows.to_pylist()
+            if not batch.is_correction:
+                now = {row["id"]: row if row["_op"] == "put" else None for row in rows}
+            else:
+                marked += rows
+                told = {tuple(row[name] for name in place) for row in rows}
+                keys = {key for key, row in kept.items() if tuple(row[name] for name in place) in told}
+                asked = sorted(keys | {row["id"] for row in rows if row["id"] is not None})
+                now = dict(zip(asked, table.get_many(asked, columns=["id", "n", *place]), strict=True))
+            for key, row in now.items():
+                kept.pop(key, None)
+                if row is not None:
+                    kept[key] = row
+        return marked
+
+    assert take() == []
+    before = keyed.stores.tables.head(keyed.table.row).version
+    lenient(keyed)
+    again(keyed)
+    assert [row["id"] for row in take()] == [1, 2, 3, 4, 5, 5, 6], "the changelog has those that show nowhere, too"
+    assert {key: row["n"] for key, row in kept.items()} == KEYED_AFTER
+    revert_table(keyed.stores, keyed.harness.table(keyed.name).row, to=before)
+    assert {row["_correction"] for row in take()} == {"removed"}
+    assert {key: row["n"] for key, row in kept.items()} == KEYED_BEFORE
 
 
 def test_a_delete_that_is_put_back_takes_its_key_away(make_rig: MakeRig):

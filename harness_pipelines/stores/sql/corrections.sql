@@ -45,6 +45,20 @@ FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[], %(kinds)s::text[], %(d
 SELECT partition, "offset", was_row, is_row, digest, was, version FROM harness.corrected
 WHERE table_id = %(table_id)s AND in_effect ORDER BY partition, "offset"
 
+-- name: any_between
+SELECT EXISTS (
+    SELECT FROM harness.versions v LEFT JOIN harness.moves m ON m.move_id = v.move_id
+    WHERE v.table_id = %(table_id)s AND v.version > %(since)s AND v.version <= %(to)s
+      AND (v.revert_of IS NOT NULL OR m.stage = 'replay')
+) AS any
+
+-- name: of_versions
+-- All corrections of the records that those of the given versions corrected.
+SELECT c.partition, c."offset", c.version, c.digest, c.was
+FROM (SELECT DISTINCT partition, "offset" FROM harness.corrections
+      WHERE table_id = %(table_id)s AND version = ANY(%(versions)s)) AS w
+JOIN harness.corrections c ON c.table_id = %(table_id)s AND c.partition = w.partition AND c."offset" = w."offset"
+
 -- name: follow_revert
 -- A record whose correction is undone is again what it was before; one whose correction is in effect again what that says.
 UPDATE harness.quarantine q SET state = CASE WHEN c.is_row THEN 'replayed' ELSE 'held' END

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.corrections import Kind, change_of, corrected, settled_below, waiting
+from harness_pipelines.protocol.corrections import Kind, Recorded, change_of, corrected, net, settled_below, waiting
 from harness_pipelines.protocol.versions import Version, View, ViewName, answering_version
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -99,3 +99,16 @@ def test_a_change_has_the_digests_of_what_was_and_is(
     assert (found is None) == (kind is None)
     if found is not None:
         assert (found.kind, found.was, found.digest) == (kind, was, now)
+
+
+def test_what_a_reader_is_told_is_the_net_of_what_it_has_not_and_a_revert_turns_it_round():
+    recorded = [
+        Recorded(at=(0, 1), version=3, digest="new", was="old"),
+        Recorded(at=(0, 2), version=3, digest=None, was="old"),
+        Recorded(at=(0, 3), version=4, digest="new", was=None),
+        Recorded(at=(0, 1), version=4, digest="old", was="new"),
+    ]
+    assert net(recorded, since={1, 2}, to={1, 2, 3}) == {(0, 1): Kind.REPLACED, (0, 2): Kind.REMOVED}
+    assert net(recorded, since={1, 2}, to={1, 2, 3, 4}) == {(0, 2): Kind.REMOVED, (0, 3): Kind.ADDED}
+    undone = net(recorded, since={1, 2, 3, 4}, to={1, 2, 5})
+    assert undone == {(0, 2): Kind.ADDED, (0, 3): Kind.REMOVED}

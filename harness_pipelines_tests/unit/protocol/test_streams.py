@@ -13,12 +13,19 @@ from harness_pipelines.protocol.streams import StreamToken, TokenUnfit, check_of
 offsets = st.dictionaries(st.integers(-3, 200), st.integers(0, 2**63 - 1))
 
 
-@given(topic_id=st.text(), offsets=offsets, in_state=st.booleans())
-def test_a_token_comes_back_as_it_was_and_is_one_line(topic_id: str, offsets: dict[int, int], in_state: bool):
-    token = StreamToken(topic_id=topic_id, offsets=offsets, in_state=in_state)
+@given(topic_id=st.text(), offsets=offsets, in_state=st.booleans(), version=st.none() | st.integers(1))
+def test_a_token_comes_back_as_it_was_and_is_one_line(
+    topic_id: str, offsets: dict[int, int], in_state: bool, version: int | None
+):
+    token = StreamToken(topic_id=topic_id, offsets=offsets, in_state=in_state, version=version)
     assert StreamToken.parse(token.text()) == token
     assert "\n" not in token.text()
     assert token.text().startswith("{")
+
+
+def test_a_token_from_before_there_were_corrections_is_one():
+    token = StreamToken.parse('{"topic_id":"t","offsets":{"0":7},"in_state":false}')
+    assert token == StreamToken(topic_id="t", offsets={0: 7})
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", "7", "null", '{"topic_id":"t","offsets":[1],"in_state":false}'])
