@@ -13,7 +13,6 @@ import structlog
 from hypothesis import settings as hypothesis_settings
 
 from harness_pipelines.services import Endpoints, Services
-from harness_pipelines_tests.leftovers import end_leftovers
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -26,12 +25,6 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis_settings.register_profile("harness", deadline=None)  # a busy machine is no failure
     hypothesis_settings.load_profile("harness")
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Where processes share the suite, the one that deals it out ends what the others could not."""
-    if config.getoption("numprocesses", None):
-        end_leftovers(config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined]  # as pytest-xdist itself
 
 
 @pytest.hookimpl(trylast=True)
