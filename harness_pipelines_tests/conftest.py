@@ -17,20 +17,12 @@ from harness_pipelines.services import Endpoints, Services
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-LONGEST = {"test_chaos.py", "test_dagster.py", "test_dagster_ui.py", "test_matrix.py"}
-
 
 def pytest_configure() -> None:
     """Let Ctrl-C mean something: what a shell started in the background ignores it, and so would all that it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis_settings.register_profile("harness", deadline=None)  # a busy machine is no failure
     hypothesis_settings.load_profile("harness")
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first: processes that share the files then end together. The others stay at random."""
-    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 @pytest.fixture(autouse=True)
