@@ -14,6 +14,7 @@ from psycopg import sql
 
 from harness_pipelines.protocol.narrowing import Ranges
 from harness_pipelines.protocol.plan import SegmentRef
+from harness_pipelines.protocol.topics import PARTITIONS_MAX, by_topic, table_partition
 from harness_pipelines.spec.predicate import TRUE, Predicate
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.postgres import READER, Asked, named
@@ -168,11 +169,14 @@ def _bounds(ranges: Ranges) -> sql.Composable:
                 for partition, (low, high) in sorted(ranges.items())
             )
         )
-    partitions = range(max(ranges) + 1)
-    # One look-up by partition instead of one comparison per partition; NULL, so no row, where nothing is wanted.
-    return sql.SQL(
-        "_kafka_offset >= ({}::bigint[])[_kafka_partition + 1] AND _kafka_offset < ({}::bigint[])[_kafka_partition + 1]"
-    ).format(
-        sql.Literal([ranges[p][0] if p in ranges else None for p in partitions]),
-        sql.Literal([ranges[p][1] if p in ranges else None for p in partitions]),
+    # One look-up by topic and partition instead of one comparison per partition; NULL, so no row, where nothing is
+    # wanted. Not by the table's numbers, which leave 65,536 places for each of several topics.
+    wanted = by_topic(ranges)
+    width = max(max(partitions) for partitions in wanted.values()) + 1
+    ends = [[ranges.get(table_partition(t, p), (None, None)) for p in range(width)] for t in range(max(wanted) + 1)]
+    at = sql.SQL("[_kafka_partition / {n} + 1][_kafka_partition % {n} + 1]").format(n=sql.Literal(PARTITIONS_MAX))
+    return sql.SQL("_kafka_offset >= ({}::bigint[]){at} AND _kafka_offset < ({}::bigint[]){at}").format(
+        sql.Literal([[low for low, _ in topic] for topic in ends]),
+        sql.Literal([[high for _, high in topic] for topic in ends]),
+        at=at,
     )

@@ -16,6 +16,7 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.topics import place, table_partition
 from harness_pipelines.stages.ingest import join_partitions
 from harness_pipelines.stages.ingest_spark import ingest_on_spark
+from harness_pipelines.stores import buffer_scan
 from harness_pipelines.stores.errors import TopicCompacted, TopicRecreated
 from harness_pipelines.stores.ports import TableExists
 from harness_pipelines_tests.integration.tables.test_otree import merged
@@ -66,12 +67,18 @@ class TwoTopics(TableRig):
         assert checked.ok, checked.to_json()
 
 
-def test_two_topics_are_one_table_in_every_tier_until_one_of_them_is_another(harness: hp.Harness, kafka: KafkaRig):
+def test_two_topics_are_one_table_in_every_tier_until_one_of_them_is_another(
+    harness: hp.Harness, kafka: KafkaRig, monkeypatch: pytest.MonkeyPatch
+):
     rig = TwoTopics(harness, kafka, tier={"max_rows": 1})
     rig.produce(100)
     rig.produce_misfit(b"{not json", PARTS[2])
     rig.ingest()
     rig.assert_exact()
+    with monkeypatch.context() as many:
+        many.setattr(buffer_scan, "POINT_OFFSETS_MAX", 0)  # the way of reads of many offsets
+        rig.assert_exact()
+        assert rig.table.read(columns=["id"], where=f"_kafka_partition = {PARTS[1]}").num_rows == 100
     rig.tier()
     assert merged(rig) is not None
     rig.produce(20)
