@@ -89,19 +89,19 @@ def _note(found: dict[tuple[int, str], _Found], rule: RowRule, broken: pa.Table)
 
 
 def _tell(table: TableRow, move: Move, rules: list[RowRule], found: Mapping[tuple[int, str], _Found]) -> None:
-    """Raises: ContractBroken."""
+    """Raises: ContractBroken, before anything is told that does not come true then."""
     named = {rule.name: rule for rule in rules}
-    for (partition, check), one in sorted(found.items()):
-        where = f"partition {partition}, offsets {one.first} to {one.last}"
-        broken = f"{one.rows} rows break `{check}` (expected {named[check].expected})"
-        if named[check].severity == "stop":
+    for (partition, check), one in sorted(found.items(), key=lambda item: named[item[0][1]].severity != "stop"):
+        rule = named[check]
+        if rule.severity == "stop":
             raise ContractBroken(
-                f"{table.name}: move {move.move_id}: {where}: {broken}, and its contract says `stop`; nothing was "
+                f"{table.name}: move {move.move_id}: partition {partition}, offsets {one.first} to {one.last}: "
+                f"{one.rows} rows break `{check}` (expected {rule.expected}), and its contract says `stop`; nothing was "
                 "published. They were taken before the contract was changed, or by a defect: let the check warn "
                 f"(`severities: {{{check}: warn}}`), apply, and start the worker again"
             )
         log.warning(
             "tier.contract_broken", table=table.name, move=move.move_id, partition=partition, first=one.first,
-            last=one.last, rows=one.rows, check=check, expected=named[check].expected,
+            last=one.last, rows=one.rows, check=check, expected=rule.expected,
             why="the contract changed since they were taken, or a defect; they are published and counted",
         )  # fmt: skip
