@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness_pipelines.audit import fsck_batch, fsck_buffer, fsck_lake, fsck_ledger, fsck_log, fsck_overlays
-from harness_pipelines.audit.digest import row_digests, shown, total_digest
+from harness_pipelines.audit.digest import first_named, row_digests, shown, total_digest
 from harness_pipelines.audit.fsck_rules import RULES, Found, LogSeen, Look, Rule
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
-from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.stores.books import Books, TableDamaged, held, read_books, table_names
 from harness_pipelines.stores.errors import KafkaFailed, KafkaLoginFailed, TopicForbidden
@@ -156,18 +155,17 @@ class _Looks:
 
     def _recalled(self, books: Books) -> Iterator[tuple[str, tuple[int, str]]]:
         """What is in the tables of recalled rows; one that is gone or cannot be read is another rule's finding."""
-        from harness_pipelines.stores.overlays import rows_of
+        from harness_pipelines.stores.overlays import refs, rows_of
 
         there = {row.name for row in books.overlays if row.stored}
         named = {one.segment: one for version in books.retained for one in version.overlays}
         for name in sorted(named.keys() & there):
-            ref = SegmentRef(name=name, schema_version=named[name].schema_version)
-            spec = self.stores.tables.table(books.name).at_schema(ref.schema_version).spec
+            then = self.stores.tables.table(books.name).at_schema(named[name].schema_version)
             try:
-                rows = rows_of(self.stores.buffer_reader, spec, [ref], books.positions)
+                rows = rows_of(self.stores.buffer_reader, then.spec, refs([named[name]]), books.positions)
             except SegmentMissing:  # it was dropped since
                 continue
-            yield name, (rows.num_rows, shown(total_digest(row_digests(rows))))
+            yield name, (rows.num_rows, shown(total_digest(row_digests(first_named(rows, then.first_names)))))
 
     def _surveys(self, books: Books) -> dict[ViewName, Survey] | None:
         try:

@@ -24,7 +24,7 @@ class SegmentRef:
     """One buffer table, by its name in the schema ``harness_buffer``, and the schema its rows have."""
 
     name: str
-    schema_version: int
+    schema_version: int | None  #: that its rows were decoded with; None: of recalled rows, each of which says its own
     others: tuple[Other, ...] = ()  #: the plan's columns that its rows have otherwise
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.plan import BufferPart, LakePart, OverlayPart, ReadPlan, SegmentRef, TailPart
+from harness_pipelines.protocol.plan import BufferPart, LakePart, OverlayPart, ReadPlan, TailPart
 from harness_pipelines.protocol.reads import At
 from harness_pipelines.stages.ingest import check_topic
+from harness_pipelines.stores.overlays import refs
 from harness_pipelines.stores.ports import ReadState, TableRow
 from harness_pipelines.stores.ports_log import check_positions
 
@@ -66,7 +67,7 @@ def _plan(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) ->
         key=table.spec.key,
         bounds=state.bounds,
         lake=tuple(_lake(state)),
-        overlay=_overlay(table, state),
+        overlay=_overlay(state),
         buffer=None if table.spec.buffer == "none" else _buffer(table, state),
         tail=_tail(stores, table, state, to_end=to_end),
         lease_id=state.lease_id,
@@ -90,13 +91,12 @@ def _lake(state: ReadState) -> Iterator[LakePart]:
         yield LakePart(view=later.tiered, metadata=later.stream.metadata, low=low, high=high)
 
 
-def _overlay(table: TableRow, state: ReadState) -> OverlayPart | None:
+def _overlay(state: ReadState) -> OverlayPart | None:
     """The rows of the batch view that lie in Postgres: the whole of them, below its bounds."""
     if not state.version.overlays:
         return None
     low = {p: b.start for p, b in state.bounds.items() if b.batch_hi > b.start}
-    segments = [SegmentRef(name=one.segment, schema_version=one.schema_version) for one in state.version.overlays]
-    return OverlayPart(segments=table.seen(segments), low=low, high={p: state.bounds[p].batch_hi for p in low})
+    return OverlayPart(segments=refs(state.version.overlays), low=low, high={p: state.bounds[p].batch_hi for p in low})
 
 
 def _buffer(table: TableRow, state: ReadState) -> BufferPart | None:
@@ -105,7 +105,7 @@ def _buffer(table: TableRow, state: ReadState) -> BufferPart | None:
     if not low or state.answered_by is not None:
         return None
     # One of a later schema was opened above the bounds of an old version.
-    segments = [one for one in state.segments if one.schema_version <= table.schema_version]
+    segments = [s for s in state.segments if s.schema_version is None or s.schema_version <= table.schema_version]
     return BufferPart(segments=table.seen(segments), low=low, high={p: buffer_hi[p] for p in low})
 
 

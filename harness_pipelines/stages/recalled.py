@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness_pipelines.audit.digest import added, parsed, row_digests, shown, total_digest
+from harness_pipelines.audit.digest import added, first_named, parsed, row_digests, shown, total_digest
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.protocol.narrowing import Ranges
 from harness_pipelines.protocol.overlays import (
@@ -28,7 +28,6 @@ from harness_pipelines.protocol.overlays import (
     next_generation,
     recalled,
 )
-from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.read.fold import KeyNumbers, fold, gathered
 from harness_pipelines.spec.arrow import COORDINATES
 from harness_pipelines.spec.predicate import TRUE, Predicate
@@ -213,7 +212,7 @@ def _changes(table: TableRow, held: pa.Table, *, base: Version, ranges: Ranges) 
 
 def _made(stores: Stores, table: TableRow, move: Move, rows: pa.Table) -> Overlay:
     """A table of *rows* that this attempt writes, read back. Raises: OverlayWrong, PostgresUnreachable."""
-    digest = _digest(rows)
+    digest = _digest(table, rows)
     written = stores.overlays.write(table, move, rows)
     made = Overlay(
         segment=written.segment,
@@ -223,9 +222,7 @@ def _made(stores: Stores, table: TableRow, move: Move, rows: pa.Table) -> Overla
         digest=digest,
         move=move.move_id,
     )
-    _check_read(
-        table, [made], stores.overlays.read(table, [SegmentRef(name=made.segment, schema_version=made.schema_version)])
-    )
+    _check_read(table, [made], stores.overlays.read(table, refs([made])))
     return made
 
 
@@ -234,7 +231,7 @@ def _check_read(table: TableRow, overlays: Sequence[Overlay], rows: pa.Table) ->
         table.name,
         f"recalled rows in {', '.join(one.segment for one in overlays)}",
         rows=(sum(one.rows for one in overlays), rows.num_rows),
-        digests=(_together(overlays), _digest(rows)),
+        digests=(_together(overlays), _digest(table, rows)),
     )
 
 
@@ -242,8 +239,8 @@ def _together(overlays: Sequence[Overlay]) -> str:
     return shown(reduce(added, (parsed(one.digest) for one in overlays), 0))
 
 
-def _digest(rows: pa.Table) -> str:
-    return shown(total_digest(row_digests(rows)))
+def _digest(table: TableRow, rows: pa.Table) -> str:
+    return shown(total_digest(row_digests(first_named(rows, table.first_names))))
 
 
 def _request(stores: Stores, table: TableRow, move: Move) -> str | None:

@@ -96,8 +96,8 @@ def _tell(table: TableRow, move: Move, rules: list[RowRule], found: Mapping[tupl
         if rule.severity == "stop":
             raise ContractBroken(
                 f"{table.name}: move {move.move_id}: partition {partition}, offsets {one.first} to {one.last}: "
-                f"{one.rows} rows break `{check}` (expected {rule.expected}), and its contract says `stop`; nothing was "
-                "published. They were taken before the contract was changed, or by a defect: let the check warn "
+                f"{one.rows} rows break `{check}` (expected {rule.expected}), and its contract says `stop`; nothing "
+                "was published. They were taken before the contract was changed, or by a defect: let the check warn "
                 f"(`severities: {{{check}: warn}}`), apply, and start the worker again"
             )
         log.warning(

@@ -1,6 +1,6 @@
 """Tables of recalled rows: written by one attempt of a move, read, and once nothing names them dropped.
 
-They have the shape of a segment, so that the same code reads them, and are never changed.
+They have the shape of a segment, so that the same code reads them, and the schema of each row; they are never changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from harness_pipelines.stores.postgres import Database, PostgresUnreachable, sql
 from harness_pipelines.stores.recalls import overlays_there
 from harness_pipelines.stores.segment_types import (
     BUFFER_SCHEMA,
-    SCHEMA_VERSION,
     segment_ddl,
     segment_index,
     segment_key_index,
@@ -60,8 +59,8 @@ class Overlays:
         key = {"table_id": table.table_id, "move_id": move.move_id, "attempt": move.attempt, "segment": name}
         with self._database.transaction() as connection:
             connection.execute(sql("overlays/note"), {**key, "schema_version": table.schema_version})
-            connection.execute(segment_ddl(BUFFER_SCHEMA, name, table.spec.columns, stores_op=True))
-        self._copy(table, name, to_copy(rows.drop_columns([SCHEMA_VERSION])))
+            connection.execute(segment_ddl(BUFFER_SCHEMA, name, table.spec.columns, stores_op=True, stores_schema=True))
+        self._copy(table, name, to_copy(rows))
         columns = table.spec.key_columns
         with self._database.transaction() as connection:
             connection.execute(segment_index(BUFFER_SCHEMA, name))
@@ -123,4 +122,5 @@ def schema_of(spec: TableSpec) -> pa.Schema:
 
 
 def refs(overlays: Iterable[Overlay]) -> tuple[SegmentRef, ...]:
-    return tuple(SegmentRef(name=one.segment, schema_version=one.schema_version) for one in overlays)
+    """The tables of *overlays*, to be read with the columns of a version that names them."""
+    return tuple(SegmentRef(name=one.segment, schema_version=None) for one in overlays)

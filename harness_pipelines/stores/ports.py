@@ -103,10 +103,11 @@ class TableRow:
 
     def seen(self, segments: Sequence[SegmentRef]) -> tuple[SegmentRef, ...]:
         """*segments*, each with what its rows have otherwise than the table's schema. Raises: SchemaMoved."""
-        if all(one.schema_version == self.schema_version for one in segments):
-            return tuple(segments)
         return tuple(
-            replace(one, others=others(self.fields, self.at_schema(one.schema_version).fields)) for one in segments
+            one
+            if one.schema_version is None or one.schema_version == self.schema_version
+            else replace(one, others=others(self.fields, self.at_schema(one.schema_version).fields))
+            for one in segments
         )
 
     @property

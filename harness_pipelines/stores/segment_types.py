@@ -55,10 +55,13 @@ def stored_name(name: str) -> str:
     return f"_c_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
-def segment_ddl(schema: str, name: str, columns: Sequence[Named], *, stores_op: bool = False) -> sql.Composed:
+def segment_ddl(
+    schema: str, name: str, columns: Sequence[Named], *, stores_op: bool = False, stores_schema: bool = False
+) -> sql.Composed:
     """CREATE TABLE of a segment, without its index (see `segment_index`).
 
-    *stores_op*: the rows of a keyed table say whether they are puts or deletes; all others are puts.
+    *stores_op*: the rows of a keyed table say whether they are puts or deletes; all others are puts. *stores_schema*:
+    each row says which schema it was decoded with, as recalled ones do, which were together in no segment before.
     No vacuum: nothing in a segment is updated or deleted, it is dropped whole.
     """
     user = [
@@ -67,11 +70,12 @@ def segment_ddl(schema: str, name: str, columns: Sequence[Named], *, stores_op: 
     ]
     return sql.SQL(
         "CREATE TABLE {table} (_kafka_partition integer NOT NULL, _kafka_offset bigint NOT NULL, "
-        "_kafka_timestamp timestamptz, {operation}{user}) "
+        "_kafka_timestamp timestamptz, {operation}{schema}{user}) "
         "WITH (autovacuum_enabled = false, toast.autovacuum_enabled = false)"
     ).format(
         table=sql.Identifier(schema, name),
         operation=sql.SQL("_op text NOT NULL, " if stores_op else ""),
+        schema=sql.SQL("_schema_version integer NOT NULL, " if stores_schema else ""),
         user=sql.SQL(", ").join(user),
     )
 
@@ -251,7 +255,7 @@ def segment_rows(
 def _selected(name: str, segment: SegmentRef, *, stores_op: bool) -> sql.Composed:
     if name == OPERATION and not stores_op:
         return sql.SQL("'put'::text AS {}").format(sql.Identifier(name))
-    if name == SCHEMA_VERSION:
+    if name == SCHEMA_VERSION and segment.schema_version is not None:
         return sql.SQL("{}::integer AS {}").format(sql.Literal(segment.schema_version), sql.Identifier(name))
     return sql.Composed([sql.Identifier(stored_name(name))])
 

@@ -10,8 +10,11 @@ import pytest
 import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.evolution import Changes
 from harness_pipelines.protocol.overlays import Act, NotRecallable, OverlayWrong
 from harness_pipelines.protocol.versions import Version
+from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.otree import otree_once
 from harness_pipelines.stages.revert import revert_table
@@ -297,4 +300,27 @@ def test_a_table_without_a_buffer_recalls_too(harness: hp.Harness, kafka: KafkaR
     assert_sound(rig)
     rig.table.release_recalled()
     rig.assert_merged()
+    assert_sound(rig)
+
+
+def test_rows_of_several_schemas_are_recalled_changed_and_released(rig: KeyedRig):
+    renamed = Changes(rename=(("s", "text"),), add=(Column(name="more", type=Primitive("int")),))
+    rig.table.evolve(renamed)
+    rig.table = rig.harness.table(rig.name)
+    rig.put(*({"id": i, "region": "eu", "n": i, "text": "new", "more": i} for i in range(30, 50)))
+    rig.merge_all()
+
+    def schemas() -> set[tuple[int, int]]:
+        found = rig.table.read(columns=["id", "_schema_version"], where="id >= 20 and id < 40")
+        return set(zip(*(found.column(name).to_pylist() for name in ("id", "_schema_version")), strict=True))
+
+    written = schemas()
+    assert {schema for _, schema in written} == {1, 2}
+    assert rig.recall("id >= 20 and id < 40").rows == 20
+    assert schemas() == written, "each row keeps the schema that it was decoded with"
+    assert_sound(rig)
+    rig.put({"id": 20, "region": "eu", "n": 7, "text": "newer", "more": 7})
+    rig.merge_all()
+    assert rig.table.release_recalled().rows == 20
+    assert schemas() == written - {(20, 1)} | {(20, 2)}
     assert_sound(rig)
