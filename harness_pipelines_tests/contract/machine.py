@@ -23,6 +23,7 @@ from harness_pipelines.protocol.moves import MoveClosed, MoveState
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.stores.lake import BaseGone, ForeignFiles
+from harness_pipelines.stores.lake_scan import LakeFileMissing
 from harness_pipelines.stores.outcome import CommitLost
 from harness_pipelines.stores.ports import LeaseEnded
 from harness_pipelines.stores.postgres import SegmentMissing
@@ -42,7 +43,7 @@ from harness_pipelines_tests.contract.truth import (
 Errors = Collection[type[HarnessError]]
 HOUR_M = 60
 PARTITIONS_MAX = 3
-ENDED: Errors = {LeaseEnded, SegmentMissing}  #: a reader whose lease has ended meets the one or the other first
+ENDED: Errors = {LeaseEnded, SegmentMissing, LakeFileMissing}  #: a reader whose lease has ended meets one of them
 
 partitions = st.integers(0, PARTITIONS_MAX - 1)
 records = st.lists(st.sampled_from(["good", "good", "good", "bad", "gap"]), min_size=1, max_size=6)

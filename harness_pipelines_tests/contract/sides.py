@@ -33,6 +33,7 @@ from harness_pipelines.read.plan import make_plan
 from harness_pipelines.stores.buffer import DecodedRange
 from harness_pipelines.stores.buffer_scan import BufferReader
 from harness_pipelines.stores.lake import BaseGone, Staged
+from harness_pipelines.stores.lake_scan import LakeFileMissing
 from harness_pipelines.stores.memory.lake import MemoryFile, MemoryStaged
 from harness_pipelines.stores.outcome import CommitLost
 from harness_pipelines.stores.ports import Boundary, RefusedRecord, Segment, Swap, TableRow
@@ -342,7 +343,8 @@ class RealSide(Side):
 
     def rows(self, plan: ReadPlan) -> Rows:
         for part in plan.lake:  # what is read again is remembered by its name: see that it is still there
-            assert not self.missing(part.metadata)
+            if missing := self.missing(part.metadata):
+                raise LakeFileMissing(f"{plan.table}, version {plan.version}: {missing}")
         table = read_arrow(plan, self, columns=["id"], coordinates=True, check_lease=lambda: None).rows
         found = zip(*(table[name].to_pylist() for name in ("_kafka_partition", "_kafka_offset", "id")), strict=True)
         rows: Rows = Counter()
