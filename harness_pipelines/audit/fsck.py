@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness_pipelines.audit import fsck_batch, fsck_buffer, fsck_lake, fsck_ledger, fsck_log, fsck_overlays
-from harness_pipelines.audit.digest import row_digests, shown, total_digest
+from harness_pipelines.audit.digest import as_first, row_digests, shown, total_digest
 from harness_pipelines.audit.fsck_rules import RULES, Found, LogSeen, Look, Rule
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.protocol.plan import SegmentRef
@@ -162,12 +162,12 @@ class _Looks:
         named = {one.segment: one for version in books.retained for one in version.overlays}
         for name in sorted(named.keys() & there):
             ref = SegmentRef(name=name, schema_version=named[name].schema_version)
-            spec = self.stores.tables.table(books.name).at_schema(ref.schema_version).spec
+            table = self.stores.tables.table(books.name).at_schema(ref.schema_version)
             try:
-                rows = rows_of(self.stores.buffer_reader, spec, [ref], books.positions)
+                rows = rows_of(self.stores.buffer_reader, table.spec, [ref], books.positions)
             except SegmentMissing:  # it was dropped since
                 continue
-            yield name, (rows.num_rows, shown(total_digest(row_digests(rows))))
+            yield name, (rows.num_rows, shown(total_digest(row_digests(as_first(rows, table)))))
 
     def _surveys(self, books: Books) -> dict[ViewName, Survey] | None:
         try:
