@@ -10,6 +10,7 @@ from harness_pipelines.audit.digest import added, parsed
 from harness_pipelines.audit.jobs import Job, PartitionAudit
 from harness_pipelines.audit.report import Account
 from harness_pipelines.protocol.bounds import Bounds, vector_from_json
+from harness_pipelines.protocol.schemas import ids_of
 from harness_pipelines.protocol.signoff import SignOff, covered
 from harness_pipelines.stores.corrections import Corrections
 from harness_pipelines.stores.ports import TableRow
@@ -57,9 +58,9 @@ def taken_moves(stores: Stores, table: TableRow) -> list[TakenMove]:
 
 
 def _has_more(table: TableRow, schema_version: int) -> bool:
-    """True if rows had a column then that was dropped since: their digest cannot be made again."""
-    there = {field["id"] for field in table.fields}
-    return any(field["id"] not in there for field in table.at_schema(schema_version).fields)
+    """True if rows had a column, or a field in one, that was dropped since: their digest cannot be made again."""
+    there = {*ids_of(table.fields)}
+    return any(id_ not in there for id_ in ids_of(table.at_schema(schema_version).fields))
 
 
 @dataclass(frozen=True, slots=True)

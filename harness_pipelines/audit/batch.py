@@ -22,7 +22,7 @@ from harness_pipelines.audit.folding import Versions, folded, key_digests, met_a
 from harness_pipelines.audit.jobs import PartitionAudit
 from harness_pipelines.audit.judge import among, distinct
 from harness_pipelines.audit.report import BatchAudit, Finding, Findings, Kind, Tier, TwoViews
-from harness_pipelines.audit.sides import LakeSide, Offsets, Rows, field_ids, file_tables, judged, lake_schema
+from harness_pipelines.audit.sides import LakeSide, Offsets, Rows, file_rows, judged
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.files import rows_below
 from harness_pipelines.protocol.overlays import Overlay
@@ -143,10 +143,10 @@ class _Keys:
 def _all_rows(job: BatchJob, batch: PinnedView, step: Callable[[int], None]) -> Iterator[_Held]:
     """The rows of all files and those that were recalled, by partition, a batch at a time; in no order."""
     table = job.table
-    schema, ids, key = lake_schema(table), field_ids(table, batch), table.spec.key
+    key = table.spec.key
     for file in batch.files:
         with judged(table, file):
-            for rows in file_tables(batch, file, schema, ids):
+            for rows in file_rows(table, batch, file):
                 yield from _by_partition(rows, key)
         step(0)
     if job.recalled is not None:
@@ -177,19 +177,18 @@ def _one_row_per_key(held: Sequence[_Keys], findings: Findings) -> None:
 def _stream_rows(job: BatchJob, partition: int) -> Rows:
     """What the batch view should have of one partition, from the stream view."""
     low, high = job.bounds[partition].start, job.bounds[partition].batch_hi
-    view, schema = pinned(job.stream), lake_schema(job.table)
+    view = pinned(job.stream)
     if key := job.table.spec.key:
-        ids = field_ids(job.table, view)
         files = [f for f in view.files if f.partition == partition and f.low < high]
 
         def versions() -> Iterator[Versions]:
             for file in files:
                 with judged(job.table, file):
-                    for rows in file_tables(view, file, schema, ids):
+                    for rows in file_rows(job.table, view, file):
                         yield Versions.from_arrow(rows, key).within(low, high)
 
         return folded(versions())
-    side = LakeSide(job.table, view, partition, schema=schema)
+    side = LakeSide(job.table, view, partition)
     try:
         return side.below(high).split(low)[1]
     finally:

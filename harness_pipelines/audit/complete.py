@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from harness_pipelines.audit.accounts import ACCEPT_LOSS, Accounts, TakenMove, corrections_of, settle, taken_moves
 from harness_pipelines.audit.batch import BatchJob, judge_batch
-from harness_pipelines.audit.digest import first_named
+from harness_pipelines.audit.digest import as_first
 from harness_pipelines.audit.jobs import Job, PartitionAudit, Tally
 from harness_pipelines.audit.judge import Window, judge
 from harness_pipelines.audit.report import (
@@ -46,7 +46,6 @@ from harness_pipelines.audit.sides import (
     QuarantineSide,
     Records,
     Rows,
-    lake_schema,
 )
 from harness_pipelines.audit.signing import (
     Signature,
@@ -201,7 +200,7 @@ def _overlays(stores: Stores, table: TableRow, plan: ReadPlan) -> tuple[Overlay,
 def _recalled(stores: Stores, table: TableRow, plan: ReadPlan) -> Callable[[], pa.Table]:
     assert plan.overlay is not None
     segments = plan.overlay.segments
-    return lambda: first_named(rows_of(stores.buffer_reader, table.spec, segments, plan.bounds), table.first_names)
+    return lambda: as_first(rows_of(stores.buffer_reader, table.spec, segments, plan.bounds), table)
 
 
 def _job(
@@ -317,7 +316,7 @@ def judge_partition(stores: Stores, job: Job, *, step: Callable[[int], None]) ->
     kafka = KafkaSide(
         log=stores.log, table=table, quarantine=held, partition=partition, position=first, schemas=stores.schemas
     )
-    lake = LakeSide(table, pinned(job.metadata), partition, schema=lake_schema(table), signed=job.signed)
+    lake = LakeSide(table, pinned(job.metadata), partition, signed=job.signed)
     buffer = BufferSide(stores.buffer_reader, table, job.plan.buffer, partition)
     result = PartitionAudit(partition=partition, tally=Tally(job.edges))
     result.files_read = len(lake.needed)

@@ -7,7 +7,8 @@ The definition, so that another program can compute the same number:
   signed word; floats are the bits of the double that equals them, every NaN as 0x7ff8000000000000; decimals are the low
   and the high word of the unscaled 128-bit integer. Strings (UTF-8), binaries and UUIDs of at most 256 bytes are their
   bytes in little-endian words, the last one filled up with zeros; longer ones are the BLAKE2b-64 of their bytes. Lists,
-  maps and structs are strings: the JSON text of `harness_pipelines.stores.nested_json`.
+  maps and structs are strings: the JSON text of `harness_pipelines.stores.nested_json`, in which the fields that a
+  struct got later follow those that it had first, and only where they are not null; a dropped one is null.
 - A column starts with ``h = seed``, the BLAKE2b-64 of its name, takes each word by ``h = mix(h ^ word)``, and ends, for
   strings and their like, with ``h = mix(h ^ length)`` (bytes). A null adds 0: a column that older rows do not have
   leaves their digests as they are.
@@ -21,12 +22,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cache
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from harness_pipelines.protocol.schemas import Layout
 from harness_pipelines.stores.nested_json import encode_json
 
 VERSION = "v1"
@@ -74,9 +77,32 @@ def value_digests(rows: pa.Table) -> Words:
     return row_digests(rows.drop_columns(["_schema_version"]))
 
 
-def first_named(rows: pa.Table, first_names: Mapping[str, str]) -> pa.Table:
-    """*rows* with the names that the columns had first, where they were renamed since: a rename changes no digest."""
-    return rows.rename_columns([first_names.get(n, n) for n in rows.column_names]) if first_names else rows
+class Evolving(Protocol):
+    """A table whose columns may have changed."""
+
+    @property
+    def first_names(self) -> Mapping[str, str]: ...
+
+    @property
+    def first_layouts(self) -> Mapping[str, Layout]: ...
+
+
+def as_first(rows: pa.Table, table: Evolving) -> pa.Table:
+    """*rows* as digests are made of them: a rename, and a field that is added inside of a struct, change none.
+
+    Columns have the names that they had first; those whose structs were changed are the text that they would be.
+    """
+    names = table.first_names
+    return as_first_written(rows.rename_columns([names.get(n, n) for n in rows.column_names]) if names else rows, table)
+
+
+def as_first_written(rows: pa.Table, table: Evolving) -> pa.Table:
+    """The same of *rows* that have the first names already."""
+    for name, layout in table.first_layouts.items():
+        at = rows.schema.get_field_index(name)
+        texts = [encode_json(chunk, layout) for chunk in rows.column(at).chunks]
+        rows = rows.set_column(at, name, pa.chunked_array(texts, pa.string()))
+    return rows
 
 
 def total_digest(digests: Words) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness_pipelines.audit import fsck_batch, fsck_buffer, fsck_lake, fsck_ledger, fsck_log, fsck_overlays
-from harness_pipelines.audit.digest import first_named, row_digests, shown, total_digest
+from harness_pipelines.audit.digest import as_first, row_digests, shown, total_digest
 from harness_pipelines.audit.fsck_rules import RULES, Found, LogSeen, Look, Rule
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.protocol.versions import ViewName
@@ -165,7 +165,7 @@ class _Looks:
                 rows = rows_of(self.stores.buffer_reader, then.spec, refs([named[name]]), books.positions)
             except SegmentMissing:  # it was dropped since
                 continue
-            yield name, (rows.num_rows, shown(total_digest(row_digests(first_named(rows, then.first_names)))))
+            yield name, (rows.num_rows, shown(total_digest(row_digests(as_first(rows, then)))))
 
     def _surveys(self, books: Books) -> dict[ViewName, Survey] | None:
         try:

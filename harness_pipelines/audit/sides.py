@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from harness_pipelines.audit.digest import Words, first_named, lake_digests, row_digests
+from harness_pipelines.audit.digest import Words, as_first, as_first_written, lake_digests, row_digests
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.codecs.schemas import Schemas
 from harness_pipelines.errors import TryAgain
@@ -32,7 +32,7 @@ from harness_pipelines.protocol.signoff import SignOff, covered
 from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
 from harness_pipelines.stages.ingest import decode_batch
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
-from harness_pipelines.stores.conform import conformed, in_schema
+from harness_pipelines.stores.conform import by_field_ids, conformed, has_field_ids, in_schema
 from harness_pipelines.stores.errors import RecordsLost
 from harness_pipelines.stores.lake_scan import LakeFile, LakeFileMissing, LakeUnreadable, PinnedView
 from harness_pipelines.stores.ports import TableRow
@@ -218,7 +218,7 @@ class KafkaSide:
         for schema_version, part in in_schemas(self.table, batch):
             lenient, codec = self._decoder(schema_version)
             decoded = decode_batch(lenient, codec, part)
-            rows = first_named(self._of_now(decoded.rows, lenient), self.table.first_names)
+            rows = as_first(self._of_now(decoded.rows, lenient), self.table)
             digests = lake_digests(rows, schema_version=schema_version)
             self._pending.append(Rows(rows.column("_kafka_offset").to_numpy(), digests))
             self._refused |= {r.offset: f"{r.reason}: {r.detail}" for r in decoded.refused}
@@ -275,10 +275,9 @@ class LakeSide:
         view: PinnedView,
         partition: int,
         *,
-        schema: pa.Schema,
         signed: Sequence[SignOff] = (),
     ) -> None:
-        self._table, self._view, self._schema, self._partition = table, view, schema, partition
+        self._table, self._view, self._partition = table, view, partition
         files = [file for file in view.files if file.partition in (partition, None)]
         self.files = sorted(files, key=lambda file: file.low)
         self.needed = [file for file in self.files if not covered(file.low, file.high, signed)]
@@ -286,7 +285,6 @@ class LakeSide:
         self._ahead: Future[Rows] | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="audit-lake")
         self._pending: list[Rows] = []
-        self._ids = field_ids(table, view)
 
     def below(self, high: int) -> Rows:
         """All rows below *high* that no earlier call has returned; their files may say otherwise about offsets."""
@@ -320,7 +318,7 @@ class LakeSide:
 
     def _read(self, file: LakeFile) -> Rows:
         with judged(self._table, file):
-            tables = file_tables(self._view, file, self._schema, self._ids)
+            tables = file_rows(self._table, self._view, file)
             return Rows.of([Rows.from_arrow(self._own(table) if file.partition is None else table) for table in tables])
 
     def _own(self, table: pa.Table) -> pa.Table:
@@ -346,6 +344,12 @@ def judged(table: TableRow, file: LakeFile) -> Iterator[None]:
         raise LakeUnreadable(f"{where} cannot be read: {error}; nothing was judged") from error
 
 
+def file_rows(table: TableRow, view: PinnedView, file: LakeFile) -> Iterator[pa.Table]:
+    """The rows of a data file as digests are made of them. Raises: DeletesBroken."""
+    for rows in file_tables(view, file, lake_schema(table), field_ids(table, view)):
+        yield as_first_written(rows, table)
+
+
 def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mapping[str, int]) -> Iterator[pa.Table]:
     """The rows of a data file in *schema* that are not hidden, a bounded batch at a time; missing columns are NULL.
 
@@ -363,10 +367,22 @@ def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mappin
         for batch in parquet.iter_batches(
             batch_size=min(max(size, BATCH_ROWS_MIN), BATCH_ROWS_MAX), columns=list(held.values())
         ):
-            columns = [batch.column(held[f.name]) if f.name in held else pa.nulls(len(batch), f.type) for f in schema]
+            columns = [
+                _inside(batch.column(held[f.name]), view, ids[f.name])
+                if f.name in held
+                else pa.nulls(len(batch), f.type)
+                for f in schema
+            ]
             rows = conformed(pa.table(columns, names=schema.names), schema)
             yield rows if hidden is None else rows.filter(pa.array(is_live[first : first + len(batch)]))
             first += len(batch)
+
+
+def _inside(column: pa.Array, view: PinnedView, field_id: int) -> pa.Array:
+    """*column* of a file with the fields of *view* inside of it, by their ids where the file has any."""
+    if not pa.types.is_nested(column.type) or not has_field_ids(column.type):
+        return column
+    return by_field_ids(column, view.schema.find_field(field_id).field_type)
 
 
 def _places(schema: pa.Schema, ids: Mapping[str, int]) -> dict[str, int]:
@@ -411,7 +427,7 @@ class BufferSide:
             stores_op=bool(self._table.spec.key),
         )
         found = self._reader.batches(query, BufferStats())
-        return [Rows.from_arrow(first_named(rows, self._table.first_names)) for rows in found]
+        return [Rows.from_arrow(as_first(rows, self._table)) for rows in found]
 
 
 def lake_schema(table: TableRow) -> pa.Schema:

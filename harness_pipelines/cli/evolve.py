@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,15 +20,27 @@ if TYPE_CHECKING:
     from harness_pipelines.stages.evolve import EvolvePlan
 
 T = TypeVar("T")
+_DEFAULT = re.compile(r"([^<>]*?)\s+default\s+(.+)", re.DOTALL)
 
 
 @click.command()
 @click.argument("table")
-@click.option("--add", multiple=True, metavar='"NAME TYPE"', help="A new, optional column; NULL in older rows.")
+@click.option(
+    "--add",
+    multiple=True,
+    metavar='"NAME TYPE [default VALUE]"',
+    help="A new, optional column; NULL in older rows, also where it has a default.",
+)
 @click.option("--rename", multiple=True, metavar="OLD=NEW", help="Records may have either name from then on.")
 @click.option("--drop", multiple=True, metavar="NAME", help="Older versions keep it.")
 @click.option("--widen", multiple=True, metavar="NAME=TYPE", help="int to long, float to double, a decimal's digits.")
 @click.option("--optional", multiple=True, metavar="NAME", help="Records may lack it from then on.")
+@click.option(
+    "--default",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="The value where a record lacks the field from then on; null: none. Rows that are there keep what they have.",
+)
 @click.option("--order", metavar="NAME,...", help="These columns first, in this order; the others follow.")
 @click.option(
     "--to",
@@ -47,11 +60,16 @@ def evolve(settings: Settings, /, table: str, *, json_target: str | None, **o: A
     go on. What older rows would not survive is refused, with what would be taken instead. With `evolution: compatible`
     in the spec a new schema in the registry does the same by itself.
 
+    A field inside of a struct is named by its path, through lists and maps as well: customer.phone,
+    items.element.price, prices.value.net. It can be added, dropped, widened and put in another order, not renamed.
+
     \b
     Examples:
       harness evolve shop.orders --add "note string" --dry-run
       harness evolve shop.orders --add "note string" --rename amount=total
       harness evolve shop.orders --widen quantity=long --optional customer_id
+      harness evolve shop.orders --add "customer.phone string" --drop items.element.code
+      harness evolve shop.orders --add "state string default new" --default priority=0
       harness evolve shop.orders --to orders.yaml
     """
     from harness_pipelines.protocol.evolution import changes_between
@@ -91,8 +109,13 @@ def _changes(o: dict[str, Any]) -> Changes:
     from harness_pipelines.spec.types import parse_type
 
     def add(text: str) -> Column:
-        name, _, type_ = text.strip().partition(" ")
-        return Column(name=name, type=parse_type(type_.strip()))
+        name, _, rest = text.strip().partition(" ")
+        type_, default = rest, None
+        if (
+            found := _DEFAULT.fullmatch(rest)
+        ) is not None:  # what has <> has no default, and may have a field so called
+            type_, default = found.group(1), _value(found.group(2))
+        return Column(name=name, type=parse_type(type_.strip()), default=default)
 
     def pair(text: str) -> tuple[str, str]:
         name, sign, value = text.partition("=")
@@ -105,9 +128,16 @@ def _changes(o: dict[str, Any]) -> Changes:
         drop=tuple(o["drop"]),
         widen=tuple((name, parse_type(type_)) for name, type_ in _each(o["widen"], pair)),
         optional=tuple(o["optional"]),
+        default=tuple((name, _value(value)) for name, value in _each(o["default"], pair)),
         add=_each(o["add"], add),
         order=tuple(name.strip() for name in (o["order"] or "").split(",") if name.strip()),
     )
+
+
+def _value(text: str) -> Any:
+    from harness_pipelines.spec.load import load_value
+
+    return load_value(text)
 
 
 def _each(given: Sequence[str], read: Callable[[str], T]) -> tuple[T, ...]:
@@ -115,11 +145,13 @@ def _each(given: Sequence[str], read: Callable[[str], T]) -> tuple[T, ...]:
 
 
 def _show(told: EvolvePlan, has: str) -> None:
+    from harness_pipelines.spec.types import type_from_json
+
     for line in told.changes:
         click.echo(f"  {line}")
     click.echo(f"{told.table} {has} schema {told.schema_version}:")
     width = max(len(c["name"]) for c in told.columns)
     for column in told.columns:
         required = "  required" if column["required"] else ""
-        type_ = column["type"] if isinstance(column["type"], str) else column["type"]["type"]
+        type_ = type_from_json(column["type"])
         click.echo(f"  {column['name']:{width}}  {type_}{required}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 from harness_pipelines.codecs.base import Decoded, Reason
 from harness_pipelines.codecs.chunked import ColumnCodec, Maker, checked, finished, stored
 from harness_pipelines.codecs.refusals import VALUE_BYTES_MAX, refusal
-from harness_pipelines.codecs.shapes import Cells, Convert, Misfits, Unfit
+from harness_pipelines.codecs.shapes import ABSENT, Cells, Convert, Misfits, Unfit
 from harness_pipelines.codecs.written import (
     NoFit,
     Written,
@@ -100,8 +100,7 @@ def _makers(columns: Sequence[Column], written: Written, *, strict: bool) -> lis
         try:
             fields = found_by(written.fields, column.names)
             if not fields:
-                convert = absent(arrow_schema([column]).types[0], required=column.required)
-                makers.append(Maker(column.name, lambda _: None, convert))
+                makers.append(_without_field(column))
                 continue
             taken |= {*column.aliases, *(field.name for field in fields)}
             makers.append(_maker(column, fields, strict=strict))
@@ -110,6 +109,21 @@ def _makers(columns: Sequence[Column], written: Written, *, strict: bool) -> lis
     if strict:
         refuse_unknown(written, taken)
     return makers
+
+
+def _without_field(column: Column) -> Maker:
+    kind = arrow_schema([column]).types[0]
+    if column.default is None:
+        return Maker(column.name, lambda _: None, absent(kind, required=column.required))
+    return Maker(column.name, lambda _: ABSENT, finished(column, absent(kind, required=False)))
+
+
+def _getter(column: Column, field: WrittenField) -> Callable[[Any], Any]:
+    """The cell of a record. A field without presence, as Protobuf has them, is never missing: it is 0 or empty."""
+    get = field.get
+    if column.default is None or field.has is None:
+        return get
+    return lambda record: ABSENT if (cell := get(record)) is None else cell
 
 
 def _maker(column: Column, fields: Sequence[WrittenField], *, strict: bool) -> Maker:
@@ -125,11 +139,12 @@ def _maker(column: Column, fields: Sequence[WrittenField], *, strict: bool) -> M
     if len(troubles) == len(fields):
         raise troubles[0]
     if len(fields) == 1:
-        return Maker(column.name, fields[0].get, finished(column, converts[0]))
+        return Maker(column.name, _getter(column, fields[0]), finished(column, converts[0]))
+    getters = [_getter(column, field) for field in fields]
 
     def get(record: Any) -> tuple[int, Any]:
         at = first_there(fields, record)
-        return at, fields[at].get(record)
+        return at, getters[at](record)
 
     kind = arrow_schema([column]).types[0]
     return Maker(column.name, get, checked(column, _each_by_its_own([stored(column, c) for c in converts], kind)))

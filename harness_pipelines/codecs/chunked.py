@@ -13,13 +13,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from harness_pipelines.codecs.base import Decoded, Refused
 from harness_pipelines.codecs.columns import storable_text
 from harness_pipelines.codecs.refusals import refusal
-from harness_pipelines.codecs.shapes import Convert, Misfits, Unfit, complete, required
+from harness_pipelines.codecs.shapes import ABSENT, Cells, Convert, Misfits, Unfit, complete, required
+from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.defaults import default_value
 from harness_pipelines.spec.types import Primitive
 
 CHUNK_RECORDS = 2_048  #: values of a chunk stay in the processor's cache: 1.4 times the rate of whole batches
@@ -123,14 +126,29 @@ def _halved(values: Sequence[bytes | None], low: int, high: int) -> Iterator[tup
         yield low, high
 
 
-def finished(column: Column, convert: Convert) -> Convert:
-    """*convert* with what holds for a column as a whole; its `Misfits` names every row that does not fit."""
-    return checked(column, stored(column, convert))
+def finished(column: Column, convert: Convert, *, null: Any = None) -> Convert:
+    """*convert* with what holds for a column as a whole; its `Misfits` names every row that does not fit.
+
+    *null*: the cell that stands for null.
+    """
+    return checked(column, stored(column, convert, null=null))
 
 
-def stored(column: Column, convert: Convert) -> Convert:
-    """*convert* of cells that the buffer can store."""
-    return storable_text(convert) if column.type == Primitive("string") else convert
+def stored(column: Column, convert: Convert, *, null: Any = None) -> Convert:
+    """*convert* of cells that the buffer can store; those that are `ABSENT` become the column's default."""
+    convert = storable_text(convert) if column.type == Primitive("string") else convert
+    if column.default is None:
+        return convert
+    default = pa.scalar(default_value(column.type, column.default), arrow_type(column.type))
+
+    def filled(cells: Cells) -> pa.Array:
+        lacking = [cell is ABSENT for cell in cells]
+        if not any(lacking):
+            return convert(cells)
+        array = convert([null if cell is ABSENT else cell for cell in cells])
+        return pc.if_else(pa.array(lacking), default, array)
+
+    return filled
 
 
 def checked(column: Column, convert: Convert) -> Convert:

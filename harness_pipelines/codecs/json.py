@@ -17,7 +17,7 @@ from harness_pipelines.codecs.chunked import ColumnCodec, Maker, finished
 from harness_pipelines.codecs.columns import FieldWords, shape_of, struct_type
 from harness_pipelines.codecs.forms import Form
 from harness_pipelines.codecs.refusals import VALUE_BYTES_MAX, explained, malformed, unsound
-from harness_pipelines.codecs.shapes import NULL, Unfit
+from harness_pipelines.codecs.shapes import ABSENT, NULL, Shape, Unfit
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.columns import Column
 
@@ -54,10 +54,7 @@ class JsonCodec(ColumnCodec):
         strict = unknown_fields == "quarantine"
         said = {c.name: Form(c.source) for c in columns if c.source} | dict(forms or {})
         shapes = [shape_of(c.type, form=said.get(c.name), strict_fields=strict) for c in columns]
-        words: list[FieldWords] = [
-            (c.name, shape.python, msgspec.NODEFAULT) if c.required else (c.name, shape.optional, shape.missing)
-            for c, shape in zip(columns, shapes, strict=True)
-        ]
+        words = [_words(column, shape) for column, shape in zip(columns, shapes, strict=True)]
         more: list[FieldWords] = [(name, msgspec.Raw, NULL) for name in no_columns]
         self._value_bytes_max = value_bytes_max
         self._aliased: Aliased | None = None
@@ -71,7 +68,7 @@ class JsonCodec(ColumnCodec):
             self._decode = self._decode_one = msgspec.json.Decoder(self.record).decode
             getters = [attrgetter(name) for name in self.record.__struct_fields__[: len(columns)]]
         makers = [
-            Maker(column.name, getter, finished(column, shape.convert))
+            Maker(column.name, getter, finished(column, shape.convert, null=shape.missing))
             for column, getter, shape in zip(columns, getters, shapes, strict=True)
         ]
         super().__init__(arrow_schema(columns), makers)
@@ -100,3 +97,11 @@ class JsonCodec(ColumnCodec):
                 except msgspec.DecodeError as error:
                     refused[i] = malformed(value) or explained(error)  # type: ignore[arg-type]
         return records
+
+
+def _words(column: Column, shape: Shape) -> FieldWords:
+    """The field of *column*: what is taken for its value, and for its lack."""
+    python = shape.python if column.required else shape.optional
+    if column.default is not None:
+        return column.name, python, ABSENT
+    return column.name, python, msgspec.NODEFAULT if column.required else shape.missing

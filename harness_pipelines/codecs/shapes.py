@@ -20,6 +20,7 @@ from harness_pipelines.codecs.base import Reason
 Cells = list[Any]
 Convert = Callable[[Cells], pa.Array]
 
+ABSENT = object()  #: the cell of a record that lacks the field of a column with a default
 NULL = msgspec.Raw(b"null")  #: what a decimal column has for no value
 DAYS = (-719_162, 2_932_896)  #: years 1 to 9999, which every reader of the table can show
 DAY_US = 86_400_000_000

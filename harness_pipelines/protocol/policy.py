@@ -107,7 +107,7 @@ def _fields_of(spec: TableSpec, column: Column, offered: Sequence[Offered]) -> l
 def _followed(spec: TableSpec, column: Column, fields: Sequence[Offered], gives: Gives) -> Column:
     """*column* as the schema would have it. Raises: EvolutionRefused."""
     if not fields:
-        if column.required:
+        if column.required and column.default is None:
             raise EvolutionRefused(
                 f"it has no field for column {column.name!r}, which is required; a column that is optional may be left "
                 f"out (`harness evolve {spec.table} --optional {column.name}`)"
@@ -119,8 +119,9 @@ def _followed(spec: TableSpec, column: Column, fields: Sequence[Offered], gives:
             made = replace(made, type=_wider(made.type, field.type))
         if (why := gives(field, made)) is not None:
             # What the change would be is refused by the rule for changes, which says what can be had instead.
-            made = made if field.type is None else replace(made, type=field.type)
-            if field.type is None or made.type == column.type:
+            is_nested = isinstance(column.type, ListType | MapType | StructType)
+            made = made if field.type is None or is_nested else replace(made, type=field.type)
+            if field.type is None or is_nested or made.type == column.type:
                 raise EvolutionRefused(f"field {field.name!r} does not give column {column.name!r}: {why}")
             break
     if any(field.nullable for field in fields) and not _is_found_by(spec, column):

@@ -5,11 +5,12 @@ A column is its Iceberg field id: names and places change, the id does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.spec.types import type_from_json
 
 Fields = Sequence[Mapping[str, Any]]  #: Iceberg's JSON form of columns, with field ids
 
@@ -44,7 +45,9 @@ class Other:
 
     name: str  #: that is asked for
     stored: str | None  #: there; None: they have none, so it is NULL
-    type: str | None = None  #: there, as Iceberg's text; None: a nested one, which is the same
+    #: There, as Iceberg's text, in which fields of structs have the names that are asked for; None: a nested one, which
+    #: is the same.
+    type: str | None = None
 
 
 def others(wanted: Fields, stored: Fields) -> tuple[Other, ...]:
@@ -56,9 +59,42 @@ def others(wanted: Fields, stored: Fields) -> tuple[Other, ...]:
         if there is None:
             found.append(Other(name=field["name"], stored=None))
         elif there["name"] != field["name"] or there["type"] != field["type"]:
-            type_ = there["type"] if isinstance(there["type"], str) else None
+            type_ = there["type"]
+            if not isinstance(type_, str):
+                same = type_ == field["type"]
+                type_ = None if same else str(type_from_json(_as_asked(type_, field["type"])))
             found.append(Other(name=field["name"], stored=there["name"], type=type_))
     return tuple(found)
+
+
+def _as_asked(there: Any, wanted: Any) -> Any:
+    """The type *there* with the names that *wanted* has for the same fields, and names that nobody can ask for."""
+    if isinstance(there, str):
+        return there
+    if there["type"] != "struct":
+        return {**there, **{word: _as_asked(there[word], wanted[word]) for word in _PARTS if word in there}}
+    asked = {f["id"]: f for f in wanted["fields"]}
+    fields = []
+    for field in there["fields"]:
+        one = asked.get(field["id"], {"name": f"\x1f{field['id']}", "type": field["type"]})
+        fields.append({**field, "name": one["name"], "type": _as_asked(field["type"], one["type"])})
+    return {**there, "fields": fields}
+
+
+_PARTS = ("element", "key", "value")
+
+
+def ids_of(value: Any) -> Iterator[int]:
+    """All ids in fields of Iceberg's JSON form, those inside of columns too."""
+    if isinstance(value, Mapping):
+        for word, part in value.items():
+            if word == "id" or word.endswith("-id"):
+                yield part
+            else:
+                yield from ids_of(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from ids_of(part)
 
 
 def first_names(history: Sequence[SchemaRow]) -> dict[int, str]:
@@ -73,3 +109,67 @@ def first_names(history: Sequence[SchemaRow]) -> dict[int, str]:
                 taken = field["name"] in found.values()
                 found[id_] = f"{field['name']}#{id_}" if taken else field["name"]
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A field of a struct in the text that digests are made of."""
+
+    place: int | None  #: in the struct as it is now; None: it was dropped
+    always: bool  #: it was there from the first; others are in the text only where they have a value
+    inside: Layout | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a struct is written for digests, or what the elements of a list, or the values of a map, are."""
+
+    slots: tuple[Slot, ...] = ()  #: in the order in which the fields came
+    element: Layout | None = None
+
+
+def first_layouts(history: Sequence[SchemaRow]) -> dict[int, Layout]:
+    """By field id how digests are made of columns whose structs were changed: as if they had not been.
+
+    A field that came later adds nothing where it is null, and one that was dropped is null. *history* from the first
+    schema on.
+    """
+    known: dict[int, dict[int, bool]] = {}
+    for schema in history:
+        for field in schema.fields:
+            _note(field["type"], field["id"], known)
+    found = {field["id"]: _layout(field["type"], field["id"], known) for field in history[-1].fields}
+    return {id_: layout for id_, layout in found.items() if layout is not None}
+
+
+def _note(type_: Any, owner: int, known: dict[int, dict[int, bool]]) -> None:
+    """Add the fields of structs in *type_* to *known*: of each struct, by what has it, whether they were its first."""
+    if isinstance(type_, str):
+        return
+    if type_["type"] != "struct":
+        word = "element" if type_["type"] == "list" else "value"  # keys of maps hold no structs
+        _note(type_[word], type_[f"{word}-id"], known)
+        return
+    is_first = owner not in known
+    fields = known.setdefault(owner, {})
+    for field in type_["fields"]:
+        fields.setdefault(field["id"], is_first)
+        _note(field["type"], field["id"], known)
+
+
+def _layout(type_: Any, owner: int, known: Mapping[int, Mapping[int, bool]]) -> Layout | None:
+    """None: it is written as it is."""
+    if isinstance(type_, str):
+        return None
+    if type_["type"] != "struct":
+        word = "element" if type_["type"] == "list" else "value"
+        inside = _layout(type_[word], type_[f"{word}-id"], known)
+        return None if inside is None else Layout(element=inside)
+    there = {f["id"]: (place, f) for place, f in enumerate(type_["fields"])}
+    slots = []
+    for id_, always in known[owner].items():
+        place, field = there.get(id_, (None, None))
+        inside = None if field is None else _layout(field["type"], id_, known)
+        slots.append(Slot(place, always, inside))
+    plain = all(slot == Slot(at, always=True, inside=None) for at, slot in enumerate(slots))
+    return None if plain else Layout(slots=tuple(slots))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -16,7 +15,7 @@ from harness_pipelines.protocol.plan import ReadPlan, SegmentRef
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.spec.arrow import COORDINATES, arrow_type
 from harness_pipelines.spec.predicate import OFFSET, PARTITION, TRUE, Predicate, all_of, refs
-from harness_pipelines.spec.types import FieldType, ListType, MapType, Primitive, StructType, Type, parse_type
+from harness_pipelines.spec.types import Primitive, Type, type_from_json
 from harness_pipelines.spec.where import WhereError, parse_where, unknown_column
 from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery
 from harness_pipelines.stores.segment_types import OPERATION
@@ -250,16 +249,3 @@ def _columns(fields: bytes) -> tuple[ReadColumn, ...]:
         for f in COORDINATES
     )
     return (*user, *coordinates)
-
-
-def type_from_json(value: Any) -> Type:
-    """Read a type in Iceberg's JSON form."""
-    if isinstance(value, str):
-        return parse_type(value)
-    match value["type"]:
-        case "list":
-            return ListType(type_from_json(value["element"]))
-        case "map":
-            return MapType(type_from_json(value["key"]), type_from_json(value["value"]))
-        case _:
-            return StructType(tuple(FieldType(f["name"], type_from_json(f["type"])) for f in value["fields"]))

@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from harness_pipelines.spec.defaults import Default, default_value, plain_default
 from harness_pipelines.spec.sources import WHOLE, Source, source_trouble
 from harness_pipelines.spec.types import (
     FORMS,
@@ -29,6 +30,7 @@ from harness_pipelines.spec.types import (
     TypeSpecError,
     parse_type,
 )
+from harness_pipelines.spec.where import WhereError
 
 RESERVED_PREFIXES = ("_kafka_", "_harness_")  #: coordinates, and what frames in Spark have for a while
 RESERVED = frozenset({
@@ -49,6 +51,7 @@ class Column:
     required: bool = False
     source: Source | None = None  #: how a value is written in the record; ``from`` in YAML
     aliases: tuple[str, ...] = ()  #: names that the field has, or had, in records besides ``name``
+    default: Default | None = None  #: the value where a record lacks the field, which null does not
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,6 +97,15 @@ class ColumnWords(BaseModel):
             examples=[["old_name"]],
         ),
     ] = ()
+    default: Annotated[
+        Default | None,
+        BeforeValidator(lambda value: None if value is None else plain_default(value)),
+        Field(
+            description="The value where a record lacks the field; a field that is null stays NULL. Dates and times "
+            "are ISO 8601 text, binaries hexadecimal text. Rows that are there already keep what they have.",
+            examples=[0, "unknown"],
+        ),
+    ] = None
 
 
 def _columns(value: Any) -> tuple[Column, ...]:
@@ -185,6 +197,7 @@ def _column(name: Any, words: Any) -> Column:
                 required=found.required,
                 source=found.source,
                 aliases=found.aliases,
+                default=found.default,
             )
         except TypeSpecError as error:
             raise _Misfit(("type",), str(error)) from error
@@ -194,7 +207,19 @@ def _column(name: Any, words: Any) -> Column:
         raise _Misfit(("type",), why)
     if column.aliases and column.source in WHOLE:
         raise _Misfit(("aliases",), f"`from: {column.source}` takes no field of the record, so it has no other names")
+    if column.default is not None and (why := _default_trouble(column, column.default)):
+        raise _Misfit(("default",), why)
     return column
+
+
+def _default_trouble(column: Column, default: Default) -> str | None:
+    if column.source in WHOLE:
+        return f"`from: {column.source}` takes no field of the record, so none can be missing"
+    try:
+        default_value(column.type, default)
+    except WhereError as error:
+        return str(error)
+    return None
 
 
 def _name_trouble(name: str, what: str = "column name") -> str | None:
@@ -240,6 +265,7 @@ def _column_words(columns: tuple[Column, ...]) -> list[dict[str, Any]]:
         {"name": c.name, "type": str(c.type), "required": c.required}
         | ({"from": c.source} if c.source else {})
         | ({"aliases": [*c.aliases]} if c.aliases else {})
+        | ({} if c.default is None else {"default": c.default})
         for c in columns
     ]
 

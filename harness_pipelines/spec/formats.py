@@ -148,6 +148,8 @@ def _raw_trouble(spec: TableSpec) -> tuple[str, str] | None:
                 "columns",
                 "a value of `format: raw` has no fields, so its column has no other names; remove `aliases`",
             )
+        if any(c.default is not None for c in fields):
+            return "columns", "a value of `format: raw` has no fields that could be missing; remove `default`"
         if spec.delete != "tombstone":
             return "delete", "a value of `format: raw` has no fields; only tombstones delete"
     elif not fields:

@@ -124,6 +124,11 @@ def _read_schemas(words: dict[str, Any], reader: _Reader, folder: Path) -> list[
     return problems
 
 
+def load_value(text: str) -> Any:
+    """A single value as a spec has it: true and false, numbers and null, else text. Raises: SpecError."""
+    return _Reader().read(text, text)
+
+
 def dump_spec(spec: TableSpec) -> dict[str, Any]:
     """The JSON form that the ledger keeps (columns as a list); ``TableSpec.model_validate`` reads it back."""
     return spec.model_dump(mode="json", by_alias=True)

@@ -325,6 +325,7 @@ class TableSpec(BaseModel):
     @model_validator(mode="after")
     def _keys(self) -> TableSpec:
         troubles = (format_trouble(self), ("topics", self._topics_trouble()),
+                    ("columns", self._default_trouble()),
                     ("key", key_trouble(self.key, {c.name: c.type for c in self.columns})),
                     ("key_format", self._key_format_trouble()), ("delete", self._delete_trouble()),
                     ("views", self._views_trouble()), ("stop_above", stop_above_trouble(self)))  # fmt: skip
@@ -346,6 +347,10 @@ class TableSpec(BaseModel):
         if self.topics and self.key:
             return "a keyed table has one topic: a key is in one partition, and several topics have their own each"
         return None
+
+    def _default_trouble(self) -> str | None:
+        named = [c.name for c in self.columns if c.default is not None and c.name in self.key]
+        return f"column {named[0]!r} is of the key and has a `default`; a record tells its key" if named else None
 
     def _key_format_trouble(self) -> str | None:
         if self.key_format == "text" and len(self.key) > 1:

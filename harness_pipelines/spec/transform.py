@@ -100,6 +100,8 @@ def _derived_trouble(spec: TableSpec, column: Column | None, name: str) -> str |
         return f"has `from: {column.source}`, and a column that is made is not read from the record"
     if column.aliases:
         return f"has `aliases: [{', '.join(column.aliases)}]`, and a column that is made is not read from the record"
+    if column.default is not None:
+        return "has a `default`, and a column that is made is not read from the record; write coalesce(...)"
     return "a uuid cannot be made by an expression; store its text" if _has_uuid(column.type) else None
 
 

@@ -259,6 +259,19 @@ def _iceberg(type_: Type, ids: Iterator[int]) -> Any:
             return str(type_)
 
 
+def type_from_json(value: Any) -> Type:
+    """Read a type in Iceberg's JSON form."""
+    if isinstance(value, str):
+        return parse_type(value)
+    match value["type"]:
+        case "list":
+            return ListType(type_from_json(value["element"]))
+        case "map":
+            return MapType(type_from_json(value["key"]), type_from_json(value["value"]))
+        case _:
+            return StructType(tuple(FieldType(f["name"], type_from_json(f["type"])) for f in value["fields"]))
+
+
 def lake_fields(fields: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """*fields* (Iceberg's JSON form) as views hold them: a time is a long, the microseconds of the day.
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import structlog
 
 from harness_pipelines import faults
-from harness_pipelines.audit.digest import first_named, lake_digests, total_digest
+from harness_pipelines.audit.digest import as_first, lake_digests, total_digest
 from harness_pipelines.codecs.base import Decoded
 from harness_pipelines.codecs.policy import SchemaDue
 from harness_pipelines.codecs.records import RecordCodec
@@ -127,7 +127,7 @@ def with_digests(table: TableRow, ranges: Sequence[DecodedRange]) -> list[Decode
 
     Worked out for all of them at once: a call costs as much as 2,000 rows.
     """
-    rows = first_named(pa.concat_tables([r.rows for r in ranges]), table.first_names)
+    rows = as_first(pa.concat_tables([r.rows for r in ranges]), table)
     digests = lake_digests(rows, schema_version=table.schema_version)
     ends = np.cumsum([r.rows.num_rows for r in ranges])
     return [replace(r, digest=total_digest(part)) for r, part in zip(ranges, np.split(digests, ends[:-1]), strict=True)]

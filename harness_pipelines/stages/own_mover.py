@@ -15,7 +15,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.audit.sides import BufferSide, Rows, field_ids, file_tables, judged, lake_schema
+from harness_pipelines.audit.sides import BufferSide, Rows, file_rows, judged
 from harness_pipelines.errors import HarnessError, Recovery, UsageError
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.claims import Claim, Stage, StageHeld
@@ -226,13 +226,12 @@ def _check_rows(stores: Stores, table: TableRow, move: Move, staged: Staged, seg
 def _staged_rows(stores: Stores, table: TableRow, staged: Staged) -> dict[int, Rows]:
     """By partition the rows of the staged files. Raises: ProofWrong for a file that is not in offset order."""
     view = pinned(stores.lake.current(table, "stream").metadata_location)
-    schema, ids = lake_schema(table), field_ids(table, view)
     found: dict[int, list[Rows]] = {}
     for data in staged.files:
         partition = int(data.partition[0])
         file = LakeFile(data=data, partition=partition, low=0, high=0)
         with judged(table, file):
-            rows = [Rows.from_arrow(part) for part in file_tables(view, file, schema, ids)]
+            rows = [Rows.from_arrow(part) for part in file_rows(table, view, file)]
         offsets = np.concatenate([part.offsets for part in rows])
         if np.any(np.diff(offsets) <= 0):
             raise ProofWrong(

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from harness_pipelines.audit.digest import first_named, lake_digests, row_digests, shown, value_digests
+from harness_pipelines.audit.digest import as_first, lake_digests, row_digests, shown, value_digests
 from harness_pipelines.codecs.base import Reason
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.protocol.bounds import OffsetRange
@@ -193,7 +193,7 @@ def _decoded(stores: Stores, table: TableRow, records: Records, spec: TableSpec)
         for at, (reason, detail) in why.items():
             refused[int(some.offsets[at])] = some.refused(at, reason=reason, detail=detail)
     rows = pa.concat_tables(parts)
-    named, offsets = first_named(rows, table.first_names), rows["_kafka_offset"].to_pylist()
+    named, offsets = as_first(rows, table), rows["_kafka_offset"].to_pylist()
     digests = lake_digests(named, schema_version=table.schema_version)
     return _Made(
         records=records,
@@ -266,7 +266,7 @@ def _there(table: TableRow, pointers: Mapping[ViewName, str], wanted: OffsetRang
     """The rows of *wanted* in the view that has all records of a keyed table, too. Raises: RangeRefused."""
     rows = stored_rows(table, pointers["stream" if "stream" in pointers else "batch"], wanted)
     offsets = rows["_kafka_offset"].to_pylist()
-    named = first_named(rows, table.first_names)
+    named = as_first(rows, table)
     digests = {o: shown(int(d)) for o, d in zip(offsets, row_digests(named), strict=True)}
     if len(digests) != len(offsets):
         [(offset, count)] = Counter(offsets).most_common(1)

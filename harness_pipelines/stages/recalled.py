@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness_pipelines.audit.digest import added, first_named, parsed, row_digests, shown, total_digest
+from harness_pipelines.audit.digest import added, as_first, parsed, row_digests, shown, total_digest
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.protocol.narrowing import Ranges
 from harness_pipelines.protocol.overlays import (
@@ -157,16 +157,16 @@ def check_release(stores: Stores, table: TableRow, move: Move, *, base: Version)
 
 def check_released(stores: Stores, table: TableRow, staged: Staged, *, base: Version) -> None:
     """What goes back to the lake is what was recalled. Raises: OverlayWrong (REFRESH)."""
-    from harness_pipelines.audit.sides import field_ids, file_tables, judged, lake_schema
+    from harness_pipelines.audit.sides import file_rows, judged
     from harness_pipelines.stores.lake_scan import LakeFile
 
     view = stores.lake.current(table, "batch")
     pinned = PinnedView(location=view.metadata_location, metadata=view.metadata, io=view.io, files=(), extent={})
-    schema, ids, rows, digest = lake_schema(table), field_ids(table, pinned), 0, 0
+    rows, digest = 0, 0
     for data in staged.files:
         file = LakeFile(data=data, partition=None, low=0, high=2**63 - 1)
         with judged(table, file):
-            for part in file_tables(pinned, file, schema, ids):
+            for part in file_rows(table, pinned, file):
                 rows, digest = rows + part.num_rows, added(digest, total_digest(row_digests(part)))
     check_same(
         table.name,
@@ -240,7 +240,7 @@ def _together(overlays: Sequence[Overlay]) -> str:
 
 
 def _digest(table: TableRow, rows: pa.Table) -> str:
-    return shown(total_digest(row_digests(first_named(rows, table.first_names))))
+    return shown(total_digest(row_digests(as_first(rows, table))))
 
 
 def _request(stores: Stores, table: TableRow, move: Move) -> str | None:

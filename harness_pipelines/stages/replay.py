@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from harness_pipelines.audit.digest import first_named, lake_digests, shown
+from harness_pipelines.audit.digest import as_first, lake_digests, shown
 from harness_pipelines.codecs.base import Reason
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import UsageError
@@ -252,7 +252,7 @@ def _only(rows: pa.Table, ready: Sequence[Coordinate]) -> pa.Table:
 
 
 def _publish(stores: Stores, table: TableRow, rows: pa.Table, *, decoder: str | None, run_id: str | None) -> Version:
-    named = first_named(rows, table.first_names)
+    named = as_first(rows, table)
     digests = [shown(int(one)) for one in lake_digests(named, schema_version=table.schema_version)]
     changes = {
         at: Change(kind=Kind.ADDED, digest=digest) for at, digest in zip(_coordinates(rows), digests, strict=True)

@@ -10,6 +10,8 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from harness_pipelines.protocol.schemas import Other
+from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.types import parse_type
 
 FIELD_ID = b"PARQUET:field_id"  #: where Arrow shows the field ids that Iceberg's writers leave in a file
 
@@ -31,13 +33,18 @@ def in_schema(rows: pa.Table, others: Iterable[Other], schema: pa.Schema) -> pa.
 
     Columns of *rows* that *schema* does not name are left out.
     """
-    told = {one.name: one.stored for one in others}
+    told = {one.name: one for one in others}
     columns = []
     for field in schema:
-        there = told.get(field.name, field.name)
-        columns.append(
-            pa.nulls(rows.num_rows, field.type) if there is None else _conformed(rows.column(there), field.type)
-        )
+        there = told.get(field.name) or Other(name=field.name, stored=field.name)
+        if there.stored is None:
+            columns.append(pa.nulls(rows.num_rows, field.type))
+        elif there.type is None or not pa.types.is_nested(field.type):
+            columns.append(_conformed(rows.column(there.stored), field.type))
+        else:
+            named = arrow_type(parse_type(there.type))
+            chunks = [_projected(chunk, named, field.type) for chunk in rows.column(there.stored).chunks]
+            columns.append(pa.chunked_array(chunks, type=field.type))
     return pa.table(columns, schema=pa.schema([f.with_nullable(True) for f in schema]))
 
 
@@ -70,6 +77,30 @@ def conform_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if {array.type, kind} == {pa.time64("us"), pa.int64()}:
         return array.view(kind)
     return array.cast(kind)
+
+
+def _projected(array: pa.Array, named: pa.DataType, kind: pa.DataType) -> pa.Array:
+    """*array*, of which structs are read with the names of *named*, as *kind*; NULL where it has no such field."""
+    array = unsliced(array)
+    if pa.types.is_struct(kind):
+        places = {f.name: i for i, f in enumerate(named)}
+        children = [
+            _projected(array.field(places[f.name]), named.field(places[f.name]).type, f.type)
+            if f.name in places
+            else pa.nulls(len(array), f.type)
+            for f in kind
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if pa.types.is_map(kind):
+        keys, items = (
+            conform_array(array.keys, kind.key_type),
+            _projected(array.items, named.item_type, kind.item_type),
+        )
+        return pa.MapArray.from_arrays(null_offsets(array), keys, items, type=kind)
+    if pa.types.is_list(kind):
+        values = _projected(array.values, named.value_type, kind.value_type)
+        return pa.ListArray.from_arrays(null_offsets(array), values, type=kind)
+    return conform_array(array, kind)
 
 
 def by_field_ids(array: pa.Array, type_: IcebergType) -> pa.Array:
@@ -111,6 +142,14 @@ def _differs(kind: pa.DataType, type_: IcebergType) -> bool:
         case MapType():
             return _differs(kind.key_type, type_.key_type) or _differs(kind.item_type, type_.value_type)
     return False
+
+
+def has_field_ids(kind: pa.DataType) -> bool:
+    """Whether a writer left ids inside of the nested type *kind*."""
+    parts = (
+        [kind.key_field, kind.item_field] if pa.types.is_map(kind) else [kind.field(i) for i in range(kind.num_fields)]
+    )
+    return any(_field_id(part) is not None for part in parts)
 
 
 def _field_id(field: pa.Field) -> int | None:

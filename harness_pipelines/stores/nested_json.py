@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from harness_pipelines.protocol.schemas import Layout, Slot
 from harness_pipelines.stores.conform import null_offsets, unsliced
 
 UUID_BYTES = 16
@@ -26,9 +27,9 @@ for _value, _digit in enumerate(b"0123456789abcdef"):
 _NEEDS_ESCAPE = '[\\x00-\\x1f"\\\\]'
 
 
-def encode_json(column: pa.Array) -> pa.StringArray:
-    """The JSON text of each value of *column*; null stays null."""
-    return _encode(unsliced(column))
+def encode_json(column: pa.Array, layout: Layout | None = None) -> pa.StringArray:
+    """The JSON text of each value of *column*; null stays null. *layout*: as digests want it."""
+    return _encode(unsliced(column), layout)
 
 
 def decode_json(text: pa.StringArray, target: pa.DataType) -> pa.Array:
@@ -66,15 +67,20 @@ def wire_type(target: pa.DataType) -> pa.DataType:
     return pa.string()
 
 
-def _encode(array: pa.Array) -> pa.StringArray:
+def _encode(array: pa.Array, layout: Layout | None = None) -> pa.StringArray:
     kind = array.type
+    inside = layout.element if layout is not None else None
     if pa.types.is_map(kind):
-        entries = _object([("key", array.keys), ("value", array.items)])
+        entries = _object([("key", array.keys, Slot(0, True, None)), ("value", array.items, Slot(1, True, inside))])
         return _joined(array, entries)
     if pa.types.is_list(kind):
-        return _joined(array, pc.fill_null(_encode(unsliced(array.values)), "null"))
+        return _joined(array, pc.fill_null(_encode(unsliced(array.values), inside), "null"))
     if pa.types.is_struct(kind):
-        text = _object([(f"f{i}", array.field(i)) for i in range(kind.num_fields)])
+        slots = layout.slots if layout is not None else [Slot(i, True, None) for i in range(kind.num_fields)]
+        fields = [
+            (f"f{i}", None if slot.place is None else array.field(slot.place), slot) for i, slot in enumerate(slots)
+        ]
+        text = _object(fields)
         return pc.if_else(array.is_valid(), text, pa.scalar(None, pa.string()))
     if pa.types.is_date32(kind):
         return array.view(pa.int32()).cast(pa.string())
@@ -91,10 +97,18 @@ def _encode(array: pa.Array) -> pa.StringArray:
     return _quoted(array.cast(pa.string()))  # floats and decimals: Arrow writes the shortest text that reads back
 
 
-def _object(members: list[tuple[str, pa.Array]]) -> pa.StringArray:
+def _object(members: list[tuple[str, pa.Array | None, Slot]]) -> pa.StringArray:
     parts: list[Any] = []
-    for i, (name, child) in enumerate(members):
-        parts += [f'{"," if i else "{"}"{name}":', pc.fill_null(_encode(unsliced(child)), "null")]
+    for i, (name, child, slot) in enumerate(members):
+        begin = f'{"," if i else "{"}"{name}":'
+        if child is None:
+            parts += [begin, "null"] if slot.always else []
+            continue
+        text = _encode(unsliced(child), slot.inside)
+        if slot.always:
+            parts += [begin, pc.fill_null(text, "null")]
+        else:
+            parts.append(pc.fill_null(pc.binary_join_element_wise(begin, text, ""), ""))
     return pc.binary_join_element_wise(*parts, "}", "")
 
 

@@ -14,7 +14,7 @@ from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.overlays import OverlayChange
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.reverts import RevertPlan
-from harness_pipelines.protocol.schemas import SchemaMoved, SchemaRow, first_names, others
+from harness_pipelines.protocol.schemas import Layout, SchemaMoved, SchemaRow, first_layouts, first_names, others
 from harness_pipelines.protocol.versions import Effect, Version, View, ViewName, effects_of
 from harness_pipelines.spec.table import STREAM_SUFFIX, TableSpec
 from harness_pipelines.stores.ports_log import TopicIdentity
@@ -100,6 +100,14 @@ class TableRow:
             return {}
         first = first_names(self.history)
         return {f["name"]: first[f["id"]] for f in self.fields if f["name"] != first[f["id"]]}
+
+    @property
+    def first_layouts(self) -> dict[str, Layout]:
+        """By the names that columns had first how digests are made of those whose structs were changed."""
+        if len(self.history) == 1:
+            return {}
+        first = first_names(self.history)
+        return {first[id_]: layout for id_, layout in first_layouts(self.history).items()}
 
     def seen(self, segments: Sequence[SegmentRef]) -> tuple[SegmentRef, ...]:
         """*segments*, each with what its rows have otherwise than the table's schema. Raises: SchemaMoved."""

@@ -23,6 +23,7 @@ from harness_pipelines.spec.arrow import COORDINATES as _COORDINATE_FIELDS
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import Type, parse_type
 from harness_pipelines.stores.nested_json import UUID_BYTES, decode_json, encode_json
+from harness_pipelines.stores.nested_sql import projected_json
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -270,6 +271,9 @@ def _in_schema(wanted: pa.Field, there: Other | None) -> sql.Composed:
         return sql.SQL("NULL::{} AS {}").format(physical, name)
     value: sql.Composable = sql.Identifier(stored_name(there.stored))
     kind = wanted.type if there.type is None else arrow_type(parse_type(there.type))
+    if pa.types.is_nested(kind):
+        value = value if there.type is None else projected_json(value, kind, wanted.type)
+        return sql.SQL("{} AS {}").format(value, name)
     if pa.types.is_decimal(kind) and kind.precision <= INT64_DIGITS < wanted.type.precision:
         value = sql.SQL("({} * {}::numeric)").format(value, sql.Literal(f"1e-{kind.scale}"))
     return sql.SQL("{}::{} AS {}").format(value, physical, name)

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 from pyiceberg.types import DecimalType as IcebergDecimal
 from pyiceberg.types import IcebergType, StructType, UUIDType
+from pyiceberg.types import ListType as IcebergList
+from pyiceberg.types import MapType as IcebergMap
 
 from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.row_hash import COORDINATE, SAMPLE_BITS
 from harness_pipelines.protocol.narrowing import Ranges
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.spec.predicate import TRUE, Predicate
-from harness_pipelines.spec.types import DecimalType, Type
+from harness_pipelines.spec.types import DecimalType, ListType, MapType, Type
+from harness_pipelines.spec.types import StructType as Struct
 from harness_pipelines.stores.lake_scan import LakeQuery, covered, layer_field, named_errors, pinned, view_fields
 from harness_pipelines.stores.predicates import to_postgres, to_spark
 from harness_pipelines.stores.segment_types import COORDINATES, Named, jdbc_nothing, jdbc_select, spark_columns
@@ -86,11 +89,41 @@ def lake_frame(spark: SparkSession, metadata: str, query: LakeQuery) -> DataFram
 
 
 def _as_asked(value: SparkColumn, kind: IcebergType, wanted: Type | None) -> SparkColumn:
-    """*value* of a column that may have been widened since; what an old version shows of it fits the type of then."""
-    is_wider = isinstance(kind, IcebergDecimal) and isinstance(wanted, DecimalType) and str(kind) != str(wanted)
-    if is_wider or (str(kind), str(wanted)) in _WIDENED:
-        return value.cast(str(wanted))
-    return _comparable(value, kind)
+    """*value* of a column that may have been widened since; what an old version shows of it fits the type of then.
+
+    So do structs, by the names of their fields: those that an old version has are there, as nothing that was written
+    after a drop answers for it, and have their names.
+    """
+    from pyspark.sql import functions as f
+
+    if wanted is None or not _is_other(kind, wanted):
+        return _comparable(value, kind)
+    match kind, wanted:
+        case StructType(), Struct(parts):
+            types = {part.name: part.field_type for part in kind.fields}
+            fields = [_as_asked(value.getField(p.name), types[p.name], p.type).alias(p.name) for p in parts]
+            return f.when(value.isNotNull(), f.struct(*fields))
+        case IcebergList(), ListType(element):
+            return f.transform(value, lambda one: _as_asked(one, kind.element_type, element))
+        case IcebergMap(), MapType(_, of_map):
+            return f.transform_values(value, lambda _, one: _as_asked(one, kind.value_type, of_map))
+    return value.cast(str(wanted))
+
+
+def _is_other(kind: IcebergType, wanted: Type) -> bool:
+    """Whether a view has *kind* where the type of then is *wanted*."""
+    match kind, wanted:
+        case StructType(), Struct(parts):
+            if [part.name for part in kind.fields] != [part.name for part in parts]:
+                return True
+            return any(_is_other(a.field_type, b.type) for a, b in zip(kind.fields, parts, strict=True))
+        case IcebergList(), ListType(element):
+            return _is_other(kind.element_type, element)
+        case IcebergMap(), MapType(_, of_map):
+            return _is_other(kind.value_type, of_map)
+        case IcebergDecimal(), DecimalType():
+            return str(kind) != str(wanted)
+    return (str(kind), str(wanted)) in _WIDENED
 
 
 def _comparable(value: SparkColumn, kind: IcebergType) -> SparkColumn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from harness_pipelines.audit.complete import audit_table
 from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.audit.reconcile_rebuild import SchemaDiffers, plan_rebuild
 from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.evolution import Changes, EvolutionRefused
 from harness_pipelines.protocol.overlays import Act
@@ -22,6 +24,7 @@ from harness_pipelines.read import stream as streaming
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines.stages.evolve import plan
+from harness_pipelines.stages.ranges import replay_range
 from harness_pipelines.stages.recall import ask
 from harness_pipelines.stages.recall import run as run_recall
 from harness_pipelines.stages.revert import revert_table
@@ -322,17 +325,44 @@ def test_a_keyed_table(make_rig: MakeRig):
     whole(rig)
 
 
-def test_it_waits_for_recalled_rows(make_rig: MakeRig):
-    rig = make_rig(views="both", key=["id"], partitions=1, layout={"columns": ["id"]})
+def test_a_default_counts_from_its_version_on_and_fills_older_rows_by_a_replay(make_rig: MakeRig):
+    rig = make_rig(partitions=1)
+    rig.kafka.produce(rig.topic, 0, [b'{"id":0}', b'{"id":1,"n":null}'])
+    rig.ingest()
+    rig.tier()
+    more = Column(name="more", type=parse_type("date"), default="2026-01-31")
+    changed(rig, Changes(default=(("n", 5),), add=(more,)))
+    rig.kafka.produce(rig.topic, 0, [b'{"id":2}', b'{"id":3,"n":null,"more":null}'])
+    rig.ingest()
+    day, none = dt.date(2026, 1, 31), {"n": None, "s": None, "more": None}
+    later = [{"id": 2, "n": 5, "s": None, "more": day}, {"id": 3, **none}]
+    assert rows(rig) == [{"id": 0, **none}, {"id": 1, **none}, *later]
+    whole(rig)
+
+    row = rig.harness.table(rig.name).row
+    replay_range(rig.stores, row, OffsetRange(partition=0, low=0, high=2))
+    filled = [{"id": 0, "n": 5, "s": None, "more": day}, {"id": 1, "n": None, "s": None, "more": day}]
+    assert rows(rig) == [*filled, *later]
+    whole(rig)
+
+
+def test_it_waits_for_recalled_rows_and_what_was_changed_before_goes_there_and_back(make_rig: MakeRig):
+    columns = {"id": "long", "n": "int", "s": "struct<a: int>"}
+    rig = make_rig(views="both", key=["id"], partitions=1, layout={"columns": ["id"]}, columns=columns)
+    changed(rig, Changes(rename=(("n", "m"),), add=(add("s.b", "int"),)))
     for key in range(4):
-        rig.kafka.produce(rig.topic, 0, [b'{"id":%d,"n":1,"s":"old"}' % key], key=b'{"id":%d}' % key)
+        rig.kafka.produce(rig.topic, 0, [b'{"id":%d,"n":1,"s":{"a":1}}' % key], key=b'{"id":%d}' % key)
     rig.ingest()
     rig.tier()
     merged(rig)
     row = rig.harness.table(rig.name).row
     list(run_recall(rig.stores, row, ask(rig.stores, row, Act.RECALL, where="id < 2")))
     with pytest.raises(EvolutionRefused, match=r"2 rows are recalled .* `harness recall .* --release`"):
-        rig.harness.table(rig.name).evolve(Changes(drop=("n",)))
+        rig.harness.table(rig.name).evolve(Changes(drop=("m",)))
+    whole(rig)
+    list(run_recall(rig.stores, row, ask(rig.stores, row, Act.RELEASE)))
+    assert rows(rig)[0] == {"id": 0, "m": 1, "s": {"a": 1, "b": None}}
+    whole(rig)
 
 
 def test_a_revert_across_it_is_refused(make_rig: MakeRig):

@@ -31,6 +31,8 @@ STEPS = 40
 KEYS = 8  #: of each partition of a keyed table
 WIDER = {"int": "long", "float": "double", "decimal(6,2)": "decimal(24,2)"}
 NEW_TYPES = ("int", "float", "decimal(6,2)", "string", "list<int>")
+NEW_INSIDE = ("int", "decimal(6,2)", "string", "list<int>")
+ITEMS = 4  #: the column whose structs change
 
 
 @dataclass(slots=True)
@@ -41,6 +43,9 @@ class Known:
     type: str
     names: list[str]  #: that it had, the newest first
     required: bool = False
+    #: Of one with structs: by number of the field its name and its type.
+    inside: dict[int, tuple[str, str]] | None = None
+    around: str = "struct"  #: what the structs are in: list, map or nothing
 
 
 @dataclass(slots=True)
@@ -58,10 +63,12 @@ class Reference:
     """What the table is, by number of the column."""
 
     columns: dict[int, Known]
+    around: str  #: the structs of `ITEMS`
     order: list[int]
     records: list[Record] = field(default_factory=list)
-    schemas: dict[int, dict[int, str]] = field(default_factory=dict)  #: schema version -> names then, in order
-    made: int = 10
+    #: Schema version -> names then, in order, and those of the fields inside.
+    schemas: dict[int, dict[int, tuple[str, dict[int, str] | None]]] = field(default_factory=dict)
+    made: int = 20
 
     def decode(self) -> None:
         """All that was produced so far is decoded with the schema of now."""
@@ -69,12 +76,15 @@ class Reference:
             if record.values is None:
                 fields = record.fields or {}
                 record.values = {
-                    number: next((fields[n] for n in column.names if n in fields), None)
+                    number: decoded(column, next((fields[n] for n in column.names if n in fields), None))
                     for number, column in self.columns.items()
                 }
 
     def note(self, schema_version: int) -> None:
-        self.schemas[schema_version] = {number: self.columns[number].name for number in self.order}
+        self.schemas[schema_version] = {n: shape_of(self.columns[n]) for n in self.order}
+
+    def names(self, schema_version: int) -> list[str]:
+        return [name for name, _ in self.schemas[schema_version].values()]
 
     def rows(self, schema_version: int, below: Callable[[int], int]) -> list[dict[str, Any]]:
         """The rows of a read in one schema: of each id the newest."""
@@ -86,8 +96,43 @@ class Reference:
             if record.fields is None:
                 found.pop(record.id, None)
             else:
-                found[record.id] = {name: record.values.get(number) for number, name in shape.items()}
+                found[record.id] = {
+                    name: shown(record.values.get(number), inside, self.around)
+                    for number, (name, inside) in shape.items()
+                }
         return list(found.values())
+
+
+def shape_of(column: Known) -> tuple[str, dict[int, str] | None]:
+    return column.name, None if column.inside is None else {n: name for n, (name, _) in column.inside.items()}
+
+
+def each(around: str, value: Any, change: Callable[[dict[Any, Any]], dict[Any, Any]]) -> Any:
+    """*value* with its structs changed; a map is a list of pairs then, as Arrow has it."""
+    if value is None:
+        return None
+    if around == "list":
+        return [each("struct", one, change) for one in value]
+    if around == "map":
+        return [
+            (key, each("struct", one, change)) for key, one in (value.items() if isinstance(value, dict) else value)
+        ]
+    return change(value)
+
+
+def decoded(column: Known, value: Any) -> Any:
+    """*value* of a record; fields of structs by their numbers."""
+    if column.inside is None or value is None:
+        return value
+    fields = column.inside.items()
+    return each(column.around, value, lambda one: {n: one.get(name) for n, (name, _) in fields})
+
+
+def shown(value: Any, inside: dict[int, str] | None, around: str) -> Any:
+    """A decoded *value* with the fields that a schema has."""
+    return (
+        value if inside is None else each(around, value, lambda one: {name: one.get(n) for n, name in inside.items()})
+    )
 
 
 def value(type_: str, number: int, rng: random.Random) -> Any:
@@ -102,23 +147,30 @@ def value(type_: str, number: int, rng: random.Random) -> Any:
     )
 
 
-def plain(row: dict[str, Any]) -> dict[str, Any]:
+def plain(one: Any) -> Any:
     """Decimals as the text that the records have."""
-    return {name: str(one) if isinstance(one, Decimal) else one for name, one in row.items()}
+    if isinstance(one, dict):
+        return {name: plain(part) for name, part in one.items()}
+    if isinstance(one, list | tuple):
+        return [plain(part) for part in one]
+    return str(one) if isinstance(one, Decimal) else one
 
 
 class Run:
     """One table, driven at random."""
 
-    def __init__(self, rig: TableRig, rng: random.Random) -> None:
+    def __init__(self, rig: TableRig, rng: random.Random, around: str) -> None:
         self.rig, self.rng, self.keyed = rig, rng, bool(rig.table.spec.key)
+        inside = {11: ("a", "int"), 12: ("d", "decimal(6,2)")}
         self.ref = Reference(
+            around=around,
             columns={
                 1: Known("id", "long", ["id"], required=True),
                 2: Known("n", "int", ["n"]),
                 3: Known("s", "string", ["s"]),
+                ITEMS: Known("items", "", ["items"], inside=inside, around=around),
             },
-            order=[1, 2, 3],
+            order=[1, 2, 3, ITEMS],
         )
         self.ref.note(1)
         self.id = 0
@@ -139,8 +191,24 @@ class Run:
         fields: dict[str, Any] = {"id": key}
         for number, column in self.ref.columns.items():
             if number != 1 and self.rng.random() < 0.9:
-                fields[self.rng.choice(column.names)] = value(column.type, self.id, self.rng)
+                fields[self.rng.choice(column.names)] = self._value(column)
         return fields
+
+    def _value(self, column: Known) -> Any:
+        if column.inside is None:
+            return value(column.type, self.id, self.rng)
+        if self.rng.random() < 0.15:
+            return None
+        if column.around == "struct":
+            return self._struct(column.inside)
+        found = [self._struct(column.inside) for _ in range(self.rng.randrange(3))]
+        return found if column.around == "list" else {f"k{n}": one for n, one in enumerate(found)}
+
+    def _struct(self, inside: dict[int, tuple[str, str]]) -> dict[str, Any] | None:
+        if self.rng.random() < 0.15:
+            return None
+        fields = {name: value(type_, self.id, self.rng) for name, type_ in inside.values() if self.rng.random() < 0.9}
+        return {"gone": 1, **fields}
 
     def ingest(self) -> None:
         self.rig.ingest()
@@ -165,9 +233,11 @@ class Run:
     def evolve(self) -> None:
         ref, rng = self.ref, self.rng
         free = [number for number in ref.order if number != 1]
-        what = rng.choice(["add", "add", "drop", "rename", "rename", "widen", "order"])
-        if what == "drop" and len(free) > 1:
-            number = rng.choice(free)
+        what = rng.choice(["add", "add", "drop", "rename", "rename", "widen", "order", "inside", "inside", "inside"])
+        if what == "inside":
+            changes = self._inside()
+        elif what == "drop" and (flat := [n for n in free if n != ITEMS]):
+            number = rng.choice(flat)
             changes = Changes(drop=(ref.columns.pop(number).name,))
             ref.order.remove(number)
         elif what == "rename" and free:
@@ -191,6 +261,28 @@ class Run:
         published = self.rig.harness.table(self.rig.name).evolve(changes)
         ref.note(published.schema_version)
 
+    def _inside(self) -> Changes:
+        """A change of the structs' fields."""
+        ref, rng, column = self.ref, self.rng, self.ref.columns[ITEMS]
+        inside = column.inside
+        assert inside is not None
+        at = column.name + {"list": ".element", "map": ".value", "struct": ""}[column.around]
+        number = rng.choice([*inside])
+        name, type_ = inside[number]
+        what = rng.choice(["add", "add", "drop", "widen", "order"])
+        if what == "drop" and len(inside) > 1:
+            del inside[number]
+            return Changes(drop=(f"{at}.{name}",))
+        if what == "widen" and type_ in WIDER:
+            inside[number] = (name, WIDER[type_])
+            return Changes(widen=((f"{at}.{name}", parse_type(WIDER[type_])),))
+        if what == "order":
+            column.inside = {n: inside[n] for n in rng.sample([*inside], len(inside))}
+            return Changes(order=tuple(f"{at}.{one}" for one, _ in column.inside.values()))
+        added = (f"c{ref.made}", rng.choice(NEW_INSIDE))
+        inside[ref.made], ref.made = added, ref.made + 1
+        return Changes(add=(Column(name=f"{at}.{added[0]}", type=parse_type(added[1])),))
+
     def check(self, *, spark: bool) -> None:
         """The newest read, and every version that is kept, in the columns that it had."""
         table = self.rig.harness.table(self.rig.name)
@@ -206,9 +298,9 @@ class Run:
         table = self.rig.harness.table(self.rig.name)
         expected = self.ref.rows(schema_version, below)
         found: pa.Table = table.read(at=at)
-        assert found.column_names == list(self.ref.schemas[schema_version].values()), at
+        assert found.column_names == self.ref.names(schema_version), at
         by_id = {row["id"]: plain(row) for row in found.to_pylist()}
-        assert by_id == {row["id"]: row for row in expected}, at
+        assert by_id == {row["id"]: plain(row) for row in expected}, at
         assert found.num_rows == len(expected), at
         if spark:
             frame = table.to_spark(self.rig.stores.spark(), at=at).toArrow()
@@ -231,8 +323,11 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_every_version_reads_in_its_own_columns_whatever_changed_since(make_rig: MakeRig, kind: str, seed: int):
     rng = random.Random(f"{kind} {seed}")
     columns = {"id": {"type": "long", "required": True}, "n": "int", "s": "string"}
+    struct = "struct<a: int, d: decimal(6,2)>"
+    around = {"keyed": "map", "batch": "struct"}.get(kind, "list")
+    columns["items"] = {"list": f"list<{struct}>", "map": f"map<string, {struct}>"}.get(around, struct)
     rig = make_rig(columns=columns, layout={"columns": ["id"]}, partitions=PARTITIONS, **KINDS[kind])
-    run, views = Run(rig, rng), rig.table.spec.views
+    run, views = Run(rig, rng, around), rig.table.spec.views
     steps = [run.produce, run.produce, run.ingest, run.tier, run.evolve, run.evolve]
     steps += [run.merge, run.compact, run.relayout] if views == "both" else [run.compact] if views == "stream" else []
     for number in range(STEPS):

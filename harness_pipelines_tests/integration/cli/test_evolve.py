@@ -49,11 +49,27 @@ def test_a_change_is_shown_and_made_in_one_version(harness: Cli, table: str, spe
     assert "rename note to remark" in harness("evolve", table, "--to", str(ahead)).stdout
     harness("table", "apply", str(ahead))
 
+    done = harness(
+        "evolve", table, "--add", "box struct<a: int, b: string>", "--add", "state string default 'new'"
+    ).stdout
+    assert "add state string default 'new'" in done
+    words = yaml.safe_load(harness("table", "show", table).stdout)
+    assert words["columns"]["state"] == {"type": "string", "required": False, "default": "new"}
+    words["columns"]["box"] = "struct<c: int, a: long>"
+    ahead.write_text(yaml.safe_dump(words, sort_keys=False))
+    changes = json.loads(harness("evolve", table, "--to", str(ahead), "--json").stdout)["changes"]
+    assert changes == ["drop box.b", "widen box.a from int to long", "add box.c int", "order c, a of box"]
+    harness("table", "apply", str(ahead))
+    harness("evolve", table, "--default", "state=null")
+
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         ((), "no change was asked for"),
+        (("--add", "x int default y"), "cannot be compared with text"),
+        (("--default", "id=[1"), "not YAML"),
+        (("--add", "x.y struct<default: int>", "--rename", "x.y=z"), "there is no column 'x.y'"),
         (("--drop", "nothing"), "there is no column 'nothing'; columns: "),
         (("--rename", "id"), "'id' is no pair; write NAME=VALUE"),
         (("--add", "x number"), "'number'"),

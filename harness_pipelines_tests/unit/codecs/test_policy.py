@@ -73,6 +73,25 @@ def test_a_new_field_of_avro_becomes_a_column_of_its_type(avro: Any, type_: str,
     assert found.rows.to_pylist() == [{"id": 1, "n": 2, "more": value}]
 
 
+def test_a_struct_follows_field_by_field_and_loses_none():
+    def boxed(*inside: dict[str, Any]) -> dict[str, Any]:
+        return record(ID, {"name": "box", "type": {"type": "array", "items": record(*inside, name="B")}})
+
+    schema = boxed({"name": "a", "type": "long"}, {"name": "c", "type": ["null", "string"]})
+    schemas = GivenSchemas.avro(schema, boxed({"name": "a", "type": "string"}))
+    table = spec(columns={"id": PLAIN["id"], "box": "list<struct<b: string, a: int>>"})
+    sent = framed(avro_bytes(schema, {"id": 1, "box": [{"a": 2**40, "c": "x"}]}))
+
+    changes = asked(table, schemas, sent)
+
+    assert (changes.drop, changes.order, changes.widen) == ((), (), (("box.element.a", parse_type("long")),))
+    assert changes.add == (Column(name="box.element.c", type=parse_type("string")),)
+    found = RecordCodec(tried(table, changes).spec, schemas, due="raise").decode([sent], [None])
+    assert found.rows.to_pylist() == [{"id": 1, "box": [{"b": None, "a": 2**40, "c": "x"}]}]
+    [refused] = RecordCodec(table, schemas, due="raise").decode([framed(sent[5:], 2)], [None]).refused
+    assert "field 'box' does not give column 'box': [...].a: the schema's string gives no int" in refused.detail
+
+
 def test_fields_of_protobuf_become_columns_and_optional_ones_make_optional():
     text = 'syntax = "proto3"; message O { int64 id = 1; optional int64 n = 2; uint32 u = 3; repeated string t = 4; }'
     schemas = GivenSchemas({1: WrittenSchema(kind="PROTOBUF", text=text)})

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from harness_pipelines.protocol.evolution import Changes, EvolutionRefused, Evolved, changes_between, evolved
-from harness_pipelines.protocol.schemas import Other, SchemaRow, first_names, others
+from harness_pipelines.protocol.schemas import (
+    Layout,
+    Other,
+    SchemaRow,
+    Slot,
+    first_layouts,
+    first_names,
+    ids_of,
+    others,
+)
 from harness_pipelines.protocol.versions import Version, View, answering_version
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.load import dump_spec
@@ -22,6 +31,7 @@ COLUMNS = {
     "s": {"type": "string", "required": True},
     "at": "timestamptz",
     "tags": "struct<a: int, b: list<string>>",
+    "more": "map<int, struct<x: float, y: list<struct<z: decimal(6,2)>>>>",
 }
 
 
@@ -61,7 +71,7 @@ def test_a_column_keeps_its_id_whatever_it_is_called():
         (4, "d", "decimal(20, 2)", False),
         (6, "at", "timestamptz", False),
     ]
-    assert [c.name for c in found.spec.columns] == ["note", "s", "id", "count", "d", "at", "tags"]
+    assert [c.name for c in found.spec.columns] == ["note", "s", "id", "count", "d", "at", "tags", "more"]
     assert found.spec.columns[3].aliases == ("n",)
     assert found.narrows
     assert found.told == (
@@ -71,7 +81,7 @@ def test_a_column_keeps_its_id_whatever_it_is_called():
         "widen count from int to long",
         "make s optional",
         "add note string",
-        "order note, s, id, count, d, at, tags",
+        "order note, s, id, count, d, at, tags, more",
     )
 
 
@@ -79,6 +89,45 @@ def test_ids_inside_of_a_new_column_are_new_too():
     found = change(spec(), add=(column("one", "struct<a: int>"), column("two", "int")))
     one, two = found.fields[-2:]
     assert (one["id"], one["type"]["fields"][0]["id"], two["id"]) == (100, 101, 102)
+
+
+def test_a_field_keeps_its_id_inside_of_a_column_and_one_that_comes_back_is_another():
+    found = change(
+        spec(),
+        drop=("tags.a", "more.value.x"),
+        widen=(("more.value.y.element.z", parse_type("decimal(9,2)")),),
+        add=(column("tags.a", "long"), column("new", "struct<a: int>"), column("more.value.y.element.w", "string")),
+        order=("tags.a",),
+    )
+    tags, more = found.fields[6:8]
+    before = iceberg_fields(spec().stored)[6]["type"]["fields"]
+
+    assert [(f["name"], f["id"]) for f in tags["type"]["fields"]] == [("a", 100), ("b", before[1]["id"])]
+    assert tags["type"]["fields"][1] == before[1]
+    assert str(found.spec.columns[6].type) == "struct<a: long, b: list<string>>"
+    assert str(found.spec.columns[7].type) == "map<int, struct<y: list<struct<z: decimal(9, 2), w: string>>>>"
+    assert len({*ids_of(found.fields)}) == len([*ids_of(found.fields)])
+    assert found.narrows
+    assert more["id"] == 8
+
+
+def test_a_path_means_one_field_or_none():
+    dotted = spec(columns={**COLUMNS, "a.b": "int", "a": "struct<`b.c`: int, b: struct<c: int>, d: int>"})
+    assert change(dotted, drop=("a.b",)).told == ("drop a.b",)  # the column
+    assert change(dotted, add=(column("x.y", "int"),)).spec.columns[-1].name == "x.y"
+    with pytest.raises(EvolutionRefused, match="'a.b.c' may mean two fields"):
+        change(dotted, drop=("a.b.c",))
+
+
+def test_a_default_is_a_change_of_the_decoding_and_of_no_field():
+    table = spec()
+    found = change(table, default=(("n", 5),), add=(column("x", "string", default="y"),))
+    assert found.told == ("default of n: 5", "add x string default 'y'")
+    assert found.fields[:-1] == tuple(iceberg_fields(table.stored))
+    assert [c.default for c in found.spec.columns] == [None, 5, *[None] * 6, "y"]
+    gone = evolved(found.spec, found.fields, Changes(default=(("n", None),)), next_id=200)
+    assert gone.told == ("default of n: none",)
+    assert gone.spec.columns[1].default is None
 
 
 def test_a_name_that_comes_back_is_an_alias_no_more():
@@ -97,8 +146,27 @@ def test_the_columns_that_a_view_is_clustered_by_are_written_down():
     ("words", "changes", "why"),
     [
         ({}, {}, "no change was asked for"),
-        ({}, {"drop": ("x",)}, "there is no column 'x'; columns: id, n, f, d, s, at, tags"),
-        ({}, {"drop": ("tags.a",)}, "'tags.a' lies inside of a column, and fields of structs cannot be changed yet"),
+        ({}, {"drop": ("x",)}, "there is no column 'x'; columns: id, n, f, d, s, at, tags, more"),
+        ({}, {"rename": (("tags.a", "c"),)}, "'tags.a' lies inside of a column.*add a field of the new name"),
+        ({}, {"drop": ("tags.c",)}, "there is no column 'tags.c'; columns: tags.a, tags.b"),
+        ({}, {"drop": ("tags.b.element",)}, "'tags.b.element' is no field of a struct.*drop what it is in"),
+        ({}, {"drop": ("tags.a", "tags.b")}, "a struct keeps one field at least, also in column 'tags'"),
+        ({}, {"add": (column("tags.A", "int"),)}, "there is a field 'a' already where 'tags.A' would be"),
+        (
+            {},
+            {"add": (column("tags.b.x", "int"),)},
+            "directly in a struct, and 'tags.b' is list<string>; in it are tags.b",
+        ),
+        ({}, {"add": (column("tags.c.x", "int"),)}, "'tags.c.x' cannot be added.*in it are tags.a, tags.b"),
+        ({}, {"add": (column("tags.x", "int", required=True),)}, "has a name and a type only"),
+        ({}, {"optional": ("tags.a",)}, "'tags.a' is optional already, as all that lies inside of columns is"),
+        ({}, {"widen": (("tags.a", parse_type("string")),)}, "'tags.a' is int.*it can become long. Add a field"),
+        ({}, {"widen": (("more.value.x", parse_type("double")),)}, "'more.value.x' is float.*the text of what lies"),
+        ({}, {"widen": (("more.key", parse_type("long")),)}, "'more.key' is the key of a map"),
+        ({}, {"order": ("tags.b.element",)}, "has no place among others"),
+        ({}, {"default": (("tags.a", 1),)}, "only columns have a default"),
+        ({}, {"default": (("n", "x"),)}, "the spec would not hold: .*cannot be compared with text"),
+        ({}, {"add": (column("x", "int", default=1.5),)}, "the spec would not hold: 1.5 does not fit int exactly"),
         ({}, {"drop": ("at",)}, "clustered by column 'at', and its regions are cut in it; it cannot be dropped"),
         ({}, {"rename": (("at", "then"),)}, "clustered by column 'at'.*cannot be renamed"),
         ({"key": ["id"]}, {"drop": ("id",)}, "column 'id' is part of the key.*cannot be dropped"),
@@ -137,19 +205,24 @@ def test_the_changes_to_another_spec_give_that_spec():
         "note": "string",
         "count": {"type": "long", "aliases": ["n"]},
         "d": "decimal(9,2)",
-        "s": "string",
+        "s": {"type": "string", "default": "x"},
         "at": "timestamptz",
-        "tags": "struct<a: int, b: list<string>>",
+        "tags": "struct<new: map<string, int>, b: list<string>, a: long>",
+        "more": "map<int, struct<y: list<struct<z: decimal(9,2), w: int>>>>",
     }
     wanted = spec(columns=columns)
 
     found = changes_between(spec(), wanted)
 
     assert found.rename == (("n", "count"),)
-    assert found.drop == ("f",)
-    assert dict(found.widen) == {"count": parse_type("long"), "d": parse_type("decimal(9,2)")}
+    assert found.drop == ("f", "more.value.x")
+    assert {path: str(type_) for path, type_ in found.widen} == {
+        "count": "long", "d": "decimal(9, 2)", "tags.a": "long", "more.value.y.element.z": "decimal(9, 2)",
+    }  # fmt: skip
     assert found.optional == ("s",)
-    assert [c.name for c in found.add] == ["note"]
+    assert found.default == (("s", "x"),)
+    assert [c.name for c in found.add] == ["note", "tags.new", "more.value.y.element.w"]
+    assert found.order[-3:] == ("tags.new", "tags.b", "tags.a")
     made = evolved(spec(), iceberg_fields(spec().stored), found, next_id=100)
     assert made.spec.columns == wanted.columns
     assert not changes_between(wanted, wanted)
@@ -185,6 +258,40 @@ def test_rows_of_another_schema_are_told_by_what_differs():
         Other(name="s", stored="t", type="string"),
     )
     assert others(before, before) == ()
+
+
+def test_rows_of_another_schema_have_the_fields_of_structs_by_the_names_that_are_asked_for():
+    table = spec()
+    before = iceberg_fields(table.stored)
+    after = change(table, drop=("tags.a",), add=(column("tags.a", "long"),)).fields
+    old = next(f["id"] for f in before[6]["type"]["fields"] if f["name"] == "a")
+
+    [told] = others(after, before)
+    assert told == Other(name="tags", stored="tags", type=f"struct<`\x1f{old}`: int, b: list<string>>")
+    [told] = others(before, after)
+    assert told.type == "struct<b: list<string>, `\x1f100`: long>"
+
+
+def test_digests_are_made_as_if_no_field_had_come_and_none_had_gone():
+    table = spec()
+    first = iceberg_fields(table.stored)
+    second = change(table, add=(column("tags.c", "int"), column("more.value.w", "int")), order=("tags.c",))
+    third = evolved(second.spec, second.fields, Changes(drop=("tags.a", "more.value.w")), next_id=200)
+    history = [
+        SchemaRow(schema_version=n, fields=tuple(fields), spec={}, starts={})
+        for n, fields in enumerate((first, second.fields, third.fields), 1)
+    ]
+
+    assert first_layouts(history[:1]) == {}
+    plain = Slot(0, always=True, inside=None), Slot(1, always=True, inside=None)
+    assert first_layouts(history[:2]) == {
+        7: Layout(slots=(Slot(1, True, None), Slot(2, True, None), Slot(0, False, None))),
+        8: Layout(element=Layout(slots=(*plain, Slot(2, always=False, inside=None)))),
+    }
+    assert first_layouts(history) == {
+        7: Layout(slots=(Slot(None, True, None), Slot(1, True, None), Slot(0, False, None))),
+        8: Layout(element=Layout(slots=(*plain, Slot(None, always=False, inside=None)))),
+    }
 
 
 def test_a_name_that_another_column_had_first_is_told_apart():

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 
+from harness_pipelines.protocol.schemas import Layout, Slot
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines.stores.nested_json import decode_json, encode_json, uuid_text
@@ -46,6 +47,18 @@ def test_the_text_is_one_line_of_plain_json():
     assert text == (
         '{"f0":"x\\u000a\\"y\\"\\\\","f1":[{"key":0,"value":"inf"}],"f2":["01010101-0101-0101-0101-010101010101",null]}'
     )
+
+
+def test_digests_see_a_struct_as_if_no_field_had_come_and_none_had_gone():
+    was = arrow_type(parse_type("list<struct<a: int, gone: int>>"))
+    now = arrow_type(parse_type("list<struct<late: string, a: int>>"))
+    struct = Layout(slots=(Slot(1, True, None), Slot(None, True, None), Slot(0, False, None)))
+    first = encode_json(pa.array([[{"a": 1}, None, {}], None, []], type=was))
+
+    rows = pa.array([[{"a": 1}, None, {}], None, []], type=now)
+    assert encode_json(rows, Layout(element=struct)).equals(first)
+    [text] = encode_json(pa.array([[{"late": "x"}]], type=now), Layout(element=struct)).to_pylist()
+    assert text == '[{"f0":null,"f1":null,"f2":"x"}]'
 
 
 def test_a_column_of_nulls_needs_no_text():

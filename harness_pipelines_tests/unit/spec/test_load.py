@@ -160,7 +160,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
             HEAD + "  a: {typ: int}",
             "t.yaml:4: columns.a.type: `type` is missing\n"
             "t.yaml:4: columns.a.typ: unknown word `typ` (did you mean `type`?); allowed: type, required, from, "
-            "aliases",
+            "aliases, default",
         ),
         (
             HEAD + "  a:\n    type: int\n    required: yes",
