@@ -18,7 +18,6 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.overlays import Act
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.otree import otree_once
-from harness_pipelines.stores.overlays import refs
 from harness_pipelines.stores.recalls import RecallRequest
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import OTREE, TableRig
@@ -143,7 +142,7 @@ class KeyedRig(TableRig):
 
     def recalled_rows(self, version: Version | None = None) -> pa.Table:
         """The rows of the batch view of *version* that lie in Postgres."""
-        return self.stores.overlays.read(self.table.row, refs((version or self.head).overlays))
+        return self.stores.overlays.read(self.table.row, (version or self.head).overlays)
 
     def assert_merged(self, version: Version | None = None) -> None:
         """The batch view of *version* has one row for each key that lives below its batch_hi, and nothing else.

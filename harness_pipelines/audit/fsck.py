@@ -162,7 +162,7 @@ class _Looks:
         for name in sorted(named.keys() & there):
             then = self.stores.tables.table(books.name).at_schema(named[name].schema_version)
             try:
-                rows = rows_of(self.stores.buffer_reader, then.spec, refs([named[name]]), books.positions)
+                rows = rows_of(self.stores.buffer_reader, then.spec, refs(then, [named[name]]), books.positions)
             except SegmentMissing:  # it was dropped since
                 continue
             yield name, (rows.num_rows, shown(total_digest(row_digests(as_first(rows, then)))))

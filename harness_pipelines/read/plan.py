@@ -67,7 +67,7 @@ def _plan(stores: Stores, table: TableRow, state: ReadState, *, to_end: bool) ->
         key=table.spec.key,
         bounds=state.bounds,
         lake=tuple(_lake(state)),
-        overlay=_overlay(state),
+        overlay=_overlay(table, state),
         buffer=None if table.spec.buffer == "none" else _buffer(table, state),
         tail=_tail(stores, table, state, to_end=to_end),
         lease_id=state.lease_id,
@@ -91,12 +91,13 @@ def _lake(state: ReadState) -> Iterator[LakePart]:
         yield LakePart(view=later.tiered, metadata=later.stream.metadata, low=low, high=high)
 
 
-def _overlay(state: ReadState) -> OverlayPart | None:
+def _overlay(table: TableRow, state: ReadState) -> OverlayPart | None:
     """The rows of the batch view that lie in Postgres: the whole of them, below its bounds."""
     if not state.version.overlays:
         return None
     low = {p: b.start for p, b in state.bounds.items() if b.batch_hi > b.start}
-    return OverlayPart(segments=refs(state.version.overlays), low=low, high={p: state.bounds[p].batch_hi for p in low})
+    segments = refs(table, state.version.overlays)
+    return OverlayPart(segments=segments, low=low, high={p: state.bounds[p].batch_hi for p in low})
 
 
 def _buffer(table: TableRow, state: ReadState) -> BufferPart | None:

@@ -17,8 +17,7 @@ import structlog
 
 from harness_pipelines.codecs.policy import SchemaDue
 from harness_pipelines.codecs.records import RecordCodec
-from harness_pipelines.errors import TryAgain
-from harness_pipelines.protocol.evolution import Changes, EvolutionRefused, Evolved, evolved
+from harness_pipelines.protocol.evolution import Changes, Evolved, evolved
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.stores.evolve import check_none_recalled
 from harness_pipelines.stores.ports import TableStopped
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.ports import Swap, TableRow
 
 log = structlog.get_logger(__name__)
-
-
-class EvolutionWaits(TryAgain):
-    """A schema asks for a change that the table does not allow for now; its records wait in Kafka."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +51,10 @@ def plan(stores: Stores, table: TableRow, changes: Changes) -> tuple[EvolvePlan,
     """Check *changes*; nothing is written. Raises: EvolutionRefused, ContractUnusable, SchemaUnusable."""
     from harness_pipelines.stores.lake_schema import next_field_id
 
-    check_none_recalled(table, stores.ledger.head(table))
     next_id = next_field_id(stores.lake.current(table, view) for view in table.views)
     found = evolved(table.spec, table.fields, changes, next_id=next_id)
+    if found.narrows:
+        check_none_recalled(table, stores.ledger.head(table))
     RecordCodec(found.spec, stores.schemas)  # what records cannot be decoded with is no schema
     told = EvolvePlan(
         table=table.name,
@@ -84,19 +80,13 @@ def follow(stores: Stores, table: TableRow, due: SchemaDue) -> None:
     """Publish the changes that the schema of a record asks for; *table* is what the record was decoded for.
 
     Ingest alone calls it, and as ingest does it goes on while another stage has stopped the table. When the table was
-    changed since, or its policy, nothing is done: decode again. Raises: EvolutionWaits; and as `evolve`, SchemaMoved.
+    changed since, or its policy, nothing is done: decode again. Raises: as `evolve`, SchemaMoved too.
     """
     now = stores.ledger.table(table.name)
     if now.schema_version != table.schema_version or now.spec.evolution != "compatible":
         return
     schema_id = due.named.schema_id
-    try:
-        _publish(stores, now, due.changes, by=f"schema {schema_id} of the registry", schema_id=schema_id)
-    except EvolutionRefused as refused:  # the schema itself was judged before: it is the state of the table
-        raise EvolutionWaits(
-            f"{table.name}: records of schema {schema_id} wait in Kafka for columns that the table cannot take now, "
-            f"and go on as soon as it can: {str(refused).removeprefix(f'{table.name}: ')}"
-        ) from refused
+    _publish(stores, now, due.changes, by=f"schema {schema_id} of the registry", schema_id=schema_id)
 
 
 def _publish(stores: Stores, table: TableRow, changes: Changes, *, by: str, schema_id: int | None = None) -> Version:

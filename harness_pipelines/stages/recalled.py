@@ -35,7 +35,7 @@ from harness_pipelines.spec.where import parse_where
 from harness_pipelines.stages.moving import Pointless
 from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, LakeStats, PinnedView, located, scan
-from harness_pipelines.stores.overlays import refs, schema_of
+from harness_pipelines.stores.overlays import schema_of
 from harness_pipelines.stores.predicates import to_arrow
 from harness_pipelines.stores.segment_types import OPERATION
 
@@ -184,7 +184,7 @@ def merged(stores: Stores, table: TableRow, move: Move, *, base: Version, ranges
     """
     if not base.overlays:
         return None
-    held = stores.overlays.read(table, refs(base.overlays))
+    held = stores.overlays.read(table, base.overlays)
     _check_read(table, base.overlays, held)
     changes = _changes(table, held, base=base, ranges=ranges)
     if not changes.num_rows:
@@ -222,7 +222,7 @@ def _made(stores: Stores, table: TableRow, move: Move, rows: pa.Table) -> Overla
         digest=digest,
         move=move.move_id,
     )
-    _check_read(table, [made], stores.overlays.read(table, refs([made])))
+    _check_read(table, [made], stores.overlays.read(table, [made]))
     return made
 
 

@@ -102,8 +102,8 @@ class Evolutions:
         check_schema(
             self._table.name, planned=self._table.schema_version, found=head.schema_version, what="a change was planned"
         )
-        check_none_recalled(self._table, head)
         if evolved.narrows:
+            check_none_recalled(self._table, head)
             self._check_none_corrected(connection)
         swaps = build(pointers)
         for name, swap in swaps.items():
@@ -175,11 +175,12 @@ class Evolutions:
 
 
 def check_none_recalled(table: TableRow, head: Version) -> None:
-    """Recalled rows are proved by digests of the columns that they were recalled with. Raises: EvolutionRefused."""
+    """Recalled rows are proved by digests of all the columns of then. Raises: EvolutionRefused."""
     if head.overlays:
         raise EvolutionRefused(
-            f"{table.name}: {sum(one.rows for one in head.overlays):,} rows are recalled to Postgres with the columns "
-            f"of now; nothing was changed. Give them back first: `harness recall {table.name} --release`"
+            f"{table.name}: {sum(one.rows for one in head.overlays):,} rows are recalled to Postgres, and are proved "
+            "with all the columns of then; no column can be dropped. Nothing was changed. Give them back first: "
+            f"`harness recall {table.name} --release`"
         )
 
 

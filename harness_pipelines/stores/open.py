@@ -343,7 +343,7 @@ class Stores:
         bounds = version.bounds.items()
         ranges = [OffsetRange(partition=p, low=b.start, high=b.batch_hi) for p, b in bounds if b.start < b.batch_hi]
         jdbc = jdbc_options(self.dsn, role=READER)
-        return spark_write.read_segments(spark, table, segments=refs(version.overlays), ranges=ranges, jdbc=jdbc)
+        return spark_write.read_segments(spark, table, segments=refs(table, version.overlays), ranges=ranges, jdbc=jdbc)
 
     def run_on_spark(
         self, ranges: Sequence[OffsetRange], work: Callable[[Iterable[Any]], Iterable[Any]], result: Any

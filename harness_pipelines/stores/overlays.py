@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import adbc_driver_manager
 import pyarrow as pa
@@ -70,10 +70,10 @@ class Overlays:
         size = self._database.rows("overlays/size", {"segment": name})[0]["bytes"]
         return Written(segment=name, bytes=int(size))
 
-    def read(self, table: TableRow, overlays: Iterable[SegmentRef]) -> pa.Table:
+    def read(self, table: TableRow, overlays: Iterable[Overlay]) -> pa.Table:
         """All rows of *overlays* in the types of `schema_of`. Raises: SegmentMissing, BufferBusy, ..."""
         partitions = self._database.rows("ledger/ingest_positions", {"table_id": table.table_id})
-        return rows_of(self._reader, table.spec, overlays, [row["partition"] for row in partitions])
+        return rows_of(self._reader, table.spec, refs(table, overlays), [row["partition"] for row in partitions])
 
     def there(self, table: TableRow) -> frozenset[str]:
         """Names of those that a version of *table* may name."""
@@ -121,6 +121,7 @@ def schema_of(spec: TableSpec) -> pa.Schema:
     return pa.schema([f.with_nullable(True) for f in arrow_schema(spec.stored, coordinates=True)])
 
 
-def refs(overlays: Iterable[Overlay]) -> tuple[SegmentRef, ...]:
-    """The tables of *overlays*, to be read with the columns of a version that names them."""
-    return tuple(SegmentRef(name=one.segment, schema_version=None) for one in overlays)
+def refs(table: TableRow, overlays: Iterable[Overlay]) -> tuple[SegmentRef, ...]:
+    """The tables of *overlays*, to be read with the columns of *table*; they have those of the time they were made."""
+    found = table.seen([SegmentRef(name=one.segment, schema_version=one.schema_version) for one in overlays])
+    return tuple(replace(one, schema_version=None) for one in found)

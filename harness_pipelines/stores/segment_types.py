@@ -244,9 +244,8 @@ def segment_rows(
     source: sql.Composable = sql.Identifier(BUFFER_SCHEMA, segment.name)
     if segment.others:
         told = {one.name: one for one in segment.others}
-        inside: list[sql.Composable] = [
-            sql.Identifier(name) for name in (*STORED_COORDINATES, *([OPERATION] if stores_op else []))
-        ]
+        beside = [*([OPERATION] if stores_op else []), *([SCHEMA_VERSION] if segment.schema_version is None else [])]
+        inside: list[sql.Composable] = [sql.Identifier(name) for name in (*STORED_COORDINATES, *beside)]
         inside += [_in_schema(f, told.get(f.name)) for f in wanted if f.name not in COORDINATES]
         source = sql.SQL("(SELECT {} FROM {}) AS in_schema").format(sql.SQL(", ").join(inside), source)
     where = sql.SQL(" WHERE {}").format(condition) if condition is not None else sql.SQL("")

@@ -18,7 +18,6 @@ from harness_pipelines.stages.otree import otree_once
 from harness_pipelines.stores.lake import ATTEMPT, MOVE
 from harness_pipelines.stores.lake_scan import pinned
 from harness_pipelines.stores.open import Stores
-from harness_pipelines.stores.overlays import refs
 from harness_pipelines.stores.ports import Boundary, MoveDraft, Swap
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
 
@@ -146,7 +145,7 @@ class Lake:
         return sorted(found.column("id").to_pylist())
 
     def in_postgres(self, version: Version | None = None) -> list[int]:
-        found = self.stores.overlays.read(self.row, refs((version or self.head).overlays))
+        found = self.stores.overlays.read(self.row, (version or self.head).overlays)
         return sorted(found.column("id").to_pylist())
 
 

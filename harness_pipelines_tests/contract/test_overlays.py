@@ -28,7 +28,7 @@ from harness_pipelines.protocol.reverts import RevertRefused
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.stores.buffer_scan import BufferReader
 from harness_pipelines.stores.ledger import PostgresLedger
-from harness_pipelines.stores.overlays import Overlays, refs, schema_of
+from harness_pipelines.stores.overlays import Overlays, schema_of
 from harness_pipelines.stores.ports import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.stores.postgres import SegmentMissing
 from harness_pipelines.stores.recalls import Recalls
@@ -150,8 +150,8 @@ def test_what_is_recalled_is_read_back_as_it_was(real: RealRig, overlays: Overla
     first, second = recall(real, overlays, table, claim, 1, 2, 3), recall(real, overlays, table, claim, 6)
 
     assert real.ledger.head(table).overlays == (first, second)
-    assert overlays.read(table, refs([first])).sort_by("id") == rows(table, 1, 2, 3)
-    found = overlays.read(table, refs(real.ledger.head(table).overlays))
+    assert overlays.read(table, [first]).sort_by("id") == rows(table, 1, 2, 3)
+    found = overlays.read(table, real.ledger.head(table).overlays)
     assert shown(total_digest(row_digests(found))) == shown(total_digest(row_digests(rows(table, 1, 2, 3, 6))))
     assert overlays.read(table, []).num_rows == 0
     assert overlays.there(table) == {first.segment, second.segment}
@@ -187,7 +187,7 @@ def test_a_version_names_no_table_that_is_not_there(real: RealRig, overlays: Ove
         publish(real, table, claim, move, recalled((), made))
     assert real.ledger.head(table).version == 1
     with pytest.raises(SegmentMissing, match=made.segment):
-        overlays.read(table, refs([made]))
+        overlays.read(table, [made])
 
 
 def test_a_late_attempt_writes_to_a_table_of_its_own_and_publishes_nothing(

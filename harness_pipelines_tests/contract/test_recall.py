@@ -35,7 +35,6 @@ from harness_pipelines.stages.recall import plan_recall, plan_release
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.catalog import RECALLED
 from harness_pipelines.stores.lake_scan import pinned
-from harness_pipelines.stores.overlays import refs
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines_tests.contract.recall_rig import ALL, KEYED, Lake, Record, fill
 from harness_pipelines_tests.contract.stores_rig import RealRig
@@ -392,7 +391,7 @@ def test_a_full_audit_reads_recalled_rows_with_the_batch_view(lake: Lake):
     lake.recall("id in (4, 5)")
     head = lake.head
     assert head.batch is not None
-    held = lake.stores.overlays.read(lake.row, refs(head.overlays))
+    held = lake.stores.overlays.read(lake.row, head.overlays)
     done = [PartitionAudit(partition=p, tally=Tally(())) for p in (0, 1)]
 
     def judged(recalled_rows: pa.Table) -> tuple[bool, dict[Kind, int]]:
@@ -439,7 +438,7 @@ def test_a_merge_puts_the_newest_of_recalled_keys_into_their_next_generation(lak
 
     assert change.on == lake.head.overlays
     [made] = change.then
-    found = lake.stores.overlays.read(lake.row, refs([made])).sort_by("id")
+    found = lake.stores.overlays.read(lake.row, [made]).sort_by("id")
     assert found.select(["id", "s", "_kafka_offset"]).to_pylist() == [
         {"id": 4, "s": "new 4", "_kafka_offset": 22},
         {"id": 6, "s": "row 6", "_kafka_offset": 6},
@@ -488,7 +487,7 @@ def test_a_key_in_two_partitions_stops_the_merge(lake: Lake):
     lake.recall("id in (4, 5)")
     [overlay] = lake.head.overlays
     assert overlay.rows == 2
-    held = lake.stores.overlays.read(lake.row, refs([overlay]))
+    held = lake.stores.overlays.read(lake.row, [overlay])
     moved = held.set_column(
         held.column_names.index("_kafka_partition"), "_kafka_partition", pa.array([1] * 2, pa.int32())
     ).set_column(held.column_names.index("_kafka_offset"), "_kafka_offset", pa.array([90, 91], pa.int64()))

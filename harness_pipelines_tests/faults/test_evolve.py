@@ -346,7 +346,7 @@ def test_a_default_counts_from_its_version_on_and_fills_older_rows_by_a_replay(m
     whole(rig)
 
 
-def test_it_waits_for_recalled_rows_and_what_was_changed_before_goes_there_and_back(make_rig: MakeRig):
+def test_recalled_rows_are_read_changed_and_given_back_in_the_columns_of_now(make_rig: MakeRig):
     columns = {"id": "long", "n": "int", "s": "struct<a: int>"}
     rig = make_rig(views="both", key=["id"], partitions=1, layout={"columns": ["id"]}, columns=columns)
     changed(rig, Changes(rename=(("n", "m"),), add=(add("s.b", "int"),)))
@@ -359,9 +359,25 @@ def test_it_waits_for_recalled_rows_and_what_was_changed_before_goes_there_and_b
     list(run_recall(rig.stores, row, ask(rig.stores, row, Act.RECALL, where="id < 2")))
     with pytest.raises(EvolutionRefused, match=r"2 rows are recalled .* `harness recall .* --release`"):
         rig.harness.table(rig.name).evolve(Changes(drop=("m",)))
+    old = rig.table.versions()[-1].version
+    more = (add("s.c", "string"), add("t", "string"))
+    changed(rig, Changes(rename=(("m", "k"),), widen=(("k", parse_type("long")),), add=more))
+    now = {"k": 1, "s": {"a": 1, "b": None, "c": None}, "t": None}
+    same(rig, [{"id": key, **now} for key in range(4)])
+    assert rows(rig, at=old)[0] == {"id": 0, "m": 1, "s": {"a": 1, "b": None}}
+    assert rig.harness.table(rig.name).get(0) == {"id": 0, **now}
     whole(rig)
+
+    rig.kafka.produce(rig.topic, 0, [b'{"id":0,"k":5000000000,"s":{"c":"x"},"t":"new"}'], key=b'{"id":0}')
+    rig.ingest()
+    rig.tier()
+    merged(rig)  # a generation of rows of three schemas
+    first = {"id": 0, "k": 5_000_000_000, "s": {"a": None, "b": None, "c": "x"}, "t": "new"}
+    same(rig, [first, *({"id": key, **now} for key in range(1, 4))])
+    whole(rig)
+    row = rig.harness.table(rig.name).row
     list(run_recall(rig.stores, row, ask(rig.stores, row, Act.RELEASE)))
-    assert rows(rig)[0] == {"id": 0, "m": 1, "s": {"a": 1, "b": None}}
+    assert rows(rig) == [first, *({"id": key, **now} for key in range(1, 4))]
     whole(rig)
 
 

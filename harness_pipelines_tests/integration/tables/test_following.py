@@ -11,15 +11,13 @@ import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.audit.complete import audit_table
 from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.evolution import Changes, EvolutionRefused
+from harness_pipelines.protocol.evolution import Changes
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
-from harness_pipelines.stages import evolve
 from harness_pipelines_tests.integration.tables.test_formats import with_registry
-from harness_pipelines_tests.producer import KafkaRig, wait_until
+from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.registry import RegistryServer, serving
-from harness_pipelines_tests.rig import TableRig, await_trouble
+from harness_pipelines_tests.rig import TableRig
 from harness_pipelines_tests.wire import avro_bytes, framed, proto_field
 
 COLUMNS = {"id": {"type": "long", "required": True}, "n": "int"}
@@ -123,24 +121,6 @@ def test_a_table_of_protobuf_follows_beside_a_change_by_hand(
     history = rig.harness.table(rig.name).row.history
     assert [one.starts for one in history[1:]] == [{0: 1}, {0: 1}]  # what came before is there in the columns of then
     whole(rig)
-
-
-def test_records_wait_while_the_table_cannot_change_and_none_is_set_aside(
-    known: hp.Harness, kafka: KafkaRig, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
-):
-    rig = TableRig(known, kafka, format="avro", columns=COLUMNS, evolution="compatible", partitions=1)
-    kafka.produce(rig.topic, 0, [sent(registry, OLD, 1), sent(registry, NEW, 2, more="x"), sent(registry, OLD, 3)])
-
-    def recalled(*_: Any) -> None:
-        raise EvolutionRefused(f"{rig.name}: 1 rows are recalled; nothing was changed")
-
-    monkeypatch.setattr(evolve, "check_none_recalled", recalled)
-    with rig.working() as worker:
-        assert "wait in Kafka for columns" in await_trouble(worker, Stage.INGEST)
-        assert [row["id"] for row in rows(rig)] == [1]
-        monkeypatch.undo()
-        wait_until(lambda: len(rows(rig)) == 3, "the table goes on")
-    assert rig.quarantine() == {}
 
 
 def test_a_policy_that_was_taken_back_meanwhile_changes_nothing(
