@@ -264,8 +264,7 @@ class Database:
             try:
                 yield connection
             except BaseException:
-                if not connection.closed:
-                    connection.rollback()
+                _give_up(connection)
                 raise
             try:
                 connection.commit()
@@ -291,6 +290,9 @@ class Database:
             connection.autocommit = True
             try:
                 yield connection
+            except BaseException:
+                _give_up(connection)
+                raise
             finally:
                 if not connection.closed:
                     connection.autocommit = False
@@ -304,6 +306,18 @@ class Database:
         """Run the statement *name* in a transaction of its own and return how many rows it touched."""
         with self.transaction() as connection:
             return connection.execute(sql(name), parameters or {}).rowcount
+
+
+def _give_up(connection: Connection) -> None:
+    """Undo what was begun. A session that cannot is closed, so that what ended its use is told and nothing else.
+
+    It cannot where a Ctrl-C came between a statement and its answer.
+    """
+    try:
+        if not connection.closed:
+            connection.rollback()
+    except psycopg.Error:
+        connection.close()
 
 
 def _given_back(connection: Connection) -> None:

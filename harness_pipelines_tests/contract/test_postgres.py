@@ -516,6 +516,14 @@ def test_a_query_whose_commit_is_lost_has_found_postgres_away(real: RealRig, awa
     assert away.rows("reads/now")
 
 
+@pytest.mark.parametrize("use", ["transaction", "at_once"])
+def test_a_ctrl_c_between_a_statement_and_its_answer_is_not_taken_for_postgres_being_away(real: RealRig, use: str):
+    with pytest.raises(KeyboardInterrupt), getattr(real.database, use)() as connection:
+        connection.pgconn.send_query(b"SELECT pg_sleep(30)")
+        raise KeyboardInterrupt
+    assert real.database.rows("reads/now")
+
+
 # -- whose the warehouse is ---------------------------------------------------------------------------------
 
 
