@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,9 +23,23 @@ def set_aside(
     after: Coordinate = BEFORE_ALL,
     limit: int,
 ) -> list[Row]:
-    """The first *limit* of the *wanted* records behind *after*, with their bytes, by partition and offset."""
+    """The first *limit* of the *wanted* records behind *after*, by partition and offset.
+
+    With the bytes that Postgres has: of a record that is `in_lake` it has none; see `with_bytes`.
+    """
     more = {"state": state, "after_partition": after[0], "after_offset": after[1], "limit": limit}
     return list(database.rows("quarantine/records", _key(table, wanted) | more))
+
+
+def with_bytes(database: Database, table: TableRow, records: Sequence[Row]) -> list[Row]:
+    """*records* with their key, value and headers, wherever these are. Raises: as `raw_bytes.read`."""
+    moved = [(one["partition"], one["offset"]) for one in records if one["in_lake"]]
+    if not moved:
+        return list(records)
+    from harness_pipelines.stores import raw_bytes  # and PyIceberg
+
+    found = dict(raw_bytes.read(database, table, moved))
+    return [{**one, **found.get((one["partition"], one["offset"]), {})} for one in records]
 
 
 def counts_set_aside(database: Database, table: TableRow, wanted: Wanted) -> list[Row]:

@@ -116,6 +116,8 @@ _LEFT = """
             AND (state = 'closed' OR retired_at < clock_timestamp() - interval '1 hour'))
          + (SELECT count(*) FROM harness.condemned_files
             WHERE table_id = %(table_id)s AND since < clock_timestamp() - interval '1 hour')
+         + (SELECT (coalesce(sum(bytes), 0) > 1048576)::int FROM harness.quarantine_in_postgres
+            WHERE table_id = %(table_id)s)
 """
 _AGE = (
     "UPDATE harness.segments SET retired_at = retired_at - interval '1 day' WHERE table_id = %(table_id)s",
@@ -124,7 +126,7 @@ _AGE = (
 
 
 def _superseded(rigs: Rigs) -> None:
-    """Give expire something of each kind: a segment to drop, files to delete, a segment to retire.
+    """Give expire something of each kind: a segment to drop, files to delete, a segment to retire, bytes to move.
 
     The first run of expire decides, the clock of its decisions is put back by a day, and the second run is the drill.
     """
@@ -135,6 +137,10 @@ def _superseded(rigs: Rigs) -> None:
     work(rigs, TIER)
     for rig in rigs:
         _expire_until_condemned(rig)
+    for rig in rigs:
+        for _ in range(2):  # together more than stays in Postgres
+            rig.produce_misfit(b"!" * 600_000)
+    work(rigs, INGEST if buffered else TIER)
     if buffered:
         _rotate(rigs)
     for rig in rigs:
@@ -283,7 +289,7 @@ DRILLS: Mapping[str, Drill] = {
         more=lambda rigs: _buffer(rigs, 5),
         caught_up=_trimmed,
         until_idle=False,
-        spec={"retention": {"versions": "1s", "grace": "1s"}},
+        spec={"retention": {"versions": "1s", "grace": "1s"}, "quarantine_mb": 1},
     ),
     "revert": Drill(
         stages=TIER,
