@@ -29,6 +29,7 @@ from harness_pipelines.stores.catalog import OFFSET, StagingCatalog
 from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.lake import VIEW_PROPERTIES, reachable, tidying
 from harness_pipelines.stores.lake_corrections import PARTITION, written
+from harness_pipelines.stores.lake_look import folder_of
 from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, LakeStats, scan
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import Connection, Database, sql
@@ -113,8 +114,13 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    folder: str
+    folder: str | None  #: None: reconcile has made expire forget it
     metadata: str | None  #: None: nothing was moved yet
+
+    @property
+    def root(self) -> str:
+        """The folder that its files are in."""
+        return folder_of(self.metadata) if self.metadata else plain_path(str(self.folder))
 
 
 class RawBytes:
@@ -170,7 +176,7 @@ class RawBytes:
         if place.metadata is None:
             properties = {**PROPERTIES, "harness.table": table.name}
             view = self._catalog.stage_new(
-                identifier, schema=SCHEMA, location=place.folder, properties=properties, by_partition=False
+                identifier, schema=SCHEMA, location=str(place.folder), properties=properties, by_partition=False
             )
         else:
             view = self._catalog.at(identifier, place.metadata)
@@ -215,7 +221,7 @@ def _place_of(connection: Connection, table: TableRow) -> _Place:
 
 def _check_name(table: TableRow, place: _Place, pointer: Row | None) -> None:
     """Raises: QuarantineNameTaken."""
-    if pointer is None or plain_path(pointer["metadata_location"]).startswith(f"{plain_path(place.folder)}/"):
+    if pointer is None or plain_path(pointer["metadata_location"]).startswith(f"{place.root}/"):
         return
     name = f"{table.spec.namespace}.{table.quarantine}"
     raise QuarantineNameTaken(

@@ -47,6 +47,12 @@ def counts_set_aside(database: Database, table: TableRow, wanted: Wanted) -> lis
     return list(database.rows("quarantine/counts", _key(table, wanted)))
 
 
+def kept(database: Database, table: TableRow) -> Row:
+    """How many records have their bytes in the lake, where that is, and how many, and how large, in Postgres."""
+    found = database.rows("quarantine/kept", {"table_id": table.table_id})[0]
+    return {**found, "name": f"{table.spec.namespace}.{table.quarantine}" if found["metadata"] else None}
+
+
 def _key(table: TableRow, wanted: Wanted) -> dict[str, Any]:
     return {
         "table_id": table.table_id,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from psycopg.types.json import Jsonb
 
@@ -13,10 +15,13 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.corrections import Wanted
 from harness_pipelines.stores import raw_bytes
+from harness_pipelines.stores.drop import drop_table
+from harness_pipelines.stores.lake_corrections import written
+from harness_pipelines.stores.lake_scan import LakeQuery, LakeStats, scan
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.raw_bytes import Moved, QuarantineNameTaken, RawBytesMissing
 from harness_pipelines.stores.set_aside import set_aside, with_bytes
-from harness_pipelines_tests.contract.stores_rig import RealRig
+from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
 from harness_pipelines_tests.contract.test_expire import expire
 
 SIZE = 400_000
@@ -66,6 +71,13 @@ def moved(real: RealRig, table: TableRow) -> list[int]:
     return sorted(one["offset"] for one in records(real, table) if one["in_lake"])
 
 
+def pointers(real: RealRig, table: TableRow) -> list[str]:
+    """What the catalog names under the quarantine's name."""
+    where = "WHERE table_namespace = %s AND table_name = %s"
+    key = [table.spec.namespace, table.quarantine]
+    return [row["metadata_location"] for row in real.ask(f"SELECT * FROM public.iceberg_tables {where}", key)]
+
+
 def in_the_lake(real: RealRig, table: TableRow) -> list[dict[str, Any]]:
     """The rows of the Iceberg table as PyIceberg reads them by its name in the catalog."""
     found = real.catalog.load_table((table.spec.namespace, table.quarantine)).scan().to_arrow()
@@ -104,9 +116,13 @@ def test_batches_are_bounded_and_what_is_read_of_them_is_what_can_hold_it(
     assert len(list(view.scan().plan_files())) == 3
     assert len(view.metadata.snapshots) == 2
 
-    seen = []
-    scan = raw_bytes.scan
-    monkeypatch.setattr(raw_bytes, "scan", lambda *of: (seen.append(of[2]), scan(*of))[1])
+    seen: list[LakeStats] = []
+
+    def counted(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table]:
+        seen.append(stats)
+        return scan(metadata, query, stats)
+
+    monkeypatch.setattr(raw_bytes, "scan", counted)
     assert [at for at, _ in raw_bytes.read(real.readers, table, [(1, 3)])] == [(1, 3)]
     assert (seen[0].files, seen[0].files_opened) == (3, 1)
 
@@ -157,6 +173,26 @@ def test_files_of_a_mover_that_died_are_removed_like_any_that_nothing_reaches(
     assert expire(real, table).quarantined.records == 3
 
 
+def test_after_a_restored_ledger_was_brought_up_to_the_lake_no_file_is_an_orphan(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    expire(real, table)
+    old = real.database.rows("quarantine/place", {"table_id": table.table_id})[0]["metadata"]
+    quarantine(real, table, RECORDS, 3)
+    expire(real, table)
+    real.ask("UPDATE harness.tables SET quarantine_metadata = %s WHERE table_id = %s", [old, table.table_id])
+    real.database.run("quarantine/keep_files", {"table_id": table.table_id})
+    monkeypatch.setattr(
+        "harness_pipelines.stores.upkeep.condemned_before", lambda **_: datetime.max.replace(tzinfo=UTC)
+    )
+    quarantine(real, table, RECORDS + 3, 3)
+
+    done = expire(real, table)
+    assert [path for path in done.condemned if table.quarantine in path] == []
+    assert done.quarantined.records == 3
+    assert with_bytes(real.readers, table, records(real, table)[:1])[0]["value"] == value(0)
+
+
 def test_a_holder_that_slept_through_a_takeover_moves_nothing(real: RealRig, table: TableRow):
     asleep, awake = real.taken_over(table, Stage.EXPIRE)
 
@@ -169,8 +205,6 @@ def test_a_holder_that_slept_through_a_takeover_moves_nothing(real: RealRig, tab
 def test_a_record_that_is_settled_meanwhile_is_moved_all_the_same(
     real: RealRig, table: TableRow, claim: Claim, monkeypatch: pytest.MonkeyPatch
 ):
-    written = raw_bytes.written
-
     def settled(*of: Any) -> Any:
         real.ask("UPDATE harness.quarantine SET state = 'dropped' WHERE table_id = %s", [table.table_id])
         return written(*of)
@@ -202,17 +236,16 @@ def test_a_table_of_somebody_else_under_the_name_is_left_alone(real: RealRig, ta
         real.raw_bytes.move(table, claim)
     assert moved(real, table) == []
     real.ledger.release(claim)
-    assert f"{table.spec.namespace}.{table.quarantine}" not in real.ledger.drop_table(table).views
-    assert real.ask("SELECT FROM public.iceberg_tables WHERE table_namespace = %s AND table_name = %s", key)
+    assert f"{table.spec.namespace}.{table.quarantine}" not in drop_table(real.database, table, catalog=CATALOG).views
+    assert pointers(real, table) == ["file:///theirs/metadata/1.json"]
 
 
 def test_dropping_the_table_drops_its_quarantine_from_the_catalog(real: RealRig, table: TableRow, claim: Claim):
     real.raw_bytes.move(table, claim)
     real.ledger.release(claim)
-    dropped = real.ledger.drop_table(table)
+    dropped = drop_table(real.database, table, catalog=CATALOG)
     assert f"{table.spec.namespace}.{table.quarantine}" in dropped.views
-    left = "SELECT FROM public.iceberg_tables WHERE table_namespace = %s AND table_name = %s"
-    assert not real.ask(left, [table.spec.namespace, table.quarantine])
+    assert pointers(real, table) == []
 
 
 def test_bytes_that_are_not_where_the_ledger_says_are_told_by_name(real: RealRig, table: TableRow, claim: Claim):

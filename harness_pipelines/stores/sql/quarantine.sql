@@ -42,6 +42,13 @@ GROUP BY state, reason, partition ORDER BY array_position(ARRAY['held', 'replaye
 SELECT count(*) AS records, coalesce(sum(bytes), 0)::bigint AS bytes FROM harness.quarantine_in_postgres
 WHERE table_id = %(table_id)s
 
+-- name: kept
+-- How many records were ever set aside, and where their bytes are.
+SELECT count(*) FILTER (WHERE in_lake) AS in_lake, count(*) FILTER (WHERE NOT in_lake) AS in_postgres,
+       (SELECT coalesce(sum(bytes), 0)::bigint FROM harness.quarantine_in_postgres WHERE table_id = %(table_id)s) AS bytes,
+       (SELECT quarantine_metadata FROM harness.tables WHERE table_id = %(table_id)s) AS metadata
+FROM harness.quarantine WHERE table_id = %(table_id)s
+
 -- name: due
 -- The oldest records that have so many bytes.
 SELECT count(*) AS records, coalesce(sum(bytes), 0)::bigint AS bytes FROM (
@@ -62,7 +69,11 @@ SELECT partition, "offset", reason, detail, key, value, headers, recorded_at, ka
 SELECT quarantine_folder AS folder, quarantine_metadata AS metadata FROM harness.tables WHERE table_id = %(table_id)s
 
 -- name: choose_folder
-UPDATE harness.tables SET quarantine_folder = %(folder)s WHERE table_id = %(table_id)s AND quarantine_folder IS NULL
+UPDATE harness.tables SET quarantine_folder = %(folder)s WHERE table_id = %(table_id)s AND quarantine_folder IS NULL AND quarantine_metadata IS NULL
+
+-- name: keep_files
+-- A ledger that was restored may lack records whose bytes are in the folder: expire looks for no orphans there any more.
+UPDATE harness.tables SET quarantine_folder = NULL WHERE table_id = %(table_id)s
 
 -- name: follow
 UPDATE harness.tables SET quarantine_metadata = %(new)s
