@@ -122,6 +122,12 @@ _EXPIRE = (
         "decides anew: Postgres has rolled the decision back",
     ),
     ("after_commit", "segments are retired, dead branches are still there", "removes the branches, condemns the files"),
+    (
+        "quarantine_in_transaction",
+        "bytes of quarantined records are in files, pointer and records are written, the COMMIT was not sent",
+        "moves them anew: Postgres has rolled it back, and has the bytes; the files are orphans",
+    ),
+    ("quarantine_moved", "bytes are in the lake alone, the worker does not know", "finds them moved"),
     ("before_condemn", "dead branches are gone, their files are not condemned", "condemns what nothing reaches"),
     BEFORE_RELEASE,
 )

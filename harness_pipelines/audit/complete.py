@@ -375,7 +375,7 @@ def _judge_range(result: PartitionAudit, part: RangeAudit, sides: _Sides, step: 
             high=to,
             records=sides.records(begin, to) if from_kafka else None,
             rows=_rows(part.tier, to, sides.lake, sides.buffer),
-            held=sides.held.window(begin, to) if part.tier is not Tier.TAIL else {},
+            held=sides.held.read(begin, to) if part.tier is not Tier.TAIL else {},
         )
         if part.tier is Tier.TAIL:
             _count_tail(part, window)

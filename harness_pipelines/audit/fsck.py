@@ -6,9 +6,12 @@ objects to is looked at again from the beginning, and only what both looks saw i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from harness_pipelines.audit import fsck_batch, fsck_buffer, fsck_lake, fsck_ledger, fsck_log, fsck_overlays
 from harness_pipelines.audit.digest import as_first, row_digests, shown, total_digest
@@ -151,7 +154,20 @@ class _Looks:
             log=log,
             log_trouble=trouble,
             recalled=dict(self._recalled(books)),
+            moved=self._moved(books),
         )
+
+    def _moved(self, books: Books) -> Mapping[int, NDArray[np.int64]] | HarnessError:
+        if not books.moved.offsets:
+            return {}
+        from harness_pipelines.stores import raw_bytes
+
+        try:
+            return raw_bytes.stored(
+                self.stores.readers, self.stores.tables.table(books.name), books.moved.offsets.keys()
+            )
+        except HarnessError as error:
+            return error
 
     def _recalled(self, books: Books) -> Iterator[tuple[str, tuple[int, str]]]:
         """What is in the tables of recalled rows; one that is gone or cannot be read is another rule's finding."""

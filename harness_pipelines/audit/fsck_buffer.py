@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from harness_pipelines.audit.fsck_rules import Found, Look, rule
+from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.bounds import covers
 from harness_pipelines.protocol.segments import may_hold, may_retire
 from harness_pipelines.protocol.versions import answering_version
@@ -26,6 +29,35 @@ def quarantine_agrees(look: Look) -> Iterator[Found]:
     for partition, offset, state in look.books.unsettled:
         where, says = f"partition {partition}, offset {offset}", "is" if state == "replayed" else "is not"
         yield Found(f"corrected, {where}", f"{where} is {state} in quarantine; the record {says} said to be put back")
+
+
+@rule("S31", "bytes of a quarantined record that the ledger says are in the lake are there, once")
+def moved_bytes(look: Look) -> Iterator[Found]:
+    said, found, title = look.books.moved, look.moved, look.books.moved.title
+    if isinstance(found, HarnessError):
+        yield Found(title, f"{title} cannot be read: {found}", hint=isinstance(found, TryAgain))
+        return
+    for partition, packed in said.offsets.items():
+        wanted = np.frombuffer(packed, ">i8").astype(np.int64)
+        there, times = np.unique(found.get(partition, np.empty(0, np.int64)), return_counts=True)
+        if len(missing := np.setdiff1d(wanted, there)):
+            where = f"partition {partition}, offset {missing[0]}"
+            yield Found(where, f"{title}: bytes of {len(missing):,} quarantined records are gone, first {where}")
+        if len(doubled := np.intersect1d(there[times > 1], wanted)):
+            where = f"partition {partition}, offset {doubled[0]}"
+            yield Found(f"twice, {where}", f"{title}: {len(doubled):,} records are there more than once, first {where}")
+
+
+@rule("S7", "the catalog names the bytes of quarantined records that the ledger published")
+def quarantine_pointer(look: Look) -> Iterator[Found]:
+    moved = look.books.moved
+    if moved.metadata is not None and moved.pointer != moved.metadata:
+        named = "has no such table" if moved.pointer is None else f"names {moved.pointer}, of another writer"
+        yield Found(
+            f"pointer of {moved.title}",
+            f"{moved.title} was published as {moved.metadata}, the catalog {named}. The harness reads what it "
+            "published; expire sets the catalog right with the next bytes that it moves",
+        )
 
 
 @rule("S1", "nothing is there that ingest did not commit")

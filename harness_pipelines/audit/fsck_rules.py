@@ -6,6 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.reverts import in_effect
 from harness_pipelines.protocol.versions import EFFECTS, View, ViewName
 from harness_pipelines.stores.books import Books, MoveRow, VersionRow
@@ -79,6 +83,8 @@ class Look:
     log: LogSeen | None
     log_trouble: str | None = None  #: why the topic is not what the table was made from
     recalled: Mapping[str, tuple[int, str]] = field(default_factory=dict)  #: rows and digest of tables of recalled rows
+    #: By partition the records of quarantine whose bytes are in the lake, from there; or why they cannot be read.
+    moved: Mapping[int, NDArray[np.int64]] | HarnessError = field(default_factory=dict)
 
     @cached_property
     def head(self) -> VersionRow | None:

@@ -31,6 +31,7 @@ from harness_pipelines.protocol.schemas import others
 from harness_pipelines.protocol.signoff import SignOff, covered
 from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
 from harness_pipelines.stages.ingest import decode_batch
+from harness_pipelines.stores import raw_bytes
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
 from harness_pipelines.stores.conform import by_field_ids, conformed, has_field_ids, in_schema
 from harness_pipelines.stores.errors import RecordsLost
@@ -134,10 +135,26 @@ class QuarantineSide:
     partition: int
 
     def window(self, low: int, high: int) -> dict[int, Held]:
+        """Records of ``[low, high)``; of bytes that are in the lake as the ledger knows them."""
+        return self._held(self._rows(low, high))
+
+    def read(self, low: int, high: int) -> dict[int, Held]:
+        """The same, with bytes that are in the lake read from there. Raises: as `raw_bytes.read`."""
+        rows = self._rows(low, high)
+        found = self._held(rows)
+        moved = [(self.partition, row["offset"]) for row in rows if row["in_lake"]]
+        for (_, offset), raw in raw_bytes.read(self.database, self.table, moved) if moved else ():
+            found[offset] = replace(found[offset], value=_sha256(raw["value"]), key=_sha256(raw["key"]))
+        return found
+
+    def _rows(self, low: int, high: int) -> list[Mapping[str, Any]]:
         key = {"table_id": self.table.table_id, "partition": self.partition, "low": low, "high": high}
+        return list(self.database.rows("audit/quarantined", key))
+
+    @staticmethod
+    def _held(rows: Sequence[Mapping[str, Any]]) -> dict[int, Held]:
         return {
-            row["offset"]: Held(reason=row["reason"], value=row["value_digest"], key=row["key_digest"])
-            for row in self.database.rows("audit/quarantined", key)
+            row["offset"]: Held(reason=row["reason"], value=row["value_digest"], key=row["key_digest"]) for row in rows
         }
 
 

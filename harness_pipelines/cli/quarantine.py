@@ -97,7 +97,8 @@ def list_command(
             state = "" if one["state"] == "held" else f", {one['state']}"
             click.echo(f"{one['records']:,} {one['reason']}{state}: {where}")
         for record in records:
-            click.echo(f"  {record['partition']}:{record['offset']}  {record['reason']}: {record['detail']}")
+            lies = " (bytes in the lake)" if record["in_lake"] else ""
+            click.echo(f"  {record['partition']}:{record['offset']}  {record['reason']}: {record['detail']}{lies}")
         if not reasons:
             click.echo("nothing is quarantined")
 
@@ -117,11 +118,11 @@ def show_command(settings: Settings, /, table: str, partition: int, offset: int,
     Example:
       harness quarantine show shop.orders 0 5000
     """
-    from harness_pipelines.stores.set_aside import set_aside
+    from harness_pipelines.stores.set_aside import set_aside, with_bytes
 
     with opened(settings) as harness:
-        row = harness.table(table).row
-        found = set_aside(harness.stores.readers, row, Wanted(partition=partition, offset=offset), limit=1)
+        row, readers = harness.table(table).row, harness.stores.readers
+        found = with_bytes(readers, row, set_aside(readers, row, Wanted(partition=partition, offset=offset), limit=1))
     if not found:
         raise NotQuarantined(
             f"{table}: no quarantined record at partition {partition}, offset {offset}; "
@@ -232,7 +233,7 @@ def drop_command(
 
 
 def _plain(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:
-    """A record for JSON: bytes as text where they are text, and as hex always."""
+    """A record for JSON: bytes as text where they are text, and as hex always; none that are in the lake alone."""
     from harness_pipelines.codecs.wire import schema_id_of
     from harness_pipelines.spec.formats import names_schema
 
@@ -241,7 +242,7 @@ def _plain(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:
     ms = record["kafka_ms"]
     more = {
         "kafka_time": None if ms < 0 else EPOCH + timedelta(milliseconds=ms),
-        "schema_id": schema_id_of(raw["value"]) if names_schema(spec) else None,
+        "schema_id": schema_id_of(raw["value"]) if names_schema(spec) and raw["value"] else record["schema_id"],
     }
     return {name: value for name, value in record.items() if name != "kafka_ms"} | raw | texts | more
 

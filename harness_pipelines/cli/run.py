@@ -261,6 +261,7 @@ def _retry_stuck(harness: Harness, chosen: Sequence[Table], *, lease_s: float) -
 
 def _dry_run(harness: Harness, chosen: Sequence[Table], target: str | None) -> None:
     """What the next run of expire would do."""
+    from harness_pipelines.cli.render import size
     from harness_pipelines.stages.expire import expire_once
 
     nobody = datetime.now(UTC)
@@ -279,5 +280,9 @@ def _dry_run(harness: Harness, chosen: Sequence[Table], target: str | None) -> N
             click.echo(f"  {len(would['deleted'])} files are condemned for long enough and would be deleted")
             for path in would["deleted"]:
                 click.echo(f"    {path}")
+            if (aside := would["quarantined"])["records"]:
+                click.echo(
+                    f"  {aside['records']:,} quarantined records, {size(aside['bytes'])}, would move to the lake"
+                )
 
     emit({"tables": [{"table": name, **would} for name, would in found.items()]}, target, human)

@@ -106,6 +106,7 @@ def show_command(settings: Settings, name: str, json_target: str | None) -> None
     """
     from harness_pipelines.protocol.claims import Stage
     from harness_pipelines.spec.load import dump_spec
+    from harness_pipelines.stores.set_aside import kept
 
     with opened(settings) as harness:
         one = harness.table(name)
@@ -114,6 +115,7 @@ def show_command(settings: Settings, name: str, json_target: str | None) -> None
         view = harness.stores.tables.pointer(one.row, one.row.effects[Stage.TIER].view)
         shown = {**_summary(one), **source, "schema_version": one.row.schema_version, "metadata": view, "spec": words}
         shown |= _views(one)
+        shown["quarantine"] = kept(harness.stores.readers, one.row)
     emit(shown, json_target, lambda: _show_spec(shown))
 
 
@@ -157,6 +159,10 @@ def _show_spec(shown: dict[str, Any]) -> None:
     for overlay in shown["recalled"]:
         kept = f"{overlay['rows']:,} rows of it are recalled to Postgres, {size(overlay['bytes'])}"
         click.echo(f"# batch view: {kept} in {overlay['segment']}")
+    aside = shown["quarantine"]
+    if aside["in_lake"]:
+        rest = f"those of {aside['in_postgres']:,} are in Postgres, {size(aside['bytes'])}"
+        click.echo(f"# quarantine {aside['name']}: the bytes of {aside['in_lake']:,} records; {rest}")
     if "batch_to_stream" in shown:
         click.echo(f"# the batch view takes {shown['batch_to_stream']:.2f} times the bytes of the stream view")
 

@@ -271,6 +271,7 @@ def _expiring(spec: TableSpec, shown: Shown) -> AssetsDefinition:
                 "files_condemned": len(done.condemned),
                 "files_deleted": len(done.deleted),
                 "retained_from": done.retained_from,
+                "quarantined_moved": done.quarantined.records,
             },
         )
 

@@ -32,6 +32,7 @@ from harness_pipelines.spec.types import (
 )
 
 STREAM_SUFFIX = "__stream"  # of the stream view
+QUARANTINE_SUFFIX = "__quarantine"  # of the Iceberg table with the bytes of records that were set aside
 PART_MAX = NAME_BYTES_MAX - len(STREAM_SUFFIX)
 TOPICS_MAX = 32  # each has a consumer of its own
 LEASE_S_MAX = 24 * 3600.0
@@ -280,6 +281,13 @@ class TableSpec(BaseModel):
     stop_above: Annotated[
         StopAbove | None, Field(description="Stop the table when too many are refused: {refused: 5%, of_last: 10000}.")
     ] = None
+    quarantine_mb: Annotated[
+        Count,
+        Field(
+            description="Of the bytes of records that were set aside so many megabytes lie in Postgres; with more, "
+            "expire moves the oldest to an Iceberg table."
+        ),
+    ] = 64
     transform: Annotated[
         Transform | None, Field(description="What is made of a record's fields before it is a row, and which are none.")
     ] = None
@@ -320,6 +328,8 @@ class TableSpec(BaseModel):
             raise ValueError(f"{value!r} is too long; each part has at most {PART_MAX} characters")
         if value.endswith(STREAM_SUFFIX):
             raise ValueError(f"{value!r} ends with __stream, which names the stream view of another table")
+        if value.endswith(QUARANTINE_SUFFIX):
+            raise ValueError(f"{value!r} ends with __quarantine, which names the quarantine of another table")
         return value
 
     @model_validator(mode="after")

@@ -6,6 +6,8 @@ act never belongs to the run of the reversible one that it follows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.stores.lake import reachable
 from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.raw_bytes import Moved
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -35,6 +38,7 @@ class Expired:
     condemned: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     retained_from: int = 0
+    quarantined: Moved = field(default_factory=Moved)  #: records that were set aside, whose bytes went to the lake
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -44,13 +48,14 @@ class Expired:
             "condemned": self.condemned,
             "deleted": self.deleted,
             "retained_from": self.retained_from,
+            "quarantined": self.quarantined.to_json(),
         }
 
 
 def expire_once(
     stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
 ) -> Expired:
-    """One run: first remove what earlier runs decided, then decide anew.
+    """One run: first remove what earlier runs decided, then decide anew; then move what quarantine has too much of.
 
     What is decided about the buffer and the retained versions needs nothing of the lake, and is decided whatever the
     lake's files are like: a version whose metadata is gone must be able to get out of reach.
@@ -60,17 +65,17 @@ def expire_once(
     grace = max(timedelta(seconds=table.spec.retention.grace), RETIRED_FOR_MIN)
     dropped = [] if dry_run else stores.upkeep.drop_retired(table, retired_for=grace)
     deleted: list[str] = []
-    held_up: HarnessError | None = None
-    try:
-        with reachable(table.name, "expire"):
-            deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large)
-    except HarnessError as error:
-        held_up = error
+    moved = Moved()
+    held_up: list[HarnessError] = []
+    with _going_on(held_up), reachable(table.name, "expire"):
+        deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large)
     faults.point("expire.before_trim")
     decision = stores.upkeep.trim(table, claim, dry_run=dry_run)
     faults.point("expire.after_commit")
-    if held_up is not None:
-        raise held_up
+    with _going_on(held_up):
+        moved = stores.raw_bytes.move(table, claim, dry_run=dry_run)
+    if held_up:
+        raise held_up[0]
     with reachable(table.name, "expire"):
         if not dry_run:
             _drop_dead_branches(stores, table)
@@ -83,9 +88,26 @@ def expire_once(
         condemned=[f.path for f in condemned],
         deleted=deleted,
         retained_from=decision.retained_from,
+        quarantined=moved,
     )
-    log.info("expire.done", table=table.name, retired=len(expired.retired), dropped=len(dropped), deleted=len(deleted))
+    log.info(
+        "expire.done",
+        table=table.name,
+        retired=len(expired.retired),
+        dropped=len(dropped),
+        deleted=len(deleted),
+        quarantined=moved.records,
+    )
     return expired
+
+
+@contextmanager
+def _going_on(held_up: list[HarnessError]) -> Iterator[None]:
+    """What goes wrong in the block is told at the end, and holds nothing else up."""
+    try:
+        yield
+    except HarnessError as error:
+        held_up.append(error)
 
 
 def _drop_dead_branches(stores: Stores, table: TableRow) -> None:

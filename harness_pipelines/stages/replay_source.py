@@ -205,10 +205,12 @@ def _kept(stores: Stores, table: TableRow, wanted: OffsetRange) -> Records:
 
 
 def _held(stores: Stores, table: TableRow, wanted: OffsetRange) -> list[HeldRecord]:
-    found = stores.corrections(table).held(
-        Wanted(partition=wanted.partition), after=(wanted.partition, wanted.low - 1), limit=RECORDS_MAX
+    return stores.corrections(table).held(
+        Wanted(partition=wanted.partition),
+        after=(wanted.partition, wanted.low - 1),
+        below=(wanted.partition, wanted.high),
+        limit=RECORDS_MAX,
     )
-    return [one for one in found if one.record.offset < wanted.high]
 
 
 def _bytes(column: pa.ChunkedArray) -> list[bytes | None]:

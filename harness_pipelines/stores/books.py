@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
 
@@ -19,7 +19,7 @@ from harness_pipelines.protocol.bounds import Bounds, Vector, vector_from_json
 from harness_pipelines.protocol.overlays import Overlay, overlays_from_json
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import Version, View, ViewName, by_name
-from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.table import QUARANTINE_SUFFIX, TableSpec
 from harness_pipelines.stores.ports import TableUnknown, view_names
 from harness_pipelines.stores.postgres import Connection, Database, sql
 from harness_pipelines.stores.snapshots import versions_named
@@ -164,6 +164,16 @@ class Corrected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Records that were set aside, whose bytes are in the lake."""
+
+    title: str = ""  #: of their table in the catalog, with the namespace
+    metadata: str | None = None  #: that was published last; None: none was
+    pointer: str | None = None  #: that the catalog names
+    offsets: Mapping[int, bytes] = field(default_factory=dict)  #: by partition, in order, big-endian longs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
     """All rows of one table."""
 
@@ -198,6 +208,7 @@ class Books:
     buffered: Buffered
     snapshots: Sequence[Version] = ()  #: what named snapshots pin, with the bounds that it is read with
     overlays: Sequence[OverlayRow] = ()
+    moved: Moved = field(default_factory=Moved)
 
     @property
     def retained(self) -> list[VersionRow]:
@@ -278,6 +289,7 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
             outbox=dict(_all(connection, "outbox", key)[0]),
             outbox_gaps=[(row["low"], row["high"]) for row in _all(connection, "outbox_gaps", key)],
             quarantined={r["partition"]: (r["lake"], r["buffer"]) for r in _all(connection, "quarantined", key)},
+            moved=_moved(connection, table, spec, key, catalog=catalog),
             corrected=[Corrected(**row) for row in _all(connection, "corrected", key)],
             unsettled=[(row["partition"], row["offset"], row["state"]) for row in _all(connection, "unsettled", key)],
             quarantined_outside=[
@@ -321,6 +333,21 @@ def _buffered(
         doubled=ask("doubled"),
         uncommitted=ask("uncommitted"),
         refused_twice=ask("refused_twice"),
+    )
+
+
+def _moved(
+    connection: Connection, table: Mapping[str, Any], spec: TableSpec, key: Mapping[str, Any], *, catalog: str
+) -> Moved:
+    name = f"{spec.name}{QUARANTINE_SUFFIX}"
+    wanted = {"catalog": catalog, "namespace": table["namespace"], "view": name}
+    pointer = connection.execute(sql("reads/pointer"), wanted).fetchone()
+    place = connection.execute(sql("quarantine/place"), key).fetchone()
+    return Moved(
+        title=f"{table['namespace']}.{name}",
+        metadata=place["metadata"] if place else None,
+        pointer=pointer["metadata_location"] if pointer else None,
+        offsets={row["partition"]: bytes(row["offsets"]) for row in _all(connection, "moved", key)},
     )
 
 

@@ -36,7 +36,7 @@ from harness_pipelines.stores.buffer import REFUSED_TOGETHER, refused_json
 from harness_pipelines.stores.outcome import published_by
 from harness_pipelines.stores.ports import PointerMoved, RefusedRecord, Swap, TableRow, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, sql
-from harness_pipelines.stores.set_aside import set_aside
+from harness_pipelines.stores.set_aside import set_aside, with_bytes
 from harness_pipelines.stores.snapshots import versions_named
 
 log = structlog.get_logger(__name__)
@@ -108,10 +108,17 @@ class Corrections:
             name: {"catalog": catalog, "namespace": table.spec.namespace, "view": table.views[name]} for name in names
         }
 
-    def held(self, wanted: Wanted, *, after: Coordinate, limit: int) -> list[HeldRecord]:
-        """The first *limit* of the *wanted* records that are held behind *after*, by partition and offset."""
+    def held(
+        self, wanted: Wanted, *, after: Coordinate, limit: int, below: Coordinate | None = None
+    ) -> list[HeldRecord]:
+        """The first *limit* of the *wanted* records that are held behind *after*, by partition and offset.
+
+        Those at and above *below* are left out. Raises: as `with_bytes`.
+        """
         found = set_aside(self._database, self._table, wanted, state=HELD, after=after, limit=limit)
-        return [_held(row) for row in found]
+        if below is not None:
+            found = [row for row in found if (row["partition"], row["offset"]) < below]
+        return [_held(row) for row in with_bytes(self._database, self._table, found)]
 
     def in_effect(self) -> list[InEffect]:
         """Records that were put back and not taken back by a revert, by coordinate."""

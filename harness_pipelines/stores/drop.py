@@ -85,7 +85,7 @@ def drop_table(database: Database, table: TableRow, *, catalog: str, dry_run: bo
 def _look(connection: Connection, table: TableRow, catalog: str) -> Dropped:
     """Lock in the order of all commits (catalog rows, then the trim lock) and list what is there."""
     key = {"table_id": table.table_id}
-    views = connection.execute(sql("drop/lock_pointers"), _pointers(table, catalog)).fetchall()
+    views = connection.execute(sql("drop/lock_pointers"), _pointers(connection, table, catalog)).fetchall()
     connection.execute(sql("reads/take_trim_lock"), key)
     counts = connection.execute(sql("drop/ledger_rows"), key).fetchone()
     assert counts is not None
@@ -115,13 +115,20 @@ def _drop(connection: Connection, table: TableRow, catalog: str, seen: Dropped) 
     for segment in seen.segments:
         connection.execute(compose.SQL("DROP TABLE IF EXISTS {}").format(compose.Identifier(SCHEMA, segment.name)))
     connection.execute(sql("overlays/delete_all"), key)
+    pointers = _pointers(connection, table, catalog)
     for what in ("segments", "ingest_positions", "quarantine", "violations", "filtered", "table"):
         connection.execute(sql(f"drop/delete_{what}"), key)
-    connection.execute(sql("drop/delete_pointers"), _pointers(table, catalog))
+    connection.execute(sql("drop/delete_pointers"), pointers)
 
 
-def _pointers(table: TableRow, catalog: str) -> dict[str, str | None]:
-    names = {"stream": table.views.get("stream"), "batch": table.views.get("batch")}
+def _pointers(connection: Connection, table: TableRow, catalog: str) -> dict[str, str | None]:
+    """Of the views, and of the bytes of records that were set aside, if there are any in the lake."""
+    place = connection.execute(sql("quarantine/place"), {"table_id": table.table_id}).fetchone()
+    names = {
+        "stream": table.views.get("stream"),
+        "batch": table.views.get("batch"),
+        "quarantine": table.quarantine if place and place["metadata"] else None,
+    }
     return {"catalog": catalog, "namespace": table.spec.namespace, **names}
 
 

@@ -252,7 +252,7 @@ class Lake:
             with transaction.update_snapshot(snapshot_properties=properties).merge_append() as append:
                 for file in staged.files:
                     append.append_data_file(file)
-            transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
+            transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
 
     def build_replace(
@@ -286,7 +286,7 @@ class Lake:
         with reachable(table.name, f"publishing move {move.move_id}"), view.transaction() as transaction:
             properties = summary_of(move, view=None if name == "stream" else view, overlays=overlays)
             replace_files(transaction, change, properties=properties)
-            transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
+            transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
         return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
 
     def build_correction(
@@ -329,7 +329,7 @@ class Lake:
                     for file in files:
                         append.append_data_file(file)
             keep = table.spec.retention.snapshots
-            transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=()), ())
+            transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=()), ())
         return Swap(view=view, old=base, base_snapshot=base_snapshot, new=_head(current))
 
     def hide(
@@ -369,7 +369,7 @@ class Lake:
             updates = lake_revert.restoring_updates(view.metadata, known.metadata, snapshot)
             transaction._apply(updates, ())
             branches = [name for name in view.metadata.refs if move_of(name) is not None]
-            transaction._apply(_tidying(transaction.table_metadata, keep=keep, drop=branches), ())
+            transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=branches), ())
         return Swap(view=name, old=base, base_snapshot=published.snapshot, new=_head(view))
 
     def region_files(self, table: TableRow, metadata: str) -> list[FileStats]:
@@ -399,7 +399,7 @@ class Lake:
         current = self.current(table, view)
         old = current.metadata_location
         with current.transaction() as transaction:
-            transaction._apply(_tidying(transaction.table_metadata, keep=2**31, drop=dead), ())
+            transaction._apply(tidying(transaction.table_metadata, keep=2**31, drop=dead), ())
         return self._move_pointer(table, view, old=old, new=current.metadata_location)
 
     def _pointer(self, table: TableRow, view: ViewName) -> str:
@@ -566,7 +566,7 @@ def _check_hull(table: TableRow, move: Move, files: Sequence[tuple[DataFile, tup
             )
 
 
-def _tidying(metadata: Any, *, keep: int, drop: Sequence[str]) -> tuple[TableUpdate, ...]:
+def tidying(metadata: Any, *, keep: int, drop: Sequence[str]) -> tuple[TableUpdate, ...]:
     """Updates that remove the branches of *drop* and all but the newest *keep* snapshots that no ref names."""
     gone = [name for name in drop if name in metadata.refs]
     named = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in gone}

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.overlays import Overlays
     from harness_pipelines.stores.owner import Ownership
     from harness_pipelines.stores.ports_log import Log
+    from harness_pipelines.stores.raw_bytes import RawBytes
     from harness_pipelines.stores.recalls import Recalls
     from harness_pipelines.stores.reclusters import Reclusters
     from harness_pipelines.stores.reconcile import Reconciler
@@ -185,6 +186,12 @@ class Stores:
         from harness_pipelines.stores.upkeep import Upkeep
 
         return Upkeep(self.database, self.catalog, self.ownership)
+
+    @once
+    def raw_bytes(self) -> RawBytes:
+        from harness_pipelines.stores.raw_bytes import RawBytes
+
+        return RawBytes(self.database, self.catalog, warehouse=self.warehouse)
 
     @once
     def reconciler(self) -> Reconciler:

@@ -16,7 +16,7 @@ from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.reverts import RevertPlan
 from harness_pipelines.protocol.schemas import Layout, SchemaMoved, SchemaRow, first_layouts, first_names, others
 from harness_pipelines.protocol.versions import Effect, Version, View, ViewName, effects_of
-from harness_pipelines.spec.table import STREAM_SUFFIX, TableSpec
+from harness_pipelines.spec.table import QUARANTINE_SUFFIX, STREAM_SUFFIX, TableSpec
 from harness_pipelines.stores.ports_log import TopicIdentity
 
 
@@ -122,6 +122,11 @@ class TableRow:
     def views(self) -> dict[ViewName, str]:
         """Names of its Iceberg tables inside the namespace."""
         return view_names(self.spec)
+
+    @property
+    def quarantine(self) -> str:
+        """Name of the Iceberg table that has bytes of records that were set aside, inside the namespace, if any."""
+        return f"{self.spec.name}{QUARANTINE_SUFFIX}"
 
     @property
     def effects(self) -> Mapping[Stage, Effect]:

@@ -159,6 +159,7 @@ class Reconciler:
             if batch is not None:
                 following = _with_batch(following, batch)
                 self._set_batch_hi(connection, following)
+            connection.execute(sql("quarantine/keep_files"), {"table_id": table.table_id})
             self._publish(connection, table, following, event="reconciled")
             self._retain(connection, table, retained_from)
             return following

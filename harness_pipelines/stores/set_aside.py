@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,14 +23,34 @@ def set_aside(
     after: Coordinate = BEFORE_ALL,
     limit: int,
 ) -> list[Row]:
-    """The first *limit* of the *wanted* records behind *after*, with their bytes, by partition and offset."""
+    """The first *limit* of the *wanted* records behind *after*, by partition and offset.
+
+    With the bytes that Postgres has: of a record that is `in_lake` it has none; see `with_bytes`.
+    """
     more = {"state": state, "after_partition": after[0], "after_offset": after[1], "limit": limit}
     return list(database.rows("quarantine/records", _key(table, wanted) | more))
+
+
+def with_bytes(database: Database, table: TableRow, records: Sequence[Row]) -> list[Row]:
+    """*records* with their key, value and headers, wherever these are. Raises: as `raw_bytes.read`."""
+    moved = [(one["partition"], one["offset"]) for one in records if one["in_lake"]]
+    if not moved:
+        return list(records)
+    from harness_pipelines.stores import raw_bytes  # and PyIceberg
+
+    found = dict(raw_bytes.read(database, table, moved))
+    return [{**one, **found.get((one["partition"], one["offset"]), {})} for one in records]
 
 
 def counts_set_aside(database: Database, table: TableRow, wanted: Wanted) -> list[Row]:
     """Per state, reason and partition: how many of the *wanted* records, from which offset to which."""
     return list(database.rows("quarantine/counts", _key(table, wanted)))
+
+
+def kept(database: Database, table: TableRow) -> Row:
+    """How many records have their bytes in the lake, where that is, and how many, and how large, in Postgres."""
+    found = database.rows("quarantine/kept", {"table_id": table.table_id})[0]
+    return {**found, "name": f"{table.spec.namespace}.{table.quarantine}" if found["metadata"] else None}
 
 
 def _key(table: TableRow, wanted: Wanted) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class Upkeep:
             connection.execute(sql("upkeep/set_retained_from"), key)
             connection.execute(sql("upkeep/forget_layouts"), {"table_id": table.table_id})
             connection.execute(sql("upkeep/abandon_orphaned"), {"table_id": table.table_id})
-            self._fence(connection, claim)
+            fence(connection, claim)
             faults.point("expire.in_transaction")
             return decision
 
@@ -120,13 +120,6 @@ class Upkeep:
             retained_from=kept[0].version,
             overlays=tuple(_needless(connection, table, [*kept, *leased, *named])),
         )
-
-    @staticmethod
-    def _fence(connection: Connection, claim: Claim) -> None:
-        row = connection.execute(sql("upkeep/claim_of_expire"), {"table_id": claim.table_id}).fetchone()
-        if row is None:
-            raise FencedOut(f"expire of table {claim.table_id}: the claim is gone; nothing was written")
-        check_claim(claim, rows.claim(row), now=row["now"])
 
     def drop_retired(self, table: TableRow, *, retired_for: timedelta) -> list[str]:
         """Drop segments that were retired by an earlier run. A busy one is left for the next run."""
@@ -186,7 +179,7 @@ class Upkeep:
             connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
             found = connection.execute(sql("upkeep/ripe"), {"table_id": table.table_id, "grace": grace}).fetchall()
             if not dry_run:
-                self._fence(connection, claim)
+                fence(connection, claim)
         if not found:  # the lake is not walked for nothing
             return []
         reached = self._reached(table)
@@ -200,7 +193,7 @@ class Upkeep:
             for path, _ in ripe:
                 self.ownership.check()
                 with self.database.transaction() as connection:  # a holder that slept here has been replaced
-                    self._fence(connection, claim)
+                    fence(connection, claim)
                 self._delete(path)
                 faults.point("expire.during_trim")
                 self.database.run("upkeep/forget_file", {"table_id": table.table_id, "path": path})
@@ -236,7 +229,21 @@ class Upkeep:
             for location in metadata:
                 reached |= self._snapshot_files(identifier, location, all_snapshots=False)
             reached |= self._snapshot_files(identifier, current, all_snapshots=True)
-        return {plain_path(path) for path in reached}
+        return {plain_path(path) for path in reached | self._reached_by_quarantine(table)}
+
+    def _reached_by_quarantine(self, table: TableRow) -> set[str]:
+        """With the metadata files that were published before: a backup of Postgres names one of them."""
+        current = self._quarantine(table)["metadata"]
+        if current is None:
+            return set()
+        identifier = (table.spec.namespace, table.quarantine)
+        before = {entry.metadata_file for entry in self.catalog.at(identifier, current).metadata.metadata_log}
+        return {current, *before} | self._snapshot_files(identifier, current, all_snapshots=True)
+
+    def _quarantine(self, table: TableRow) -> Mapping[str, str | None]:
+        """Folder and metadata file of the bytes of records that were set aside, as far as there are any in the lake."""
+        found = self.database.rows("quarantine/place", {"table_id": table.table_id})
+        return found[0] if found else {"folder": None, "metadata": None}
 
     def _pointer(self, table: TableRow, view: ViewName) -> str:
         """The metadata file that the catalog names now. Raises: TableUnknown."""
@@ -268,6 +275,7 @@ class Upkeep:
         views = _identifiers(table).items()
         folders = {self.catalog.at(identifier, self._pointer(table, name)).location() for name, identifier in views}
         folders |= {str(row["folder"]) for row in self.database.rows("upkeep/folders", {"table_id": table.table_id})}
+        folders |= {folder for folder in [self._quarantine(table)["folder"]] if folder}
         for location in sorted({plain_path(folder) for folder in folders}):
             system, root = FileSystem.from_uri(location)
             for entry in system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True)):
@@ -291,6 +299,14 @@ class Upkeep:
         named = {name: move for name in refs if (move := move_of(name)) is not None}
         found = self.database.rows("upkeep/moves_by_id", {"move_ids": sorted(set(named.values()))}) if named else []
         return dead_branches(named, [(row["move_id"], row["attempt"], row["state"]) for row in found])
+
+
+def fence(connection: Connection, claim: Claim) -> None:
+    """The last check of every commit of expire. Raises: FencedOut."""
+    row = connection.execute(sql("upkeep/claim_of_expire"), {"table_id": claim.table_id}).fetchone()
+    if row is None:
+        raise FencedOut(f"expire of table {claim.table_id}: the claim is gone; nothing was written")
+    check_claim(claim, rows.claim(row), now=row["now"])
 
 
 def _needless(connection: Connection, table: TableRow, in_reach: Iterable[Version]) -> list[str]:

@@ -50,6 +50,7 @@ from harness_pipelines.stores.ports import (
 from harness_pipelines.stores.ports_buffer import BufferSegments, BufferWriter, LakeViews, ReadLeases, Trimmer
 from harness_pipelines.stores.ports_log import TopicIdentity
 from harness_pipelines.stores.postgres import READER, WORKER, Database
+from harness_pipelines.stores.raw_bytes import RawBytes
 from harness_pipelines.stores.upkeep import Upkeep
 
 CATALOG = "harness"
@@ -322,6 +323,7 @@ class RealRig(StoresRig):
         self.segments = Segments(self.database)
         self.ownership = Ownership(self.database, warehouse=folder.as_uri())
         self.upkeep = Upkeep(self.database, self.catalog, self.ownership)
+        self.raw_bytes = RawBytes(self.database, self.catalog, warehouse=folder.as_uri())
         self.lake = self._lake = Lake(self.catalog, self.database, warehouse=folder.as_uri())
 
     def ask(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[dict[str, Any]]:

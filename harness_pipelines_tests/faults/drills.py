@@ -25,6 +25,7 @@ from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores import open as stores_open
+from harness_pipelines.stores.raw_bytes import Moved, RawBytes
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, OTREE, TIER, ByHand, TableRig
 
@@ -116,6 +117,8 @@ _LEFT = """
             AND (state = 'closed' OR retired_at < clock_timestamp() - interval '1 hour'))
          + (SELECT count(*) FROM harness.condemned_files
             WHERE table_id = %(table_id)s AND since < clock_timestamp() - interval '1 hour')
+         + (SELECT (coalesce(sum(bytes), 0) > 1048576)::int FROM harness.quarantine_in_postgres
+            WHERE table_id = %(table_id)s)
 """
 _AGE = (
     "UPDATE harness.segments SET retired_at = retired_at - interval '1 day' WHERE table_id = %(table_id)s",
@@ -124,10 +127,13 @@ _AGE = (
 
 
 def _superseded(rigs: Rigs) -> None:
-    """Give expire something of each kind: a segment to drop, files to delete, a segment to retire.
+    """Give expire something of each kind: a segment to drop, files to delete, a segment to retire, bytes to move.
 
     The first run of expire decides, the clock of its decisions is put back by a day, and the second run is the drill.
     """
+    for rig in rigs:
+        for _ in range(2):  # together more than stays in Postgres
+            rig.produce_misfit(b"!" * 600_000)
     _buffer(rigs, 20)
     buffered = rigs[0].table.spec.buffer != "none"
     if buffered:
@@ -156,7 +162,8 @@ def _expire_until_condemned(rig: TableRig) -> None:
         condemned = expire_once(rig.stores, rig.table.row, claim).condemned
         return bool(condemned) and all(s.state != "closed" for s in rig.stores.segments.all(rig.table.row))
 
-    wait_until(decided, "expire has retired the segment and condemned files")
+    with mock.patch.object(RawBytes, "move", return_value=Moved()):  # that is left for the drill
+        wait_until(decided, "expire has retired the segment and condemned files")
     rig.stores.ledger.release(claim)
 
 
@@ -283,7 +290,7 @@ DRILLS: Mapping[str, Drill] = {
         more=lambda rigs: _buffer(rigs, 5),
         caught_up=_trimmed,
         until_idle=False,
-        spec={"retention": {"versions": "1s", "grace": "1s"}},
+        spec={"retention": {"versions": "1s", "grace": "1s"}, "quarantine_mb": 1},
     ),
     "revert": Drill(
         stages=TIER,

@@ -1,5 +1,8 @@
 -- name: quarantined
-SELECT "offset", reason, sha256(value) AS value_digest, sha256(key) AS key_digest FROM harness.quarantine
+-- Of bytes that are in the lake what they were when they were moved there.
+SELECT "offset", reason, in_lake, coalesce(value_sha256, sha256(value)) AS value_digest,
+       coalesce(key_sha256, sha256(key)) AS key_digest
+FROM harness.quarantine
 WHERE table_id = %(table_id)s AND partition = %(partition)s AND state <> 'replayed'
   AND "offset" >= %(low)s AND "offset" < %(high)s
 ORDER BY "offset"

@@ -93,6 +93,11 @@ LEFT JOIN harness.ingest_positions i USING (table_id, partition)
 WHERE q.table_id = %(table_id)s AND (i.partition IS NULL OR q."offset" < i.start OR q."offset" >= i.buffer_hi)
 ORDER BY q.partition, q."offset" LIMIT %(limit)s
 
+-- name: moved
+-- By partition the offsets of records whose bytes are in the lake, eight bytes each: there may be many.
+SELECT partition, string_agg(int8send("offset"), ''::bytea ORDER BY "offset") AS offsets FROM harness.quarantine
+WHERE table_id = %(table_id)s AND in_lake GROUP BY partition
+
 -- name: waiting
 -- {rows}: the rows of the named segments. What only the buffer answers for, per partition.
 SELECT r.partition, count(*) AS rows FROM ({rows}) r
