@@ -189,6 +189,7 @@ def test_added_partitions_show_in_the_identity_and_can_be_joined(rig):
     assert seen(first + later) == {p: v for p, v in rig.acked(topic).items() if v}
 
 
+@pytest.mark.long
 def test_every_acknowledged_record_comes_once_and_in_order_whatever_the_batch_size(rig):
     topic = rig.create(3)
     for partition in range(3):

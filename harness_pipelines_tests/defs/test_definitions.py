@@ -85,6 +85,7 @@ def test_without_a_ledger_there_are_no_tables_and_loading_succeeds(
     assert assets() == set()
 
 
+@pytest.mark.long
 def test_runs_of_ingest_and_tier_name_the_moves_that_the_ledger_committed(
     rig: TableRig, definitions: Definitions, instance: DagsterInstance
 ) -> None:
@@ -171,6 +172,7 @@ def test_checks_pass_on_a_whole_table_and_name_what_a_doctored_ledger_lacks(rig:
     assert "101 rows taken, 0 in the lake, 100 in the buffer" in rows.description
 
 
+@pytest.mark.long
 def test_checks_say_what_only_the_buffer_holds_and_when_compact_falls_behind(
     rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def _logging_as_before() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # about 100 s where the machine has nothing else to do
 def test_a_minute_of_chaos_loses_and_doubles_nothing_and_no_read_is_wrong():
     jars = os.environ.get("HARNESS_JARS")

@@ -39,6 +39,7 @@ def dagster(settings: Settings, table: TableRig, tmp_path: Path) -> Iterator[Dag
         yield made
 
 
+@pytest.mark.long
 def test_a_daemon_that_is_killed_at_any_phase_of_a_tick(table: TableRig, dagster: DagsterRig):
     for phase in PHASES:
         table.produce(50)
@@ -55,6 +56,7 @@ def _all_in_lake(table: TableRig) -> bool:
     return all(stream_hi == buffer_hi for stream_hi, buffer_hi in table.status().values())
 
 
+@pytest.mark.long
 def test_two_daemons_do_the_work_of_one(table: TableRig, dagster: DagsterRig):
     dagster.daemon()
     dagster.room.start("daemon2", ["dagster-daemon", "run", *dagster.workspace])
@@ -66,6 +68,7 @@ def test_two_daemons_do_the_work_of_one(table: TableRig, dagster: DagsterRig):
     table.assert_exact()
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_is_taken_over_and_ends_red(table: TableRig, dagster: DagsterRig):
     dagster.daemon()
     table.produce(50)
@@ -81,6 +84,7 @@ def test_a_run_that_is_killed_is_taken_over_and_ends_red(table: TableRig, dagste
     table.assert_exact()
 
 
+@pytest.mark.long
 def test_all_of_it_is_killed_and_started_again(table: TableRig, dagster: DagsterRig):
     dagster.daemon()
     table.produce(50)
@@ -94,6 +98,7 @@ def test_all_of_it_is_killed_and_started_again(table: TableRig, dagster: Dagster
     table.assert_exact()
 
 
+@pytest.mark.long
 def test_dagster_s_database_is_lost_and_made_anew(table: TableRig, dagster: DagsterRig):
     daemon = dagster.daemon()
     table.produce(50)
@@ -110,6 +115,7 @@ def test_dagster_s_database_is_lost_and_made_anew(table: TableRig, dagster: Dags
     table.assert_exact()
 
 
+@pytest.mark.long
 def test_ticks_that_raise_are_red_and_the_next_ones_go_on(table: TableRig, dagster: DagsterRig):
     table.produce(50)
     with _without(table, "log_ends"):  # which the sensors ask
@@ -139,6 +145,7 @@ def _without(table: TableRig, relation: str) -> Iterator[None]:
             owner.execute(f"ALTER TABLE harness.{relation}_away RENAME TO {relation}")
 
 
+@pytest.mark.long
 def test_runs_that_fail_come_less_often_until_the_cause_is_repaired_and_cost_no_other_table(
     make_rig: MakeRig, settings: Settings, tmp_path: Path
 ):
@@ -169,6 +176,7 @@ def _taken(table: TableRig) -> int:
     return sum(buffer_hi for _, buffer_hi in table.status().values())
 
 
+@pytest.mark.long
 def test_the_code_is_loaded_again_while_a_run_is_at_work(table: TableRig, dagster: DagsterRig):
     dagster.room.up()
     table.produce(50)

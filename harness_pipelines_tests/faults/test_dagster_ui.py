@@ -37,6 +37,7 @@ def dagster(settings: Settings, table: TableRig, tmp_path: Path) -> Iterator[Dag
         yield made
 
 
+@pytest.mark.long
 def test_a_person_reclusters_two_regions_in_the_browser(table: TableRig, dagster: DagsterRig):
     asset = f"{dagster.room.url}/assets/{table.name.replace('.', '/')}"
     for _ in range(2):  # the first merge makes the regions, the second leaves something to do

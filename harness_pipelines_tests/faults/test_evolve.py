@@ -56,6 +56,7 @@ def same(rig: TableRig, expected: list[dict[str, Any]], *, at: int | None = None
     assert rows(rig, at=at, spark=True) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("views", ["both", "stream", "batch"])
 def test_a_column_is_there_in_every_tier_from_one_version_on(make_rig: MakeRig, views: str):
     rig = make_rig(views=views, layout={"columns": ["id"]}, partitions=1)
@@ -290,6 +291,7 @@ def test_a_table_without_a_buffer(make_rig: MakeRig):
     whole(rig)
 
 
+@pytest.mark.long
 def test_a_keyed_table(make_rig: MakeRig):
     rig = make_rig(views="both", key=["id"], partitions=1, layout={"columns": ["id"]})
 

@@ -43,6 +43,7 @@ def hasty(settings: Settings, bootstrap: str) -> hp.Harness:
     return harness
 
 
+@pytest.mark.long
 def test_a_command_without_kafka_ends_with_75_and_names_the_address_and_the_way_on(settings: Settings, tmp_path: Path):
     spec = tmp_path / "t.yaml"
     spec.write_text(SPEC)
@@ -68,6 +69,7 @@ def test_a_worker_without_kafka_says_so_waits_and_goes_on_by_itself(rig: TableRi
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_a_broker_that_is_killed_and_comes_back_costs_only_time(private_broker: PrivateBroker, settings: Settings):
     kafka = KafkaRig(private_broker.bootstrap)
     with hasty(settings, private_broker.bootstrap) as harness:
@@ -99,6 +101,7 @@ def test_over_a_compacted_topic_only_a_keyed_table_is_made(make_rig: MakeRig, po
     assert make_rig(topic_config=config, key=["id"]).table.spec.key == ("id",)
 
 
+@pytest.mark.long
 def test_a_topic_deleted_under_a_table_is_named_and_what_was_read_stays_readable(rig: TableRig):
     rig.produce(20)
     with rig.working() as worker:

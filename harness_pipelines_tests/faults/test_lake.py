@@ -167,6 +167,7 @@ def test_a_spark_session_that_ended_is_trouble_once_and_the_next_attempt_has_its
 REMEMBERED = 100  #: sessions by an executor, unless `spark.executor.isolatedSessionCache.size` says otherwise
 
 
+@pytest.mark.long
 def test_a_spark_session_that_executors_forgot_still_runs_python(settings: Settings, kafka: KafkaRig) -> None:
     """They remove its folder, in which its Python daemon still stands; so they do after half an hour without a task."""
     with hp.connect(settings) as harness:

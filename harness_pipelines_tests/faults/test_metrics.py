@@ -53,6 +53,7 @@ def ingested(rig: TableRig, url: str, count: int) -> None:
     wait_until(there, f"{count} records are taken")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["refuses", "hangs"])
 def test_while_postgres_is_away_a_scrape_has_the_workers_own_counters(
     rig: TableRig, url: str, proxy: PostgresProxy, how: str

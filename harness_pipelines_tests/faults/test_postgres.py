@@ -79,6 +79,7 @@ def test_a_worker_that_loses_postgres_says_so_and_goes_on_by_itself(rig, through
         wait_until(lambda: not worker.progress[0].trouble, "the trouble is forgotten")
 
 
+@pytest.mark.long
 def test_connections_cut_again_and_again_lose_and_double_nothing(rig, through, proxy: PostgresProxy):
     with over(rig, through).working():
         for _ in range(8):

@@ -168,6 +168,7 @@ def test_a_key_that_would_be_in_two_partitions_is_named_and_nothing_replaced(mak
     whole(log.rig)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [random.getrandbits(32) for _ in range(3)], ids=str)
 def test_after_any_replays_each_version_is_what_its_records_fold_to(make_rig: MakeRig, seed: int):
     chosen = random.Random(seed)

@@ -71,6 +71,7 @@ def odd(request: pytest.FixtureRequest, make_rig: MakeRig) -> TableRig:
     return rig
 
 
+@pytest.mark.long
 def test_a_record_goes_back_to_its_own_coordinate_in_every_view_and_only_once(odd: TableRig):
     before = odd.stores.tables.head(odd.table.row).version
     known = offsets(odd)
@@ -251,6 +252,7 @@ def whole(rig: TableRig) -> None:
     assert found.ok, found
 
 
+@pytest.mark.long
 def test_of_a_key_the_newest_version_wins_whenever_it_came(keyed: TableRig):
     before = keyed.stores.tables.head(keyed.table.row).version
     assert state(keyed) == KEYED_BEFORE
@@ -308,6 +310,7 @@ def test_who_keeps_the_newest_row_of_each_key_asks_what_the_told_ones_show(keyed
     assert {key: row["n"] for key, row in kept.items()} == KEYED_BEFORE
 
 
+@pytest.mark.long
 def test_a_delete_that_is_put_back_takes_its_key_away(make_rig: MakeRig):
     rig = make_rig(
         key=["id"],
@@ -330,6 +333,7 @@ def test_a_delete_that_is_put_back_takes_its_key_away(make_rig: MakeRig):
     whole(rig)
 
 
+@pytest.mark.long
 def test_what_is_merged_meanwhile_is_looked_at_again(make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch):
     """The files of a replay are written before the lock; a merge of a newer version comes between."""
     rig = make_rig(key=["id"], views="both", layout={"columns": ["n"]}, unknown_fields="quarantine")
@@ -355,6 +359,7 @@ def test_what_is_merged_meanwhile_is_looked_at_again(make_rig: MakeRig, monkeypa
     whole(rig)
 
 
+@pytest.mark.long
 def test_where_rows_are_recalled_nothing_is_put_back(make_rig: MakeRig):
     rig = make_rig(key=["id"], views="both", layout={"columns": ["n"]}, unknown_fields="quarantine")
     put(rig, 1, 10)
@@ -368,6 +373,7 @@ def test_where_rows_are_recalled_nothing_is_put_back(make_rig: MakeRig):
     assert state(rig) == {1: 10}
 
 
+@pytest.mark.long
 def test_a_key_in_two_partitions_is_named_and_nothing_put_back(make_rig: MakeRig):
     rig = make_rig(key=["id"], views="both", layout={"columns": ["n"]}, unknown_fields="quarantine")
     put(rig, 1, 10)

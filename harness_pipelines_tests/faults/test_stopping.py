@@ -175,6 +175,7 @@ def at_work(harness: hp.Harness, folder: Path) -> tuple[threading.Thread, list[B
     return thread, ended
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_spark_that_hangs_is_noticed_and_named(hanging: tuple[hp.Harness, TcpProxy], tmp_path: Path):
     """Nothing would ever tell TCP: who waits for an answer has nothing to send."""
@@ -186,6 +187,7 @@ def test_a_spark_that_hangs_is_noticed_and_named(hanging: tuple[hp.Harness, TcpP
     assert "move 7, attempt 2" in str(ended[0])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_who_ends_while_spark_hangs_does_not_wait_for_it(
     hanging: tuple[hp.Harness, TcpProxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

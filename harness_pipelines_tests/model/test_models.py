@@ -36,6 +36,7 @@ def test_every_interesting_state_is_reached(kind: str):
     assert reached == set(models[0].witnesses)
 
 
+@pytest.mark.long
 def test_every_step_of_the_registry_is_taken():
     taken = frozenset[str]().union(*(explored(m).actions for m in SUITE))
 

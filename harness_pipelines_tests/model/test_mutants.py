@@ -24,6 +24,7 @@ def test_the_mutant_dies(name: str):
     assert report.trace
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "layer"), LAYERED)
 def test_a_layer_that_is_left_in_still_guards(name: str, layer: str):
     """A mutant of several layers names no layer in vain: with any one of them left in, its invariant holds."""

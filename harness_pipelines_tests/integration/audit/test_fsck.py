@@ -108,6 +108,7 @@ def test_a_table_that_was_reverted_and_moved_on_is_sound(endpoints: Endpoints):
         rig.harness.close()
 
 
+@pytest.mark.long
 def test_a_table_without_buffer_is_sound(endpoints: Endpoints):
     rig = make(endpoints, partitions=2, buffer="none")
     try:
@@ -122,6 +123,7 @@ def test_a_table_without_buffer_is_sound(endpoints: Endpoints):
         rig.harness.close()
 
 
+@pytest.mark.long
 def test_a_table_at_work_is_sound_at_every_look(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(working, "EXPIRE_EVERY_S", 0.1)
     monkeypatch.setattr(working, "SEGMENT_AGE_S_MAX", 0.5)

@@ -215,6 +215,7 @@ def test_a_lake_that_is_not_mounted_is_away_and_not_empty(place: Scratch):
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_a_restored_backup_adopts_what_kafka_has_dropped(place: Scratch):
     rig = place.rig()
     rig.produce(30)

@@ -34,6 +34,7 @@ def judge(rig: KeyedRig) -> None:
     assert_sound(rig)
 
 
+@pytest.mark.long
 def test_a_lost_database_has_its_recalled_rows_from_the_stream_view(place: Scratch):
     rig = recalled(place)
     place.lose()
@@ -50,6 +51,7 @@ def test_a_lost_database_has_its_recalled_rows_from_the_stream_view(place: Scrat
     judge(rig)
 
 
+@pytest.mark.long
 def test_a_restored_backup_goes_on_with_the_recalled_rows_that_it_has(place: Scratch):
     rig = recalled(place)
     backup = place.dump()
@@ -67,6 +69,7 @@ def test_a_restored_backup_goes_on_with_the_recalled_rows_that_it_has(place: Scr
     judge(rig)
 
 
+@pytest.mark.long
 def test_a_restored_backup_from_before_the_recall_begins_the_batch_view_anew(place: Scratch):
     rig = KeyedRig(place.harness, place.kafka)
     rig.put(*(row(i, n=i) for i in range(60)))
@@ -87,6 +90,7 @@ def test_a_restored_backup_from_before_the_recall_begins_the_batch_view_anew(pla
     assert_sound(rig)
 
 
+@pytest.mark.long
 def test_a_table_of_recalled_rows_that_was_dropped_by_hand_is_named_and_made_anew(place: Scratch):
     rig = recalled(place)
     [overlay] = rig.head.overlays

@@ -134,6 +134,7 @@ def append_foreign(place: Scratch, rig: TableRig) -> None:
 # -- sound tables and planted faults ------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_table_with_both_views_is_sound_after_merges_a_revert_and_more_merges(place: Scratch):
     rig = merged(place)
     rig.assert_exact()
@@ -151,6 +152,7 @@ def test_a_table_with_both_views_is_sound_after_merges_a_revert_and_more_merges(
     assert not audit_table(rig.stores, rig.table.row).to_json()["batch"]["read"], "by default it is counted"
 
 
+@pytest.mark.long
 def test_faults_of_the_batch_view_are_named(place: Scratch):
     rig = merged(place)
     file, *_ = batch_files(head(rig))
@@ -210,6 +212,7 @@ def test_faults_of_the_batch_view_are_named(place: Scratch):
     assert f"no row {layout} in harness.layouts" in broken(rig)["S10"][0]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Parquet writer option")
 def test_a_foreign_commit_to_the_batch_view_stops_otree_is_named_and_a_revert_undoes_it(place: Scratch):
     rig = merged(place)
@@ -234,6 +237,7 @@ def test_a_foreign_commit_to_the_batch_view_stops_otree_is_named_and_a_revert_un
 # -- expire -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_what_an_old_reader_holds_stays_through_relayouts_and_goes_with_its_lease(place: Scratch):
     rig = both(place, retention={"versions": "1ms", "snapshots": 1, "grace": "1ms"})
     take(rig, 200)
@@ -297,6 +301,7 @@ def goes_on(rig: TableRig) -> None:
     assert [v for v in look(rig.stores, rig.table.row).acts if v.kind != "branch"] == []
 
 
+@pytest.mark.long
 def test_a_restored_backup_goes_on_with_its_batch_view_while_all_of_it_is_there(place: Scratch):
     rig = merged(place)
     backup = place.dump()
@@ -310,6 +315,7 @@ def test_a_restored_backup_goes_on_with_its_batch_view_while_all_of_it_is_there(
     goes_on(rig)
 
 
+@pytest.mark.long
 def test_a_restored_backup_begins_the_batch_view_anew_where_files_of_it_are_gone(place: Scratch):
     rig = merged(place)
     backup = place.dump()
@@ -334,6 +340,7 @@ def test_a_restored_backup_begins_the_batch_view_anew_where_files_of_it_are_gone
     goes_on(rig)
 
 
+@pytest.mark.long
 def test_a_restored_backup_adopts_both_views_when_kafka_has_dropped_the_records(place: Scratch):
     rig = merged(place)
     backup = place.dump()
@@ -352,6 +359,7 @@ def test_a_restored_backup_adopts_both_views_when_kafka_has_dropped_the_records(
     goes_on(rig)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("whole", [True, False], ids=["its files are there", "a file of it is gone"])
 def test_a_lost_database_takes_the_batch_view_over_or_begins_it_anew(place: Scratch, whole: bool):
     rig = merged(place)

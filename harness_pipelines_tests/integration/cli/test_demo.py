@@ -85,6 +85,7 @@ class Lying(Orders):
         return json.dumps({**like, KEY: row.column(KEY)[0].as_py(), PRICE: "0.01"}).encode()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # about 30 s where the machine has nothing else to do
 def test_records_that_are_not_what_the_log_has_are_found_and_their_keys_named(settings, words):
     scenario = Lying(**words)
@@ -112,6 +113,7 @@ class Interrupted(Show):
             raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_a_demo_that_is_interrupted_leaves_no_worker_no_reader_and_no_folder(harness, settings, words):
     with pytest.raises(KeyboardInterrupt):
         run_demo(settings, Orders(**words), OPTIONS, Interrupted())

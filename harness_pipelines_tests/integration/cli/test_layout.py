@@ -204,6 +204,7 @@ def test_layout_gives_regions_sizes_and_scores_and_draws_them(both, tmp_path):
     assert "not indexed" in both.harness("layout", both.name, "--plot", "x.png", "--columns", "id", code=2).stderr
 
 
+@pytest.mark.long
 def test_the_status_page_draws_the_regions_that_layout_names(both, page_url, browser_page):
     both.run()
     seen = both.json("layout", both.name)
@@ -246,6 +247,7 @@ def test_a_rebuild_writes_every_file_anew_and_keeps_every_row(both):
     assert "nothing to do" in both.harness("recluster", both.name, "--yes").output
 
 
+@pytest.mark.long
 def test_recluster_takes_what_is_staged_and_only_where_it_is_asked(both):
     both.run()
     both.produce(120, first=ROWS)
@@ -272,6 +274,7 @@ def test_only_regions_that_a_condition_may_match_are_chosen(both):
     assert "no region '22'" in both.harness("recluster", both.name, "--regions", "22", "--dry-run", code=2).stderr
 
 
+@pytest.mark.long
 def test_an_interrupted_request_is_gone_on_with_and_can_be_given_up(both):
     both.run()
     both.ask_rebuild()
@@ -288,6 +291,7 @@ def test_an_interrupted_request_is_gone_on_with_and_can_be_given_up(both):
     assert both.ids() == both.truth()
 
 
+@pytest.mark.long
 def test_a_request_of_many_moves_goes_on_where_it_was_interrupted(both, monkeypatch):
     """Each move takes one region; after the first one the command is stopped and called again."""
     for module in (otree, recluster):
@@ -311,6 +315,7 @@ def test_a_request_of_many_moves_goes_on_where_it_was_interrupted(both, monkeypa
     assert both.ids() == both.truth()
 
 
+@pytest.mark.long
 def test_what_a_rebuild_leaves_is_removed_when_a_person_says_so(both, tmp_path, monkeypatch):
     monkeypatch.setattr(upkeep, "GUARD_FREE_BYTES", 0)
     monkeypatch.setattr(upkeep, "SHARE_MAX", 0.01)

@@ -75,6 +75,7 @@ def shown(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_a_scrape_says_what_the_ledger_says_after_ingest_and_after_tier(harness, spec, status: Status):
     name, file = spec
     file.write_text(file.read_text() + "tier: {max_age: 1s}\nfreshness: {lake: 1s}\n")
@@ -109,6 +110,7 @@ def test_a_scrape_says_what_the_ledger_says_after_ingest_and_after_tier(harness,
     assert found.value("harness_worker_ready") == 1
 
 
+@pytest.mark.long
 def test_a_worker_that_stands_by_says_that_the_claim_is_not_its_own(harness, table):
     with serving(harness, table, "--stage", "ingest") as (_, url):
         wait_until(lambda: scrape(url).value("harness_claim_own", table=table, stage="ingest") == 1, "one has it")
@@ -119,6 +121,7 @@ def test_a_worker_that_stands_by_says_that_the_claim_is_not_its_own(harness, tab
     assert (found.value("harness_claim_lease_seconds", table=table, stage="ingest") or 0) > 0
 
 
+@pytest.mark.long
 def test_the_endpoint_ends_with_the_worker(harness, table):
     with serving(harness, table, "--stage", "ingest") as (process, url):
         wait_until(lambda: scrape(url).value("harness_worker_ready") == 1, "it works")

@@ -66,6 +66,7 @@ def answer(url: str, *, method: str = "GET", **headers: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
+@pytest.mark.long
 def test_the_page_shows_where_the_records_are_and_keeps_up_without_a_reload(
     harness, rig, table, page_url, browser_page
 ):
@@ -161,6 +162,7 @@ def test_numbers_look_old_while_the_ledger_is_away_and_are_new_when_it_is_back(h
         proxy.close()
 
 
+@pytest.mark.long
 def test_a_ledger_that_hangs_is_named_and_holds_up_no_page(harness, table, browser_page):
     settings = hp.connect(home=harness.home).settings
     assert settings.dsn is not None
@@ -182,6 +184,7 @@ def test_a_ledger_that_hangs_is_named_and_holds_up_no_page(harness, table, brows
         proxy.close()
 
 
+@pytest.mark.long
 def test_without_kafka_the_page_shows_what_the_ledger_knows_and_says_so(harness, table, browser_page):
     settings = hp.connect(home=harness.home).settings
     with hp.connect(replace(settings, kafka="127.0.0.1:1")) as opened, serving(opened) as url:
@@ -300,6 +303,7 @@ def test_a_table_that_is_not_there_is_named_and_the_others_are_shown(page_url, t
     assert table in {line["table"] for line in found["tables"]}
 
 
+@pytest.mark.long
 def test_status_serves_the_page_until_ctrl_c(harness, table):
     process = harness.start("status", "--page")
     assert process.stderr is not None

@@ -27,6 +27,7 @@ def test_until_idle_ends_with_everything_in_the_lake(harness, table):
     assert status["lake_rows"] == GOOD
 
 
+@pytest.mark.long
 def test_spark_ingests_where_it_is_asked_to(harness, spec):
     name, file = spec
     harness("table", "apply", str(file))

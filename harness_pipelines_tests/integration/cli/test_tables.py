@@ -49,6 +49,7 @@ def test_status_has_the_fixed_form_and_counts_the_lag(harness, table):
     }
 
 
+@pytest.mark.long
 def test_status_shows_what_the_ledger_knows_while_kafka_is_away(harness, table):
     result = harness("status", table, "--json", env={"HARNESS_KAFKA": "127.0.0.1:1"})
 

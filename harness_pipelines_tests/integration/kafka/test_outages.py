@@ -80,6 +80,7 @@ def test_a_broker_that_hangs_midway_is_named_and_its_return_goes_on_without_a_lo
     assert found == private_rig.acked(topic)[0]
 
 
+@pytest.mark.long
 def test_a_question_to_a_broker_that_hangs_is_unanswered_and_never_an_invalid_offset(private_broker, private_rig):
     topic = private_rig.create(2)
     log = KafkaLog(private_broker.bootstrap, timeouts=HASTY)
@@ -111,12 +112,14 @@ def test_a_short_hang_is_waited_out_by_the_poll_itself(private_broker, private_r
         assert collect(reader, 1) == private_rig.acked(topic)[0]
 
 
+@pytest.mark.long
 def test_a_silent_topic_on_a_healthy_broker_is_no_outage(private_broker, private_rig):
     topic = private_rig.create(2)
     with KafkaLog(private_broker.bootstrap, timeouts=HASTY).reader(topic, {0: 0, 1: 0}) as reader:
         assert reader.poll(100, 2 * HASTY.lost_after_s) == []
 
 
+@pytest.mark.long
 def test_a_broker_killed_and_started_again_under_a_reader_loses_and_doubles_nothing(private_broker, private_rig):
     topic = private_rig.create(1)
     private_rig.produce(topic, 0, [f"a{i}".encode() for i in range(500)])

@@ -56,6 +56,7 @@ def test_a_record_of_ten_megabytes_comes_whole_between_small_ones(rig: KafkaRig)
     assert got == values
 
 
+@pytest.mark.long
 def test_committed_aborted_and_plain_records_written_while_they_are_read_come_exactly_once(rig: KafkaRig):
     topic = rig.create(2)
     seed = random.SystemRandom().randrange(1_000_000)

@@ -59,6 +59,7 @@ def halves(world: World, table: pa.Table) -> pa.Table:
     return rows
 
 
+@pytest.mark.long
 @slow
 @given(tables(columns_max=5))
 def test_values_of_every_type_come_back_from_both_tiers_as_they_went(make_world, drawn):
@@ -75,6 +76,7 @@ def test_values_of_every_type_come_back_from_both_tiers_as_they_went(make_world,
     assert exact(found.sort_by(KEY[1:]).to_pylist()) == exact(rows.to_pylist())
 
 
+@pytest.mark.long
 @slow
 @given(st.data())
 def test_postgres_and_iceberg_let_through_every_row_for_which_a_predicate_is_true(make_world, data):

@@ -301,6 +301,7 @@ def test_a_port_taken_meanwhile_by_another_program_is_given_up(home):
         assert connection.execute("select 1").fetchone() == (1,)
 
 
+@pytest.mark.long
 def test_a_killed_broker_keeps_acknowledged_records_and_down_leaves_no_process(home):
     services = Services(home)
     cluster_id = home / "kafka" / "cluster-id"  # one generated id in 64 begins like an option

@@ -33,6 +33,7 @@ def shown(table: hp.Table, **words: Any) -> list[tuple[Any, ...]]:
     return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["ingest", "ingest on Spark", "no buffer"])
 def test_a_field_is_found_by_any_of_its_names(harness: hp.Harness, kafka: KafkaRig, way: str):
     rig = TableRig(harness, kafka, columns=COLUMNS, buffer="none" if way == "no buffer" else "postgres", views="both")

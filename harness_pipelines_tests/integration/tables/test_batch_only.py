@@ -159,6 +159,7 @@ def test_there_is_nothing_to_compact_and_otree_is_due(rig: TableRig):
         rig.table.row.views["stream"]
 
 
+@pytest.mark.long
 def test_without_a_buffer_spark_reads_the_log_into_the_batch_view(make_rig: MakeRig):
     rig = make_rig(views="batch", layout=BY_VALUE, buffer="none")
     rig.produce(500)

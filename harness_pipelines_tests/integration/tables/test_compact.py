@@ -154,6 +154,7 @@ def test_an_audit_and_fsck_find_nothing(rig: TableRig) -> None:
     assert checked.ok, checked.to_json()
 
 
+@pytest.mark.long
 def test_large_files_are_left_alone_and_many_become_several_without_overlap(make_rig: MakeRig) -> None:
     rig = make_rig(layout={"target_file_mb": 1}, columns={"id": {"type": "long", "required": True}, "s": "string"})
     noise = random.Random(5)
@@ -365,6 +366,7 @@ def test_expire_with_a_storage_an_hour_behind_removes_no_file_that_an_open_move_
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_a_spark_stream_that_follows_the_view_sees_no_row_twice(rig: TableRig, tmp_path: Path) -> None:
     def streamed() -> Counter[tuple[int, ...]]:
         """All that the stream has written so far, after it took what was there."""

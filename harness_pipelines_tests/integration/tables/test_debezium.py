@@ -31,6 +31,7 @@ def shown(rig: KeyedRig) -> list[Any]:
     return sorted(map(repr, rig.table.read().to_pylist()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "name"), [("schema", "customers"), ("plain", "kinds")])
 def test_a_read_of_change_events_shows_the_state_of_their_source(
     harness: hp.Harness, kafka: KafkaRig, kind: str, name: str

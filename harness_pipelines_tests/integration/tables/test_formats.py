@@ -142,6 +142,7 @@ def test_while_the_registry_is_away_its_table_waits_and_others_go_on(
         assert waiting.quarantine() == {}
 
 
+@pytest.mark.long
 def test_without_a_buffer_an_outage_of_the_registry_counts_against_no_move(
     harness: hp.Harness, kafka: KafkaRig, registry: RegistryServer
 ):

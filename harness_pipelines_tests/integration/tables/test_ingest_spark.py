@@ -31,6 +31,7 @@ with hp.connect() as harness:
 """
 
 
+@pytest.mark.long
 def test_two_executor_processes_take_every_record_once(rig: TableRig, settings: Settings) -> None:
     rig.produce(500)
     rig.produce_misfit(b"{not json")

@@ -42,6 +42,7 @@ def expected(rig: NumbersRig) -> list[tuple[str, Change]]:
     return sorted(((change.op, change) for change in rig.changes), key=lambda row: row[1][:2])
 
 
+@pytest.mark.long
 def test_every_record_is_a_row_of_the_changelog_through_buffer_lake_and_compaction(make_keyed: MakeKeyed):
     rig = make_keyed()
     for turn in range(6):

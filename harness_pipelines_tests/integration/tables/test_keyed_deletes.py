@@ -47,6 +47,7 @@ def batch_files(rig: KeyedRig) -> set[str]:
     return {f.data.file_path for f in pinned(rig.head.views["batch"].metadata).files}
 
 
+@pytest.mark.long
 def test_few_changes_of_a_file_hide_rows_and_many_write_it_anew(rig: KeyedRig):
     rig.put(*(row(i, n=i) for i in range(1000)))
     first, files = merge(rig), batch_files(rig)
@@ -75,6 +76,7 @@ def test_few_changes_of_a_file_hide_rows_and_many_write_it_anew(rig: KeyedRig):
     assert_sound(rig)
 
 
+@pytest.mark.long
 def test_hidden_rows_stay_hidden_through_filters_samples_reverts_and_relayouts(rig: KeyedRig):
     rig.put(*(row(i, n=i) for i in range(2000)))
     merged = merge(rig)
@@ -114,6 +116,7 @@ def test_hidden_rows_stay_hidden_through_filters_samples_reverts_and_relayouts(r
     assert_sound(rig)
 
 
+@pytest.mark.long
 def test_where_more_keys_change_than_positions_are_told_of_every_file_met_is_written_anew(
     rig: KeyedRig, monkeypatch: pytest.MonkeyPatch
 ):

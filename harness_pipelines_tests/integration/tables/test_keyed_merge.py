@@ -47,6 +47,7 @@ def read_keys(rig: KeyedRig) -> set[Key]:
     return set(keys)
 
 
+@pytest.mark.long
 def test_the_batch_view_is_the_replay_of_the_log_in_every_version_whatever_is_put_and_deleted(rig: KeyedRig):
     rng = random.Random(6)
     versions: list[Version] = []
@@ -73,6 +74,7 @@ def test_the_batch_view_is_the_replay_of_the_log_in_every_version_whatever_is_pu
     assert_sound(rig)
 
 
+@pytest.mark.long
 def test_deletes_alone_only_remove_files_and_what_was_deleted_may_come_again(rig: KeyedRig):
     rig.delete((404, "nowhere"))
     rig.to_stream()
@@ -125,6 +127,7 @@ def test_files_without_a_changed_key_stay_and_the_snapshot_is_an_overwrite(harne
     assert otree.trigger(rig.stores, rig.table.row) is None, "what a merge writes anew is clustered as before"
 
 
+@pytest.mark.long
 def test_a_merge_that_dies_anywhere_is_finished_by_the_next(rig: KeyedRig):
     rng = random.Random(7)
     for _ in range(len(POINTS) + 1):
@@ -200,6 +203,7 @@ TYPES: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.long
 def test_a_key_of_any_types_is_found_again(harness: hp.Harness, kafka: KafkaRig):
     named = {f"k{i}": type_ for i, type_ in enumerate(TYPES)}
     rig = KeyedRig(harness, kafka, key=[*named], columns={**named, "n": "int"}, layout={"columns": ["n"], "regions": 3})

@@ -68,6 +68,7 @@ def expected(rig: KeyedRig, version: Version) -> list[str]:
     return sorted(map(repr, rig.state(version.buffer_hi).values()))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)  # both engines read every version
 def test_a_recall_a_burst_of_updates_and_a_release_are_exact_in_every_version_in_both_engines(rig: KeyedRig):
     assert rig.recall("id >= 20 and id < 40").rows == 20
@@ -165,6 +166,7 @@ def test_every_type_comes_back_from_postgres_as_it_was(harness: hp.Harness, kafk
     assert_sound(rig)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("act", list(Act))
 @pytest.mark.parametrize("point", POINTS)
 def test_a_worker_that_dies_in_a_recall_or_a_release_is_followed_without_harm(rig: KeyedRig, act: Act, point: str):
@@ -286,6 +288,7 @@ def test_a_replay_agrees_after_all_of_it(rig: KeyedRig):
     assert_sound(rig)
 
 
+@pytest.mark.long
 def test_a_table_without_a_buffer_recalls_too(harness: hp.Harness, kafka: KafkaRig):
     rig = KeyedRig(harness, kafka, buffer="none")
     rig.put(*(row(i, n=i) for i in range(20)))
@@ -303,6 +306,7 @@ def test_a_table_without_a_buffer_recalls_too(harness: hp.Harness, kafka: KafkaR
     assert_sound(rig)
 
 
+@pytest.mark.long
 def test_rows_of_several_schemas_are_recalled_changed_and_released(rig: KeyedRig):
     renamed = Changes(rename=(("s", "text"),), add=(Column(name="more", type=Primitive("int")),))
     rig.table.evolve(renamed)

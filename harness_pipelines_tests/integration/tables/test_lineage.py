@@ -326,6 +326,7 @@ def test_of_a_ledger_that_was_made_anew_the_snapshots_tell_what_the_versions_do_
         assert (origin.move_id, origin.told_by, origin.move) == (version.move_id, "snapshot", None)
 
 
+@pytest.mark.long
 def test_what_expire_has_forgotten_is_said_and_the_ledger_goes_on_telling(make_rig: MakeRig):
     rig = make_rig(layout={"target_file_mb": 1}, retention=AT_ONCE)
     first = tier(rig)[0]

@@ -139,6 +139,7 @@ def test_what_did_not_arrive_is_told_again_by_the_next_call(moved: TableRig, lin
     assert len({one["run"]["runId"] for one in server.events[2:]}) == 1, "told again it is the same run"
 
 
+@pytest.mark.long
 def test_a_server_that_is_away_for_a_while_gets_all_of_it_in_order(moved: TableRig, lineage: tuple[Server, str]):
     server, url = lineage
     server.answers = [503] * 12  # the client itself tries a request some times
@@ -159,6 +160,7 @@ def test_a_server_that_is_away_for_a_while_gets_all_of_it_in_order(moved: TableR
     assert stages(completed(server)) == ["tier", "otree", "tier"]
 
 
+@pytest.mark.long
 def test_a_merge_of_keys_and_a_relayout_name_what_they_read(make_rig: MakeRig, lineage: tuple[Server, str]):
     server, url = lineage
     plain = make_rig(views="both", layout={"columns": ["n"], "staged_ratio": 10.0})

@@ -107,6 +107,7 @@ def test_the_first_merge_makes_the_tree_and_every_file_lies_in_a_region_of_its_o
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_a_read_takes_each_row_from_one_view_only(rig: TableRig):
     taken(rig, 300)
     merged(rig)
@@ -145,6 +146,7 @@ def test_offsets_narrow_a_read_of_the_batch_view_too(rig: TableRig):
     assert sorted(found.column("_kafka_offset").to_pylist()) == list(range(290, 300))
 
 
+@pytest.mark.long
 def test_few_new_rows_share_a_file_instead_of_one_for_each_region(rig: TableRig):
     taken(rig, 2000)
     merged(rig)
@@ -157,6 +159,7 @@ def test_few_new_rows_share_a_file_instead_of_one_for_each_region(rig: TableRig)
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_small_files_that_wait_are_put_together_and_what_is_clustered_stays_where_it_is(
     make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
 ):
@@ -216,6 +219,7 @@ def grown(rig: TableRig) -> None:
     merged(rig)
 
 
+@pytest.mark.long
 def test_a_view_to_which_much_was_added_is_written_anew_and_keeps_its_rows_and_bounds(rig: TableRig):
     grown(rig)
     before = batch_hi(rig), sum(f.rows for f in files(rig))
@@ -260,6 +264,7 @@ def test_a_part_that_is_written_anew_leaves_the_files_of_all_others_where_they_a
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_a_view_filled_in_order_keeps_a_shallow_tree_and_what_was_clustered_is_not_written_again(
     harness: hp.Harness, kafka: KafkaRig, monkeypatch: pytest.MonkeyPatch
 ):
@@ -281,6 +286,7 @@ def test_a_view_filled_in_order_keeps_a_shallow_tree_and_what_was_clustered_is_n
     assert otree.trigger(rig.stores, rig.table.row) is None
 
 
+@pytest.mark.long
 def test_rows_that_arrive_during_a_relayout_are_neither_lost_nor_blocked(rig: TableRig):
     grown(rig)
     stores, table = rig.stores, rig.table.row
@@ -299,6 +305,7 @@ def test_rows_that_arrive_during_a_relayout_are_neither_lost_nor_blocked(rig: Ta
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_a_relayout_that_would_not_be_better_is_dropped_and_not_tried_again_until_something_is_new(
     rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ):
@@ -316,6 +323,7 @@ def test_a_relayout_that_would_not_be_better_is_dropped_and_not_tried_again_unti
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_a_relayout_that_is_predicted_to_be_worse_is_not_written(rig: TableRig, monkeypatch: pytest.MonkeyPatch):
     grown(rig)
     before = files(rig)
@@ -331,6 +339,7 @@ def test_a_relayout_that_is_predicted_to_be_worse_is_not_written(rig: TableRig, 
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_a_relayout_that_fails_in_every_attempt_is_left_out_and_merges_go_on(
     rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ):
@@ -362,6 +371,7 @@ def test_a_relayout_that_fails_in_every_attempt_is_left_out_and_merges_go_on(
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_a_lease_of_an_old_reader_is_honoured_through_three_relayouts(rig: TableRig):
     grown(rig)
     old, truth = rig.table.plan(lease=timedelta(minutes=5)), rig.truth
@@ -374,6 +384,7 @@ def test_a_lease_of_an_old_reader_is_honoured_through_three_relayouts(rig: Table
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_a_revert_takes_both_views_back_and_otree_merges_again(rig: TableRig):
     taken(rig, 300)
     merged(rig)
@@ -388,6 +399,7 @@ def test_a_revert_takes_both_views_back_and_otree_merges_again(rig: TableRig):
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_an_old_version_is_read_from_the_views_as_they_were(rig: TableRig):
     taken(rig, 200)
     merged(rig)
@@ -418,6 +430,7 @@ TYPES: dict[str, Callable[[random.Random], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("type_", TYPES)
 def test_any_type_is_clustered_with_nulls_and_equal_keys_and_no_row_is_lost(
     harness: hp.Harness, kafka: KafkaRig, type_: str

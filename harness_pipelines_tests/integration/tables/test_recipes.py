@@ -119,6 +119,7 @@ def sink(shop: Shop) -> Iterator[str]:
     spark.sql(f"DROP TABLE {name} PURGE")
 
 
+@pytest.mark.long
 def test_the_spark_job_has_each_record_once_and_names_the_snapshot_that_has_it(
     shop: Shop, sink: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

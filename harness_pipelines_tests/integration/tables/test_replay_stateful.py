@@ -150,6 +150,7 @@ class ReplayMachine(KeyedMachine):
         return super().bounds(version)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400 * LONGER)
 def test_every_version_has_what_was_put_back_by_then_and_nothing_else(harness: hp.Harness, kafka: KafkaRig):
     def make() -> RefusingRig:

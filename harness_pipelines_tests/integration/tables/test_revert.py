@@ -470,6 +470,7 @@ def test_after_a_foreign_commit_the_table_stops_by_name_and_the_head_lets_it_go_
 # -- without a buffer ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_without_a_buffer_the_reverted_records_are_read_from_kafka_again(make_rig: MakeRig) -> None:
     rig = make_rig(buffer="none")
     for _ in range(2):

@@ -200,6 +200,7 @@ def test_any_engine_finds_the_layer_by_its_column(layered):
     }
 
 
+@pytest.mark.long
 def test_the_layer_stays_apart_through_merges_and_a_rebuild(layered):
     for _ in range(3):
         layered.produce(1000)

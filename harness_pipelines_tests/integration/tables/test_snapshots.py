@@ -56,6 +56,7 @@ def known_layouts(rig: TableRig) -> set[int]:
         return {row["version"] for row in connection.execute(query, [rig.table.row.table_id]).fetchall()}
 
 
+@pytest.mark.long
 def test_a_snapshot_shows_what_was_buffered_then_before_and_after_its_segments_and_versions_are_gone(
     make_rig: MakeRig, named: str
 ):
@@ -91,6 +92,7 @@ def test_a_snapshot_shows_what_was_buffered_then_before_and_after_its_segments_a
     assert checked.ok, checked.to_json()
 
 
+@pytest.mark.long
 def test_what_only_a_snapshot_needed_goes_after_it_is_dropped(make_rig: MakeRig, named: str):
     rig = make_rig(retention=AT_ONCE)
     taken(rig, 50)
@@ -132,6 +134,7 @@ def test_tables_of_one_snapshot_are_one_cut_while_all_of_them_move(make_rig: Mak
         assert one.total() >= two.total() >= 5
 
 
+@pytest.mark.long
 def test_a_snapshot_of_a_keyed_table_shows_the_newest_row_of_each_key_then(rig: TableRig, kafka: KafkaRig, named: str):
     keyed = KeyedRig(rig.harness, kafka, retention=AT_ONCE)
     keyed.produce(40)

@@ -61,6 +61,7 @@ def rows_per_batch(query: Any) -> list[int]:
     return [rows for rows in found if rows]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [{}, {"buffer": "none"}], ids=["buffer", "no buffer"])
 def test_a_query_that_is_started_again_takes_what_is_new(make_rig: MakeRig, tmp_path: Path, spec: Mapping[str, Any]):
     rig = make_rig(**spec)
@@ -78,6 +79,7 @@ def test_a_query_that_is_started_again_takes_what_is_new(make_rig: MakeRig, tmp_
     assert sink.rows == rig.truth
 
 
+@pytest.mark.long
 def test_a_query_that_is_killed_between_small_batches_repeats_and_loses_nothing(rig: TableRig, tmp_path: Path):
     rig.produce(100)
     rig.ingest()
@@ -97,6 +99,7 @@ def test_a_query_that_is_killed_between_small_batches_repeats_and_loses_nothing(
     assert sink.rows == rig.truth
 
 
+@pytest.mark.long
 def test_columns_a_filter_and_a_beginning_are_options(rig: TableRig, tmp_path: Path):
     rig.produce(10)
     rig.ingest()
@@ -150,6 +153,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_pieces, "PIECE_OFFSETS", 7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [{}, {"views": "both"}, {"views": "batch"}, {"buffer": "none"}])
 def test_a_batch_has_the_rows_of_a_read_wherever_they_lie(make_rig: MakeRig, spec: Mapping[str, Any]):
     rig = make_rig(**spec)
@@ -167,6 +171,7 @@ def test_a_batch_has_the_rows_of_a_read_wherever_they_lie(make_rig: MakeRig, spe
     assert rows_of(loaded(rig, at=version)) == rig.read(at=version)
 
 
+@pytest.mark.long
 def test_pieces_are_the_plan_none_of_it_twice(make_rig: MakeRig, small_pieces: None):
     """Without Spark: what its tasks read."""
     rig = make_rig(views="both")
@@ -203,6 +208,7 @@ def test_a_keyed_table_shows_its_state(harness: hp.Harness, kafka: KafkaRig):
     assert found == sorted(map(repr, rig.state(EVERYTHING).values()))
 
 
+@pytest.mark.long
 def test_sql_has_a_view_of_one_cut_and_each_query_of_it_has_its_own_filter(rig: TableRig):
     rig.produce(30)
     rig.ingest()
@@ -284,6 +290,7 @@ open(result, "wb").write(cloudpickle.dumps(made))
 """
 
 
+@pytest.mark.long
 def test_it_works_in_a_process_whose_folder_spark_has_removed(rig: TableRig, tmp_path: Path):
     rig.produce(20)
     rig.ingest()

@@ -90,6 +90,7 @@ def test_history_buffer_and_log_come_as_one_sequence_and_every_token_goes_on_beh
         assert_is_log(collected(batches[: i + 1]) + collected(rig.table.stream(batch.token, follow=False)), rig)
 
 
+@pytest.mark.long
 def test_a_live_reader_gets_what_is_produced_while_it_waits_and_partitions_that_join(
     rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ):
@@ -106,6 +107,7 @@ def test_a_live_reader_gets_what_is_produced_while_it_waits_and_partitions_that_
     assert_is_log(rows, rig)
 
 
+@pytest.mark.long
 def test_stages_that_move_the_records_under_a_reader_leave_its_sequence_as_it_is(
     make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
 ):

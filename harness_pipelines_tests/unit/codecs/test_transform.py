@@ -271,6 +271,7 @@ RECORDS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(records=RECORDS, cut=st.integers(0, 12))
 def test_what_becomes_of_a_record_does_not_depend_on_those_beside_it(records: list[dict[str, Any]], cut: int):
