@@ -172,6 +172,7 @@ class Corrections:
         move_id = self._reserve(wanted, run_id)
         for _ in range(OPTIMISTIC_BUILDS):
             found = self.look(wanted)
+            self._check_unmoved(correction, found)  # else the views have rows of these records already
             swaps = build(found.head, found.pointers, move_id)
             faults.point("replay.before_lock")
             try:
@@ -238,10 +239,7 @@ class Corrections:
     ) -> Version:
         wanted = sorted(correction.changes)
         found = self._lock(connection, wanted)
-        moved = sum(found.states.get(at) != correction.states.get(at) for at in wanted)
-        if moved or found.waits:
-            why = f"{moved:,} of {len(wanted):,} records were settled by others" if moved else "some have to wait"
-            raise CorrectionsMoved(f"{self._table.name}: {why}; nothing was written, ask again")
+        self._check_unmoved(correction, found)
         check_schema(
             self._table.name,
             planned=self._table.schema_version,
@@ -266,6 +264,14 @@ class Corrections:
             connection.execute(sql("ledger/move_pointer"), key)
         self._record(connection, correction, following, base=found.head.version, by=by)
         return following
+
+    def _check_unmoved(self, correction: Correction, found: Standing) -> None:
+        """Raises: CorrectionsMoved."""
+        moved = sum(found.states.get(at) != correction.states.get(at) for at in correction.changes)
+        if moved or found.waits:
+            settled = f"{moved:,} of {len(correction.changes):,} records were settled by others"
+            why = settled if moved else "some have to wait"
+            raise CorrectionsMoved(f"{self._table.name}: {why}; nothing was written, ask again")
 
     def _record(
         self, connection: Connection, correction: Correction, following: Version, *, base: int, by: str

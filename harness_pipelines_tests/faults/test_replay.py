@@ -24,6 +24,7 @@ from harness_pipelines.stages.recall import ask
 from harness_pipelines.stages.recall import run as run_recall
 from harness_pipelines.stages.replay import Replayed, drop, replay
 from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stores.corrections import Corrections
 from harness_pipelines.stores.lake import Lake
 from harness_pipelines.stores.ports import Swap
 from harness_pipelines.table import Table
@@ -186,6 +187,22 @@ def test_two_at_once_put_each_record_back_once(make_rig: MakeRig):
         thread.join()
     assert sum(one.replayed for one in done) == 40
     assert len(offsets(rig)) == len(set(offsets(rig))) == 60
+
+
+def test_who_finds_the_records_put_back_by_another_meanwhile_puts_none_back(
+    odd: TableRig, monkeypatch: pytest.MonkeyPatch
+):
+    lenient(odd)
+    reserve = Corrections._reserve
+
+    def another_comes_first(corrections: Corrections, *wanted: Any) -> int:
+        monkeypatch.undo()
+        assert again(odd).replayed == 3
+        return reserve(corrections, *wanted)
+
+    monkeypatch.setattr(Corrections, "_reserve", another_comes_first)
+    assert again(odd).replayed == 0
+    assert len(offsets(odd)) == 43
 
 
 @pytest.mark.parametrize("point", ["before_lock", "in_transaction", "after_commit"])
