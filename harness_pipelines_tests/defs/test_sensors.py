@@ -299,6 +299,7 @@ def test_a_run_is_of_the_table_that_it_was_requested_for(
     assert (mine.status()[0][0], other.status()[0][0]) == (10, 0)
 
 
+@pytest.mark.long
 def test_a_run_of_tier_ends_with_the_checks_when_they_are_old_or_one_did_not_pass(
     make_rig: MakeRig, environment: None, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

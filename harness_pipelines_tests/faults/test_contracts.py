@@ -104,6 +104,7 @@ def test_a_check_that_stops_names_partition_offset_and_check_and_takes_nothing(m
     assert rig.harness.table(rig.name).row.stopped is None
 
 
+@pytest.mark.long
 def test_without_a_buffer_a_read_and_the_lake_have_what_keeps_the_contract(make_rig: MakeRig):
     rig = make_rig(partitions=2, buffer="none", contract=CONTRACT)
     rig.produce(3)

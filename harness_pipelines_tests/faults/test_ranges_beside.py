@@ -231,6 +231,7 @@ def test_records_that_nobody_has_any_more_are_refused(small: TableRig):
     whole(small)
 
 
+@pytest.mark.long
 def test_without_a_buffer_it_is_the_same(make_rig: MakeRig):
     rig = make_rig(columns=COLUMNS, partitions=1, buffer="none", unknown_fields="quarantine")
     rig.kafka.produce(rig.topic, 0, [value(o, more=o == 3) for o in range(10)])

@@ -132,6 +132,7 @@ def test_a_version_that_does_not_fit_any_more_gives_way_to_the_one_before(make_r
     whole(log.rig)
 
 
+@pytest.mark.long
 def test_a_newer_version_above_the_batch_view_hides_it(make_rig: MakeRig):
     log = made(make_rig)
     log.send(1, 10)

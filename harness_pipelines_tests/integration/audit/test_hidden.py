@@ -55,6 +55,7 @@ def goes_on(rig: KeyedRig) -> None:
     assert_sound(rig)
 
 
+@pytest.mark.long
 def test_a_restored_backup_goes_on_with_a_batch_view_of_which_rows_are_hidden(place: Scratch, rig: KeyedRig):
     backup = place.dump()
     change(rig, first=5)

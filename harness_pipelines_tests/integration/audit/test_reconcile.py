@@ -143,6 +143,7 @@ def test_a_view_that_another_engine_dropped_has_one_way_back_and_everybody_names
     assert_sound(rig)
 
 
+@pytest.mark.long
 def test_a_restored_backup_stops_its_workers_and_goes_on_from_kafka(place: Scratch):
     rig = place.rig()
     rig.produce(30)

@@ -270,6 +270,7 @@ def test_what_an_old_reader_holds_stays_through_relayouts_and_goes_with_its_leas
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_branches_of_dead_attempts_leave_both_views(place: Scratch):
     rig = merged(place)
     claim = rig.claim(Stage.OTREE)

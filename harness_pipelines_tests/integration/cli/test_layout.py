@@ -233,6 +233,7 @@ def test_a_dry_run_tells_what_a_rebuild_takes_and_changes_nothing(both):
     assert both.json("layout", both.name)["version"] == before["version"]
 
 
+@pytest.mark.long
 def test_a_rebuild_writes_every_file_anew_and_keeps_every_row(both):
     both.run()
     before = both.json("table", "show", both.name)["views"]["batch"]["metadata"]

@@ -96,6 +96,7 @@ def test_the_page_shows_where_the_records_are_and_keeps_up_without_a_reload(
     assert browser_page.evaluate("window.kept === document.querySelector('.bars')"), "it was drawn anew"
 
 
+@pytest.mark.long
 def test_open_moves_claims_and_trouble_are_shown_with_the_way_on_and_as_text(harness, table, page_url, browser_page):
     browser_page.goto(f"{page_url}/#{table}")
     with hp.connect(home=harness.home) as opened, claimed(opened, table, Stage.TIER) as claim:
@@ -124,6 +125,7 @@ def test_open_moves_claims_and_trouble_are_shown_with_the_way_on_and_as_text(har
         expect(browser_page.locator(f'[id="line-{table}"] .state')).to_have_text("stuck")
 
 
+@pytest.mark.long
 def test_numbers_look_old_as_soon_as_the_server_is_gone(harness, table, browser_page):
     with hp.connect(home=harness.home) as opened:
         with serving(opened) as url:
@@ -141,6 +143,7 @@ def test_numbers_look_old_as_soon_as_the_server_is_gone(harness, table, browser_
             expect(browser_page.get_by_role("alert")).to_be_empty()
 
 
+@pytest.mark.long
 def test_numbers_look_old_while_the_ledger_is_away_and_are_new_when_it_is_back(harness, table, browser_page):
     settings = hp.connect(home=harness.home).settings
     assert settings.dsn is not None

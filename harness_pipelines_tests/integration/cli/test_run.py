@@ -57,6 +57,7 @@ def test_a_signal_ends_the_worker_cleanly_and_gives_its_claims_back(harness, tab
     assert claims(harness, table) == set()
 
 
+@pytest.mark.long
 def test_a_table_that_is_worked_on_is_not_dropped(harness, table):
     process = harness.start("run", table, "--stage", "ingest")
     try:

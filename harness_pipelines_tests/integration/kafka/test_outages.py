@@ -189,6 +189,7 @@ def made(rig: KafkaRig) -> str:
     return topics[0]
 
 
+@pytest.mark.long
 def test_a_cluster_whose_brokers_are_all_fenced_does_not_end_the_process(tmp_path: Path):
     """librdkafka's `describe_cluster` aborts it: so did a worker end, whose broker a busy machine had fenced."""
     broker = PrivateBroker(tmp_path, settings=ABSENT_MINDED)

@@ -134,6 +134,7 @@ def test_an_old_version_takes_what_it_had_buffered_from_a_later_state_of_the_sam
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_a_revert_takes_both_bounds_back_and_the_rows_come_again(rig: TableRig):
     taken(rig, 200)
     first = head(rig).version
@@ -170,6 +171,7 @@ def test_without_a_buffer_spark_reads_the_log_into_the_batch_view(make_rig: Make
     assert_sound(rig)
 
 
+@pytest.mark.long
 def test_a_sample_reads_the_sample_layer_of_rows_that_are_clustered(make_rig: MakeRig):
     rig = make_rig(views="batch", layout={"columns": ["n", "id"], "regions": 40})
     taken(rig, 20_000)
@@ -179,6 +181,7 @@ def test_a_sample_reads_the_sample_layer_of_rows_that_are_clustered(make_rig: Ma
     assert set(fewer.column("id").to_pylist()) <= set(drawn.column("id").to_pylist())
 
 
+@pytest.mark.long
 def test_expire_keeps_what_the_only_view_needs(make_rig: MakeRig):
     rig = make_rig(views="batch", layout=BY_VALUE, retention={"versions": "1s", "grace": "1s"})
     taken(rig, 300)

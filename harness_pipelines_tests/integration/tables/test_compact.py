@@ -305,6 +305,7 @@ def test_small_files_are_kept_for_a_lease_and_condemned_when_it_ends(make_rig: M
     rig.assert_exact()
 
 
+@pytest.mark.long
 def test_expire_does_not_remove_most_of_a_table_without_a_persons_word(
     make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ def test_a_deleted_recalled_key_comes_again_in_the_lake(rig: KeyedRig):
     assert_sound(rig)
 
 
+@pytest.mark.long
 def test_keys_with_nulls_are_recalled_and_met_like_any_other(harness: hp.Harness, kafka: KafkaRig):
     rig = KeyedRig(harness, kafka)
     keys: list[Key] = [(None, None), (None, "eu"), (1, None), (1, ""), (2, "ü")]

@@ -130,6 +130,7 @@ def assert_told(rig: TableRig, version: Version, before: Version, view: ViewName
     return found
 
 
+@pytest.mark.long
 def test_files_moves_and_records_of_both_views_lead_to_each_other(make_rig: MakeRig):
     rig = make_rig(**BOTH)
     versions = [head(rig), *tier(rig, 2)]
@@ -220,6 +221,7 @@ def test_what_compaction_wrote_anew_leads_to_it_and_what_it_replaced_to_tier(mak
     assert stages(record) == ["ingest", "tier"]
 
 
+@pytest.mark.long
 def test_of_a_keyed_table_hidden_rows_and_the_files_that_hide_them_are_told(harness: hp.Harness, kafka: KafkaRig):
     rig = KeyedRig(harness, kafka)
     rig.put(*(row(i, n=i) for i in range(200)))
@@ -376,6 +378,7 @@ def test_without_a_stream_view_files_and_records_lead_to_tier_and_to_what_wrote_
     assert holding(relaid, (1, 3)) <= of_view(found, "batch")
 
 
+@pytest.mark.long
 def test_without_a_buffer_what_is_not_in_the_lake_is_in_kafka(make_rig: MakeRig):
     rig = make_rig(buffer="none")
     rig.produce(PER_ROUND)

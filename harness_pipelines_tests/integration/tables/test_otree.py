@@ -232,6 +232,7 @@ def test_a_view_to_which_much_was_added_is_written_anew_and_keeps_its_rows_and_b
     assert otree.trigger(rig.stores, rig.table.row) is None
 
 
+@pytest.mark.long
 def test_a_part_that_is_written_anew_leaves_the_files_of_all_others_where_they_are(
     rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ):

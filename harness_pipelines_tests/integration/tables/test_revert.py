@@ -232,6 +232,7 @@ def test_a_dry_run_changes_nothing(rig: TableRig, settings: Settings) -> None:
     assert ledger_rows(rig) == before
 
 
+@pytest.mark.long
 def test_the_command_reverts_only_when_told_to(rig: TableRig, settings: Settings) -> None:
     moved(rig, 2)
     with Command(settings, "revert", rig.name, "--to", "2") as command:

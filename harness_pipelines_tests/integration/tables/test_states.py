@@ -167,6 +167,7 @@ def test_a_consumer_that_went_back_to_an_older_checkpoint_commits_that(rig: Tabl
     assert sum(b.rows.num_rows for b in rig.table.stream({0: 3, 1: 3}, follow=False)) == 6
 
 
+@pytest.mark.long
 def test_a_state_of_a_keyed_table_shows_the_rows_of_its_offsets_until_that_is_merged_beyond(
     harness: hp.Harness, kafka: KafkaRig, name: str
 ):

@@ -105,6 +105,7 @@ def test_two_topics_are_one_table_in_every_tier_until_one_of_them_is_another(
         rig.read(tail=True)
 
 
+@pytest.mark.long
 def test_without_a_buffer_spark_reads_each_topic_by_its_own_numbers(harness: hp.Harness, kafka: KafkaRig):
     rig = TwoTopics(harness, kafka, buffer="none", views="stream")
     rig.produce(50)

@@ -75,6 +75,7 @@ def by_offset(table: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_", WAYS)
 def test_what_a_producer_wrote_is_what_arrow_and_spark_read_from_buffer_and_lake(
     harness: hp.Harness, kafka: KafkaRig, format_: str

@@ -440,6 +440,7 @@ def test_an_event_that_puts_is_not_read_twice(monkeypatch: pytest.MonkeyPatch):
         assert (found, decoded.rows.num_rows, len(decoded.refused)) == ([], len(first) + len(last), 1)
 
 
+@pytest.mark.long
 @BOTH
 @given(data=st.data())
 def test_events_of_a_real_connector_are_read_the_same_however_they_are_batched(kind: str, data: st.DataObject):
