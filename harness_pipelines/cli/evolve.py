@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stages.evolve import EvolvePlan
 
 T = TypeVar("T")
+#: A type and a default behind it. What has <> has no default, and may have a field so called.
 _DEFAULT = re.compile(r"([^<>]*?)\s+default\s+(.+)", re.DOTALL)
 
 
@@ -111,9 +112,7 @@ def _changes(o: dict[str, Any]) -> Changes:
     def add(text: str) -> Column:
         name, _, rest = text.strip().partition(" ")
         type_, default = rest, None
-        if (
-            found := _DEFAULT.fullmatch(rest)
-        ) is not None:  # what has <> has no default, and may have a field so called
+        if found := _DEFAULT.fullmatch(rest):
             type_, default = found.group(1), _value(found.group(2))
         return Column(name=name, type=parse_type(type_.strip()), default=default)
 

@@ -92,10 +92,8 @@ def _projected(array: pa.Array, named: pa.DataType, kind: pa.DataType) -> pa.Arr
         ]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
     if pa.types.is_map(kind):
-        keys, items = (
-            conform_array(array.keys, kind.key_type),
-            _projected(array.items, named.item_type, kind.item_type),
-        )
+        keys = conform_array(array.keys, kind.key_type)
+        items = _projected(array.items, named.item_type, kind.item_type)
         return pa.MapArray.from_arrays(null_offsets(array), keys, items, type=kind)
     if pa.types.is_list(kind):
         values = _projected(array.values, named.value_type, kind.value_type)
