@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.bounds import covers
 from harness_pipelines.protocol.segments import may_hold, may_retire
 from harness_pipelines.protocol.versions import answering_version
-from harness_pipelines.stores.books import protocol_versions
+from harness_pipelines.stores.books import MoveRow, kept_from, protocol_versions
 
 
 @rule("S1", "no coordinate is in the buffer twice, or in the buffer and in quarantine")
@@ -94,6 +94,30 @@ def nothing_dropped(look: Look) -> Iterator[Found]:
         )
 
 
+@rule("S13", "the buffer holds every row that a revert counts on")
+def nothing_dropped_above_the_floor(look: Look) -> Iterator[Found]:
+    """By count, from the trim floor on: below the lake's bound too, where no read would miss the rows."""
+    books = look.books
+    if books.spec.buffer == "none":
+        return
+    moves, low = kept_from(books.positions, books.moves)
+    brought, found = sum(m.rows or 0 for m in moves), sum(books.buffered.kept.get(p, 0) for p in _partitions(moves))
+    if brought != found:
+        per_partition = ", ".join(
+            f"partition {p} [{low[p]}, {books.positions[p].buffer_hi}) {books.buffered.kept.get(p, 0):,} rows"
+            for p in sorted(_partitions(moves))
+        )
+        yield Found(
+            "rows above the trim floor",
+            f"ingest brought {brought:,} rows above the trim floor, the buffer holds {found:,}: {per_partition}. "
+            f"`harness revert {books.name}` to a version that has less in the lake would lose or double the difference",
+        )
+
+
+def _partitions(moves: Iterable[MoveRow]) -> set[int]:
+    return {p for m in moves for p in m.ranges}
+
+
 @rule("S31", "no partition has more rows and refused records than offsets")
 def rows_fit_offsets(look: Look) -> Iterator[Found]:
     for partition, row in look.books.positions.items():
@@ -143,7 +167,11 @@ def floor_leaves_reads(look: Look) -> Iterator[Found]:
             )
     versions = protocol_versions(look.books.versions)
     retained = {v.version for v in look.books.retained}
+    # What reconcile took over raised the floor for reverts: it says nothing of what older versions read.
+    since = max(look.taken_over, default=0)
     for version in (*(v for v in versions if v.version in retained), *look.books.snapshots):
+        if version.version < since:
+            continue
         if covers(versions[-1].stream_hi, version.buffer_hi):
             continue  # (mostly: asking each version which one answers for it would take the square of their number)
         if answering_version(version, versions) is not None:

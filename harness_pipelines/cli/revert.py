@@ -67,7 +67,8 @@ def _told(table: str, plan: RevertPlan, made: Version | None) -> dict[str, Any]:
         "head": plan.head.version,
         "to": plan.target.version,
         "floor": plan.floor,
-        "possible": plan.limit is None,
+        "possible": plan.limit is None and plan.waits is None,
+        "waits": None if plan.waits is None else {"why": plan.waits.why, "way_on": plan.waits.way_on},
         "limited_by": None if plan.limit is None else {"tier": plan.limit.tier, "detail": plan.limit.detail},
         "back": {str(r.partition): [r.low, r.high] for r in plan.back},
         "open_moves": [m.move_id for m in plan.open_moves],
@@ -79,10 +80,12 @@ def _show(table: str, plan: RevertPlan, made: Version | None) -> None:
     target = plan.target.version
     if made is not None:
         click.echo(f"{table} is at version {made.version}: the lake of version {made.revert_of}")
-    elif plan.limit is None:
-        click.echo(f"{table} would go from version {plan.head.version} to a new one with the lake of version {target}")
-    else:
+    elif plan.limit is not None:
         click.echo(f"{table} cannot go back to version {target}; the {plan.limit.tier} limits it: {plan.limit.detail}")
+    elif plan.waits is not None:
+        click.echo(f"{table} cannot go back to version {target} yet: {plan.waits.why}; `{plan.waits.way_on}` first")
+    else:
+        click.echo(f"{table} would go from version {plan.head.version} to a new one with the lake of version {target}")
     if plan.limit is None:
         for part in plan.back:
             click.echo(f"  partition {part.partition}  [{part.low}, {part.high}) is moved to the lake again")

@@ -116,6 +116,15 @@ def lowest(vectors: Iterable[Vector]) -> dict[int, int]:
     return floor
 
 
+def highest(vectors: Iterable[Vector]) -> dict[int, int]:
+    """Per partition the largest offset that any of *vectors* names."""
+    top: dict[int, int] = {}
+    for vector in vectors:
+        for partition, offset in vector.items():
+            top[partition] = max(offset, top.get(partition, offset))
+    return top
+
+
 def vector_from_json(value: Mapping[str, int]) -> dict[int, int]:
     """JSON object keys are text; partitions are ints."""
     return {int(partition): int(offset) for partition, offset in value.items()}

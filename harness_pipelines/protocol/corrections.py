@@ -158,6 +158,27 @@ def waiting(
     return found
 
 
+def restoring_waits(
+    restored: Iterable[Coordinate], *, table: str, readable: Iterable[Version], versions: Sequence[Version]
+) -> Waiting | None:
+    """Why a version whose lake has *restored* records otherwise than the hot tier cannot be made the head now.
+
+    It would answer for what *readable* versions had buffered, or whatever is moved on top of it would; those show the
+    records as the hot tier has them. *readable* and *versions* are as of `waiting`, but for the head, which is an old
+    version as soon as another one is made.
+    """
+    unanswered = [v for v in readable if answering_version(v, versions) is None]
+    for partition, offset in sorted(restored):
+        for version in unanswered:
+            if _buffers(version.bounds.get(partition), offset):
+                return Waiting(
+                    why=f"version {version.version} can still be read, and shows the record at offset {offset} of "
+                    f"partition {partition} as it was before it was corrected, until the lake has it so",
+                    way_on=f"harness run {table} --until-idle",
+                )
+    return None
+
+
 def _buffers(bounds: Bounds | None, offset: int) -> bool:
     return bounds is None or bounds.stream_hi <= offset < bounds.buffer_hi
 

@@ -104,6 +104,14 @@ def continue_from(stream_hi: Vector, moves: Sequence[PastMove], extents: Mapping
     return Continued(stream_hi=reached, moves=tuple(following), unnamed=unnamed)
 
 
+def floor_after(trim_floor: int, *, buffer_hi: int, stream_hi: int) -> int:
+    """From where on the buffer has every record of a partition once the ledger has taken over a lake up to *stream_hi*.
+
+    What the lake has above *buffer_hi*, the buffer never held: no revert may give it back to the buffer.
+    """
+    return max(trim_floor, stream_hi) if stream_hi > buffer_hi else trim_floor
+
+
 def check_not_shorter(stream_hi: Vector, moves: Iterable[PastMove]) -> None:
     """The lake must reach at least as far as the ledger, as far as it tells.
 

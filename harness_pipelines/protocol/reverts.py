@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from harness_pipelines.errors import HarnessError
+from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange, Vector
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.corrections import Waiting
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.versions import Version, View, ViewName, tiered_of
 
@@ -22,6 +23,10 @@ Tier = Literal["lake", "buffer", "tail"]
 
 class RevertRefused(HarnessError):
     """The version cannot be restored: a tier does not hold any more what would have to go back to it."""
+
+
+class RevertWaits(TryAgain):
+    """The version cannot be restored yet: an old version that can still be read would change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +91,11 @@ class RevertPlan:
     head: Version
     target: Version
     limit: Limit | None  #: why *target* is out of reach
+    waits: Waiting | None  #: why it is not in reach yet
     floor: int  #: the oldest version in reach
     back: tuple[OffsetRange, ...]  #: offsets that the hot tier answers for again
     open_moves: tuple[Move, ...]  #: closed as ABANDONED
-    claims: tuple[Claim, ...]  #: fenced: whoever holds one has to take it anew
+    claims: tuple[Claim, ...]  #: fenced: whoever holds one has to take it again
 
 
 def plan_revert(
@@ -101,12 +107,17 @@ def plan_revert(
     starts: Vector,
     moves: Iterable[Move],
     claims: Iterable[Claim],
+    waits: Waiting | None = None,
 ) -> RevertPlan:
-    """Put the plan together from what was read under the locks; *versions* are those that are retained."""
+    """Put the plan together from what was read under the locks; *versions* are those that are retained.
+
+    *waits* is what `corrections.restoring_waits` says of *target*.
+    """
     return RevertPlan(
         head=head,
         target=target,
         limit=limit_of(head, target, held, starts=starts),
+        waits=waits,
         floor=rollback_floor(head, versions, held, starts=starts),
         back=going_back(head, target, starts=starts),
         open_moves=tuple(m for m in moves if m.state in (MoveState.PLANNED, MoveState.QUARANTINED)),
@@ -117,12 +128,17 @@ def plan_revert(
 def check_revert(plan: RevertPlan) -> None:
     """Only what every tier still holds may be restored.
 
-    Raises: RevertRefused (NEVER), naming the tier that limits it and the rollback floor.
+    Raises: RevertRefused (NEVER), naming the tier that limits it and the rollback floor; RevertWaits (REFRESH).
     """
     if (limit := plan.limit) is not None:
         raise RevertRefused(
             f"version {plan.target.version} cannot be restored, the {limit.tier} limits it: {limit.detail}; nothing "
             f"was changed. The oldest version that a revert can reach now is {plan.floor}"
+        )
+    if (waits := plan.waits) is not None:
+        raise RevertWaits(
+            f"version {plan.target.version} cannot be restored yet: {waits.why}; nothing was changed. "
+            f"`{waits.way_on}`, then repeat this"
         )
 
 

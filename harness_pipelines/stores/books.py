@@ -148,6 +148,7 @@ class Buffered:
     """What the stored segments hold, seen by the bounds of the same instant."""
 
     waiting: Mapping[int, int]  #: partition -> rows in ``[stream_hi, buffer_hi)``
+    kept: Mapping[int, int]  #: partition -> rows in ``[low, buffer_hi)`` of `kept_from`
     doubled: Sequence[Mapping[str, Any]]  #: partition, offset, rows; at or above stream_hi
     uncommitted: Sequence[Mapping[str, Any]]  #: segment, partition, first, last, rows
     refused_twice: Sequence[Mapping[str, Any]]  #: partition, offset
@@ -261,6 +262,7 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
                 pointers[view] = pointer["metadata_location"]
         positions = {row["partition"]: PositionRow(**row) for row in _all(connection, "positions", key)}
         segments = [_segment(row) for row in _all(connection, "segments", key)]
+        moves = [_move(row) for row in _all(connection, "moves", key)]
         since = connection.execute(sql("ledger/since_tier"), key).fetchone()
         assert since is not None, "the table's row was read at this instant"
         return Books(
@@ -281,7 +283,7 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
             positions=positions,
             versions=[_version(row) for row in _all(connection, "versions", key)],
             layouts=[LayoutRow(**row) for row in _all(connection, "layouts", key)],
-            moves=[_move(row) for row in _all(connection, "moves", key)],
+            moves=moves,
             schemas=[row["schema_version"] for row in _all(connection, "schemas", key)],
             segments=segments,
             claims={(row["stage"], row["shard"]): row for row in _all(connection, "claims", key)},
@@ -295,7 +297,7 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
             quarantined_outside=[
                 (row["partition"], row["offset"]) for row in _all(connection, "quarantined_outside", key)
             ],
-            buffered=_buffered(connection, key, segments, positions),
+            buffered=_buffered(connection, key, segments, positions, moves=moves),
             snapshots=versions_named(connection, table["table_id"]),
             overlays=[_overlay(row) for row in connection.execute(sql("overlays/all"), key)],
         )
@@ -310,29 +312,63 @@ def _spec(name: str, written: object) -> TableSpec:
         ) from error
 
 
-def _buffered(
-    connection: Connection, key: Mapping[str, Any], segments: Sequence[SegmentRow], positions: Mapping[int, PositionRow]
-) -> Buffered:
-    """Count what the segments hold; those that end below `stream_hi` are leftovers that nothing reads."""
-    low = {p: _OFFSETS_END if row.stream_hi is None else row.stream_hi for p, row in positions.items()}
-    named = [s.name for s in segments if s.state != "retired" and s.stored and may_hold(s.max_hi, low)]
-    if not named:
-        return Buffered(waiting={}, doubled=(), uncommitted=(), refused_twice=())
-    rows = compose.SQL(" UNION ALL ").join(
-        compose.SQL('SELECT {} AS segment, _kafka_partition AS partition, _kafka_offset AS "offset" FROM {}').format(
-            compose.Literal(name), compose.Identifier("harness_buffer", name)
-        )
-        for name in named
-    )
+def kept_from(positions: Mapping[int, PositionRow], moves: Sequence[MoveRow]) -> tuple[list[MoveRow], dict[int, int]]:
+    """The moves of ingest all of whose rows must be in the buffer, and from where on they are per partition.
 
-    def ask(section: LiteralString) -> list[Mapping[str, Any]]:
+    Those wholly above the trim floor. A move that reaches below it says of all its partitions together how many rows
+    it brought, so that what it has above the floor cannot be counted.
+    """
+    low = {p: row.trim_floor for p, row in positions.items() if row.trim_floor is not None}
+    left = [m for m in moves if m.stage == "ingest" and m.state == "COMMITTED" and m.rows is not None]
+    while True:
+        below = [m for m in left if any(at < low.get(p, _OFFSETS_END) for p, (at, _) in m.ranges.items())]
+        if not below:
+            return left, low
+        for move in below:
+            low |= {p: max(low[p], high) for p, (_, high) in move.ranges.items() if p in low}
+        over = {move.move_id for move in below}
+        left = [m for m in left if m.move_id not in over]
+
+
+def _buffered(
+    connection: Connection,
+    key: Mapping[str, Any],
+    segments: Sequence[SegmentRow],
+    positions: Mapping[int, PositionRow],
+    *,
+    moves: Sequence[MoveRow],
+) -> Buffered:
+    """Count what the segments hold; those that end below `stream_hi` are leftovers that no read of the head sees."""
+    low = {p: _OFFSETS_END if row.stream_hi is None else row.stream_hi for p, row in positions.items()}
+    there = [s for s in segments if s.state != "retired" and s.stored]
+    read = _rows_of([s.name for s in there if may_hold(s.max_hi, low)])
+    _, kept = kept_from(positions, moves)
+    held = _rows_of([s.name for s in there if may_hold(s.max_hi, kept)])
+    key = {**key, "partitions": list(kept), "lows": list(kept.values())}
+
+    def ask(section: LiteralString, rows: compose.Composable | None) -> list[Mapping[str, Any]]:
+        if rows is None:
+            return []
         return list(connection.execute(compose.SQL(sql(f"fsck/{section}")).format(rows=rows), key).fetchall())
 
     return Buffered(
-        waiting={row["partition"]: row["rows"] for row in ask("waiting")},
-        doubled=ask("doubled"),
-        uncommitted=ask("uncommitted"),
-        refused_twice=ask("refused_twice"),
+        waiting={row["partition"]: row["rows"] for row in ask("waiting", read)},
+        kept={row["partition"]: row["rows"] for row in ask("kept", held)},
+        doubled=ask("doubled", read),
+        uncommitted=ask("uncommitted", read),
+        refused_twice=ask("refused_twice", read),
+    )
+
+
+def _rows_of(segments: Sequence[str]) -> compose.Composable | None:
+    """The coordinates of all rows of *segments*, as a query; ``None``: there are none."""
+    if not segments:
+        return None
+    return compose.SQL(" UNION ALL ").join(
+        compose.SQL('SELECT {} AS segment, _kafka_partition AS partition, _kafka_offset AS "offset" FROM {}').format(
+            compose.Literal(name), compose.Identifier("harness_buffer", name)
+        )
+        for name in segments
     )
 
 

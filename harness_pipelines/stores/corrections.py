@@ -16,6 +16,7 @@ import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.errors import OutcomeUnknown
+from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.corrections import (
     Change,
     Coordinate,
@@ -42,6 +43,7 @@ from harness_pipelines.stores.snapshots import versions_named
 log = structlog.get_logger(__name__)
 OPTIMISTIC_BUILDS = 3
 HELD = "held"
+Vectors = tuple[Vector, Vector]  #: per partition ``[low, high)``
 
 #: Writes the metadata of the views with the rows put back, on top of these pointers, which are those of this version;
 #: the number is the move's. A view that shows none of the rows stays as it is.
@@ -142,11 +144,7 @@ class Corrections:
         revert_of = {row["version"]: row["revert_of"] for row in history}
         had, has = in_effect(revert_of, since), in_effect(revert_of, to)
         found = self._database.rows("corrections/of_versions", {**self._key, "versions": sorted(had ^ has)})
-        recorded = [
-            Recorded(at=(row["partition"], row["offset"]), version=row["version"], digest=row["digest"], was=row["was"])
-            for row in found
-        ]
-        return net(recorded, since=had, to=has)
+        return net([_recorded(row) for row in found], since=had, to=has)
 
     def look(self, wanted: Sequence[Coordinate]) -> Standing:
         """What a replay of *wanted* would find now; changes nothing. Raises: TableUnknown."""
@@ -225,14 +223,10 @@ class Corrections:
     def _waiting(
         self, connection: Connection, wanted: Sequence[Coordinate], head: Version
     ) -> Mapping[Coordinate, Waiting]:
-        named = versions_named(connection, self._table.table_id)
-        leased = [rows.version(row) for row in connection.execute(sql("upkeep/leased_versions"), self._key)]
-        retained_from = connection.execute(sql("ledger/lock_table"), self._key).fetchone()["retained_from"]  # type: ignore[index]
-        first = min([retained_from, *(v.version for v in (*named, *leased))])
-        found = connection.execute(sql("upkeep/all_versions"), {**self._key, "first": first})
-        versions = [rows.version(row) for row in found]
-        readable = [*(v for v in versions if v.version >= retained_from and v.version != head.version), *leased, *named]
-        return waiting(wanted, table=self._table.name, head=head, readable=readable, versions=versions)
+        readable, versions = readable_versions(connection, self._table.table_id)
+        # What is asked for lies below the bounds of the head, so that the head itself has none of it in the buffer.
+        old = [v for v in readable if v != head]
+        return waiting(wanted, table=self._table.name, head=head, readable=old, versions=versions)
 
     def _commit(
         self, connection: Connection, correction: Correction, move_id: int, build: BuildCorrection, by: str
@@ -307,6 +301,36 @@ class Corrections:
         connection.execute(
             sql("ledger/append_outbox"), {**self._key, "event": "published", "payload": rows.json(payload)}
         )
+
+
+def readable_versions(connection: Connection, table_id: int) -> tuple[list[Version], list[Version]]:
+    """The versions that may be read (retained, leased, named; the head too), and all from the oldest of them on.
+
+    To be asked under the trim lock. A named version has the bounds of its snapshot.
+    """
+    key = {"table_id": table_id}
+    named = versions_named(connection, table_id)
+    leased = [rows.version(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
+    retained_from = connection.execute(sql("ledger/lock_table"), key).fetchone()["retained_from"]  # type: ignore[index]
+    first = min([retained_from, *(v.version for v in (*named, *leased))])
+    versions = [rows.version(row) for row in connection.execute(sql("upkeep/all_versions"), {**key, "first": first})]
+    return [*(v for v in versions if v.version >= retained_from), *leased, *named], versions
+
+
+def restored_corrections(connection: Connection, table_id: int, target: int, *, among: Vectors) -> list[Coordinate]:
+    """The records of the offsets *among* whose row version *target* has otherwise than the log brought it, or not."""
+    lineage = connection.execute(sql("revert/lineage"), {"table_id": table_id}).fetchall()
+    has = in_effect({row["version"]: row["revert_of"] for row in lineage}, target)
+    low, high = among
+    key = {"table_id": table_id, "versions": sorted(has), "partitions": sorted(low)}
+    key |= {"lows": [low[p] for p in sorted(low)], "highs": [high[p] for p in sorted(low)]}
+    recorded = [_recorded(row) for row in connection.execute(sql("corrections/of_versions_among"), key)]
+    return sorted(net(recorded, since=frozenset(), to=has))
+
+
+def _recorded(row: Mapping[str, Any]) -> Recorded:
+    at = row["partition"], row["offset"]
+    return Recorded(at=at, version=row["version"], digest=row["digest"], was=row["was"])
 
 
 def _places(wanted: Sequence[Coordinate]) -> dict[str, list[int]]:

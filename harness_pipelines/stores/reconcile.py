@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.bounds import Bounds, Vector
-from harness_pipelines.protocol.history import HistoryBroken
+from harness_pipelines.protocol.history import HistoryBroken, floor_after
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.ports import PointerMoved, TableRow, TableUnknown, view_dropped
@@ -142,11 +142,7 @@ class Reconciler:
                 given = self._insert_move(connection, table, move, base=head["version"])
                 last = given if move.stage == "tier" else last
             _run(connection, "abandon_open", **now_open)
-            for partition, start in sorted(adoption.starts.items()):
-                where = {"table_id": table.table_id, "partition": partition, "start": start}
-                _run(connection, "set_stream_hi", **where, stream_hi=adoption.stream_hi[partition])
-                buffered = adoption.buffer_hi[partition]
-                _run(connection, "set_buffer_hi", **where, buffer_hi=buffered, schema_version=table.schema_version)
+            self._set_bounds(connection, table, adoption)
             following = replace(
                 rows.version(head),
                 version=head["version"] + 1,
@@ -163,6 +159,20 @@ class Reconciler:
             self._publish(connection, table, following, event="reconciled")
             self._retain(connection, table, retained_from)
             return following
+
+    @staticmethod
+    def _set_bounds(connection: Connection, table: TableRow, adoption: Adoption) -> None:
+        key = {"table_id": table.table_id}
+        floors = {row["partition"]: row["trim_floor"] for row in connection.execute(sql("ledger/lock_positions"), key)}
+        held = {row["partition"]: row["buffer_hi"] for row in connection.execute(sql("ledger/ingest_positions"), key)}
+        for partition, start in sorted(adoption.starts.items()):
+            where = {**key, "partition": partition, "start": start}
+            stream_hi = adoption.stream_hi[partition]
+            known = {"buffer_hi": held.get(partition, start), "stream_hi": stream_hi}
+            floor = floor_after(floors.get(partition, start), **known)
+            _run(connection, "set_stream_hi", **where, stream_hi=stream_hi, trim_floor=floor)
+            buffered = adoption.buffer_hi[partition]
+            _run(connection, "set_buffer_hi", **where, buffer_hi=buffered, schema_version=table.schema_version)
 
     def reserve(self, table: TableRow, move: AdoptedMove, *, on: Version) -> int:
         """Record *move*, which takes another writer's rows over on top of version *on*, before a file names its number.

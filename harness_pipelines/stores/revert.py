@@ -15,11 +15,13 @@ import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.errors import OutcomeUnknown
-from harness_pipelines.protocol.bounds import Vector, vector_to_json
+from harness_pipelines.protocol.bounds import Vector, highest, lowest, vector_to_json
+from harness_pipelines.protocol.corrections import Waiting, restoring_waits
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reverts import Held, RevertPlan, check_revert, in_effect, plan_revert, reverted
-from harness_pipelines.protocol.versions import Version, VersionGone, ViewName
+from harness_pipelines.protocol.versions import Version, VersionGone, ViewName, answering_version
 from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.corrections import readable_versions, restored_corrections
 from harness_pipelines.stores.outcome import published_by
 from harness_pipelines.stores.ports import BuildRevert, PointerMoved, Swap, TableRow, TableUnknown
 from harness_pipelines.stores.postgres import Connection, Database, sql
@@ -63,7 +65,7 @@ class Reverts:
     def commit(self, to: int | None, build: BuildRevert) -> Version:
         """Publish the version that restores *to*.
 
-        Raises: VersionGone, RevertRefused, CommitLost; OutcomeUnknown only when Postgres stays away then.
+        Raises: VersionGone, RevertRefused, RevertWaits, CommitLost; OutcomeUnknown only when Postgres stays away then.
         """
         move_id = self._reserve(to)
         for _ in range(OPTIMISTIC_BUILDS):
@@ -153,7 +155,19 @@ class Reverts:
             overlays=overlays_there(connection, self._table.table_id),
         )
         claims = [rows.claim(row) for row in connection.execute(sql("revert/claims"), self._key)]
-        return plan_revert(head, target, versions, held, starts=starts, moves=moves, claims=claims)
+        waits = self._waits(connection, target)
+        return plan_revert(head, target, versions, held, starts=starts, moves=moves, claims=claims, waits=waits)
+
+    def _waits(self, connection: Connection, target: Version) -> Waiting | None:
+        """Does a version that may be read count on a correction of *target* not being there?"""
+        connection.execute(sql("upkeep/delete_expired_leases"), self._key)
+        readable, versions = readable_versions(connection, self._table.table_id)
+        hot = [v for v in readable if answering_version(v, versions) is None]
+        if not hot:
+            return None
+        low, high = lowest(v.stream_hi for v in hot), highest(v.buffer_hi for v in hot)
+        restored = restored_corrections(connection, self._table.table_id, target.version, among=(low, high))
+        return restoring_waits(restored, table=self._table.name, readable=hot, versions=versions)
 
     def _commit(self, connection: Connection, to: int | None, move_id: int, build: BuildRevert) -> Version:
         locked = self._lock(connection, to)

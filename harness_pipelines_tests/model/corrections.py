@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from harness_pipelines.protocol.corrections import waiting
+from harness_pipelines.protocol.corrections import restoring_waits, waiting
 from harness_pipelines.protocol.versions import answering_version
 from harness_pipelines_tests.model import build
 from harness_pipelines_tests.model.build import Published
@@ -68,6 +68,7 @@ class Corrections:
                 s.put_back) and _answered_across(s),
             "a revert took the record back to quarantine": lambda s: s.held and any(s.put_back),
             "two want to put it back": lambda s: all(r.pc == BUILT for r in s.replayers),
+            "a revert brought the record back": lambda s: bool(s.versions[-1].revert_of) and s.put_back[-1],
         }  # fmt: skip
 
     def first(self) -> State:
@@ -131,11 +132,19 @@ class Corrections:
 
     def _revert(self, s: State, target: int) -> Iterator[Step[State]]:
         old = s.versions[target - 1]
+        if s.put_back[target - 1] and "restored_unchecked" not in self.bad and self._waits(s):
+            return
         made = old._replace(snapshot=len(s.versions) + 1, buffer_hi=(s.buffer_hi,), revert_of=target)
         then = _published(s, made, s.put_back[target - 1])._replace(reverts=s.reverts - 1)
         if s.buffer_hi > ODD and "revert_keeps_records" not in self.bad:
             then = then._replace(held=ODD not in made.files)
         yield Step("operator", f"revert.publish to v{target}", then)
+
+    @staticmethod
+    def _waits(s: State) -> bool:
+        """Would a version that may be read show the record if it were a row again? All of them may be read."""
+        known = build.versions(s.versions)
+        return restoring_waits([(0, ODD)], table="t", readable=known, versions=known) is not None
 
     def _replay(self, s: State, at: int, one: Replayer) -> Iterator[Step[State]]:
         who = f"person{at + 1}"

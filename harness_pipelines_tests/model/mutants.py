@@ -86,6 +86,8 @@ OVERLAYS_REVERT = Overlays(OverlaysLeft(reverts=1), name="overlays: reverts")
 OVERLAYS_READ = Overlays(OverlaysLeft(reads=1), name="overlays: reads")
 CORRECTIONS = Corrections(name="corrections: two at once, reverts, old reads")
 RANGES = Ranges(records=2, name="ranges: two at once, compaction, reverts, old reads")
+RANGES_TWICE = Ranges(records=1, reverts=2, crashes=0, name="ranges: two reverts")
+CORRECTIONS_TWICE = Corrections(records=2, reverts=2, crashes=0, name="corrections: two reverts")
 RANGES_CALM = Ranges(crashes=0, reverts=0, name="ranges: without crashes")
 CORRECTIONS_CALM = Corrections(crashes=0, name="corrections: without crashes")
 DROPS = Schemas(name="schemas: a drop by two at once, old reads")
@@ -110,8 +112,8 @@ SUITE: tuple[AnyModel, ...] = (
     *(SNAPSHOTS, SNAPSHOTS_TRIM, SNAPSHOTS_REVERT, SNAPSHOTS_CUT, SNAPSHOTS_DROPS),
     *(DELETES, DELETES_NEW, DELETES_FAULTS, DELETES_REVERT, DELETES_READ),
     *(OVERLAYS, OVERLAYS_CRASH, OVERLAYS_REVERT, OVERLAYS_READ),
-    *(CORRECTIONS, CORRECTIONS_CALM),
-    *(RANGES, RANGES_CALM),
+    *(CORRECTIONS, CORRECTIONS_CALM, CORRECTIONS_TWICE),
+    *(RANGES, RANGES_CALM, RANGES_TWICE),
     DROPS,
 )
 STATES_MAX = 120_000  #: of a model of the suite
@@ -299,6 +301,12 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     # -- replay
     "a replay asks no version that may be read": Mutant(REPLAY, ("old_reads_ignored",), CORRECTIONS, "S2"),
+    "a revert brings a record back under a version that may be read": Mutant(
+        REVERT, ("restored_unchecked",), CORRECTIONS_TWICE, "S2"
+    ),
+    "a revert brings a new row back under a version that may be read": Mutant(
+        REVERT, ("restored_unchecked",), RANGES_TWICE, "S2"
+    ),
     "a replay is published over tier": Mutant(REPLAY, ("pointer_not_compared",), CORRECTIONS, "S2"),
     "a replayed range asks no version that may be read": Mutant(REPLAY, ("old_reads_ignored",), RANGES, "S2"),
     "a replayed range is published over tier": Mutant(REPLAY, ("pointer_not_compared",), RANGES, "S2"),

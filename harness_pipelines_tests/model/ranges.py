@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from harness_pipelines.protocol.corrections import Kind, change_of, waiting
+from harness_pipelines.protocol.corrections import Kind, change_of, restoring_waits, waiting
 from harness_pipelines.protocol.files import check_untouched
 from harness_pipelines.protocol.versions import answering_version
 from harness_pipelines_tests.model import build
@@ -75,6 +75,7 @@ class Ranges:
         return {
             "the row is the new one": lambda s: s.replaced[-1],
             "a revert brought the old row back": lambda s: any(s.replaced) and not s.replaced[-1],
+            "a revert brought the new row back": lambda s: bool(s.versions[-1].revert_of) and s.replaced[-1],
             "two want to replace it": lambda s: all(r.pc == BUILT for r in s.replayers),
             "a compaction meets a file with a hidden row": lambda s: (
                 s.compaction.base > 0 and s.files[s.compaction.base - 1] > 0 > s.files[-1]
@@ -139,6 +140,8 @@ class Ranges:
             yield Step("tier", f"tier.publish to {high}", _published(s, made, is_new, s.files[-1]))
         for target in range(1, len(s.versions) if s.reverts else 1):
             old = s.versions[target - 1]
+            if s.replaced[target - 1] and "restored_unchecked" not in self.bad and self._waits(s):
+                continue
             made = old._replace(snapshot=len(s.versions) + 1, buffer_hi=(s.buffer_hi,), revert_of=target)
             then = _published(s, made, s.replaced[target - 1], s.files[target - 1])
             closed = then._replace(reverts=s.reverts - 1, compaction=Compaction())
@@ -146,6 +149,12 @@ class Ranges:
         yield from self._compact(s)
         for at, one in enumerate(s.replayers):
             yield from self._replay(s, at, one)
+
+    @staticmethod
+    def _waits(s: State) -> bool:
+        """Would a version that may be read show the new row if it came back? All of them may be read."""
+        known = build.versions(s.versions)
+        return restoring_waits([(0, ODD)], table="t", readable=known, versions=known) is not None
 
     def _compact(self, s: State) -> Iterator[Step[State]]:
         """It writes the file of the row anew, as its base has it, once."""

@@ -59,6 +59,15 @@ FROM (SELECT DISTINCT partition, "offset" FROM harness.corrections
       WHERE table_id = %(table_id)s AND version = ANY(%(versions)s)) AS w
 JOIN harness.corrections c ON c.table_id = %(table_id)s AND c.partition = w.partition AND c."offset" = w."offset"
 
+-- name: of_versions_among
+-- The same, of the given ranges alone.
+SELECT c.partition, c."offset", c.version, c.digest, c.was
+FROM (SELECT DISTINCT h.partition, h."offset" FROM harness.corrections h
+      JOIN unnest(%(partitions)s::int[], %(lows)s::bigint[], %(highs)s::bigint[]) AS w (partition, low, high)
+          ON h.partition = w.partition AND h."offset" >= w.low AND h."offset" < w.high
+      WHERE h.table_id = %(table_id)s AND h.version = ANY(%(versions)s)) AS w
+JOIN harness.corrections c ON c.table_id = %(table_id)s AND c.partition = w.partition AND c."offset" = w."offset"
+
 -- name: follow_revert
 -- A record whose correction is undone is again what it was before; one whose correction is in effect again what that says.
 UPDATE harness.quarantine q SET state = CASE WHEN c.is_row THEN 'replayed' ELSE 'held' END

@@ -105,6 +105,13 @@ JOIN harness.lake_positions l ON l.table_id = %(table_id)s AND l.partition = r.p
 JOIN harness.ingest_positions i ON i.table_id = %(table_id)s AND i.partition = r.partition
 WHERE r."offset" >= l.stream_hi AND r."offset" < i.buffer_hi GROUP BY r.partition
 
+-- name: kept
+-- From the given offset of each partition on: what a revert would count on.
+SELECT r.partition, count(*) AS rows FROM ({rows}) r
+JOIN unnest(%(partitions)s::int[], %(lows)s::bigint[]) AS w (partition, low) ON w.partition = r.partition
+JOIN harness.ingest_positions i ON i.table_id = %(table_id)s AND i.partition = r.partition
+WHERE r."offset" >= w.low AND r."offset" < i.buffer_hi GROUP BY r.partition
+
 -- name: doubled
 SELECT r.partition, r."offset", count(*) AS rows FROM ({rows}) r
 JOIN harness.lake_positions l ON l.table_id = %(table_id)s AND l.partition = r.partition

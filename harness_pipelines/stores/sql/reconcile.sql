@@ -58,8 +58,9 @@ WHERE table_id = %(table_id)s
 
 -- name: set_stream_hi
 INSERT INTO harness.lake_positions AS l (table_id, partition, start, stream_hi, batch_hi, trim_floor)
-VALUES (%(table_id)s, %(partition)s, %(start)s, %(stream_hi)s, %(start)s, %(start)s)
-ON CONFLICT (table_id, partition) DO UPDATE SET stream_hi = greatest(l.stream_hi, excluded.stream_hi)
+VALUES (%(table_id)s, %(partition)s, %(start)s, %(stream_hi)s, %(start)s, %(trim_floor)s)
+ON CONFLICT (table_id, partition) DO UPDATE SET stream_hi = greatest(l.stream_hi, excluded.stream_hi),
+    trim_floor = greatest(l.trim_floor, excluded.trim_floor)
 
 -- name: set_batch_hi
 UPDATE harness.lake_positions SET batch_hi = %(batch_hi)s WHERE table_id = %(table_id)s AND partition = %(partition)s

@@ -93,7 +93,7 @@ def books(**changes) -> Books:
         quarantined_outside=[],
         corrected=[],
         unsettled=[],
-        buffered=Buffered(waiting={0: 10}, doubled=(), uncommitted=(), refused_twice=()),
+        buffered=Buffered(waiting={0: 10}, kept={0: 30}, doubled=(), uncommitted=(), refused_twice=()),
     )
     return replace(made, **changes)
 

@@ -11,6 +11,7 @@ from harness_pipelines.protocol.history import (
     PastMove,
     check_not_shorter,
     continue_from,
+    floor_after,
     parse_ranges,
 )
 
@@ -68,3 +69,12 @@ def test_ranges_are_read_as_summaries_write_them():
     assert parse_ranges("") == ()
     with pytest.raises(HistoryBroken, match="no ranges"):
         parse_ranges("0:5")
+
+
+@pytest.mark.parametrize(
+    ("trim_floor", "buffer_hi", "stream_hi", "floor"), [(3, 10, 30, 30), (3, 30, 30, 3), (3, 40, 30, 3)]
+)
+def test_a_revert_counts_on_no_row_that_the_buffer_never_held(
+    trim_floor: int, buffer_hi: int, stream_hi: int, floor: int
+):
+    assert floor_after(trim_floor, buffer_hi=buffer_hi, stream_hi=stream_hi) == floor
