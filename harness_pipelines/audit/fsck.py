@@ -18,9 +18,9 @@ from harness_pipelines.audit.digest import as_first, row_digests, shown, total_d
 from harness_pipelines.audit.fsck_rules import RULES, Found, LogSeen, Look, Rule
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.protocol.versions import ViewName
+from harness_pipelines.spec.locations import folder_of
 from harness_pipelines.stores.books import Books, TableDamaged, held, read_books, table_names
 from harness_pipelines.stores.errors import KafkaFailed, KafkaLoginFailed, TopicForbidden
-from harness_pipelines.stores.lake_look import folder_of
 from harness_pipelines.stores.lake_survey import Survey, survey
 from harness_pipelines.stores.ports_log import TopicIdentity, added_partitions
 from harness_pipelines.stores.postgres import SegmentMissing

@@ -15,10 +15,10 @@ from harness_pipelines.audit.report import Finding, Kind, RangeAudit, Status, Ti
 from harness_pipelines.audit.sides import QuarantineSide
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.signoff import Answering, Entry, Raw, SignOff, evidence, why_again
+from harness_pipelines.spec.locations import normal
 from harness_pipelines.stores import audits
 from harness_pipelines.stores.lake_scan import PinnedView
 from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.upkeep import plain_path
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -61,7 +61,7 @@ def _answering(stores: Stores, table: TableRow, view: PinnedView, partition: int
     return Answering(
         files=[
             Entry(
-                path=plain_path(f.data.file_path),
+                path=normal(f.data.file_path),
                 rows=f.rows,
                 bytes=f.data.file_size_in_bytes,
                 low=f.low,

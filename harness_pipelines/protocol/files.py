@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.spec.locations import is_below
 
 
 class FilesGone(HarnessError):
@@ -42,6 +43,55 @@ def condemned_before(*, oldest_open: datetime | None, grace: timedelta, now: dat
     Whatever is younger may belong to a move that is still open: *oldest_open* is when the first of these was planned.
     """
     return min(oldest_open or now, now) - grace
+
+
+class LiveFilesUnlisted(HarnessError):
+    """A file that is needed was not found where it must be: what else the listing says is not to be believed."""
+
+
+class FolderShared(HarnessError):
+    """The folder of a table has another table in it: what nothing of the one reaches may be the other's."""
+
+
+def check_listed(
+    table: str, live: Mapping[str, str], stored: Container[str], *, folders: Sequence[str], loose: Iterable[str]
+) -> None:
+    """Every *live* file of a listed folder was listed: else a live file may look like one that nothing reaches.
+
+    *live* are paths by their keys, *stored* the keys of the listed files, *folders* keys too; *loose* are the files
+    that nothing seems to reach. Names of files are unique, so a loose file with the name of a live one that is not
+    listed is that file under another path. Raises: LiveFilesUnlisted.
+    """
+    unlisted = {key: path for key, path in live.items() if key not in stored}
+    missing = sorted(path for key, path in unlisted.items() if any(is_below(key, folder) for folder in folders))
+    names = {key.rpartition("/")[2] for key in unlisted}
+    twins = sorted(path for path in loose if path.rpartition("/")[2] in names)
+    if twins:
+        raise LiveFilesUnlisted(
+            f"{table}: {twins[0]} is listed, and nothing seems to need it, but a file of this name is needed under "
+            "another path. Nothing was removed, and expire removes nothing before this is settled: has the warehouse "
+            "moved, or does a link lead to it by another name?"
+        )
+    if missing:
+        raise LiveFilesUnlisted(
+            f"{table}: expected to find {missing[0]}, which a version, a lease or the catalog needs; it is not among "
+            f"the files that are listed there, nor are {len(missing) - 1} more. Nothing was removed, and expire "
+            f"removes nothing while it is so. `harness fsck {table}` names what is lost: bring it back from a copy of "
+            "the warehouse, or wait until the versions that need it are out of reach"
+        )
+
+
+def check_own(table: str, folders: Iterable[str], others: Iterable[str]) -> None:
+    """No folder of *table* has the folder of another table below it. Raises: FolderShared."""
+    known = list(folders)
+    for other in others:
+        for folder in known:
+            if is_below(other, folder):
+                raise FolderShared(
+                    f"{table}: its folder {folder} has another table in it, in {other}; expected a folder for itself. "
+                    "Nothing was removed, and expire removes nothing while it is so: somebody has changed the location "
+                    f"of a view of {table}; set it back, or move the other table"
+                )
 
 
 def rows_below(files: Iterable[tuple[int, int, int]], high: int) -> tuple[int, int]:

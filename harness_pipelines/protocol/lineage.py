@@ -9,11 +9,11 @@ from typing import Literal
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange
+from harness_pipelines.spec.locations import local_path, normal
 
 Place = Literal["batch", "stream", "buffer", "kafka", "quarantine"]  #: who answers for a record
 _NUMBER = re.compile(r"[0-9]{1,18}")  #: of so many digits it fits what Postgres counts with
 _COORDINATE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})")
-_LOCAL = re.compile(r"^file:/+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class FileAsked:
 
     def fits(self, path: str) -> bool:
         """Whether *path*, as a manifest spells it, is meant."""
-        asked, found = (_LOCAL.sub("/", spelled) for spelled in (self.path, path))
+        asked, found = (local_path(normal(spelled)) or spelled for spelled in (self.path, path))
         return found == asked or found.endswith("/" + asked.removeprefix("/"))
 
 

@@ -148,7 +148,7 @@ class Services:
             postgres=known.get("postgres"),
             kafka=known.get("kafka"),
             spark=known.get("spark"),
-            warehouse=self._warehouse or (self.home / "warehouse").as_uri(),
+            warehouse=self._warehouse or f"file://{self.home / 'warehouse'}",
             home=str(self.home),
         )
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from harness_pipelines.spec.locations import warehouse_location
+
 KAFKA_PROPERTY_PREFIX = "HARNESS_KAFKA_"
 REGISTRY_PROPERTY_PREFIX = "HARNESS_REGISTRY_"
 
@@ -37,6 +39,11 @@ class Settings:
     kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     registry: str | None = field(default=None, repr=False)  #: no embedded one; may hold user and password
     registry_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises: UsageError for a warehouse that engines would read differently."""
+        if self.warehouse is not None:
+            object.__setattr__(self, "warehouse", warehouse_location(self.warehouse))
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, *, home: Path | None = None) -> Settings:

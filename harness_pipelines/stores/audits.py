@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from pyarrow.fs import FileSelector, FileSystem, FileType
-
 from harness_pipelines.protocol.signoff import SignOff, Stored
 from harness_pipelines.stores.lake_scan import LakeUnreadable
+from harness_pipelines.stores.places import listed
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import Database, sql
-from harness_pipelines.stores.upkeep import plain_path
 
 
 def signed_off(database: Database, table: TableRow) -> list[SignOff]:
@@ -48,14 +46,8 @@ def stored_files(location: str) -> Mapping[str, Stored]:
     Raises: LakeUnreadable.
     """
     try:
-        system, root = FileSystem.from_uri(location)
-        found = system.get_file_info(FileSelector(root, recursive=True))
+        found = list(listed(location, allow_not_found=False))
     except OSError as error:
         raise LakeUnreadable(f"{location} cannot be listed: {error}; nothing was judged") from error
-    return {
-        plain_path(f"{location}/{entry.path.removeprefix(root).lstrip('/')}"): Stored(
-            bytes=entry.size, modified=entry.mtime or datetime.max.replace(tzinfo=UTC)
-        )
-        for entry in found
-        if entry.type is FileType.File
-    }
+    latest = datetime.max.replace(tzinfo=UTC)
+    return {file.path: Stored(bytes=file.bytes, modified=file.modified or latest) for file in found}

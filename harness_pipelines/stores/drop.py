@@ -134,18 +134,18 @@ def _pointers(connection: Connection, table: TableRow, catalog: str) -> dict[str
 
 def files_below(location: str) -> LakeFiles:
     """Count the files below the location of a view."""
-    from pyarrow.fs import FileSelector, FileSystem, FileType
+    from harness_pipelines.stores.places import listed
 
-    system, root = FileSystem.from_uri(location)
-    found = system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
-    sizes = [entry.size or 0 for entry in found if entry.type is FileType.File]
+    sizes = [file.bytes for file in listed(location)]
     return LakeFiles(location=location, count=len(sizes), bytes=sum(sizes))
 
 
 def purge(files: LakeFiles) -> None:
     """Delete everything below a location; for good."""
-    from pyarrow.fs import FileSystem, FileType
+    from pyarrow.fs import FileType
 
-    system, root = FileSystem.from_uri(files.location)
+    from harness_pipelines.stores.places import opened
+
+    system, root = opened(files.location)
     if system.get_file_info(root).type is FileType.Directory:
         system.delete_dir(root)

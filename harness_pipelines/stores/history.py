@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyarrow.fs import FileSelector, FileType
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -14,13 +14,14 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.history import Extent, PastMove, parse_ranges
 from harness_pipelines.protocol.moves import Move, move_of
 from harness_pipelines.protocol.versions import View, ViewName
+from harness_pipelines.spec.locations import folder_of, normal
 from harness_pipelines.stores.catalog import MetadataMissing, StagingCatalog
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, LakeAway, offset_bounds, reachable
 from harness_pipelines.stores.lake_deletes import ForeignDeletes, split
 from harness_pipelines.stores.lake_revert import STREAM_HI
 from harness_pipelines.stores.manifests import entries_of, manifests_of
+from harness_pipelines.stores.places import listed, opened, size_of
 from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.upkeep import plain_path
 
 TIPS_MAX = 3  #: newest metadata files that are looked at by those who only want to know whether the ledger is older
 _NUMBERED = re.compile(r"^(\d+)-.*\.metadata\.json$")
@@ -53,7 +54,7 @@ class LakeState:
 
 def metadata_files(view_location: str, *, at_least: int = 0) -> list[MetadataFile]:
     """The metadata files below a view's location from number *at_least* on, newest first."""
-    location = plain_path(view_location).rstrip("/")
+    location = normal(view_location)
     found = []
     for name in _names(f"{location}/metadata"):
         matched = _NUMBERED.match(name)
@@ -71,11 +72,11 @@ def number_of(path: str) -> int:
 def view_locations(warehouse: str, *, namespace: str, view: str) -> list[str]:
     """Folders of the warehouse that may hold *view*: every table that was made by that name left one."""
     with reachable(f"{namespace}.{view}", "looking for its folders"):
-        system, root = FileSystem.from_uri(f"{warehouse.rstrip('/')}/{namespace}")
+        system, root = opened(normal(f"{warehouse}/{namespace}"))
         entries = system.get_file_info(FileSelector(root, allow_not_found=True))
     pattern = re.compile(rf"{re.escape(view)}-[0-9a-f]{{8}}")
     names = sorted(e.base_name for e in entries if e.type is FileType.Directory and pattern.fullmatch(e.base_name))
-    return [plain_path(f"{warehouse.rstrip('/')}/{namespace}/{name}") for name in names]
+    return [normal(f"{warehouse}/{namespace}/{name}") for name in names]
 
 
 class LakeHistory:
@@ -87,8 +88,7 @@ class LakeHistory:
     @classmethod
     def of(cls, catalog: StagingCatalog, table: TableRow, pointer: str, *, view: ViewName = "stream") -> LakeHistory:
         """The past of a view of *table* whose catalog row names *pointer*, which itself may be gone."""
-        location = plain_path(pointer).rsplit("/metadata/", 1)[0]
-        return cls(catalog, (table.spec.namespace, table.views[view]), location)
+        return cls(catalog, (table.spec.namespace, table.views[view]), folder_of(pointer))
 
     def highest_move(self, *, at_least: int) -> int:
         """The largest move id that the newest metadata files name, of those numbered *at_least* and above; 0 if none.
@@ -145,12 +145,13 @@ class LakeHistory:
             moves=tuple(_past_moves(reversed(line))),
             extents=_extents(live),
             strangers=tuple(s.snapshot_id for s in line if is_foreign(s)),
-            gone=tuple(p for p in (*(path for _, path, *_ in live), *deletes) if plain_path(p) not in known),
+            gone=tuple(p for p in (*(path for _, path, *_ in live), *deletes) if _is_gone(p, known)),
         )
 
     def exists(self, paths: Sequence[str]) -> bool:
         """Whether all of *paths*, below the location, are there."""
-        return {plain_path(path) for path in paths} <= self._stored()
+        stored = self._stored()
+        return not any(_is_gone(path, stored) for path in paths)
 
     def _tips(self, at_least: int) -> Iterator[Table]:
         for file in metadata_files(self.location, at_least=at_least)[:TIPS_MAX]:
@@ -160,10 +161,12 @@ class LakeHistory:
                 continue
 
     def _stored(self) -> frozenset[str]:
-        system, root = FileSystem.from_uri(self.location)
-        entries = system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
-        below = (e.path.removeprefix(root).lstrip("/") for e in entries if e.type is FileType.File)
-        return frozenset(plain_path(f"{self.location}/{path}") for path in below)
+        return frozenset(file.path for file in listed(self.location))
+
+
+def _is_gone(path: str, listed_files: frozenset[str]) -> bool:
+    """Whether a file is not there; one that the listing does not have by its name may have another name there."""
+    return normal(path) not in listed_files and size_of(path) is None
 
 
 def present(paths: Sequence[str]) -> set[str]:
@@ -190,7 +193,7 @@ def is_foreign(snapshot: Snapshot) -> bool:
 
 
 def _names(folder: str) -> list[str]:
-    system, root = FileSystem.from_uri(folder)
+    system, root = opened(folder)
     entries = system.get_file_info(FileSelector(root, allow_not_found=True))
     return [entry.base_name for entry in entries if entry.type is FileType.File]
 

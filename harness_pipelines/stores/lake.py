@@ -28,6 +28,7 @@ from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.protocol.moves import Move, move_of
 from harness_pipelines.protocol.overlays import Overlay, told
 from harness_pipelines.protocol.versions import Version, View, ViewName
+from harness_pipelines.spec.locations import normal
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import lake_fields, user_fields
 from harness_pipelines.stores import lake_corrections, lake_deletes, lake_regions, lake_revert
@@ -111,7 +112,7 @@ class Lake:
     def __init__(self, catalog: StagingCatalog, database: Database, *, warehouse: str) -> None:
         self.catalog = catalog
         self.database = database
-        self.warehouse = warehouse.rstrip("/")
+        self.warehouse = normal(warehouse)
 
     def make_views(
         self, spec: TableSpec, fields: Sequence[Mapping[str, Any]], *, origin: Mapping[str, str] | None = None

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import orjson
-from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import (
@@ -26,12 +25,13 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.types import LongType, PrimitiveType, StringType
 
+from harness_pipelines.spec.locations import folder_of, normal
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import OFFSET
 from harness_pipelines.stores.lake_deletes import deleted_from
 from harness_pipelines.stores.manifests import DAMAGE
+from harness_pipelines.stores.places import listed, size_of
 from harness_pipelines.stores.segment_types import OPERATION
-from harness_pipelines.stores.upkeep import plain_path
 
 GONE = "there is no such file"
 Seen = TypeVar("Seen")
@@ -121,12 +121,9 @@ class LakeLook:
         """Bytes of a file; ``None`` if there is no such file."""
         if (found := self._sizes.get(path)) is not None:  # mostly: a path is written as it was listed
             return found
-        plain = plain_path(path)
-        if not plain.startswith(tuple(self._roots)):  # of another engine: asked for one by one
-            system, name = FileSystem.from_uri(plain)
-            info = system.get_file_info(name)
-            return info.size if info.type is FileType.File else None
-        return self._sizes.get(plain)
+        if (found := self._sizes.get(normal(path))) is not None:
+            return found
+        return size_of(path)  # gone, of another engine, or spelled through a link: asked for one by one
 
     def metadata(self, path: str) -> MetadataSeen | Unreadable:
         return self._read(path, _metadata, partial(_parse_metadata, self._io, path))
@@ -158,18 +155,9 @@ class LakeLook:
             return Unreadable(path, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
 
 
-def folder_of(metadata: str) -> str:
-    """The folder of the view that a metadata file belongs to."""
-    return plain_path(metadata).rsplit("/metadata/", 1)[0]
-
-
 def stored_files(folder: str) -> dict[str, int]:
-    """{path: bytes} of every file below *folder*, spelled as `plain_path` does; one listing."""
-    root = folder.rstrip("/")
-    system, name = FileSystem.from_uri(root)
-    found = system.get_file_info(FileSelector(name, recursive=True, allow_not_found=True))
-    skip = len(name.rstrip("/"))
-    return {plain_path(f"{root}/{e.path[skip:].lstrip('/')}"): e.size for e in found if e.type is FileType.File}
+    """{path: bytes} of every file below *folder*, in the normal form; one listing."""
+    return {file.path: file.bytes for file in listed(folder)}
 
 
 def _parse_metadata(io: FileIO, path: str) -> MetadataSeen:

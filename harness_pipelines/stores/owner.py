@@ -19,7 +19,9 @@ from psycopg.conninfo import conninfo_to_dict
 from pyarrow.fs import FileSystem, FileType, LocalFileSystem
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.spec.locations import normal
 from harness_pipelines.stores.lake import LakeAway, reachable
+from harness_pipelines.stores.places import opened
 from harness_pipelines.stores.postgres import Database
 
 MARK = ".harness-owner.json"
@@ -50,7 +52,7 @@ class Ownership:
     """The mark of one warehouse, seen from one ledger."""
 
     def __init__(self, database: Database, *, warehouse: str) -> None:
-        self._database, self._warehouse = database, warehouse.rstrip("/")
+        self._database, self._warehouse = database, normal(warehouse)
         self._trusted_until = -inf  #: monotonic seconds; -inf: it was not seen to be this ledger's
 
     def check(self) -> None:
@@ -156,7 +158,7 @@ class Ownership:
                 _create(Path(path), text)
 
     def _place(self) -> tuple[FileSystem, str]:
-        system, root = FileSystem.from_uri(self._warehouse)
+        system, root = opened(self._warehouse)
         return system, f"{root.rstrip('/')}/{MARK}"
 
 

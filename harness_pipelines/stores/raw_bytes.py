@@ -25,15 +25,15 @@ from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.corrections import Coordinate
 from harness_pipelines.spec.formats import names_schema
+from harness_pipelines.spec.locations import folder_of, is_below, normal
 from harness_pipelines.stores.catalog import OFFSET, StagingCatalog
 from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.lake import VIEW_PROPERTIES, reachable, tidying
 from harness_pipelines.stores.lake_corrections import PARTITION, written
-from harness_pipelines.stores.lake_look import folder_of
 from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, LakeStats, scan
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import Connection, Database, sql
-from harness_pipelines.stores.upkeep import fence, plain_path
+from harness_pipelines.stores.upkeep import fence
 
 log = structlog.get_logger(__name__)
 Row = Mapping[str, Any]
@@ -120,14 +120,14 @@ class _Place:
     @property
     def root(self) -> str:
         """The folder that its files are in."""
-        return folder_of(self.metadata) if self.metadata else plain_path(str(self.folder))
+        return folder_of(self.metadata) if self.metadata else normal(str(self.folder))
 
 
 class RawBytes:
     """Moves bytes of the quarantines of one database to one warehouse."""
 
     def __init__(self, database: Database, catalog: StagingCatalog, *, warehouse: str) -> None:
-        self._database, self._catalog, self._warehouse = database, catalog, warehouse.rstrip("/")
+        self._database, self._catalog, self._warehouse = database, catalog, normal(warehouse)
 
     def move(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> Moved:
         """With more in Postgres than the spec allows, move the oldest bytes until half of that is left.
@@ -221,7 +221,7 @@ def _place_of(connection: Connection, table: TableRow) -> _Place:
 
 def _check_name(table: TableRow, place: _Place, pointer: Row | None) -> None:
     """Raises: QuarantineNameTaken."""
-    if pointer is None or plain_path(pointer["metadata_location"]).startswith(f"{place.root}/"):
+    if pointer is None or is_below(normal(pointer["metadata_location"]), place.root):
         return
     name = f"{table.spec.namespace}.{table.quarantine}"
     raise QuarantineNameTaken(

@@ -6,31 +6,32 @@ transaction or an act of its own, later.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import structlog
 from psycopg import sql as compose
-from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyarrow.fs import FileType
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
-from harness_pipelines.protocol.files import condemned_before
+from harness_pipelines.protocol.files import check_listed, check_own, condemned_before
 from harness_pipelines.protocol.moves import dead_branches, move_of
 from harness_pipelines.protocol.overlays import needless
 from harness_pipelines.protocol.segments import may_drop, retirable
 from harness_pipelines.protocol.versions import Version, ViewName, kept_versions, reached_versions, trim_floor
+from harness_pipelines.spec.locations import folder_of, normal
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import StagingCatalog
 from harness_pipelines.stores.manifests import entries_of, manifests_of
 from harness_pipelines.stores.owner import Ownership
+from harness_pipelines.stores.places import SameFile, listed, opened
 from harness_pipelines.stores.ports import Segment, TableRow, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, LedgerBusy, sql
 from harness_pipelines.stores.snapshots import versions_named
@@ -58,9 +59,18 @@ class TrimDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    path: str  #: as Iceberg names it, with its scheme
+    path: str  #: in the normal form
     bytes: int
     modified: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """One look at the files of a table."""
+
+    same: SameFile
+    stored: Mapping[str, StoredFile]  #: all that there are, by their keys
+    loose: tuple[StoredFile, ...]  #: those that nothing reaches
 
 
 class Upkeep:
@@ -154,10 +164,13 @@ class Upkeep:
     # -- files ----------------------------------------------------------------------------------------------
 
     def condemn(self, table: TableRow, *, dry_run: bool = False) -> list[StoredFile]:
-        """Mark the files below the views' folders that nothing reaches now; pardon those reached again."""
-        reached = self._reached(table)
+        """Mark the files below the views' folders that nothing reaches now; pardon those reached again.
+
+        Raises: LiveFilesUnlisted, with nothing marked; MetadataMissing.
+        """
+        seen = self._look(table)
         horizon = self._horizon(table)
-        loose = [f for f in self._stored(table) if owner_path(f.path) not in reached and f.modified < horizon]
+        loose = [f for f in seen.loose if f.modified < horizon]
         if not dry_run:
             with self.database.transaction() as connection:
                 paths = [f.path for f in loose]
@@ -182,31 +195,54 @@ class Upkeep:
                 fence(connection, claim)
         if not found:  # the lake is not walked for nothing
             return []
-        reached = self._reached(table)
-        ripe = [(str(row["path"]), int(row["bytes"])) for row in found if owner_path(row["path"]) not in reached]
+        seen = self._look(table)
+        condemned = seen.same.keys(str(row["path"]) for row in found)
+        loose = {seen.same.key(file.path): file for file in seen.loose}
+        ripe = [(path, loose[key]) for key, path in condemned.items() if key in loose]
         if not dry_run:
             if not remove_large:
-                self._guard(table, ripe)
+                self._guard(table, [file for _, file in ripe], seen.stored.values())
             ripe = ripe[:FILES_PER_RUN_MAX]
             if ripe:
                 self.ownership.confirm()  # another ledger may reach what this one does not
-            for path, _ in ripe:
+            for path, file in ripe:
                 self.ownership.check()
                 with self.database.transaction() as connection:  # a holder that slept here has been replaced
                     fence(connection, claim)
-                self._delete(path)
+                self._delete(file.path)
                 faults.point("expire.during_trim")
                 self.database.run("upkeep/forget_file", {"table_id": table.table_id, "path": path})
-        return [path for path, _ in ripe]
+            for key, path in condemned.items():
+                if key not in seen.stored:  # somebody deleted it, or it lies in no folder of this table
+                    self.database.run("upkeep/forget_file", {"table_id": table.table_id, "path": path})
+        return [file.path for _, file in ripe]
 
-    def _guard(self, table: TableRow, ripe: Sequence[tuple[str, int]]) -> None:
-        going, total = sum(size for _, size in ripe), sum(f.bytes for f in self._stored(table))
+    @staticmethod
+    def _guard(table: TableRow, ripe: Iterable[StoredFile], stored: Iterable[StoredFile]) -> None:
+        going, total = sum(file.bytes for file in ripe), sum(file.bytes for file in stored)
         if going > GUARD_FREE_BYTES and going > SHARE_MAX * total:
             raise SizeGuard(
                 f"{table.name}: expire would remove {going:,} of {total:,} bytes at once, more than {SHARE_MAX:.0%}; "
                 f"nothing was removed. `harness run {table.name} --stage expire --dry-run` lists them. "
                 "If that is meant, as after a rebuild of the batch view, write `--remove-large --for 60s` instead"
             )
+
+    def _look(self, table: TableRow) -> _Seen:
+        """What is reached, then what is there: a file that is written in between is young, and none goes meanwhile.
+
+        Raises: LiveFilesUnlisted, FolderShared, MetadataMissing.
+        """
+        reached, before = self._reached(table), self._before_quarantine(table)
+        folders = self._folders(table)
+        same, stored = SameFile(), {}
+        for found in (file for folder in folders for file in listed(folder)):
+            file = StoredFile(path=found.path, bytes=found.bytes, modified=found.modified or datetime.now(UTC))
+            stored[same.key(file.path)] = file
+        live = same.keys(reached)
+        kept = {*live, *same.keys(before)}
+        loose = tuple(file for key, file in stored.items() if owner_path(key) not in kept)
+        check_listed(table.name, live, stored, folders=[same.folder(f) for f in folders], loose=[f.path for f in loose])
+        return _Seen(same=same, stored=stored, loose=loose)
 
     def _reached(self, table: TableRow) -> set[str]:
         """Every file, of all views, that a readable version, a lease, an open move or the catalog reaches."""
@@ -229,16 +265,18 @@ class Upkeep:
             for location in metadata:
                 reached |= self._snapshot_files(identifier, location, all_snapshots=False)
             reached |= self._snapshot_files(identifier, current, all_snapshots=True)
-        return {plain_path(path) for path in reached | self._reached_by_quarantine(table)}
+        if (quarantine := self._quarantine(table)["metadata"]) is not None:
+            identifier = (table.spec.namespace, table.quarantine)
+            reached |= {quarantine} | self._snapshot_files(identifier, quarantine, all_snapshots=True)
+        return reached
 
-    def _reached_by_quarantine(self, table: TableRow) -> set[str]:
-        """With the metadata files that were published before: a backup of Postgres names one of them."""
+    def _before_quarantine(self, table: TableRow) -> set[str]:
+        """Metadata files of the quarantine that were published before: a backup of Postgres names one of them."""
         current = self._quarantine(table)["metadata"]
         if current is None:
             return set()
         identifier = (table.spec.namespace, table.quarantine)
-        before = {entry.metadata_file for entry in self.catalog.at(identifier, current).metadata.metadata_log}
-        return {current, *before} | self._snapshot_files(identifier, current, all_snapshots=True)
+        return {entry.metadata_file for entry in self.catalog.at(identifier, current).metadata.metadata_log}
 
     def _quarantine(self, table: TableRow) -> Mapping[str, str | None]:
         """Folder and metadata file of the bytes of records that were set aside, as far as there are any in the lake."""
@@ -270,26 +308,22 @@ class Upkeep:
         oldest = self.database.rows("upkeep/oldest_open_move", {"table_id": table.table_id})[0]["planned_at"]
         return condemned_before(oldest_open=oldest, grace=timedelta(seconds=table.spec.retention.grace), now=now)
 
-    def _stored(self, table: TableRow) -> Iterable[StoredFile]:
-        """What lies below the folders of the views, those that a batch view was in before it was begun anew too."""
+    def _folders(self, table: TableRow) -> list[str]:
+        """The folders of the views, with those that a batch view was in before. Raises: FolderShared."""
         views = _identifiers(table).items()
         folders = {self.catalog.at(identifier, self._pointer(table, name)).location() for name, identifier in views}
         folders |= {str(row["folder"]) for row in self.database.rows("upkeep/folders", {"table_id": table.table_id})}
         folders |= {folder for folder in [self._quarantine(table)["folder"]] if folder}
-        for location in sorted({plain_path(folder) for folder in folders}):
-            system, root = FileSystem.from_uri(location)
-            for entry in system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True)):
-                if entry.type is FileType.File:
-                    relative = entry.path.removeprefix(root).lstrip("/")
-                    yield StoredFile(
-                        path=plain_path(f"{location}/{relative}"),
-                        bytes=entry.size,
-                        modified=entry.mtime or datetime.now(UTC),
-                    )
+        found = {normal(folder): folder for folder in sorted(folders)}
+        ours = [*table.views.values(), table.quarantine]
+        key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "views": ours}
+        others = [folder_of(row["metadata_location"]) for row in self.database.rows("upkeep/neighbours", key)]
+        check_own(table.name, list(found), others)
+        return list(found.values())
 
     @staticmethod
     def _delete(path: str) -> None:
-        system, name = FileSystem.from_uri(path)
+        system, name = opened(path)
         if system.get_file_info(name).type is FileType.File:
             system.delete_file(name)
 
@@ -326,11 +360,6 @@ def _needless(connection: Connection, table: TableRow, in_reach: Iterable[Versio
 def _identifiers(table: TableRow) -> dict[ViewName, tuple[str, str]]:
     """The views of *table* as the catalog knows them."""
     return {name: (table.spec.namespace, view) for name, view in table.views.items()}
-
-
-def plain_path(path: str) -> str:
-    """One spelling for a local file: Java writes ``file:/x``, PyIceberg ``file:///x``."""
-    return re.sub(r"^file:/+", "file:///", path)
 
 
 def owner_path(path: str) -> str:

@@ -54,11 +54,11 @@ def states(real: RealRig, table: TableRow) -> list[str]:
     return [segment.state for segment in real.segments.all(table)]
 
 
-def condemned_long_ago(real: RealRig, table: TableRow) -> None:
+def condemned_long_ago(real: RealRig, table: TableRow, path: str = "file:///nowhere/old.parquet") -> None:
     real.ask(
         "INSERT INTO harness.condemned_files (table_id, path, bytes, since) "
-        "VALUES (%s, 'file:///nowhere/old.parquet', 1000, clock_timestamp() - interval '1 day')",
-        [table.table_id],
+        "VALUES (%s, %s, 1000, clock_timestamp() - interval '1 day')",
+        [table.table_id, path],
     )
 
 
@@ -99,7 +99,9 @@ def test_the_buffer_is_trimmed_though_the_size_guard_holds_the_files(
     monkeypatch.setattr(upkeep, "SHARE_MAX", 0.0)
     moved(real, table, real.claim(table), 0, 15)
     real.pass_time(2 * HOUR)
-    condemned_long_ago(real, table)
+    orphan = Path(urlsplit(real.ledger.pointer(table, "stream")).path).parent / "orphan.avro"
+    orphan.write_bytes(bytes(1000))
+    condemned_long_ago(real, table, orphan.as_uri())
 
     with pytest.raises(upkeep.SizeGuard, match="nothing was removed"):
         expire(real, table)

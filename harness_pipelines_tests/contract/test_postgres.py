@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -550,7 +551,8 @@ def test_no_file_is_deleted_from_a_warehouse_that_somebody_took_over(real: RealR
     own = Ownership(real.database, warehouse=tmp_path.as_uri())
     own.check()
     upkeep = Upkeep(real.database, real.catalog, own)
-    orphan, mark = tmp_path / "orphan.parquet", tmp_path / MARK
+    folder = Path(urlsplit(real._lake.load(table, real.ledger.pointer(table, "stream")).location()).path)
+    orphan, mark = folder / "orphan.parquet", tmp_path / MARK
     orphan.touch()
     real.ask(
         "INSERT INTO harness.condemned_files (table_id, path, bytes, since) "

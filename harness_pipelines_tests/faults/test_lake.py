@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -14,12 +15,14 @@ import pytest
 from psycopg import sql as compose
 
 import harness_pipelines as hp
+from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveClosed
 from harness_pipelines.read.arrow import read_arrow
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages import tier
+from harness_pipelines.stages.expire import expire_once
 from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores.ports import LeaseEnded
 from harness_pipelines.stores.postgres import SegmentMissing
@@ -182,6 +185,39 @@ def test_a_spark_session_that_executors_forgot_still_runs_python(settings: Setti
         rig.tier()  # by two at once: one of them is new and imports what it needs
         assert rig.status() == {0: (20, 20), 1: (10, 10)}
         rig.assert_exact()
+
+
+# -- spellings of the warehouse -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spelling", ["file:{}//x/./lake//", "{}/x/../x/Müller's lake", "file://localhost{}/link/lake"])
+def test_expire_leaves_what_spark_wrote_alone_however_the_warehouse_is_spelled(
+    make_rig: MakeRig, settings: Settings, tmp_path: Path, spelling: str
+):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    spec = {"views": "both", "layout": {"columns": ["n"]}, "retention": {"versions": "1s", "grace": "1s"}}
+    with hp.connect(replace(settings, warehouse=spelling.format(tmp_path))) as spelled:
+        rig = make_rig(over=spelled, **spec)
+        for _ in range(2):
+            rig.produce(10)
+            rig.ingest()
+            rig.tier()
+            rig.worker(frozenset({Stage.OTREE}), until_idle=True).run()
+        claim = rig.claim(Stage.EXPIRE)
+        for path in tmp_path.rglob("*"):
+            os.utime(path, (0, 0))
+        expire_once(spelled.stores, rig.table.row, claim)
+        with spelled.stores.database.session() as connection:
+            key = [rig.table.row.table_id]
+            connection.execute(
+                "UPDATE harness.condemned_files SET since = since - interval '1 d' WHERE table_id = %s", key
+            )
+        deleted = expire_once(spelled.stores, rig.table.row, claim, remove_large=True).deleted
+
+        assert deleted, "staging and old versions leave files"
+        rig.assert_exact()
+        assert not fsck(spelled.stores, [rig.name]).broken
 
 
 # -- a full disk --------------------------------------------------------------------------------------------

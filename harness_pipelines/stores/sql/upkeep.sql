@@ -49,8 +49,14 @@ WHERE m.table_id = %(table_id)s AND m.state = 'PLANNED' AND m.planned_at < clock
 
 -- name: folders
 -- Where the batch view is and was: reconcile begins one that cannot go on in a folder of its own.
-SELECT DISTINCT split_part(batch_metadata, '/metadata/', 1) AS folder FROM harness.versions
+-- Only the last `/metadata/` of a path is the view's: a namespace or a folder of the warehouse may be named so too.
+SELECT DISTINCT regexp_replace(batch_metadata, '/metadata/[^/]*$', '') AS folder FROM harness.versions
 WHERE table_id = %(table_id)s AND batch_metadata IS NOT NULL
+
+-- name: neighbours
+-- Where the other tables of the database are, whoever made them.
+SELECT metadata_location FROM public.iceberg_tables WHERE metadata_location IS NOT NULL
+  AND NOT (catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = ANY(%(views)s))
 
 -- name: condemn
 INSERT INTO harness.condemned_files (table_id, path, bytes) VALUES (%(table_id)s, %(path)s, %(bytes)s)

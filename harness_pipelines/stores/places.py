@@ -1,0 +1,89 @@
+"""Files of the warehouse by their locations: opened, listed, looked for, and compared where links lead to one file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
+
+from harness_pipelines.spec.locations import local_path, normal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A file of a listing."""
+
+    path: str  #: in the normal form
+    bytes: int
+    modified: datetime | None  #: as the storage's clock had it
+
+
+def opened(location: str) -> tuple[FileSystem, str]:
+    """The file system that *location* is in, and its path there.
+
+    A local path is taken as it is written, as Iceberg takes it: Arrow would decode it, and refuse a space in it.
+    """
+    if (path := local_path(location)) is not None:
+        return LocalFileSystem(), path
+    system, path = FileSystem.from_uri(location)
+    return system, path
+
+
+def listed(folder: str, *, allow_not_found: bool = True) -> Iterator[Found]:
+    """Every file below *folder*, at any depth. Raises: OSError when it cannot be listed."""
+    base = _base(folder)
+    system, root = opened(base)
+    root = root.rstrip("/")
+    for entry in system.get_file_info(FileSelector(root, recursive=True, allow_not_found=allow_not_found)):
+        if entry.type is FileType.File:
+            below = entry.path[len(root) :].lstrip("/")
+            yield Found(path=normal(f"{base}/{below}"), bytes=entry.size, modified=entry.mtime)
+
+
+def _base(folder: str) -> str:
+    """*folder* in its normal form, unless ``..`` behind a link makes that another folder."""
+    base, path = normal(folder), local_path(folder)
+    if path is None or (real := os.path.realpath(path)) == os.path.realpath(local_path(base) or ""):
+        return base
+    return f"file://{real}"
+
+
+def size_of(location: str) -> int | None:
+    """Bytes of a file; ``None`` where there is no such file. Raises: OSError when the store is away."""
+    system, path = opened(location)
+    info = system.get_file_info(path)
+    return info.size if info.type is FileType.File else None
+
+
+class SameFile:
+    """Which paths are one file: the normal form, and on this machine what links in its folder lead to.
+
+    Folders are looked at once, so one of these is for one look at a warehouse.
+    """
+
+    def __init__(self) -> None:
+        self._folders: dict[str, str] = {}
+
+    def key(self, location: str) -> str:
+        """The same of all spellings of one file."""
+        path = local_path(location)
+        if path is None:
+            return normal(location)
+        folder, _, name = path.rpartition("/")
+        return normal(f"{self.folder(f'file://{folder}')}/{name}")
+
+    def folder(self, location: str) -> str:
+        """The same of all spellings of one folder."""
+        path = local_path(location)
+        if path is None:
+            return normal(location)
+        if path not in self._folders:
+            self._folders[path] = f"file://{os.path.realpath(path)}"
+        return self._folders[path]
+
+    def keys(self, locations: Iterable[str]) -> dict[str, str]:
+        """The *locations* by their keys."""
+        return {self.key(location): location for location in locations}
