@@ -76,6 +76,7 @@ def _two_runs(real: RealRig, table: TableRow, claim: Claim) -> list[str]:
 def needed(real: RealRig, table: TableRow, version: Version) -> list[Path]:
     view = real._lake.load(table, version.stream.metadata)
     head = view.metadata.current_snapshot()
+    assert head is not None
     manifests = head.manifests(view.io)
     files = [e.data_file.file_path for m in manifests for e in m.fetch_manifest_entry(view.io)]
     found = [version.stream.metadata, head.manifest_list, *(m.manifest_path for m in manifests), *files]
