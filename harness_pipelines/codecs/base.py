@@ -44,6 +44,7 @@ class Reason(StrEnum):
     UNUSABLE_SCHEMA = "unusable_schema"
     SCHEMA_VIOLATION = "schema_violation"
     SCHEMA_NOT_TAKEN = "schema_not_taken"  #: by `evolution` of the spec
+    UNDECODABLE = "undecodable"  #: it raises what no codec expects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

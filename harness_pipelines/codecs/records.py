@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from harness_pipelines.codecs.base import Codec, Decoded, Due, Headers, Reason, Refused
 from harness_pipelines.codecs.contract import judge_of
+from harness_pipelines.codecs.culprits import Apart
 from harness_pipelines.codecs.debezium import DebeziumEvents
 from harness_pipelines.codecs.formats import delete_rule, key_codec, value_codec
 from harness_pipelines.codecs.parts import OPERATION, Part, Sorter, at, decode_parts, places_of
@@ -51,6 +52,7 @@ class RecordCodec:
         stored = [c for c in spec.stored if c.name in {f.name for f in fields}]
         self._schema = arrow_schema(stored).insert(0, pa.field(OPERATION, pa.string(), nullable=False))
         self._whole = WholeColumns(spec)
+        self._apart = Apart(spec.table, self._all)
 
     def decode(
         self,
@@ -60,13 +62,18 @@ class RecordCodec:
     ) -> Decoded:
         """Decode records by their *values*, *keys* and *headers*; each becomes a row, is refused or is filtered.
 
-        The rows of a keyed table have `_op` in front of the user's columns.
+        The rows of a keyed table have `_op` in front of the user's columns. A record that makes a codec, the
+        transform or the contract raise is refused as ``undecodable``.
 
         Raises: SchemaDue, and what `Schemas.by_id` does.
         """
-        decoded = self._decoded(values, keys)
+        return self._apart(Records(values=values, keys=keys, headers=headers))
+
+    def _all(self, records: Records) -> Decoded:
+        """Raises: whatever one of *records* makes a part of it raise."""
+        decoded = self._decoded(records.values, records.keys)
         if self._whole:
-            decoded = self._whole.added(decoded, Records(values=values, keys=keys, headers=headers))
+            decoded = self._whole.added(decoded, records)
         if self._transformer is not None:
             decoded = self._transformer.transformed(decoded)
         return decoded if self._judge is None else self._judge.judged(decoded)

@@ -37,6 +37,11 @@ class Records:
     keys: Sequence[bytes | None]
     headers: Sequence[Headers | None] | None  #: none: they were not asked for
 
+    def part(self, low: int, high: int | None) -> Records:
+        """Those from position *low* to below *high*."""
+        headers = None if self.headers is None else self.headers[low:high]
+        return Records(values=self.values[low:high], keys=self.keys[low:high], headers=headers)
+
 
 class WholeColumns:
     """Adds columns to decoded rows. In a delete all but those of the key are NULL."""
