@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 LIST_MAX = 20
 STATES = ("held", "replayed", "dropped")
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class NotQuarantined(HarnessError):
@@ -236,12 +234,13 @@ def _plain(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:
     """A record for JSON: bytes as text where they are text, and as hex always; none that are in the lake alone."""
     from harness_pipelines.codecs.wire import schema_id_of
     from harness_pipelines.spec.formats import names_schema
+    from harness_pipelines.stores.kafka_times import kafka_time
 
     raw = {part: None if record[part] is None else bytes(record[part]) for part in ("key", "value")}
     texts = {f"{part}_text": _decoded(value) for part, value in raw.items()}
     ms = record["kafka_ms"]
     more = {
-        "kafka_time": None if ms < 0 else EPOCH + timedelta(milliseconds=ms),
+        "kafka_time": kafka_time(ms),
         "schema_id": schema_id_of(raw["value"]) if names_schema(spec) and raw["value"] else record["schema_id"],
     }
     return {name: value for name, value in record.items() if name != "kafka_ms"} | raw | texts | more

@@ -101,11 +101,22 @@ def _json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if pa.types.is_decimal(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
         return _text(column).to_pylist()  # type: ignore[no-any-return]
     if pa.types.is_timestamp(kind):
-        return [None if value is None else value.isoformat() for value in column.to_pylist()]
+        return [None if value is None else value.isoformat() for value in _moments(column)]
     values: list[Any] = column.to_pylist()
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return [_json_value(value, kind) for value in values]
     return values
+
+
+def _moments(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Times of *column*. Records' times may be of no year that Python has: rows that were taken long ago have such."""
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except (OverflowError, ValueError):
+        from harness_pipelines.stores.kafka_times import kafka_times_us
+
+        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        return kafka_times_us(whole).to_pylist()  # type: ignore[no-any-return]
 
 
 def _json_value(value: Any, kind: pa.DataType) -> Any:

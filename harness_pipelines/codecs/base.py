@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 Headers = Sequence[tuple[str, bytes | None]]  #: of one record, in its order
+NO_TEXT = "\ufffd"  #: stands in a header's name for what is not UTF-8
+UNREADABLE_HEADERS: Headers = ((NO_TEXT, None),)  #: of a record with such a name: the client gives none of them
 
 
 #: What is done with a record whose schema changes the table first (`evolution: compatible`): take the columns that
@@ -67,6 +69,11 @@ class Decoded:
     refused: list[Refused]
     filtered: int = 0  #: records that fit, and that the transform's filter does not take
     warned: Mapping[str, int] = field(default_factory=dict)  #: check of the contract -> rows taken that break it
+
+
+def header_name(name: str) -> str:
+    """A header's name as every client has it: those in C end it at its first U+0000."""
+    return name.partition("\0")[0]
 
 
 class Codec(Protocol):

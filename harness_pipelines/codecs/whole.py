@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from harness_pipelines.codecs.base import Decoded, Headers, Reason, Refused
+from harness_pipelines.codecs.base import NO_TEXT, Decoded, Headers, Reason, Refused
+from harness_pipelines.codecs.chunked import left
 from harness_pipelines.codecs.parts import OPERATION
 from harness_pipelines.codecs.raw import RawCodec
 from harness_pipelines.codecs.refusals import refusal
@@ -99,12 +100,22 @@ def _headers(
 ) -> tuple[pa.Array, NDArray[np.int64], list[Refused]]:
     assert records.headers is not None, "whoever decodes a table with headers gives them"
     cells = [records.headers[i] for i in wanted.tolist()]
-    full = np.array([bool(cell) for cell in cells], np.bool_)
-    if column.required and not full.all():
-        why = Unfit(Reason.MISSING_FIELD, f"`{column.name}`: required, but the record has no headers")
-        refused = [refusal(int(i), why) for i in wanted[~full]]
-        return _header_array([cell for cell in cells if cell], column), np.flatnonzero(full), refused
-    return _header_array(cells, column), np.arange(len(cells)), []
+    wrong = {at: why for at, cell in enumerate(cells) if (why := _header_trouble(cell, column)) is not None}
+    if not wrong:
+        return _header_array(cells, column), np.arange(len(cells)), []
+    fine = left(len(cells), wrong)
+    refused = [refusal(int(wanted[at]), why) for at, why in wrong.items()]
+    return _header_array([cells[at] for at in fine.tolist()], column), fine, refused
+
+
+def _header_trouble(cell: Headers | None, column: Column) -> Unfit | None:
+    if not cell:
+        if not column.required:
+            return None
+        return Unfit(Reason.MISSING_FIELD, f"`{column.name}`: required, but the record has no headers")
+    if any(NO_TEXT in name for name, _ in cell):
+        return Unfit(Reason.MALFORMED, f"`{column.name}`: the name of a header is not UTF-8")
+    return None
 
 
 def _header_array(cells: Sequence[Headers | None], column: Column) -> pa.Array:

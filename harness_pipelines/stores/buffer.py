@@ -15,7 +15,6 @@ from typing import Any, Literal
 import adbc_driver_manager
 import orjson
 import pyarrow as pa
-import pyarrow.compute
 from psycopg.errors import UniqueViolation
 
 from harness_pipelines import faults
@@ -28,6 +27,7 @@ from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.adbc import AdbcSessions
+from harness_pipelines.stores.kafka_times import kafka_times
 from harness_pipelines.stores.ports import IngestPosition, RefusedRecord, Segment, TableRow
 from harness_pipelines.stores.postgres import (
     Asked,
@@ -334,14 +334,13 @@ def with_coordinates(
 ) -> pa.Table:
     """Put the stored coordinate columns in front of decoded user columns; of a keyed table `_op` stands between them.
 
-    *offsets* and *timestamps_ms* are int64 of the same length; a timestamp of -1 means that the log has none.
+    *offsets* and *timestamps_ms* are int64 of the same length; what is no time (-1 is none) becomes NULL.
     """
     length = rows_.num_rows
-    stamps = pa.compute.if_else(pa.compute.equal(timestamps_ms, -1), None, timestamps_ms)
     coordinates = {
         "_kafka_partition": pa.repeat(pa.scalar(partition, pa.int32()), length),
         "_kafka_offset": offsets,
-        "_kafka_timestamp": stamps.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+        "_kafka_timestamp": kafka_times(timestamps_ms),
     }
     operation = {OPERATION: rows_.column(OPERATION)} if OPERATION in rows_.column_names else {}
     return pa.table({**coordinates, **operation, **{c.name: rows_.column(c.name) for c in columns}})

@@ -14,6 +14,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from numpy.typing import NDArray
 
+from harness_pipelines.codecs.base import UNREADABLE_HEADERS
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.stores.errors import (
     KafkaFailed,
@@ -256,7 +257,7 @@ class KafkaReader:
         stamps = np.fromiter(map(_SECOND, map(Message.timestamp, messages)), np.int64, count)
         values = list(map(Message.value, messages))
         keys = list(map(Message.key, messages))
-        headers: list[Any] = list(map(Message.headers, messages))
+        headers = _headers_of(messages)
         gathered.records += count
         gathered.size += sum(map(len, messages))
         edges = [0, *(np.flatnonzero(partitions[1:] != partitions[:-1]) + 1).tolist(), count]
@@ -349,6 +350,21 @@ class KafkaReader:
     @property
     def _doing(self) -> str:
         return f"polling topic {self._topic!r}"
+
+
+def _headers_of(messages: list[Message]) -> list[Any]:
+    """The headers of *messages*; the client raises for a record with a name that is not UTF-8, and gives none of it."""
+    try:
+        return list(map(Message.headers, messages))
+    except UnicodeDecodeError:
+        return [_readable_headers(message) for message in messages]
+
+
+def _readable_headers(message: Message) -> Any:
+    try:
+        return message.headers()
+    except UnicodeDecodeError:
+        return list(UNREADABLE_HEADERS)
 
 
 def _joined(chunks: list[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -28,6 +28,7 @@ from harness_pipelines.spec.formats import names_schema
 from harness_pipelines.spec.locations import folder_of, is_below, normal
 from harness_pipelines.stores.catalog import OFFSET, StagingCatalog
 from harness_pipelines.stores.conform import conformed
+from harness_pipelines.stores.kafka_times import kafka_times
 from harness_pipelines.stores.lake import VIEW_PROPERTIES, reachable, tidying
 from harness_pipelines.stores.lake_corrections import PARTITION, written
 from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, LakeStats, scan
@@ -237,7 +238,6 @@ def _rows(view: Table, batch: Sequence[Row], *, named: bool) -> pa.Table:
     def column(word: str, kind: pa.DataType) -> pa.Array:
         return pa.array([one[word] for one in batch], kind)
 
-    stamps = [None if one["kafka_ms"] is None or one["kafka_ms"] < 0 else one["kafka_ms"] for one in batch]
     headers = [
         [{"key": name, "value": None if value is None else bytes.fromhex(value)} for name, value in one["headers"]]
         for one in batch
@@ -245,7 +245,7 @@ def _rows(view: Table, batch: Sequence[Row], *, named: bool) -> pa.Table:
     columns = {
         PARTITION: column("partition", pa.int32()),
         OFFSET: column("offset", pa.int64()),
-        "_kafka_timestamp": pa.array(stamps, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+        "_kafka_timestamp": kafka_times(column("kafka_ms", pa.int64())),
         "reason": column("reason", pa.string()),
         "detail": column("detail", pa.string()),
         "key": column("key", pa.binary()),

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from harness_pipelines.codecs.base import Headers
+from harness_pipelines.codecs.base import Headers, header_name
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.bounds import OffsetRange
@@ -26,6 +25,7 @@ from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.conform import unsliced
+from harness_pipelines.stores.kafka_times import kafka_times_us
 from harness_pipelines.stores.nested_json import uuid_text
 from harness_pipelines.stores.ports import RefusedRecord, TableRow
 from harness_pipelines.stores.registry import RegistryAddress
@@ -227,7 +227,7 @@ def _decode_rows(batch: pa.RecordBatch, codec: RecordCodec, schema: pa.Schema, s
     columns = {name: _for_spark(decoded.rows.column(name).combine_chunks()) for name in decoded.rows.column_names}
     columns["_kafka_partition"] = batch.column("partition").take(accepted)
     columns["_kafka_offset"] = batch.column("offset").take(accepted)
-    columns["_kafka_timestamp"] = _timestamps(batch.column("timestamp").take(accepted))
+    columns["_kafka_timestamp"] = kafka_times_us(batch.column("timestamp").take(accepted))
     columns.setdefault("_op", pa.repeat(pa.scalar("put"), len(accepted)))
     columns["_schema_version"] = pa.repeat(pa.scalar(schema_version, pa.int32()), len(accepted))
     yield from pa.table([columns[name] for name in schema.names], schema=schema).combine_chunks().to_batches()
@@ -241,14 +241,8 @@ def _bytes_of(batch: pa.RecordBatch) -> tuple[Cells, Cells, list[Headers | None]
     headers: list[Headers | None] | None = None
     if "headers" in batch.schema.names:
         found = batch.column("headers").to_pylist()
-        headers = [None if one is None else [(h["key"], h["value"]) for h in one] for one in found]
+        headers = [None if one is None else [(header_name(h["key"]), h["value"]) for h in one] for one in found]
     return batch.column("value").to_pylist(), batch.column("key").to_pylist(), headers
-
-
-def _timestamps(moments: pa.Array) -> pa.Array:
-    """*moments*, NULL where the log has none: Kafka's -1 ms, of which Spark's source makes a moment of 1969."""
-    stamps = moments.cast(pa.timestamp("us", "UTC"))
-    return pc.if_else(pc.equal(stamps, pa.scalar(-1_000, stamps.type)), None, stamps)
 
 
 def _for_spark(array: pa.Array) -> pa.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness_pipelines.codecs.base import Headers, Reason
+from harness_pipelines.codecs.base import UNREADABLE_HEADERS, Headers, Reason, header_name
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.spec.table import TableSpec
 
@@ -89,3 +89,20 @@ def test_a_delete_has_its_key_and_nothing_else():
         "_op": ["put", "delete", "delete"], "id": [1, 1, 2], "v": [b'{"id":1}', None, None], "k": ["x", None, None],
     }  # fmt: skip
     assert decoded.refused == []
+
+
+def test_a_header_whose_name_is_no_text_costs_the_record_only_where_a_column_has_it():
+    unreadable: list[Headers | None] = [UNREADABLE_HEADERS, [("a", b"1")], [("b\ufffd", b"")]]
+    columns = {"v": "string", "h": {"type": HEADERS, "from": "headers"}}
+    values = [b'{"v":"1"}', b'{"v":"2"}', b'{"v":"3"}']
+    with_headers = codec(format="json", columns=columns).decode(values, [None] * 3, unreadable)
+    assert with_headers.rows.column("v").to_pylist() == ["2"]
+    assert [(one.index, one.reason, one.detail) for one in with_headers.refused] == [
+        (at, Reason.MALFORMED, "`h`: the name of a header is not UTF-8") for at in (0, 2)
+    ]
+    without = codec(format="json", columns={"v": "string"}).decode(values, [None] * 3, unreadable)
+    assert without.rows.column("v").to_pylist() == ["1", "2", "3"]
+
+
+def test_the_name_of_a_header_ends_at_its_first_nul_by_every_client():
+    assert [header_name(name) for name in ("a\0b", "a", "\0")] == ["a", "a", ""]
