@@ -64,7 +64,7 @@ def test_what_no_record_is_to_blame_for_is_raised(why: BaseException) -> None:
 
 
 def test_warnings_of_the_contract_are_counted_in_the_halves_too() -> None:
-    words = {"contract": {"columns": {"id": {"lt": 2}}, "severity": "warn"}}
+    words: Any = {"contract": {"columns": {"id": {"lt": 2}}, "severity": "warn"}}
     found = broken_codec(ValueError("no"), **words).decode(values(5, [1]), [None] * 5)
     assert dict(found.warned) == {"id.lt": 3}
 
