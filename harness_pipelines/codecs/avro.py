@@ -19,6 +19,7 @@ from typing import Any
 import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
+from harness_pipelines.codecs.avro_numbers import SUSPECT, Numbers
 from harness_pipelines.codecs.base import Reason
 from harness_pipelines.codecs.schemas import WrittenSchema
 from harness_pipelines.codecs.shapes import Unfit
@@ -27,7 +28,7 @@ from harness_pipelines.codecs.written import Kind, NoFit, Unit, Written, Written
 NESTING_MAX = 64
 ANY_NAME = "*"  #: of the only field of what is no record
 _MEANT = "harness.logicalType"
-_END, _VALUE, _FRAME = "harness__end", "harness__value", "harness__frame"
+_END, _VALUE, _FRAME, _BOOLEAN = "harness__end", "harness__value", "harness__frame", "harness__boolean"
 _PRIMITIVES: Mapping[str, Kind] = {
     "boolean": "boolean", "int": "int", "long": "int", "float": "float", "double": "float", "bytes": "bytes",
     "string": "string",
@@ -43,6 +44,7 @@ _LOGICAL: Mapping[tuple[str, str], tuple[Kind, Unit]] = {
     ("long", "local-timestamp-micros"): ("local", "us"),
     ("long", "local-timestamp-nanos"): ("local", "ns"),
 }
+_CONNECT_NAME, _CONNECT_TIMESTAMP = "connect.name", "org.apache.kafka.connect.data.Timestamp"
 _CONNECT: Mapping[str, tuple[Kind, Unit]] = {
     "org.apache.kafka.connect.data.Date": ("date", "d"),
     "org.apache.kafka.connect.data.Time": ("time", "ms"),
@@ -55,6 +57,17 @@ _CONNECT: Mapping[str, tuple[Kind, Unit]] = {
     "io.debezium.time.MicroTimestamp": ("instant", "us"),
     "io.debezium.time.NanoTimestamp": ("instant", "ns"),
 }  #: Kafka Connect's semantic types, which its Avro converter writes as `connect.name`
+#: The types of columns that are made for Debezium's semantic types, where the kind of value does not tell.
+COLUMNS: Mapping[str, str] = {
+    "io.debezium.time.Timestamp": "timestamp",
+    "io.debezium.time.MicroTimestamp": "timestamp",
+    "io.debezium.time.NanoTimestamp": "timestamp",
+    "io.debezium.time.ZonedTimestamp": "timestamptz",
+    "io.debezium.time.IsoDate": "date",
+    "io.debezium.time.IsoTime": "time",
+    "io.debezium.time.IsoTimestamp": "timestamp",
+    "io.debezium.data.Uuid": "uuid",
+}
 _NULLS = ("null", {"type": "null"})
 _SCALED = "io.debezium.data.VariableScaleDecimal"
 _UNREADABLE = (EOFError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError, MemoryError, struct.error)
@@ -71,30 +84,44 @@ class AvroReader:
     as it should be, or the bytes end, each record is read alone.
     """
 
-    def __init__(self, schema: WrittenSchema) -> None:
-        """Raises: NoFit (unusable_schema)."""
-        self._name, self.written, plain = _parsed(schema)
+    def __init__(self, schema: WrittenSchema, *, is_debezium: bool = False) -> None:
+        """*is_debezium*: its records are Debezium's change events. Raises: NoFit (unusable_schema)."""
+        self._name, self.written, plain = _parsed(schema, is_debezium=is_debezium)
         if self.written.kind == "none":
             raise NoFit(self.written.trouble, reason=Reason.UNUSABLE_SCHEMA)
-        self._is_record = self.written.kind == "struct"
+        self._is_union = isinstance(plain, list)
+        self._is_record = self.written.kind == "struct" and not self._is_union
         fields = plain["fields"] if self._is_record else [{"name": _VALUE, "type": plain}]
         record = {**plain, "fields": [*fields, _MARK]} if self._is_record else _frame([*fields, _MARK])
+        one = plain if self._is_record else _frame(fields)
+        self._numbers = Numbers(one)
         try:
-            self._one = fastavro.parse_schema(plain if self._is_record else _frame(fields))
+            self._one = fastavro.parse_schema(one)
             self._many = fastavro.parse_schema({"type": "array", "items": record})
-        except (SchemaParseException, UnknownType) as error:
-            raise _unusable(str(error)) from error
-        if not self._is_record:
+        except (SchemaParseException, UnknownType, *_UNREADABLE) as error:
+            raise _unusable(_words(error)) from error
+        if self.written.kind != "struct":
             only = WrittenField(name=ANY_NAME, written=self.written, get=itemgetter(_VALUE))
             self.written = Written(kind="struct", name=self.written.name, fields=(only,))
 
     def read(self, payloads: Sequence[bytes]) -> tuple[list[Any], dict[int, Unfit]]:
+        records, wrong = self._read(payloads)
+        if not self._is_union or self.written.fields[0].name == ANY_NAME:
+            return records, wrong
+        found = [record[_VALUE] for record in records]
+        if None in found:
+            read = [i for i in range(len(payloads)) if i not in wrong]
+            wrong |= {i: _NULL for i, record in zip(read, found, strict=True) if record is None}
+            found = [record for record in found if record is not None]
+        return found, wrong
+
+    def _read(self, payloads: Sequence[bytes]) -> tuple[list[Any], dict[int, Unfit]]:
         records: list[Any] = []
         wrong: dict[int, Unfit] = {}
         for low in range(0, len(payloads), _MARKS_MAX):
             part = payloads[low : low + _MARKS_MAX]
             found = self._together(part)
-            if found is not None:
+            if found is not None and self._fit(found, part):
                 records += found
                 continue
             for i, payload in enumerate(part):
@@ -114,7 +141,26 @@ class AvroReader:
             return None
         return found if list(map(itemgetter(_END), found)) == _MARKS[: len(payloads)] else None
 
+    def _fit(self, records: Sequence[Any], payloads: Sequence[bytes]) -> bool:
+        """Whether all numbers fit into 64 bits. Mostly nothing looks otherwise; then what it was read as says it."""
+        if not SUSPECT.search(b"\0".join(payloads)):
+            return True
+        return all(
+            not SUSPECT.search(payload) or self._is_as_written(record, payload) or not self._numbers.trouble(payload)
+            for record, payload in zip(records, payloads, strict=True)
+        )
+
+    def _is_as_written(self, record: Any, payload: bytes) -> bool:
+        stream = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(stream, self._one, record)
+        except _UNREADABLE:
+            return False
+        return stream.getvalue() == payload
+
     def _alone(self, payload: bytes) -> Any:
+        if SUSPECT.search(payload) and (trouble := self._numbers.trouble(payload)):
+            return malformed(f"Avro of {self._name}", trouble)
         stream = io.BytesIO(payload)
         try:
             found = fastavro.schemaless_reader(stream, self._one, None)
@@ -128,6 +174,7 @@ class AvroReader:
 
 
 _MARK = {"name": _END, "type": "double"}
+_NULL = Unfit(Reason.NULL_VALUE, "the value is null")
 
 
 def _frame(fields: list[Any]) -> dict[str, Any]:
@@ -147,20 +194,24 @@ def _unusable(why: str) -> NoFit:
     return NoFit(f"no Avro schema that can be read: {why}", reason=Reason.UNUSABLE_SCHEMA)
 
 
-def _parsed(schema: WrittenSchema) -> tuple[str, Written, Any]:
+def _parsed(schema: WrittenSchema, *, is_debezium: bool) -> tuple[str, Written, Any]:
     """The name of the schema, what it says of values, and the schema that bytes are read by. Raises: NoFit."""
     names: dict[str, Any] = {}
     try:
         for text in schema.references.values():
             _parse(text, names)
         whole = _parse(schema.text, names)
-    except (SchemaParseException, UnknownType, json.JSONDecodeError, RecursionError, *_UNREADABLE) as error:
-        raise _unusable(" ".join(str(error).split()) or type(error).__name__) from error
-    if isinstance(whole, str) and whole in names:
-        whole = names[whole]
-    written = _Walk(names).written(whole, ())
-    name = str(whole["name"]) if isinstance(whole, dict) and "name" in whole else written.name
-    return name, written, _Plain(names).of(whole)
+        if isinstance(whole, str) and whole in names:
+            whole = names[whole]
+        written = _Walk(names, is_debezium=is_debezium).written(whole, ())
+        name = str(whole["name"]) if isinstance(whole, dict) and "name" in whole else written.name
+        return name, written, _Plain(names).of(whole)
+    except (SchemaParseException, UnknownType, RecursionError, *_UNREADABLE) as error:
+        raise _unusable(_words(error)) from error
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _parse(text: str, names: dict[str, Any]) -> Any:
@@ -195,6 +246,8 @@ class _Plain:
         if isinstance(schema, list):
             return [self.of(one) for one in schema]
         if isinstance(schema, str):
+            if schema == "boolean":
+                return self._boolean()
             if schema not in self._names or schema in self._defined:
                 return schema
             return self.of(self._names[schema])
@@ -217,12 +270,19 @@ class _Plain:
                 return {"type": "fixed", "name": schema["name"], "size": schema["size"]}
         return self.of(kind)
 
+    def _boolean(self) -> Any:
+        """One byte: of a boolean fastavro would not say which it was, and takes all but 0 for true."""
+        if _BOOLEAN in self._defined:
+            return _BOOLEAN
+        self._defined.add(_BOOLEAN)
+        return {"type": "fixed", "name": _BOOLEAN, "size": 1}
+
 
 class _Walk:
     """What a parsed schema says of values."""
 
-    def __init__(self, names: Mapping[str, Any]) -> None:
-        self._names = names
+    def __init__(self, names: Mapping[str, Any], *, is_debezium: bool) -> None:
+        self._names, self._is_debezium = names, is_debezium
         self._known: dict[str, Written] = {}  # or a few names that stand for each other twice would never end
 
     def written(self, schema: Any, inside: tuple[str, ...]) -> Written:
@@ -253,7 +313,7 @@ class _Walk:
             case "enum":
                 return Written(kind="enum", name=f"enum {schema['name']}")
             case str() if kind in _PRIMITIVES or kind == "fixed":
-                return _meant(kind, schema)
+                return _meant(kind, schema, is_debezium=self._is_debezium)
         return self.written(kind, inside)
 
     def _union(self, schema: list[Any], inside: tuple[str, ...]) -> Written:
@@ -268,7 +328,7 @@ class _Walk:
             raise NoFit(
                 f"{schema['name']} is within itself; recursive types are not read", reason=Reason.UNUSABLE_SCHEMA
             )
-        if schema.get("connect.name") == _SCALED:
+        if schema.get(_CONNECT_NAME) == _SCALED and _is_scaled(schema):
             return Written(kind="decimal", name=_SCALED)
         if (known := self._known.get(schema["name"])) is not None:
             return known
@@ -284,7 +344,7 @@ class _Walk:
             name=field["name"],
             written=written,
             get=itemgetter(field["name"]),
-            aliases=tuple(field.get("aliases", ())),
+            aliases=_aliases(field.get("aliases")),
             default=field.get("default"),
             nullable=isinstance(field["type"], list) and any(one in _NULLS for one in field["type"]),
         )
@@ -300,17 +360,33 @@ class _Walk:
         return bool(schema["type"] == "null" or (schema["type"] == "fixed" and schema["size"] == 0))
 
 
-def _meant(kind: str, schema: Mapping[str, Any]) -> Written:
+def _is_scaled(schema: Any) -> bool:
+    found = {field["name"]: field["type"] for field in schema["fields"]}
+    return found.get("scale") == "int" and found.get("value") == "bytes"
+
+
+def _aliases(told: Any) -> tuple[str, ...]:
+    return tuple(name for name in told if isinstance(name, str)) if isinstance(told, list) else ()
+
+
+def _meant(kind: str, schema: Mapping[str, Any], *, is_debezium: bool) -> Written:
     """A primitive or fixed type with its logical type; one that is unknown or does not go with it does not count."""
-    logical, connect = schema.get(_MEANT), schema.get("connect.name")
+    logical, connect = (told if isinstance(told := schema.get(word), str) else None for word in (_MEANT, _CONNECT_NAME))
     name = f"{kind} ({logical or connect})" if logical or connect else kind
-    if logical == "decimal" and kind in {"bytes", "fixed"} and isinstance(schema.get("precision"), int):
-        digits, scale = schema["precision"], schema.get("scale", 0)
-        return Written(kind="decimal", name=f"decimal({digits}, {scale})", scale=int(scale), digits=digits)
-    if (kind, logical) in _LOGICAL or (kind in {"int", "long"} and connect in _CONNECT):
-        meant, unit = _LOGICAL.get((kind, str(logical))) or _CONNECT[str(connect)]
-        return Written(kind=meant, name=name, unit=unit)
+    if logical == "decimal" and kind in {"bytes", "fixed"}:
+        digits, scale = schema.get("precision"), schema.get("scale", 0)
+        # True is an int of Python's, and no number of JSON's.
+        if type(digits) is type(scale) is int and 0 <= scale <= digits and digits > 0:
+            return Written(kind="decimal", name=f"decimal({digits}, {scale})", scale=scale, digits=digits)
+    column = COLUMNS.get(connect or "")
+    if connect == _CONNECT_TIMESTAMP and is_debezium:
+        column = "timestamp"  # what has a zone is text in its events
+    told = _LOGICAL.get((kind, logical or "")) or (_CONNECT.get(connect or "") if kind in {"int", "long"} else None)
+    if told is not None:
+        return Written(kind=told[0], name=name, unit=told[1], column=column)
     if kind == "fixed":
         size = schema.get("size")
         return Written(kind="uuid" if logical == "uuid" and size == 16 else "bytes", name=name)
+    if kind == "string":
+        return Written(kind="string", name=name, column=column)
     return Written(kind=_PRIMITIVES[kind], name=name)

@@ -132,7 +132,9 @@ def _maker(column: Column, fields: Sequence[WrittenField], *, strict: bool) -> M
     troubles: list[NoFit] = []
     for field in fields:
         try:
-            converts.append(convert_of(field.written, column.type, column.source, strict_fields=strict))
+            converts.append(
+                convert_of(field.written, column.type, column.source, strict_fields=strict, exact=column.exact)
+            )
         except NoFit as why:
             troubles.append(why)
             converts.append(_refusing(why))

@@ -32,6 +32,7 @@ from harness_pipelines.codecs.shapes import (
     Shape,
     Unfit,
     leaf,
+    nothing_finer,
     shown,
     whole_number,
     within,
@@ -43,6 +44,7 @@ _BITS = {"int": 31, "long": 63}
 _NUMBER = re.compile(r"([-+]?)(?=\.?[0-9])([0-9]*)\.?([0-9]*)(?:[eE]([-+]?)(?=[0-9])0*([0-9]*))?")
 _EXPONENT_DIGITS = 12  #: no record has as many digits as an exponent of more could make up for
 _DECIMAL_DIGITS = 38
+_WHOLE = re.compile("0|-?[1-9][0-9]*")
 _DASHES = np.array([8, 13, 18, 23])
 _DIGITS = np.setdiff1d(np.arange(36), _DASHES)
 _HEX = np.full(256, 255, np.uint8)
@@ -50,10 +52,10 @@ for _digit in "0123456789abcdefABCDEF":
     _HEX[ord(_digit)] = int(_digit, 16)
 
 
-def shape_of(type_: Type, *, form: Form | None = None, strict_fields: bool = False) -> Shape:
+def shape_of(type_: Type, *, form: Form | None = None, strict_fields: bool = False, exact: bool = False) -> Shape:
     """The shape of *type_*, of which values, or the elements of lists of them, are written in *form*.
 
-    *strict_fields*: a struct refuses fields that it does not name.
+    *strict_fields*: a struct refuses fields that it does not name. *exact*: as of a `Column`.
     """
     kind = arrow_type(type_)
     match type_:
@@ -64,14 +66,14 @@ def shape_of(type_: Type, *, form: Form | None = None, strict_fields: bool = Fal
             return _map_shape(kind, key, shape_of(value, strict_fields=strict_fields))
         case StructType():
             return _struct_shape(kind, type_, strict_fields=strict_fields)
-    if form is not None and (shape := shape_in_form(kind, form)):
+    if form is not None and (shape := shape_in_form(kind, form, exact=exact)):
         return shape
     if isinstance(type_, DecimalType):
         return Shape(msgspec.Raw, _decimal_leaf(kind), NULL)
-    return _primitive_shape(type_.name, kind)
+    return _primitive_shape(type_.name, kind, exact=exact, is_utc=form is not None and form.name == "iso_utc")
 
 
-def _primitive_shape(name: str, kind: pa.DataType) -> Shape:
+def _primitive_shape(name: str, kind: pa.DataType, *, exact: bool, is_utc: bool) -> Shape:
     if name in _BITS:
         return Shape(whole_number(_BITS[name]), lambda cells: pa.array(cells, kind))
     if name == "float":
@@ -79,7 +81,7 @@ def _primitive_shape(name: str, kind: pa.DataType) -> Shape:
             float, leaf(_floats, describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{cell} does not fit float"))
         )
     if name in _TEXT_FORMS:
-        return Shape(str, text_leaf(name, kind))
+        return Shape(str, text_leaf(name, kind, exact=exact, is_utc=is_utc))
     python = {"boolean": bool, "double": float, "string": str, "binary": bytes}[name]
     return Shape(python, lambda cells: pa.array(cells, kind))
 
@@ -136,6 +138,9 @@ _HOUR, _SIXTIETH = r"([01]\d|2[0-3])", r"[0-5]\d"
 _DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
 _TIME = rf"{_HOUR}(:{_SIXTIETH}(:{_SIXTIETH}(\.\d+)?)?)?"
 _OFFSET = rf"([Zz]|[+-]{_HOUR}(:?{_SIXTIETH})?)"
+_FINER = re.compile(r"\.\d{6}\d*[1-9]")  #: than a microsecond
+_WITH_TIME = frozenset({"time", "timestamp", "timestamptz"})
+_WITHOUT_ZONE = frozenset({"date", "time", "timestamp"})
 _TEXT_FORMS = {
     "date": _TextForm(_dates, "a date such as 2026-01-31, years 1 to 9999", re.compile(_DATE)),
     "time": _TextForm(_times, "a time such as 23:59:59.123456, without offset", re.compile(_TIME)),
@@ -157,15 +162,24 @@ _TEXT_FORMS = {
 }
 
 
-def text_leaf(name: str, kind: pa.DataType) -> Convert:
+def text_leaf(name: str, kind: pa.DataType, *, exact: bool = False, is_utc: bool = False) -> Convert:
+    """Text of dates, times and uuids. *exact*: as of a `Column`.
+
+    *is_utc*: what has no zone may be written with that of UTC, as `2026-01-31Z`.
+    """
     form = _TEXT_FORMS[name]
+    is_utc = is_utc and name in _WITHOUT_ZONE
 
     def convert(cells: Cells) -> pa.Array:
-        return form.convert(pa.array(cells, pa.string()), kind)
+        text = pa.array(cells, pa.string())
+        return form.convert(pc.replace_substring_regex(text, "[Zz]$", "") if is_utc else text, kind)
+
+    def plausible(cell: str) -> Any:
+        return form.letters.fullmatch(cell[:-1] if is_utc and cell[-1:] in ("Z", "z") else cell)
 
     def describe(cell: str) -> Unfit:
         reason = Reason.WRONG_TYPE
-        if form.letters.fullmatch(cell):
+        if plausible(cell):
             try:
                 convert([cell])
             except OutOfRange:
@@ -174,7 +188,8 @@ def text_leaf(name: str, kind: pa.DataType) -> Convert:
                 pass  # a 30th of February
         return Unfit(reason, f"expected {form.expected}, got {shown(cell)}")
 
-    return leaf(convert, describe=describe, plausible=form.letters.fullmatch)
+    found = leaf(convert, describe=describe, plausible=plausible)
+    return nothing_finer(found, _FINER.search) if exact and name in _WITH_TIME else found
 
 
 # Numbers
@@ -289,6 +304,30 @@ def _map_keys(key: Type) -> Shape:
             return Shape(str, lambda cells: pa.array(cells, kind))
     assert isinstance(key, Primitive), "the spec allows no other keys"
     return Shape(str, text_leaf(key.name, kind))
+
+
+def int_keys(kind: pa.DataType) -> Convert:
+    """Keys that are the text of whole numbers, each in its one form."""
+
+    def convert(cells: Cells) -> pa.Array:
+        try:
+            return pa.array([int(cell) for cell in cells if _is_whole(cell)], kind)
+        except OverflowError as error:
+            raise OutOfRange from error
+
+    def describe(cell: str) -> Unfit:
+        if _WHOLE.fullmatch(cell):
+            return Unfit(Reason.OUT_OF_RANGE, f"{shown(cell)} does not fit {kind}")
+        return Unfit(Reason.WRONG_TYPE, f"expected the text of a whole number, got {shown(cell)}")
+
+    return leaf(convert, describe=describe)
+
+
+def _is_whole(cell: str) -> bool:
+    """Raises: OutOfRange when it is not, or has more digits than any column holds."""
+    if len(cell) > _DECIMAL_DIGITS or not _WHOLE.fullmatch(cell):
+        raise OutOfRange
+    return True
 
 
 def _struct_shape(kind: pa.DataType, type_: StructType, *, strict_fields: bool) -> Shape:

@@ -19,7 +19,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from harness_pipelines.codecs.base import Reason
-from harness_pipelines.codecs.shapes import DAY_US, DAYS, Cells, OutOfRange, Shape, Unfit, leaf, whole_number
+from harness_pipelines.codecs.shapes import (
+    DAY_US,
+    DAYS,
+    Cells,
+    OutOfRange,
+    Shape,
+    Unfit,
+    leaf,
+    nothing_finer,
+    whole_number,
+)
 from harness_pipelines.spec.sources import Source
 
 _EPOCH_US = (DAYS[0] * DAY_US, (DAYS[1] + 1) * DAY_US - 1)
@@ -36,18 +46,24 @@ _SCALE_MAX = 20_000  #: that Postgres has ends at 16,383
 class Form:
     """How values are written."""
 
-    name: Source | Literal["named_nan"]  #: ``named_nan``: floats that JSON has no number for are text
+    #: ``named_nan``: floats that JSON has no number for are text; ``iso_utc``: ISO 8601, with UTC's zone or none
+    name: Source | Literal["named_nan", "iso_utc"]
     scale: int | None = None  #: of base64: what the record says of it; none: that of the column
 
 
-def shape_in_form(kind: pa.DataType, form: Form) -> Shape | None:
-    """The shape of values of *kind* in *form*; none where the form is that of plain JSON."""
+def shape_in_form(kind: pa.DataType, form: Form, *, exact: bool = False) -> Shape | None:
+    """The shape of values of *kind* in *form*; none where the form is that of plain JSON. *exact*: as of a `Column`."""
     if form.name == "base64" and pa.types.is_decimal(kind):
         return decimal_shape(kind, kind.scale if form.scale is None else form.scale)
     if form.name == "named_nan" and pa.types.is_floating(kind):
         return _float_shape(kind)
     make = _TIMES.get(form.name)
-    return make(kind) if make else None
+    if make is None:
+        return None
+    shape: Shape = make(kind)
+    if exact and form.name in _NANOSECONDS:
+        return Shape(shape.python, nothing_finer(shape.convert, lambda cell: cell % 1000))
+    return shape
 
 
 # Times
@@ -80,6 +96,7 @@ _TIMES: Mapping[str, Any] = {
     "us_of_day": partial(_number_shape, bounds=(0, DAY_US - 1)),
     "ns_of_day": partial(_nanosecond_shape, bounds=(0, DAY_US * 1000 - 1)),
 }
+_NANOSECONDS = frozenset({"epoch_ns", "ns_of_day"})
 WHOLE_NUMBERS = frozenset(_TIMES)  #: the forms whose values are whole numbers in JSON
 
 

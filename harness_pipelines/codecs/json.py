@@ -53,7 +53,7 @@ class JsonCodec(ColumnCodec):
         """
         strict = unknown_fields == "quarantine"
         said = {c.name: Form(c.source) for c in columns if c.source} | dict(forms or {})
-        shapes = [shape_of(c.type, form=said.get(c.name), strict_fields=strict) for c in columns]
+        shapes = [shape_of(c.type, form=said.get(c.name), strict_fields=strict, exact=c.exact) for c in columns]
         words = [_words(column, shape) for column, shape in zip(columns, shapes, strict=True)]
         more: list[FieldWords] = [(name, msgspec.Raw, NULL) for name in no_columns]
         self._value_bytes_max = value_bytes_max

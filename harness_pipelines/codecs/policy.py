@@ -23,6 +23,7 @@ _TYPES = {
 }  # fmt: skip
 _INTS = frozenset({"int", "int32", "sint32", "sfixed32", "google.protobuf.Int32Value"})  #: others take a long
 _FLOATS = frozenset({"float", "google.protobuf.FloatValue"})
+DECIMAL_DIGITS_MAX = 38
 WAY_ON = "The next such record that is ingested changes them; or `harness evolve` does"
 
 
@@ -96,6 +97,8 @@ def offered(field: WrittenField) -> Offered:
 def type_of(written: Written) -> Type:
     """The type of a column that is made for what is *written*. Raises: NoFit."""
     word = written.name.partition(" ")[0]
+    if written.column is not None:
+        return Primitive(written.column)
     match written.kind:
         case "none":
             raise NoFit(written.trouble, reason=Reason.UNUSABLE_SCHEMA)
@@ -107,6 +110,8 @@ def type_of(written: Written) -> Type:
             raise NoFit(f"{written.name} does not tell how many digits it has")
         case "decimal":
             assert written.digits is not None
+            if written.digits > DECIMAL_DIGITS_MAX:
+                raise NoFit(f"{written.name} has more digits than {DECIMAL_DIGITS_MAX}, which a column has at most")
             return DecimalType(written.digits, written.scale)
         case "list":
             assert written.element is not None

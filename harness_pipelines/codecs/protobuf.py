@@ -20,7 +20,7 @@ from harness_pipelines.codecs.forms import Scaled
 from harness_pipelines.codecs.proto_text import MAIN, compiled
 from harness_pipelines.codecs.schemas import WrittenSchema
 from harness_pipelines.codecs.shapes import Unfit
-from harness_pipelines.codecs.written import Kind, NoFit, Unit, Written, WrittenField, malformed
+from harness_pipelines.codecs.written import Cut, Kind, NoFit, Unit, Written, WrittenField, malformed
 
 _TOGETHER = "harness_together.proto"
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -38,12 +38,21 @@ class _Meaning:
 
     kind: Kind
     value: Callable[[Any], Any]  #: of the message
+    fields: Mapping[str, int]  #: that it has, with their types: a schema may call a message of its own so
     unit: Unit = "us"
+
+    def is_meant(self, message: Descriptor) -> bool:
+        known = {field.name: field.type for field in message.fields if not field.is_repeated}
+        return all(known.get(name) == type_ for name, type_ in self.fields.items())
 
 
 def _instant(message: Any) -> int:
-    microseconds: int = message.seconds * 1_000_000 + message.nanos // 1000
-    return microseconds
+    microseconds, rest = divmod(message.nanos, 1000)
+    return _cut(message.seconds * 1_000_000 + microseconds, rest)
+
+
+def _cut(microseconds: int, rest: int) -> int:
+    return Cut(microseconds) if rest else microseconds
 
 
 def _day(message: Any) -> int:
@@ -55,7 +64,8 @@ def _day(message: Any) -> int:
 
 def _time(message: Any) -> int:
     whole = (message.hours * 60 + message.minutes) * 60 + message.seconds
-    return int(whole * 1_000_000 + message.nanos // 1000)
+    microseconds, rest = divmod(message.nanos, 1000)
+    return _cut(whole * 1_000_000 + microseconds, rest)
 
 
 def _decimal(message: Any) -> Scaled:
@@ -63,21 +73,24 @@ def _decimal(message: Any) -> Scaled:
 
 
 _VALUE = attrgetter("value")
+_F = FieldDescriptor
+_DATE = {"year": _F.TYPE_INT32, "month": _F.TYPE_INT32, "day": _F.TYPE_INT32}
+_OF_DAY = dict.fromkeys(("hours", "minutes", "seconds", "nanos"), _F.TYPE_INT32)
 _MEANINGS: Mapping[str, _Meaning] = {
-    "google.protobuf.Timestamp": _Meaning("instant", _instant),
-    "google.type.Date": _Meaning("date", _day, "d"),
-    "google.type.TimeOfDay": _Meaning("time", _time),
-    "google.type.Decimal": _Meaning("string", _VALUE),
-    "confluent.type.Decimal": _Meaning("decimal", _decimal),
-    "google.protobuf.BoolValue": _Meaning("boolean", _VALUE),
-    "google.protobuf.Int32Value": _Meaning("int", _VALUE),
-    "google.protobuf.Int64Value": _Meaning("int", _VALUE),
-    "google.protobuf.UInt32Value": _Meaning("int", _VALUE),
-    "google.protobuf.UInt64Value": _Meaning("int", _VALUE),
-    "google.protobuf.FloatValue": _Meaning("float", _VALUE),
-    "google.protobuf.DoubleValue": _Meaning("float", _VALUE),
-    "google.protobuf.StringValue": _Meaning("string", _VALUE),
-    "google.protobuf.BytesValue": _Meaning("bytes", _VALUE),
+    "google.protobuf.Timestamp": _Meaning("instant", _instant, {"seconds": _F.TYPE_INT64, "nanos": _F.TYPE_INT32}),
+    "google.type.Date": _Meaning("date", _day, _DATE, "d"),
+    "google.type.TimeOfDay": _Meaning("time", _time, _OF_DAY),
+    "google.type.Decimal": _Meaning("string", _VALUE, {"value": _F.TYPE_STRING}),
+    "confluent.type.Decimal": _Meaning("decimal", _decimal, {"value": _F.TYPE_BYTES, "scale": _F.TYPE_INT32}),
+    "google.protobuf.BoolValue": _Meaning("boolean", _VALUE, {"value": _F.TYPE_BOOL}),
+    "google.protobuf.Int32Value": _Meaning("int", _VALUE, {"value": _F.TYPE_INT32}),
+    "google.protobuf.Int64Value": _Meaning("int", _VALUE, {"value": _F.TYPE_INT64}),
+    "google.protobuf.UInt32Value": _Meaning("int", _VALUE, {"value": _F.TYPE_UINT32}),
+    "google.protobuf.UInt64Value": _Meaning("int", _VALUE, {"value": _F.TYPE_UINT64}),
+    "google.protobuf.FloatValue": _Meaning("float", _VALUE, {"value": _F.TYPE_FLOAT}),
+    "google.protobuf.DoubleValue": _Meaning("float", _VALUE, {"value": _F.TYPE_DOUBLE}),
+    "google.protobuf.StringValue": _Meaning("string", _VALUE, {"value": _F.TYPE_STRING}),
+    "google.protobuf.BytesValue": _Meaning("bytes", _VALUE, {"value": _F.TYPE_BYTES}),
 }
 
 
@@ -86,13 +99,13 @@ class ProtobufFile:
 
     def __init__(self, schema: WrittenSchema) -> None:
         """Raises: NoFit (unusable_schema)."""
-        found = descriptor_pb2.FileDescriptorSet.FromString(compiled(schema.text, schema.references))
         self._pool = descriptor_pool.DescriptorPool()
         try:
+            found = descriptor_pb2.FileDescriptorSet.FromString(compiled(schema.text, schema.references))
             for file in found.file:
                 self._pool.AddSerializedFile(file.SerializeToString())
             self._main: FileDescriptor = self._pool.FindFileByName(MAIN)
-        except (TypeError, KeyError) as error:
+        except (TypeError, ValueError, KeyError, DecodeError) as error:
             raise NoFit(f"no Protobuf schema that can be read: {error}", reason=Reason.UNUSABLE_SCHEMA) from error
         self._proto = next(file for file in found.file if file.name == MAIN)
 
@@ -128,7 +141,8 @@ class ProtobufReader:
         file = descriptor_pb2.FileDescriptorProto(
             name=f"{message.full_name}/{_TOGETHER}", package="harness.together", dependency=[message.file.name]
         )
-        together = file.message_type.add(name=message.full_name.replace(".", "_"))
+        # In hexadecimal digits: with another letter for the dots two messages could get one name.
+        together = file.message_type.add(name=f"m{message.full_name.encode().hex()}")
         field = together.field.add(name="records", number=1, type_name=f".{message.full_name}")
         field.label, field.type = field.LABEL_REPEATED, field.TYPE_MESSAGE
         pool.AddSerializedFile(file.SerializeToString())
@@ -177,6 +191,7 @@ class _Walk:
     def __init__(self) -> None:
         self._known: dict[str, Written] = {}
         self._reached: dict[str, frozenset[str]] = {}
+        self._checked: dict[str, bool] = {}  # by file
 
     def message(self, message: Descriptor) -> Written:
         """Of a whole record: of its fields those that are recursive are no column."""
@@ -213,12 +228,19 @@ class _Walk:
         written, value = self._one(field)
         get: Callable[[Any], Any] = attrgetter(name)
         if field.has_presence:
-            get = _present(field) if value is None else _present_value(name, value)
+            get = _present(field) if value is None else _present_value(field, value)
             # A message that is left out is not said to be optional, unless by the word.
             nullable = field.message_type is None or field.containing_oneof is not None
-            has: Callable[[Any], bool] = lambda message: message.HasField(name)  # noqa: E731
+            has = _has(field)
             return WrittenField(name=name, written=written, get=get, has=has, nullable=nullable)
         return WrittenField(name=name, written=written, get=get, has=_is_written(name))
+
+    def _is_checked(self, file: FileDescriptor) -> bool:
+        """Whether text that is not UTF-8 is refused where a message is parsed, as it is in proto3 alone."""
+        if file.name not in self._checked:
+            parsed = descriptor_pb2.FileDescriptorProto.FromString(file.serialized_pb)
+            self._checked[file.name] = parsed.syntax == "proto3"
+        return self._checked[file.name]
 
     def _repeated(self, field: FieldDescriptor) -> WrittenField:
         name, message = field.name, field.message_type
@@ -236,15 +258,16 @@ class _Walk:
         message: Descriptor | None = field.message_type
         if message is not None:
             meaning = _MEANINGS.get(message.full_name)
-            if meaning is None:
+            if meaning is None or not meaning.is_meant(message):
                 return self._part(message), None
             return Written(kind=meaning.kind, name=message.full_name, unit=meaning.unit), meaning.value
         if field.enum_type is not None:
             names = _names(field.enum_type)
             return Written(kind="enum", name=f"enum {field.enum_type.full_name}", names=names), None
         if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-            is_bytes = field.type == FieldDescriptor.TYPE_BYTES
-            return Written(kind="bytes" if is_bytes else "string", name="bytes" if is_bytes else "string"), None
+            if field.type == FieldDescriptor.TYPE_BYTES:
+                return Written(kind="bytes", name="bytes"), None
+            return Written(kind="string", name="string", is_checked=self._is_checked(field.file)), None
         return Written(kind=_KINDS[field.cpp_type], name=_TYPE_NAMES[field.type]), None
 
 
@@ -266,16 +289,22 @@ def _is_written(name: str) -> Callable[[Any], bool]:
     return lambda message: bool(getattr(message, name))
 
 
+def _has(field: FieldDescriptor) -> Callable[[Any], bool]:
+    """Whether a message has *field*. Asked of the class: a field of the message may be called HasField."""
+    of, name = message_factory.GetMessageClass(field.containing_type).HasField, field.name
+    return lambda message: of(message, name)
+
+
 def _present(field: FieldDescriptor) -> Callable[[Any], Any]:
-    name, found = field.name, attrgetter(field.name)
+    has, found = _has(field), attrgetter(field.name)
     if field.message_type is not None or field.default_value:
-        return lambda message: found(message) if message.HasField(name) else None
-    return lambda message: found(message) or (found(message) if message.HasField(name) else None)
+        return lambda message: found(message) if has(message) else None
+    return lambda message: found(message) or (found(message) if has(message) else None)
 
 
-def _present_value(name: str, value: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    found = attrgetter(name)
-    return lambda message: value(found(message)) if message.HasField(name) else None
+def _present_value(field: FieldDescriptor, value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    has, found = _has(field), attrgetter(field.name)
+    return lambda message: value(found(message)) if has(message) else None
 
 
 def _list_of(name: str, value: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
@@ -285,6 +314,11 @@ def _list_of(name: str, value: Callable[[Any], Any] | None) -> Callable[[Any], A
 
 
 def _map_of(name: str, value: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    if value is None:
-        return lambda message: dict(getattr(message, name))
-    return lambda message: {key: value(found) for key, found in getattr(message, name).items()}
+    def get(message: Any) -> dict[Any, Any]:
+        found = getattr(message, name)
+        try:
+            return dict(found) if value is None else {key: value(one) for key, one in found.items()}
+        except UnicodeDecodeError:  # of a key; as bytes, which they come as then, it is no text
+            return dict.fromkeys(found)
+
+    return get

@@ -42,7 +42,8 @@ class RecordCodec:
         self._judge = judge_of(spec)
         self._transformer = transformer_of(spec)
         # What is decoded are the fields; only what comes after knows the columns that are made of them.
-        spec = spec.model_copy(update={"columns": input_columns(spec), "transform": None})
+        columns = tuple(replace(c, exact=c.name in spec.key) for c in input_columns(spec))
+        spec = spec.model_copy(update={"columns": columns, "transform": None})
         known = schemas or NoSchemas()
         fields = fields_of(spec)
         self._values = value_codec(spec, fields, known, due=due)

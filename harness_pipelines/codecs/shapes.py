@@ -132,6 +132,19 @@ def whole_number(bits: int) -> Any:
     return Annotated[int, msgspec.Meta(ge=-(2**bits), le=2**bits - 1)]
 
 
+def nothing_finer(convert: Convert, is_finer: Callable[[Any], Any]) -> Convert:
+    """*convert* of a key: what it would cut off would make two keys one."""
+
+    def run(cells: Cells) -> pa.Array:
+        wrong = [i for i, cell in enumerate(cells) if cell is not None and is_finer(cell)]
+        if wrong:
+            why = Unfit(Reason.OUT_OF_RANGE, "digits below a microsecond, which a key of this type would lose")
+            raise Misfits(dict.fromkeys(wrong, why))
+        return convert(cells)
+
+    return run
+
+
 def required(convert: Convert) -> Convert:
     """*convert* that refuses null."""
 

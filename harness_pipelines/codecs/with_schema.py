@@ -21,7 +21,7 @@ from harness_pipelines.codecs.protobuf import ProtobufFile
 from harness_pipelines.codecs.schemas import Schemas, SchemaUnusable, WrittenSchema
 from harness_pipelines.codecs.shapes import Unfit
 from harness_pipelines.codecs.wire import Framed, Named, opened
-from harness_pipelines.codecs.written import NoFit, Written, first_there, found_by
+from harness_pipelines.codecs.written import BOOLEANS, NoFit, Written, first_there, found_by
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.formats import GivenSchema
@@ -169,7 +169,9 @@ class Readers:
         return None
 
     def _read(self, schema: WrittenSchema) -> Reader | WrittenSchema:
-        return schema if self._format == "json-schema" else AvroReader(schema)
+        if self._format == "json-schema":
+            return schema
+        return AvroReader(schema, is_debezium=self._format == "debezium-avro")
 
 
 def rule_with_schema(
@@ -201,6 +203,8 @@ def rule_with_schema(
                 return False
             field = fields[first_there(fields, records[0])]
             value, meant = field.get(records[0]), field.written.names
+            if field.written.kind == "boolean" and isinstance(value, bytes):
+                value = BOOLEANS.get(value)
             return tell(meant.get(value) if meant is not None and isinstance(value, int) else value)
 
         return told

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness_pipelines.codecs.base import Reason
-from harness_pipelines.codecs.columns import no_decimal, plain_texts, text_leaf
+from harness_pipelines.codecs.columns import int_keys, no_decimal, plain_texts, text_leaf
 from harness_pipelines.codecs.forms import Scaled, decimal_shape
 from harness_pipelines.codecs.nesting import below, flat, list_of, nulls, refuse_twins, row_ends
 from harness_pipelines.codecs.shapes import (
@@ -28,6 +28,7 @@ from harness_pipelines.codecs.shapes import (
     OutOfRange,
     Unfit,
     leaf,
+    nothing_finer,
     shown,
     within,
 )
@@ -40,6 +41,7 @@ Kind = Literal[
     "list", "map", "struct", "none",
 ]  # fmt: skip
 Unit = Literal["d", "ms", "us", "ns"]
+BOOLEANS: Mapping[Any, bool | None] = {b"\x00": False, b"\x01": True, None: None}
 _EPOCH_US = (DAYS[0] * DAY_US, (DAYS[1] + 1) * DAY_US - 1)
 _SAID: Mapping[Source, tuple[Kind, Unit]] = {
     "epoch_days": ("date", "d"),
@@ -58,6 +60,10 @@ _TIMES: Mapping[str, tuple[Kind, ...]] = {
 }
 
 
+class Cut(int):
+    """Microseconds, of which something finer was cut off."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """How values are written: what their library makes of them, and what is meant."""
@@ -72,6 +78,8 @@ class Written:
     key: Written | None = None  #: of a map
     fields: tuple[WrittenField, ...] = ()
     trouble: str = ""  #: kind ``none``: why no column can be had of it
+    is_checked: bool = True  #: of text: what is not UTF-8 is refused where it is read; else it comes as bytes
+    column: str | None = None  #: the type of a column that is made for it, where the kind does not tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,10 +140,18 @@ def first_there(fields: Sequence[WrittenField], record: Any) -> int:
     return next((at for at, field in enumerate(fields) if field.has is None or field.has(record)), 0)
 
 
-def convert_of(written: Written, type_: Type, source: Source | None = None, *, strict_fields: bool = False) -> Convert:
+def convert_of(
+    written: Written,
+    type_: Type,
+    source: Source | None = None,
+    *,
+    strict_fields: bool = False,
+    exact: bool = False,
+) -> Convert:
     """How values that are *written* so become a column of *type_*; *source*: what the spec says of how.
 
-    *strict_fields*: a struct takes no record that has fields which it does not name. Raises: NoFit.
+    *strict_fields*: a struct takes no record that has fields which it does not name. *exact*: as of a `Column`.
+    Raises: NoFit.
     """
     kind = arrow_type(type_)
     if written.kind == "none":
@@ -146,19 +162,19 @@ def convert_of(written: Written, type_: Type, source: Source | None = None, *, s
             return list_of(kind, _part("[...]", written.element, element, source, strict_fields=strict_fields))
         case (MapType(key, value), "map"):
             assert written.key is not None and written.element is not None
-            keys = _part(" key", written.key, key, None)
+            keys = _keys(written.key, key)
             return _map(kind, key, keys, _part("[...]", written.element, value, None, strict_fields=strict_fields))
         case (StructType(), "struct"):
             return _struct(kind, type_, written, strict_fields=strict_fields)
         case (DecimalType(), _):
             found = _decimal(written, kind)
         case (Primitive(name), _):
-            found = _primitive(written, name, kind, source)
+            found = _primitive(written, name, kind, source, exact=exact)
         case _:
             found = None
     if found is None:
         raise NoFit(_no_match(written, type_))
-    return found
+    return found if written.kind != "string" or written.is_checked else _of_text(found)
 
 
 def _no_match(written: Written, type_: Type) -> str:
@@ -178,17 +194,24 @@ def _part(path: str, written: Written, type_: Type, source: Source | None, *, st
 # Values of one part
 
 
-def _primitive(written: Written, name: str, kind: pa.DataType, source: Source | None) -> Convert | None:
+def _of_text(convert: Convert) -> Convert:
+    """*convert* of text that comes as bytes where it is not UTF-8."""
+
+    def run(cells: Cells) -> pa.Array:
+        if bytes in set(map(type, cells)):
+            wrong = [i for i, cell in enumerate(cells) if isinstance(cell, bytes)]
+            raise Misfits(dict.fromkeys(wrong, Unfit(Reason.MALFORMED, "the text is not UTF-8")))
+        return convert(cells)
+
+    return run
+
+
+def _primitive(written: Written, name: str, kind: pa.DataType, source: Source | None, *, exact: bool) -> Convert | None:
     if name in _TIMES:
-        meant, unit = written.kind, written.unit
-        if meant == "int" and source is not None and source in _SAID:
-            meant, unit = _SAID[source]
-        if meant in _TIMES[name]:
-            return _date(kind) if name == "date" else _moment(kind, unit)
-        return text_leaf(name, kind) if written.kind == "string" and source in (None, "iso8601") else None
+        return _time(written, name, kind, source, exact=exact)
     match name, written.kind:
         case ("boolean", "boolean"):
-            return lambda cells: pa.array(cells, kind)
+            return _boolean(kind)
         case ("int" | "long", "int" | "enum") if written.kind == "int" or written.names is not None:
             return _whole(kind)
         case ("float" | "double", "int"):
@@ -206,6 +229,30 @@ def _primitive(written: Written, name: str, kind: pa.DataType, source: Source | 
         case ("uuid", "string"):
             return text_leaf(name, kind)
     return None
+
+
+def _time(written: Written, name: str, kind: pa.DataType, source: Source | None, *, exact: bool) -> Convert | None:
+    meant, unit = written.kind, written.unit
+    if meant == "int" and source is not None and source in _SAID:
+        meant, unit = _SAID[source]
+    if meant in _TIMES[name]:
+        return _date(kind) if name == "date" else _moment(kind, unit, exact=exact)
+    if written.kind != "string" or source not in (None, "iso8601"):
+        return None
+    return text_leaf(name, kind, exact=exact, is_utc=written.column == name)
+
+
+def _boolean(kind: pa.DataType) -> Convert:
+    """Booleans, or the bytes of them: Avro's have one, which is 0 or 1."""
+
+    def convert(cells: Cells) -> pa.Array:
+        if bytes not in set(map(type, cells)):
+            return pa.array(cells, kind)
+        if wrong := [i for i, cell in enumerate(cells) if cell not in BOOLEANS]:
+            raise Misfits({i: Unfit(Reason.MALFORMED, f"the byte {cells[i].hex()} is no boolean") for i in wrong})
+        return pa.array([BOOLEANS[cell] for cell in cells], kind)
+
+    return convert
 
 
 def _whole(kind: pa.DataType) -> Convert:
@@ -265,7 +312,7 @@ def _date(kind: pa.DataType) -> Convert:
     )
 
 
-def _moment(kind: pa.DataType, unit: Unit) -> Convert:
+def _moment(kind: pa.DataType, unit: Unit, *, exact: bool) -> Convert:
     bounds = (0, DAY_US - 1) if pa.types.is_time64(kind) else _EPOCH_US
     what = "of a day" if pa.types.is_time64(kind) else "since 1970, in the years 1 to 9999"
 
@@ -278,7 +325,12 @@ def _moment(kind: pa.DataType, unit: Unit) -> Convert:
             numbers = pa.array(counted, pa.int64(), mask=numbers.is_null().to_numpy(zero_copy_only=False))
         return within(numbers, *bounds).view(kind)
 
-    return leaf(convert, describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{cell} {unit} are not {what}"))
+    found = leaf(convert, describe=lambda cell: Unfit(Reason.OUT_OF_RANGE, f"{cell} {unit} are not {what}"))
+    return nothing_finer(found, (lambda cell: cell % 1000) if unit == "ns" else _is_cut) if exact else found
+
+
+def _is_cut(cell: int) -> bool:
+    return type(cell) is Cut
 
 
 # Decimals
@@ -317,6 +369,14 @@ def _scaled(cell: Mapping[str, Any]) -> Scaled:
 
 
 # Maps and structs
+
+
+def _keys(written: Written, type_: Type) -> Convert:
+    """Raises: NoFit."""
+    if written.kind == "string" and type_ in (Primitive("int"), Primitive("long")):
+        found = int_keys(arrow_type(type_))
+        return found if written.is_checked else _of_text(found)
+    return _part(" key", written, type_, None)
 
 
 def _map(kind: pa.DataType, key: Type, keys: Convert, values: Convert) -> Convert:

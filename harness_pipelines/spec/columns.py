@@ -52,6 +52,7 @@ class Column:
     source: Source | None = None  #: how a value is written in the record; ``from`` in YAML
     aliases: tuple[str, ...] = ()  #: names that the field has, or had, in records besides ``name``
     default: Default | None = None  #: the value where a record lacks the field, which null does not
+    exact: bool = False  #: what its type would not tell apart is refused: two keys must not become one
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,0 +1,97 @@
+"""Whether the numbers in bytes of Avro fit into 64 bits, which fastavro does not ask: it takes the lower ones.
+
+A number is a varint of at most ten bytes, the tenth of which is 0 or 1. The walk over a record's bytes is plain Python,
+so it is only for records that may have a longer one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+SUSPECT = re.compile(rb"[\x80-\xff]{9}[\x02-\xff]")  #: a number that does not fit; or text that is not ASCII
+_BYTES: Mapping[str, int] = {"null": 0, "float": 4, "double": 8}
+_VARINT_BYTES = 10
+
+
+class _TooLong(Exception):
+    pass
+
+
+class Numbers:
+    """Looks at the numbers in values of one schema, which names no type that is within itself."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._named: dict[str, Any] = {}
+
+    def trouble(self, payload: bytes) -> str | None:
+        """What is wrong with a number of *payload*; none as well where its bytes are no value of the schema."""
+        try:
+            self._after(self._schema, payload, 0)
+        except _TooLong:
+            return "a number has more than 64 bits"
+        except IndexError:
+            pass  # who reads it says why
+        return None
+
+    def _after(self, schema: Any, payload: bytes, at: int) -> int:
+        """Where a value that begins at *at* ends. Raises: _TooLong, IndexError."""
+        if at > len(payload):
+            raise IndexError
+        if isinstance(schema, list):
+            branch, at = _number(payload, at)
+            return self._after(schema[branch] if branch >= 0 else schema[len(schema)], payload, at)
+        if isinstance(schema, str):
+            return self._after_named(schema, payload, at)
+        if "name" in schema:
+            self._named[schema["name"]] = schema
+        match schema["type"]:
+            case "record":
+                for field in schema["fields"]:
+                    at = self._after(field["type"], payload, at)
+                return at
+            case "array":
+                return self._after_blocks([schema["items"]], payload, at)
+            case "map":
+                return self._after_blocks(["string", schema["values"]], payload, at)
+            case "enum":
+                return _number(payload, at)[1]
+            case "fixed":
+                return at + int(schema["size"])
+        return self._after(schema["type"], payload, at)
+
+    def _after_named(self, name: str, payload: bytes, at: int) -> int:
+        if name in self._named:
+            return self._after(self._named[name], payload, at)
+        if name in _BYTES:
+            return at + _BYTES[name]
+        number, at = _number(payload, at)
+        if name in ("bytes", "string"):
+            return at + max(number, 0)
+        return at
+
+    def _after_blocks(self, parts: list[Any], payload: bytes, at: int) -> int:
+        while True:
+            count, at = _number(payload, at)
+            if count == 0:
+                return at
+            if count < 0:
+                _, at = _number(payload, at)
+            for _ in range(abs(count)):
+                for part in parts:
+                    at = self._after(part, payload, at)
+
+
+def _number(payload: bytes, at: int) -> tuple[int, int]:
+    """A zigzag varint and where it ends. Raises: _TooLong, IndexError."""
+    number = 0
+    for place in range(_VARINT_BYTES):
+        byte = payload[at + place]
+        if place == _VARINT_BYTES - 1 and byte > 1:
+            raise _TooLong
+        number |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return number >> 1 ^ -(number & 1), at + place + 1
+    raise _TooLong
