@@ -79,7 +79,8 @@ def test_fields_may_have_the_names_of_what_every_message_has() -> None:
 
 
 def test_messages_whose_names_differ_by_a_dot_and_a_line_are_both_read() -> None:
-    text = 'syntax = "proto3"; package a; message b { int32 n = 1; message c { int32 n = 1; } } message b_c { int32 n = 1; }'
+    messages = "message b { int32 n = 1; message c { int32 n = 1; } } message b_c { int32 n = 1; }"
+    text = f'syntax = "proto3"; package a; {messages}'
     spec = TableSpec.model_validate({"table": "a.b", "format": "protobuf", "columns": {"n": "int"}})
     codec = RecordCodec(spec, GivenSchemas({1: WrittenSchema(kind="PROTOBUF", text=text)}))
     values = [framed(proto_field(1, n), indexes=indexes) for n, indexes in enumerate([(0,), (0, 0), (1,)], 1)]
