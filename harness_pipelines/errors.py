@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import ClassVar
 
+from harness_pipelines.secret import redact
+
 
 class Recovery(StrEnum):
     """What the caller may do next."""
@@ -18,10 +20,17 @@ class Recovery(StrEnum):
 
 
 class HarnessError(Exception):
-    """Base of every error that the harness raises on purpose."""
+    """Base of every error that the harness raises on purpose.
+
+    Its text may quote a library, and goes to terminals, logs, the ledger and Dagster: secrets are hidden here, once for
+    all of them.
+    """
 
     recovery: ClassVar[Recovery] = Recovery.NEVER
     exit_code: ClassVar[int] = 1
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class TryAgain(HarnessError):

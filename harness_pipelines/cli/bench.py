@@ -13,7 +13,8 @@ import click
 from harness_pipelines.cli.common import opened, split_names
 from harness_pipelines.cli.output import emit, json_option, note
 from harness_pipelines.errors import HarnessError, UsageError
-from harness_pipelines.spec.settings import Settings, redact
+from harness_pipelines.secret import redact
+from harness_pipelines.spec.settings import Settings
 
 PACKAGE = "harness_pipelines_tests"
 BENCHES = f"{PACKAGE}.bench"

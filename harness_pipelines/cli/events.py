@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -34,7 +36,12 @@ if TYPE_CHECKING:
 )
 @click.option("--follow", is_flag=True, help="Wait for more.")
 @click.option("--subscriber", metavar="NAME", help="Begin behind what NAME has dealt with, and keep how far it is.")
-@click.option("--webhook", metavar="URL", help="POST each event there instead of printing it.")
+@click.option(
+    "--webhook",
+    metavar="URL",
+    help="POST each event there instead of printing it. `env:NAME` or `file:PATH` names where the URL is kept: what "
+    "stands on a command line, every user of the machine can read.",
+)
 @click.option("--topic", metavar="TOPIC", help="Produce each event to this Kafka topic instead of printing it.")
 @click.option("--openlineage", is_flag=True, help="Emit a run for each move, to the server that OPENLINEAGE_URL names.")
 @click.pass_obj
@@ -61,6 +68,7 @@ def events(
       harness events shop.orders | tail -n 3
       harness events shop.orders --after 41 --follow
       harness events shop.orders --follow --subscriber billing --webhook https://billing.example/tables
+      harness events shop.orders --follow --subscriber chat --webhook env:CHAT_WEBHOOK
       harness events shop.orders --follow --subscriber mirror --topic table-events
       OPENLINEAGE_URL=http://marquez:5000 harness events shop.orders --follow --subscriber lineage --openlineage
     """
@@ -85,7 +93,7 @@ def _delivery(
     from harness_pipelines.stores import deliveries
 
     if webhook:
-        with deliveries.webhook(webhook) as deliver:
+        with deliveries.webhook(_kept(webhook)) as deliver:
             yield deliver
     elif topic:
         harness.stores.log.describe(topic)  # a topic that is not there is said at once
@@ -102,6 +110,23 @@ def _delivery(
             yield deliver
     else:
         yield _print
+
+
+def _kept(webhook: str) -> str:
+    """The URL itself, from the variable or the file that *webhook* names. Raises: UsageError."""
+    kind, _, name = webhook.partition(":")
+    if kind == "env":
+        found = os.environ.get(name, "")
+    elif kind == "file":
+        try:
+            found = Path(name).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--webhook {webhook}: the file cannot be read: {error}") from error
+    else:
+        return webhook
+    if not found.strip():
+        raise UsageError(f"--webhook {webhook}: there is no URL in it")
+    return found.strip()
 
 
 def _deliver(table: Table, deliver: Delivery, subscriber: str, *, after: int, follow: bool) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import MutableMapping
 from typing import Any
 
-from harness_pipelines.spec.settings import redact
+from harness_pipelines.secret import redact
 
 
 class _StandardError:

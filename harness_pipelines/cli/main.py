@@ -12,7 +12,8 @@ from typing import IO, Any
 import click
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.spec.settings import Settings, redact
+from harness_pipelines.secret import redact
+from harness_pipelines.spec.settings import Settings
 
 INTERRUPTED = 130
 QUERY_CANCELED = "57014"  #: SQLSTATE of a statement that timed out, or that somebody canceled

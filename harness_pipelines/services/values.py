@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from harness_pipelines.spec.settings import Settings, redact
+from harness_pipelines.secret import redact
+from harness_pipelines.spec.settings import Settings
 
 ServiceName = Literal["postgres", "kafka", "spark"]
-_TOKEN = re.compile(r"token=[^;&\s]+")
 SERVICE_NAMES: tuple[ServiceName, ...] = ("postgres", "kafka", "spark")
 
 
@@ -63,4 +62,4 @@ class ServiceStatus:
     @property
     def shown_address(self) -> str:
         """The address without its secrets."""
-        return _TOKEN.sub("token=***", redact(self.address)) if self.address else ""
+        return redact(self.address) if self.address else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,12 @@ from harness_pipelines.spec.table import (
     TierRules,
     reserved_words,
 )
+from harness_pipelines.spec.text import unstorable
 from harness_pipelines.spec.transform import Transform
 
+SPEC_BYTES_MAX = 8 * 2**20  #: room for two schemas and thousands of columns
 _NESTING_MAX = 50
+_VALUES_MAX = 200_000  #: with aliases followed: thousands of columns, each with its words
 _FOUND_CHARS = 60
 _PARTS: dict[str, type[BaseModel]] = {
     "tier": TierRules, "layout": Layout, "retention": Retention, "freshness": Freshness, "start": StartAt,
@@ -63,11 +67,9 @@ class SpecError(UsageError):
 def load_spec(path: str | Path) -> TableSpec:
     """Read a YAML (or JSON) file. Raises: SpecError."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise _whole(str(path), f"the spec cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise _whole(str(path), f"the spec is not UTF-8: {error.reason} at byte {error.start}") from error
+        text = _read_text(Path(path), SPEC_BYTES_MAX)
+    except _Unreadable as error:
+        raise _whole(str(path), f"the spec {error}") from error
     return load_spec_text(text, source=str(path), folder=Path(path).parent)
 
 
@@ -109,11 +111,9 @@ def _read_schemas(words: dict[str, Any], reader: _Reader, folder: Path) -> list[
             why = "write `file` or `text`, not both"
         else:
             try:
-                text = path.read_text(encoding="utf-8")
-            except OSError as error:
-                why = f"{path} cannot be read: {error.strerror}"
-            except UnicodeDecodeError as error:
-                why = f"{path} is not UTF-8: {error.reason} at byte {error.start}"
+                text = _read_text(path, 4 * SCHEMA_CHARS_MAX)
+            except _Unreadable as error:
+                why = f"{path} {error}"
         if not why and len(text) > SCHEMA_CHARS_MAX:
             why = f"{path} has {len(text):,} characters; at most {SCHEMA_CHARS_MAX:,} are kept"
         if why:
@@ -124,9 +124,32 @@ def _read_schemas(words: dict[str, Any], reader: _Reader, folder: Path) -> list[
     return problems
 
 
+class _Unreadable(Exception):
+    """Why a file is no text; the name of the file belongs before it."""
+
+
+def _read_text(path: Path, bytes_max: int) -> str:
+    """Read a file that somebody else wrote; one without an end (a device) is not read on for ever."""
+    try:
+        with path.open("rb") as file:
+            found = file.read(bytes_max + 1)
+    except (OSError, ValueError) as error:  # a path with U+0000 is a ValueError
+        raise _Unreadable(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(found) > bytes_max:
+        raise _Unreadable(f"is larger than {bytes_max:,} bytes")
+    try:
+        return found.decode()
+    except UnicodeDecodeError as error:
+        raise _Unreadable(f"is not UTF-8: {error.reason} at byte {error.start}") from error
+
+
 def load_value(text: str) -> Any:
     """A single value as a spec has it: true and false, numbers and null, else text. Raises: SpecError."""
-    return _Reader().read(text, text)
+    reader = _Reader()
+    found = reader.read(text, text)
+    if reader.problems:
+        raise SpecError(_shortened(text), reader.problems)
+    return found
 
 
 def dump_spec(spec: TableSpec) -> dict[str, Any]:
@@ -144,11 +167,14 @@ class _Words(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (the name is PyYAML's)
 
 
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
+_FLOAT = re.compile(r"[-+]?[0-9]+\.[0-9]*(?:[eE][-+]?[0-9]+)?")
+_DIGITS_MAX = 400
 for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("int", r"[-+]?(?:0|[1-9][0-9_]*)", "-+0123456789"),
-    ("float", r"[-+]?[0-9]+\.[0-9]*(?:[eE][-+]?[0-9]+)?", "-+0123456789"),
+    ("int", _INT.pattern, "-+0123456789"),
+    ("float", _FLOAT.pattern, "-+0123456789"),
 ):
     _Words.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
 
@@ -158,11 +184,14 @@ class _Reader:
 
     def __init__(self) -> None:
         self.problems: list[SpecProblem] = []
+        self._values = 0
+        self._open: set[int] = set()  # nodes around the one that is read
         self._lines: dict[Place, int] = {}
 
     def read(self, text: str, source: str) -> Any:
         """Raises: SpecError when it is not YAML at all."""
         try:
+            _check_depth(text, source)  # PyYAML composes recursively, and reads events without recursion
             node = yaml.compose(text, Loader=_Words)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
@@ -171,7 +200,11 @@ class _Reader:
             raise _whole(source, f"not YAML: {' '.join(str(error).split())}") from error
         if node is None:
             raise _whole(source, "the spec is empty; it begins with `table: namespace.name`")
-        return self._value(node, ())
+        found = self._value(node, ())
+        if self._values > _VALUES_MAX:
+            line = node.start_mark.line + 1
+            raise _whole(source, f"more than {_VALUES_MAX:,} values once its aliases are followed", line=line)
+        return found
 
     def line(self, place: Place) -> int | None:
         """The line of *place*, or of the closest thing around it that is in the text."""
@@ -180,15 +213,32 @@ class _Reader:
         return self._lines.get(place)
 
     def _value(self, node: yaml.Node, place: Place) -> Any:
+        self._values += 1
+        if self._values > _VALUES_MAX:
+            return None
         self._lines.setdefault(place, node.start_mark.line + 1)
         if len(place) > _NESTING_MAX:
             self._wrong(node, place[:3], f"nested more than {_NESTING_MAX} deep")
             return None
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, place)
-        if isinstance(node, yaml.SequenceNode):
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, place)
+        if id(node) in self._open:
+            self._wrong(node, place, "an alias stands inside of what it names")
+            return None
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, place)
             return [self._value(child, (*place, i)) for i, child in enumerate(node.value)]
-        return _scalar(node)
+        finally:
+            self._open.discard(id(node))
+
+    def _scalar(self, node: yaml.Node, place: Place) -> Any:
+        try:
+            return _scalar(node)
+        except ValueError as error:
+            self._wrong(node, place, str(error))
+            return None
 
     def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -196,6 +246,9 @@ class _Reader:
             word = key.value if isinstance(key, yaml.ScalarNode) else None
             if word is None:
                 self._wrong(key, place, "a word is text, not a list or a mapping")
+                continue
+            if (why := unstorable(word)) is not None:
+                self._wrong(key, place, f"a word with {why}")
                 continue
             here = (*place, word)
             if word in found:
@@ -210,23 +263,49 @@ class _Reader:
         self.problems.append(SpecProblem(line=line, field=".".join(map(str, place)), message=message))
 
 
+def _check_depth(text: str, source: str) -> None:
+    """Raises: SpecError where lists and mappings are nested too deeply to be composed; yaml.YAMLError."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Words):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _NESTING_MAX:
+                raise _whole(source, f"nested more than {_NESTING_MAX} deep", line=event.start_mark.line + 1)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
 def _scalar(node: yaml.Node) -> Any:
-    match node.tag.rpartition(":")[2]:
-        case "bool":
-            return node.value.lower() == "true"
+    """The value of one scalar. Raises: ValueError with what is wrong, in a spec's words."""
+    found = _shortened(repr(node.value))
+    match node.tag.removeprefix("tag:yaml.org,2002:"):
         case "null":
             return None
-        case "int":
+        case "bool" if node.value.lower() in ("true", "false"):
+            return node.value.lower() == "true"
+        case "int" if _INT.fullmatch(node.value):
+            if len(node.value) > _DIGITS_MAX:
+                raise ValueError(f"{found} has {len(node.value):,} characters; a number has at most {_DIGITS_MAX}")
             return int(node.value)
-        case "float":
-            return float(node.value)
-    return node.value
+        case "float" if _FLOAT.fullmatch(node.value):
+            number = float(node.value)
+            if not math.isfinite(number):
+                raise ValueError(f"{found} is beyond the range of a number")
+            return number
+        case "str":
+            if (why := unstorable(node.value)) is not None:
+                raise ValueError(f"the text has {why}, which no table can hold")
+            return node.value
+    raise ValueError(f"{found} with the tag {node.tag!r}: write plain text, a number, true, false or null")
+
+
+def _shortened(found: str) -> str:
+    return found if len(found) <= _FOUND_CHARS else f"{found[:_FOUND_CHARS]}..."
 
 
 def _message(error: dict[str, Any], place: Place) -> str:
     """pydantic's error in the words of a spec."""
-    found = repr(error["input"])
-    found = found if len(found) <= _FOUND_CHARS else f"{found[:_FOUND_CHARS]}..."
+    found = _shortened(repr(error["input"]))
     match error["type"]:
         case "extra_forbidden":
             allowed = _allowed_words(place[:-1])

@@ -7,7 +7,6 @@ What else is read from the environment is read where it is used: ``HARNESS_FAULT
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -84,12 +83,3 @@ def _properties(values: Mapping[str, str], prefix: str) -> dict[str, str]:
         for name, value in values.items()
         if name.startswith(prefix)
     }
-
-
-_SECRET_IN_URL = re.compile(r"(://[^:/@\s]+):[^@\s]+@")
-_SECRET_IN_PAIR = re.compile(r"(?i)\b(password|sslpassword|secret|token)(\s*=\s*)('[^']*'|[^\s&;]+)")
-
-
-def redact(text: str) -> str:
-    """Return *text* without the passwords of DSNs and key=value pairs."""
-    return _SECRET_IN_PAIR.sub(r"\1\2***", _SECRET_IN_URL.sub(r"\1:***@", text))

@@ -11,7 +11,8 @@ import datetime as dt
 import difflib
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import NoReturn
@@ -21,6 +22,7 @@ import numpy as np
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec import predicate as p
 from harness_pipelines.spec.predicate import Op, Predicate, Ref, Value
+from harness_pipelines.spec.text import unstorable
 from harness_pipelines.spec.types import DecimalType, Primitive, StructType, Type
 
 _TOKEN = re.compile(
@@ -34,6 +36,8 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _SIGNS = {"=": Op.EQ, "==": Op.EQ, "!=": Op.NE, "<>": Op.NE, "<": Op.LT, "<=": Op.LE, ">": Op.GT, ">=": Op.GE}
+CHARS_MAX = 2**20
+NESTING_MAX = 100
 _BITS = {"int": 31, "long": 63}
 _EXPONENT_MAX = 60  #: beyond the digits of every type, 38 on either side of the point
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -94,6 +98,7 @@ class _Parser:
         self._text, self._columns = text, columns
         self._tokens = list(self._scan(text))
         self._next = 0
+        self._depth = 0
 
     def whole(self) -> Predicate:
         found = self._either()
@@ -103,7 +108,12 @@ class _Parser:
 
     def _scan(self, text: str) -> Sequence[_Token]:
         tokens, at = [], 0
-        while text[at:].strip():
+        if len(text) > CHARS_MAX:
+            raise WhereError(f"{self.word}: {len(text):,} characters; at most {CHARS_MAX:,} are read")
+        if (found := unstorable(text)) is not None:
+            raise WhereError(f"{self.word}: {found}; no text of a table has it")
+        end = len(text.rstrip())
+        while at < end:
             match = _TOKEN.match(text, at)
             if match is None or match.lastgroup is None:
                 rest = text[at:].lstrip()
@@ -150,12 +160,23 @@ class _Parser:
 
     def _not(self) -> Predicate:
         if self._accept("not"):
-            return p.negate(self._not())
+            with self._nested():
+                return p.negate(self._not())
         if self._accept("("):
-            inner = self._either()
+            with self._nested():
+                inner = self._either()
             self._expect(")")
             return inner
         return self._comparison()
+
+    @contextmanager
+    def _nested(self) -> Iterator[None]:
+        """One level deeper; engines read the predicate recursively, so its depth is bounded here."""
+        self._depth += 1
+        if self._depth > NESTING_MAX:
+            raise WhereError(f"{self.word}: parentheses and 'not' are nested more than {NESTING_MAX} deep")
+        yield
+        self._depth -= 1
 
     def _comparison(self) -> Predicate:
         if self._is_literal():

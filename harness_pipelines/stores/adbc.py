@@ -9,7 +9,7 @@ import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as adbc
 import structlog
 
-from harness_pipelines.spec.settings import redact
+from harness_pipelines.secret import redact
 from harness_pipelines.stores.postgres import session_dsn
 
 log = structlog.get_logger(__name__)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import orjson
 
 from harness_pipelines.errors import TryAgain, UsageError
-from harness_pipelines.spec.settings import Settings, redact
+from harness_pipelines.secret import redact
+from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stores.kafka_producer import RecordProducer
 from harness_pipelines.stores.outbox import Event
 
@@ -33,15 +35,16 @@ def webhook(url: str) -> Iterator[Delivery]:
     """
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"{redact(url)!r} is no address of a webhook; write http://... or https://...")
+    shown = _without_path(url)
     with httpx.Client(timeout=TIMEOUT_S) as client:
 
         def post(table: str, event: Event) -> None:
             headers = {"Content-Type": "application/json", "Idempotency-Key": f"{table}:{event.seq}"}
-            where = f"event {event.seq} of {table} to {redact(url)}"
+            where = f"event {event.seq} of {table} to {shown}"
             try:
                 answer = client.post(url, content=_json(table, event), headers=headers)
             except httpx.HTTPError as error:
-                raise NotDelivered(f"{where}: {error or type(error).__name__}") from error
+                raise NotDelivered(f"{where}: {str(error).replace(url, shown) or type(error).__name__}") from error
             if not answer.is_success:
                 raise NotDelivered(f"{where}: it answered {answer.status_code} {answer.text[:200]!r}")
 
@@ -100,6 +103,12 @@ def openlineage(tell: Callable[[str, Event], Iterable[Any]]) -> Iterator[Deliver
         yield emit
     finally:
         client.close()
+
+
+def _without_path(url: str) -> str:
+    """The server that *url* names: the path and the query of a webhook are often its secret."""
+    place = urlsplit(url)
+    return f"{place.scheme}://{place.netloc.rpartition('@')[2]}/..."
 
 
 def _json(table: str, event: Event) -> bytes:

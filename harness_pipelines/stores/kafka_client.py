@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.spec.settings import redact
+from harness_pipelines.secret import redact
 from harness_pipelines.stores.errors import (
     KafkaFailed,
     KafkaLoginFailed,

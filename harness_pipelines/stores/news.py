@@ -15,7 +15,7 @@ from contextlib import suppress
 import psycopg
 import structlog
 
-from harness_pipelines.spec.settings import redact
+from harness_pipelines.secret import redact
 from harness_pipelines.stores.postgres import READER, session_dsn, sql
 
 log = structlog.get_logger(__name__)

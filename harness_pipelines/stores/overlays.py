@@ -15,8 +15,8 @@ import pyarrow as pa
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.overlays import Overlay, overlay_name
 from harness_pipelines.protocol.plan import SegmentRef
+from harness_pipelines.secret import redact
 from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines.spec.settings import redact
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats

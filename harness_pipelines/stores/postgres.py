@@ -22,7 +22,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool
 
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain
-from harness_pipelines.spec.settings import redact
+from harness_pipelines.secret import redact
 
 
 class Connection(psycopg.Connection[DictRow]):

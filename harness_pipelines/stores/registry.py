@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness_pipelines.codecs.schemas import NoSchemas, Schemas, WrittenSchema
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
-from harness_pipelines.spec.settings import Settings, redact
+from harness_pipelines.secret import redact
+from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlsplit
 
@@ -47,6 +48,7 @@ KEEPALIVE: Mapping[str, int] = {
 #: Of every session. HotSpot compiles no method above 8000 bytes of byte code: rather than run such a one interpreted,
 #: ten times slower, Spark shall cut it into several.
 SESSION_OPTIONS = {"spark.sql.session.timeZone": "UTC", "spark.sql.codegen.hugeMethodLimit": "8000"}
+_BEFORE_SPARKS = "lz4-java-"  #: jars that stand for flawed ones which come with Spark
 #: libpq's names of connection settings that the JDBC driver has too.
 _JDBC_NAMES: Mapping[str, str] = {
     "user": "user",
@@ -297,6 +299,9 @@ def _master_options(settings: Settings, master: str) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "2g",
+            "spark.driver.extraClassPath": ":".join(
+                jar for jar in _jars(settings) if Path(jar).name.startswith(_BEFORE_SPARKS)
+            ),
             "spark.ui.enabled": "false",
             "spark.local.dir": str(settings.home / "spark" / "tmp"),
             "spark.sql.shuffle.partitions": "4",

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import harness_pipelines
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange
-from harness_pipelines.spec.settings import redact
+from harness_pipelines.secret import redact
 from harness_pipelines.stores.spark import SparkAway, is_closed_channel
 from harness_pipelines.stores.spark_python import Work, standing
 

@@ -21,7 +21,7 @@ from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.plan import SegmentRef
-from harness_pipelines.spec.settings import redact
+from harness_pipelines.secret import redact
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.spark import SparkAway, is_closed_channel

@@ -12,7 +12,7 @@ import structlog
 
 from harness_pipelines.cli.seen import open_log
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.spec.settings import redact
+from harness_pipelines.secret import redact
 from harness_pipelines.stores.errors import KafkaUnreachable
 from harness_pipelines.stores.overview import Overview
 

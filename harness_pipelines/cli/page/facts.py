@@ -13,7 +13,7 @@ from harness_pipelines.cli.page.picture import Pictures
 from harness_pipelines.cli.seen import TableSeen, look
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.topics import label
-from harness_pipelines.spec.settings import redact
+from harness_pipelines.secret import redact
 from harness_pipelines.stores.overview import Overview
 from harness_pipelines.stores.watch import TableWork
 

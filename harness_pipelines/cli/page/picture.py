@@ -17,7 +17,7 @@ from harness_pipelines.layout.labels import label, span_label
 from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.outline import outline
 from harness_pipelines.read.layout import ROOT, LayoutSeen, NoLayout, look
-from harness_pipelines.spec.settings import redact
+from harness_pipelines.secret import redact
 
 if TYPE_CHECKING:
     from harness_pipelines.protocol.versions import Version

@@ -21,7 +21,7 @@ from uvicorn import Config, Server
 from harness_pipelines.cli.output import to_json
 from harness_pipelines.cli.page.facts import Facts
 from harness_pipelines.errors import HarnessError, UsageError
-from harness_pipelines.spec.settings import redact
+from harness_pipelines.secret import redact
 
 if TYPE_CHECKING:
     from harness_pipelines.client import Harness

@@ -148,6 +148,21 @@ def test_spark_reads_and_writes_an_iceberg_table_of_a_catalog_named_by_the_sessi
         spark.stop()
 
 
+def test_spark_reads_batches_by_a_decompressor_without_known_flaws(endpoints):
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.remote(endpoints.spark).create()
+    try:
+        where = spark.sql(
+            "select java_method('java.lang.ClassLoader', 'getSystemResource', 'net/jpountz/lz4/LZ4Factory.class')"
+        ).collect()[0][0]
+    finally:
+        spark.stop()
+
+    assert "lz4-java-1.8." not in where
+    assert "lz4-java-1.10." in where
+
+
 def test_spark_takes_nobody_without_its_token(endpoints):
     server = endpoints.spark.removeprefix("sc://").partition("/")[0]
     with grpc.insecure_channel(server) as channel:

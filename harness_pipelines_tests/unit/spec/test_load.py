@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from harness_pipelines.errors import Recovery, UsageError
-from harness_pipelines.spec.load import SpecError, dump_spec, load_spec, load_spec_text
+from harness_pipelines.spec.load import SpecError, dump_spec, load_spec, load_spec_text, load_value
 from harness_pipelines.spec.table import StartAt, TableSpec
 
 HEAD = "table: shop.orders\ncolumns:\n  order_id: long\n"
@@ -258,5 +258,50 @@ def test_a_file_that_is_not_text_is_named(tmp_path):
 
 
 def test_an_alias_of_itself_ends_with_a_message():
-    with pytest.raises(SpecError, match="nested more than 50 deep"):
+    with pytest.raises(SpecError, match="an alias stands inside of what it names"):
         load_spec_text("table: &a [*a]")
+
+
+def _doubling(levels):
+    lines = ["a0: &a0 {type: int}", *(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}" for i in range(1, levels))]
+    return "table: a.b\n" + "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("columns: &c {a: *c, b: *c}", "an alias stands inside of what it names"),
+        (_doubling(45), "more than 200,000 values once its aliases are followed"),
+        ("[" * 3000, "nested more than 50 deep"),
+        ("{a: " * 3000, "nested more than 50 deep"),
+        ("- " * 3000, "nested more than 50 deep"),
+        ("tier: {max_rows: " + "9" * 5000 + "}", "has 5,000 characters; a number has at most 400"),
+        ("tier: {max_rows: !!int abc}", "write plain text, a number, true, false or null"),
+        ("tier: {max_rows: !!float abc}", "write plain text, a number, true, false or null"),
+        ("topic: !!python/object:os.system x", "write plain text, a number, true, false or null"),
+        ("topic: !!bool maybe", "write plain text, a number, true, false or null"),
+        ("tier: {max_rows: 1.0e999999}", "beyond the range of a number"),
+        ('topic: "a\\0b"', r"U\+0000 at character 2"),
+        ('topic: "\\ud800"', r"half of a surrogate pair \(U\+D800\) at character 1"),
+        ('"\\ud800": 1', "half of a surrogate pair"),
+    ],
+)
+def test_a_hostile_spec_is_refused_by_name(text, message):
+    with pytest.raises(SpecError, match=message):
+        load_spec_text(text)
+
+
+def test_a_spec_without_an_end_is_not_read_for_ever():
+    with pytest.raises(SpecError, match="the spec is larger than 8,388,608 bytes"):
+        load_spec("/dev/zero")
+
+
+def test_aliases_save_typing():
+    spec = load_spec_text("table: a.b\ncolumns: {a: &money 'decimal(12,2)', b: *money}")
+
+    assert [str(column.type) for column in spec.columns] == ["decimal(12, 2)", "decimal(12, 2)"]
+
+
+def test_a_value_with_too_many_digits_is_refused():
+    with pytest.raises(SpecError, match="a number has at most 400"):
+        load_value("9" * 5000)

@@ -161,3 +161,19 @@ def test_the_fixed_beginning_of_a_pattern_is_known(pattern, prefix, is_prefix):
     like = p.Like(ref("status"), pattern)
 
     assert (like.prefix, like.is_prefix) == (prefix, is_prefix)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("(" * 3000 + "n = 1" + ")" * 3000, "nested more than 100 deep"),
+        ("not " * 5000 + "n = 1", "nested more than 100 deep"),
+        ("s = '\ud800'", r"half of a surrogate pair \(U\+D800\)"),
+        ("s = '\0'", r"U\+0000 at character 6"),
+        ("n in (" + "1," * 600_000 + "1)", "at most 1,048,576 are read"),
+    ],
+)
+def test_a_hostile_text_is_refused_by_name(text, message):
+    columns = {"n": parse_type("int"), "s": parse_type("string")}
+    with pytest.raises(WhereError, match=message):
+        parse_where(text, columns)

@@ -1,0 +1,103 @@
+"""Secrets are hidden wherever their place shows that they are secrets; what is no secret stays readable."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness_pipelines.errors import TryAgain, UsageError
+from harness_pipelines.secret import redact
+
+CANARY = "c4nary"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://u:{}@ss{}@h/db",
+        "postgresql://u:{}/x@h:5/db",
+        "kafka+ssl://u:{}:{}@h",
+        "https://{}@registry/x",
+        "jdbc:postgresql://h/db?user=u&password={}",
+        r"password='it\'s {}' user=me",
+        r"password=it\'s{} user=me",
+        "host=h password={}&x;{} user=me",
+        "passphrase = {}",
+        "password => {}",
+        "user=x,password={},host=y",
+        '{{"password":"{}","a":1}}',
+        '"password" : "{}\\"{}"',
+        "{{'password': '{}'}}",
+        r'{{"x":"{{\"password\": \"{}\"}}"}}',
+        "('sasl.password', '{}')",
+        "<password>{}</password>",
+        "password:\n  {}",
+        "PGPASSWORD={}",
+        "export HARNESS_KAFKA_SASL_PASSWORD={}",
+        "--password {}",
+        "--api-key={}",
+        "api_key={}",
+        "apiKey: {}",
+        "x-api-key: {}",
+        "Authorization: Bearer {}.{}",
+        "authorization=Basic {}{}==",
+        "Cookie: session={}",
+        "aws_secret_access_key={}",
+        "s3.secret-access-key={}",
+        "s3.session-token={}",
+        "fs.s3a.secret.key={}",
+        "AWS_SESSION_TOKEN={}",
+        "https://b.s3.example/k?X-Amz-Credential={}&X-Amz-Signature={}&X-Amz-Security-Token={}&x=1",
+        "https://storage.example/k?X-Goog-Signature={}",
+        "https://a.blob.example/c?sv=2022&sig={}%3D&se=1",
+        "AccountName=a;AccountKey={}==;EndpointSuffix=core",
+        "fs.azure.account.key.NAME.dfs.core.windows.net={}",
+        "fs.azure.sas.container.account={}",
+        "SharedAccessKey={}",
+        "sasl.password={}",
+        "ssl.key.password={}",
+        "ssl.key.pem={}",
+        "basic.auth.user.info=u:{}",
+        'sasl.jaas.config=x.PlainLoginModule required username="u" password="{}";',
+        "sc://h:1/;token={};user_id=3",
+        "clientSecret: '{}'",
+        "oauth.token={}",
+        "privateKey={}",
+        "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----",
+        "eyJhbGciOi.{}abc.{}",
+    ],
+)
+def test_a_secret_is_hidden(text):
+    said = text.replace("{}", CANARY).replace("{{", "{").replace("}}", "}")
+
+    assert CANARY not in redact(said)
+    assert CANARY not in str(TryAgain(said))
+    assert CANARY not in repr(UsageError(said))
+
+
+def test_what_is_no_secret_stays_readable():
+    assert (
+        redact("postgresql://me:pass@db/x?sslpassword=abc&sslmode=require")
+        == "postgresql://me:***@db/x?sslpassword=***&sslmode=require"
+    )
+    assert redact("host=db password='a b' user=me") == "host=db password=*** user=me"
+    assert (
+        redact("AccountName=a;AccountKey=k==;EndpointSuffix=core") == "AccountName=a;AccountKey=***;EndpointSuffix=core"
+    )
+    for text in (
+        "columns.password: it should be a type, such as `string`",
+        "the first pass: 5 rows",
+        "key: [order_id]",
+        "http://h:80/x",
+        'password authentication failed for user "me"',
+        "postgresql://me@db/x?sslmode=require",
+        "partition 0: offset 5, key=3",
+        "compass: north, bypass=true",
+    ):
+        assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "part", ["a.", "://", "http://a:", "password='", '\\"', "?a.%", "<password>", "--a", "eyJabcdefg."]
+)
+def test_a_hostile_text_takes_no_longer_than_its_length_asks_for(part):
+    assert redact(part * (50_000 // len(part)))  # a rule that reads the rest again at each place would take minutes
