@@ -270,7 +270,8 @@ def _check_depth(text: str, source: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _NESTING_MAX:
-                raise _whole(source, f"nested more than {_NESTING_MAX} deep", line=event.start_mark.line + 1)
+                line = event.start_mark.line + 1 if event.start_mark else None
+                raise _whole(source, f"nested more than {_NESTING_MAX} deep", line=line)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
