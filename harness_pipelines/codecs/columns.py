@@ -8,7 +8,7 @@ depth.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from types import GenericAlias
@@ -20,14 +20,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness_pipelines.codecs.base import Reason
-from harness_pipelines.codecs.forms import Form, shape_in_form
-from harness_pipelines.codecs.nesting import below, flat, list_of, nulls, refuse_twins, row_ends
+from harness_pipelines.codecs.forms import Form, Scaled, decimal_shape, shape_in_form
+from harness_pipelines.codecs.nesting import (
+    below,
+    below_rows,
+    flat,
+    list_of,
+    nulls,
+    refuse_same,
+    refuse_twins,
+    row_ends,
+)
 from harness_pipelines.codecs.shapes import (
     DAY_US,
     DAYS,
     NULL,
     Cells,
     Convert,
+    Misfits,
     OutOfRange,
     Shape,
     Unfit,
@@ -63,11 +73,19 @@ def shape_of(type_: Type, *, form: Form | None = None, strict_fields: bool = Fal
             inner = shape_of(element, form=form, strict_fields=strict_fields)
             return Shape(GenericAlias(list, (inner.optional,)), list_of(kind, inner.convert))
         case MapType(key, value):
-            return _map_shape(kind, key, shape_of(value, strict_fields=strict_fields))
+            values = shape_of(value, form=form.value if form else None, strict_fields=strict_fields)
+            shape = _map_shape(kind, key, values)
+            return (
+                shape
+                if form is None or form.key is None
+                else _either(shape, kind, shape_of(key, form=form.key), values)
+            )
         case StructType():
-            return _struct_shape(kind, type_, strict_fields=strict_fields)
-    if form is not None and (shape := shape_in_form(kind, form, exact=exact)):
-        return shape
+            return _struct_shape(kind, type_, form.fields if form else {}, strict_fields=strict_fields)
+    if form is not None and form.name == "connect" and isinstance(type_, DecimalType):
+        return _connect_decimal(kind, kind.scale if form.scale is None else form.scale)
+    if form is not None and (written := shape_in_form(kind, form, exact=exact)):
+        return written
     if isinstance(type_, DecimalType):
         return Shape(msgspec.Raw, _decimal_leaf(kind), NULL)
     return _primitive_shape(type_.name, kind, exact=exact, is_utc=form is not None and form.name == "iso_utc")
@@ -256,6 +274,46 @@ def _decimal_leaf(kind: pa.DataType) -> Convert:
     )
 
 
+def _connect_decimal(kind: pa.DataType, scale: int) -> Shape:
+    """Decimals of Kafka Connect: a number (`decimal.format=NUMERIC`), or text that is base64 of the unscaled one."""
+    unscaled = decimal_shape(kind, scale).convert
+    read: Callable[[bytes], bytes | Scaled | None] = msgspec.json.Decoder(bytes | Scaled | None).decode
+
+    def cell_of(cell: bytes) -> bytes | Scaled | None:
+        if cell[:1] in (b'"', b"{", b"n"):
+            return read(cell)
+        digits = int(_plain(cell.decode(), kind).replace(".", ""))
+        return Scaled(scale=kind.scale, value=_signed_bytes(digits))
+
+    def convert(cells: Cells) -> pa.Array:
+        texts = [bytes(cell) for cell in cells]
+        if {text[:1] for text in texts}.isdisjoint({b'"', b"{"}):
+            return _decimals(cells, kind)
+        try:
+            return unscaled([cell_of(text) for text in texts])
+        except (msgspec.DecodeError, Misfits) as error:
+            raise pa.ArrowInvalid("no decimal") from error
+
+    def describe(cell: msgspec.Raw) -> Unfit:
+        text = bytes(cell)
+        if text[:1] not in (b'"', b"{"):
+            return no_decimal(text.decode(), kind)
+        try:
+            unscaled([read(text)])
+        except Misfits as misfits:
+            return misfits.found[0]
+        except msgspec.DecodeError:
+            pass
+        expected = f"decimal({kind.precision}, {kind.scale})"
+        return Unfit(Reason.WRONG_TYPE, f"expected a number or its bytes in base64 for {expected}, got neither")
+
+    return Shape(msgspec.Raw, leaf(convert, describe=describe), NULL)
+
+
+def _signed_bytes(number: int) -> bytes:
+    return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
+
+
 def _may_be_decimal(text: str, kind: pa.DataType) -> bool:
     try:
         return text == "null" or bool(_plain(text.strip('"'), kind))
@@ -289,6 +347,32 @@ def _map_shape(kind: pa.DataType, key: Type, value: Shape) -> Shape:
         return pa.MapArray.from_arrays(pa.array(ends), names, values, type=kind, mask=nulls(cells))
 
     return Shape(GenericAlias(dict, (keys.python, value.optional)), convert)
+
+
+def _either(objects: Shape, kind: pa.DataType, key: Shape, value: Shape) -> Shape:
+    """Maps as *objects*, or as arrays of pairs, which Kafka Connect writes where keys are no text."""
+
+    def of_pairs(cells: Cells) -> pa.Array:
+        pairs, ends = flat(filter(None, cells)), row_ends(cells)
+        names = below(" key", key.convert, [name for name, _ in pairs], ends)
+        refuse_same(names, ends)
+        values = below("[...]", value.convert, [one for _, one in pairs], ends)
+        return pa.MapArray.from_arrays(pa.array(ends), names, values, type=kind, mask=nulls(cells))
+
+    def convert(cells: Cells) -> pa.Array:
+        listed = [i for i, cell in enumerate(cells) if isinstance(cell, list)]
+        if not listed:
+            return objects.convert(cells)
+        if len(listed) == len(cells):
+            return of_pairs(cells)
+        others = np.delete(np.arange(len(cells)), listed)
+        both = [
+            below_rows(places, one, cells) for places, one in ((listed, of_pairs), (others.tolist(), objects.convert))
+        ]
+        return pa.concat_arrays(both).take(pa.array(np.argsort(np.concatenate([listed, others]))))
+
+    pair = GenericAlias(tuple, (key.python, value.optional))
+    return Shape(objects.python | GenericAlias(list, (pair,)), convert)
 
 
 def _map_keys(key: Type) -> Shape:
@@ -330,8 +414,8 @@ def _is_whole(cell: str) -> bool:
     return True
 
 
-def _struct_shape(kind: pa.DataType, type_: StructType, *, strict_fields: bool) -> Shape:
-    shapes = [shape_of(f.type, strict_fields=strict_fields) for f in type_.fields]
+def _struct_shape(kind: pa.DataType, type_: StructType, forms: Mapping[str, Form], *, strict_fields: bool) -> Shape:
+    shapes = [shape_of(f.type, form=forms.get(f.name), strict_fields=strict_fields) for f in type_.fields]
     python = struct_type(
         [(f.name, shape.optional, shape.missing) for f, shape in zip(type_.fields, shapes, strict=True)],
         strict_fields=strict_fields,

@@ -142,8 +142,8 @@ def _puts(rows: pa.Table) -> Places | None:
 
 def _refusal(index: int, rule: RowRule, rows: pa.Table, at: int) -> Refused:
     found = [rows.column(name)[at] for name in rule.columns]
-    told = _shown(found[0]) if len(found) == 1 else ", ".join(
-        f"{name} {_shown(value)}" for name, value in zip(rule.columns, found, strict=True)
+    told = shown_value(found[0]) if len(found) == 1 else ", ".join(
+        f"{name} {shown_value(value)}" for name, value in zip(rule.columns, found, strict=True)
     )  # fmt: skip
     detail = f"`{rule.name}`: expected {rule.expected}, got {told}"
     detail = detail if detail.isprintable() else repr(detail)[1:-1]
@@ -156,7 +156,7 @@ def _refusal(index: int, rule: RowRule, rows: pa.Table, at: int) -> Refused:
     )
 
 
-def _shown(value: pa.Scalar) -> str:
+def shown_value(value: pa.Scalar) -> str:
     """A value on one line, cut off when it is long. (Of a time its text: as Python it may not be there.)"""
     if not value.is_valid:
         return "NULL"

@@ -39,6 +39,7 @@ _TIMES: Mapping[str, Source] = {
     "io.debezium.time.MicroTimestamp": "epoch_us",
     "io.debezium.time.NanoTimestamp": "epoch_ns",
 }
+_ZONED = frozenset({"io.debezium.time.ZonedTime", "io.debezium.time.ZonedTimestamp"})  #: the others are in UTC
 _INTEGERS = ("int8", "int16", "int32", "int64")
 _NUMBERS = (*_INTEGERS, "float", "double")
 _LITERALS: Mapping[str, tuple[str, ...]] = {
@@ -61,6 +62,8 @@ class Field(msgspec.Struct, gc=False):
     name: str | None = None  #: the semantic type
     parameters: dict[str, str] | None = None
     items: Field | None = None
+    keys: Field | None = None  #: of a map
+    values: Field | None = None
     fields: list[Field] | None = None
     default: msgspec.Raw = NULL
 
@@ -179,18 +182,29 @@ def _gives(field: Field, type_: Type, source: Source | None) -> bool:
 
 def _form(field: Field | None, type_: Type, source: Source | None) -> Form:
     """How a value of *type_* is written: as its *field* tells, else as the spec says (*source*)."""
-    while isinstance(type_, ListType):
-        type_, field = type_.element, field.items if field else None
+    match type_:
+        case ListType(element):
+            return _form(field.items if field else None, element, source)
+        case MapType(key, value):
+            keys, values = (field.keys, field.values) if field else (None, None)
+            return Form("iso_utc", key=_form(keys, key, None), value=_form(values, value, None))
+        case StructType(parts):
+            told = {part.field: part for part in (field.fields or () if field else ())}
+            return Form("iso_utc", fields={part.name: _form(told.get(part.name), part.type, None) for part in parts})
     name = (field.name if field else None) or ""
     if str(type_) in {"float", "double"}:
         return Form("named_nan")
-    if name in {_DECIMAL, _SCALED} and field is not None:
-        return Form("base64", _scale(field))
+    if name == _DECIMAL and field is not None:
+        return Form("connect", _scale(field))
+    if name == _SCALED:
+        return Form("base64")
     if name in _TIMES and str(type_) in SOURCES:
         return Form(_TIMES[name])
-    if field is not None and (isinstance(type_, DecimalType) or field.type == "string"):
-        return Form("number" if isinstance(type_, DecimalType) else "iso8601")
-    return Form(source or "iso8601")
+    if field is not None and isinstance(type_, DecimalType):
+        return Form("number")
+    if field is not None and field.type == "string":
+        return Form("iso8601" if name in _ZONED else "iso_utc")
+    return Form("iso_utc" if source in (None, "iso8601") else source)
 
 
 def _scale(field: Field) -> int | None:

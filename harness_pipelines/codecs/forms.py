@@ -8,7 +8,7 @@ complement, in base64 (`org.apache.kafka.connect.data.Decimal`), or an object of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -46,9 +46,13 @@ _SCALE_MAX = 20_000  #: that Postgres has ends at 16,383
 class Form:
     """How values are written."""
 
-    #: ``named_nan``: floats that JSON has no number for are text; ``iso_utc``: ISO 8601, with UTC's zone or none
-    name: Source | Literal["named_nan", "iso_utc"]
+    #: ``named_nan``: floats that JSON has no number for are text; ``iso_utc``: ISO 8601, with UTC's zone or none;
+    #: ``connect``: decimals of which a number is one, and text is base64
+    name: Source | Literal["named_nan", "iso_utc", "connect"]
     scale: int | None = None  #: of base64: what the record says of it; none: that of the column
+    key: Form | None = None  #: of the keys of a map, which may be written as pairs then: ``[[key, value], ...]``
+    value: Form | None = None  #: of the values of a map
+    fields: Mapping[str, Form] = field(default_factory=dict)  #: of a struct
 
 
 def shape_in_form(kind: pa.DataType, form: Form, *, exact: bool = False) -> Shape | None:

@@ -52,10 +52,15 @@ class JsonSchemaCodec:
 
     def _violation(self, index: int, value: bytes | None) -> Refused | None:
         assert value is not None, "the codec refuses what is missing"
-        found = _any_json(value)
-        if self._validator.is_valid(found):
-            return None
-        error = next(iter(self._validator.iter_errors(found)))
+        try:
+            found = _any_json(value)
+            if self._validator.is_valid(found):
+                return None
+            error = next(iter(self._validator.iter_errors(found)))
+        except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as wrong:
+            # Of a number beyond 64 bits, or a pattern that takes too long: nobody can say that the schema allows it.
+            why = " ".join(str(wrong).split()) or type(wrong).__name__
+            return refusal(index, Unfit(Reason.SCHEMA_VIOLATION, f"the schema cannot be asked: {why}"))
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
         where = f"`{path.removeprefix('.')}`: " if path else ""
         return refusal(index, Unfit(Reason.SCHEMA_VIOLATION, where + " ".join(error.message.split())))

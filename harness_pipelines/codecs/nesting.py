@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any
@@ -26,6 +26,14 @@ def below(path: str, convert: Convert, cells: Cells, ends: NDArray[np.int32] | N
             row = position if ends is None else int(np.searchsorted(ends, position, side="right")) - 1
             found.setdefault(row, replace(why, path=path + why.path))
         raise Misfits(found) from None
+
+
+def below_rows(rows: Sequence[int], convert: Convert, cells: Cells) -> pa.Array:
+    """Convert some *rows* of *cells*; a misfit has its position in all of them."""
+    try:
+        return convert([cells[row] for row in rows])
+    except Misfits as misfits:
+        raise Misfits({rows[position]: why for position, why in misfits.found.items()}) from None
 
 
 def nulls(cells: Cells) -> pa.Array | None:
@@ -56,8 +64,11 @@ def list_of(kind: pa.DataType, inner: Convert) -> Convert:
 
 def refuse_twins(names: pa.Array, ends: NDArray[np.int32], key: Type) -> None:
     """Two texts may be one key (1.0 and 1.00); engines refuse such a map only when they read it."""
-    if key in (Primitive("string"), Primitive("int"), Primitive("long")):
-        return  # a dict has each of these once
+    if key not in (Primitive("string"), Primitive("int"), Primitive("long")):  # a dict has each of these once
+        refuse_same(names, ends)
+
+
+def refuse_same(names: pa.Array, ends: NDArray[np.int32]) -> None:
     found = names.to_pylist()
     twins = [row for row, (low, high) in enumerate(pairwise(ends)) if len(set(found[low:high])) != high - low]
     if twins:

@@ -16,6 +16,11 @@ NESTING_MAX = 400  #: deeper is refused; far below what Python's stack takes, so
 DETAIL_CHARS = 300
 _ANY_JSON = msgspec.json.Decoder(msgspec.Raw)
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+#: What a backslash begins; a pair of surrogates is one.
+_ESCAPES = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.",
+    re.DOTALL,
+)
 _PATH = re.compile(r"(.*) - at (`key` in )?`\$\.?(.*)`", re.DOTALL)
 _JSON_NAMES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 
@@ -86,8 +91,26 @@ def malformed(value: bytes) -> Unfit | None:
     try:
         _ANY_JSON.decode(value)
     except msgspec.DecodeError as error:
-        return Unfit(Reason.MALFORMED, f"not JSON: {str(error).removeprefix('JSON is malformed: ')}")
+        said = str(error).removeprefix("JSON is malformed: ")
+        return Unfit(Reason.MALFORMED, f"not JSON: {_byte_order_mark(value) or _surrogate(value) or said}")
     return None
+
+
+def _byte_order_mark(value: bytes) -> str | None:
+    return "it begins with a byte order mark, which JSON has none of" if value.startswith(b"\xef\xbb\xbf") else None
+
+
+def _surrogate(value: bytes) -> str | None:
+    """Whether half of a pair of surrogates is all that keeps *value* from being JSON, and which."""
+    lone = [found for found in _ESCAPES.finditer(value) if found["lone"]]
+    if not lone:
+        return None
+    try:
+        _ANY_JSON.decode(_ESCAPES.sub(lambda found: b"\\ufffd" if found["lone"] else found[0], value))
+    except msgspec.DecodeError:
+        return None
+    first = lone[0]
+    return f"half of a surrogate pair, {first[0].decode()}, at byte {first.start()} stands for no character"
 
 
 def explained(error: msgspec.DecodeError) -> Unfit:

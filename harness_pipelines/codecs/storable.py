@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from harness_pipelines.codecs.refusals import VALUE_BYTES_MAX
 from harness_pipelines.codecs.shapes import DAY_US, DAYS
 
 _MOMENTS_US = (DAYS[0] * DAY_US, (DAYS[1] + 1) * DAY_US - 1)
@@ -32,6 +33,11 @@ def _wrong(array: pa.Array, *, nested: bool = False) -> Iterator[tuple[NDArray[n
     """Places in *array* with what is wrong there; *nested*: it is a part of others."""
     kind = array.type
     t = pa.types
+    if t.is_string(kind) or t.is_binary(kind):
+        yield (
+            _places(pc.greater(pc.binary_length(array), VALUE_BYTES_MAX)),
+            f"it has more than {VALUE_BYTES_MAX:,} bytes",
+        )
     if t.is_string(kind) and not nested:
         yield _places(pc.match_substring(array, "\0")), "the text holds U+0000, which the buffer cannot store"
     elif t.is_date32(kind):

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness_pipelines.codecs.base import Decoded, Reason, Refused
+from harness_pipelines.codecs.contract import shown_value
 from harness_pipelines.codecs.parts import OPERATION
 from harness_pipelines.codecs.refusals import DETAIL_CHARS
 from harness_pipelines.codecs.storable import unstorable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from harness_pipelines.spec.table import TableSpec
 
+MEMORY_MAX = "512 MiB"  #: that the expressions of one batch take; a batch that needs more is halved
 RECORD = "record"  #: the relation that expressions are evaluated over
 _SAFE = frozenset({"COLUMN_REF", "CONSTANT", "FUNCTION", "CAST", "CASE", "COMPARISON", "CONJUNCTION", "OPERATOR",
                    "BETWEEN", "COLLATE", "LAMBDA"})  # fmt: skip
@@ -57,8 +59,10 @@ class Compiled:
     """An expression that is safe, and gives what its column holds."""
 
     name: str  #: of the column; ``filter`` for the filter
+    written: str  #: in the spec
     sql: str
     type: pa.DataType
+    reads: tuple[str, ...]  #: the fields in it
 
 
 class Transformer:
@@ -145,18 +149,59 @@ class Transformer:
             return [pa.chunked_array([pa.nulls(rows.num_rows, one.type)]) for one in wanted], {}
         try:
             return self._columns(wanted, [one.sql for one in wanted], rows), {}
-        except (duckdb.DataError, duckdb.InvalidInputException):  # of some record
-            found: list[pa.ChunkedArray] = []
-            wrong: dict[int, str] = {}
-            for one in wanted:
-                # A struct around the value: it is NULL only where the expression failed, whatever the value is.
-                [told] = self._columns([one], [f"TRY({{'v': {one.sql}}})"], rows, of_struct=True)
-                column = pc.struct_field(told, "v")
-                failing = np.flatnonzero(told.is_null().to_numpy())
-                for at, why in zip(failing.tolist(), self._reasons(one, rows.take(pa.array(failing))), strict=True):
-                    wrong.setdefault(at, f"`{one.name}`: {why}")
-                found.append(column)
-            return found, wrong
+        except (duckdb.DataError, duckdb.InvalidInputException):
+            pass  # of some record
+        except duckdb.Error as error:  # of no value: what it makes takes too much memory
+            return self._halved(wanted, rows, error)
+        try:
+            return self._tried(wanted, rows)
+        except duckdb.Error as error:
+            return self._halved(wanted, rows, error)
+
+    def _tried(self, wanted: Sequence[Compiled], rows: pa.Table) -> tuple[list[pa.ChunkedArray], dict[int, str]]:
+        """The same where some record fails. Raises: duckdb.Error."""
+        found: list[pa.ChunkedArray] = []
+        wrong: dict[int, str] = {}
+        for one in wanted:
+            # A struct around the value: it is NULL only where the expression failed, whatever the value is.
+            [told] = self._columns([one], [f"TRY({{'v': {one.sql}}})"], rows, of_struct=True)
+            failing = np.flatnonzero(told.is_null().to_numpy())
+            for at, why in zip(failing.tolist(), _reasons(one, rows.take(pa.array(failing))), strict=True):
+                wrong.setdefault(at, why)
+            found.append(pc.struct_field(told, "v"))
+        return found, wrong
+
+    def _halved(
+        self, wanted: Sequence[Compiled], rows: pa.Table, error: Exception
+    ) -> tuple[list[pa.ChunkedArray], dict[int, str]]:
+        """The same where all *rows* together are too much. One that is too much alone fails."""
+        import duckdb
+
+        if isinstance(error, duckdb.FatalException | duckdb.InternalException):
+            self._database = _database(self._table)  # it answers nothing any more
+        if rows.num_rows == 1:
+            said = (
+                f"more than {MEMORY_MAX} of memory" if isinstance(error, duckdb.OutOfMemoryException) else "what fails"
+            )
+            return [pa.chunked_array([pa.nulls(1, one.type)]) for one in wanted], {
+                0: self._too_much(wanted, rows, said)
+            }
+        middle = rows.num_rows // 2
+        first, wrong = self._evaluated(wanted, rows.slice(0, middle))
+        second, more = self._evaluated(wanted, rows.slice(middle))
+        columns = [pa.chunked_array([*a.chunks, *b.chunks], a.type) for a, b in zip(first, second, strict=True)]
+        return columns, wrong | {at + middle: why for at, why in more.items()}
+
+    def _too_much(self, wanted: Sequence[Compiled], rows: pa.Table, said: str) -> str:
+        """Which of *wanted* needs *said* for the only one of *rows*."""
+        import duckdb
+
+        for one in wanted:
+            try:
+                self._columns([one], [one.sql], rows)
+            except duckdb.Error:
+                return f"`{one.name}`: {one.written} needs {said}"
+        return f"the expressions together need {said}"
 
     def _columns(
         self, wanted: Sequence[Compiled], expressions: Sequence[str], rows: pa.Table, *, of_struct: bool = False
@@ -168,27 +213,6 @@ class Transformer:
             found = cursor.execute(f"SELECT {chosen} FROM {RECORD}").to_arrow_table()
         types = [pa.struct([("v", one.type)]) if of_struct else one.type for one in wanted]
         return [column.cast(kind) for column, kind in zip(found.columns, types, strict=True)]
-
-    def _reasons(self, one: Compiled, rows: pa.Table) -> list[str]:
-        """Why *one* cannot be evaluated for each of *rows*; each is asked alone, by a query that is planned once."""
-        import duckdb
-
-        if not rows.num_rows:
-            return []
-        fields = [name for name in self._fields if name in rows.column_names]
-        at = "_".join(["at", *fields])  # longer than any of them
-        reasons: list[str] = []
-        with self._database.cursor() as cursor:
-            cursor.register("given", rows.select(fields).append_column(at, pa.array(range(rows.num_rows))))
-            cursor.execute("CREATE TEMP TABLE failing AS SELECT * FROM given")
-            cursor.execute(f'PREPARE reason AS SELECT {one.sql} FROM failing AS {RECORD} WHERE "{at}" = $1')
-            for number in range(rows.num_rows):
-                try:
-                    cursor.execute(f"EXECUTE reason({number})").fetchall()
-                    reasons.append(f"{one.sql} cannot be evaluated")
-                except duckdb.Error as error:
-                    reasons.append(str(error).splitlines()[0])
-        return reasons
 
     def _compiled(self, name: str, sql: str, wanted: pa.DataType) -> Compiled:
         """Raises: TransformUnusable."""
@@ -209,7 +233,8 @@ class Transformer:
                 name, sql, f"it gives {found}, which does not fit {wanted} without loss; write a CAST that says how"
             )
         assert duck_type is not None
-        return Compiled(name=name, sql=f"CAST(({sql}) AS {duck_type[0]})", type=wanted)
+        reads = tuple(field for field in self._fields if field.lower() in _fields_of(self._database, sql))
+        return Compiled(name=name, written=sql, sql=f"CAST(({sql}) AS {duck_type[0]})", type=wanted, reads=reads)
 
     def _unusable(self, name: str, sql: str, why: str) -> TransformUnusable:
         place = "filter" if name == "filter" else f"derive.{name}"
@@ -219,6 +244,20 @@ class Transformer:
 def transformer_of(spec: TableSpec) -> Transformer | None:
     """None where *spec* has no transform. Raises: TransformUnusable."""
     return None if spec.transform is None else Transformer(spec)
+
+
+def _reasons(one: Compiled, rows: pa.Table) -> list[str]:
+    """Why *one* cannot be evaluated for each of *rows*: what it met there.
+
+    DuckDB tells of the first record alone; to ask it record by record costs more than all the rest of ingest.
+    """
+    cells = [rows.column(name) for name in one.reads if name in rows.column_names]
+    names = [name for name in one.reads if name in rows.column_names]
+    return [
+        f"`{one.name}`: {one.written} cannot be evaluated for "
+        + ", ".join(f"{name} = {shown_value(column[at])}" for name, column in zip(names, cells, strict=True))
+        for at in range(rows.num_rows)
+    ]
 
 
 def _at(column: pa.ChunkedArray, places: NDArray[np.int64], length: int) -> pa.ChunkedArray:
@@ -297,6 +336,8 @@ def _database(table: str) -> DuckDBPyConnection:
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
             "enable_external_access": False,
+            "memory_limit": MEMORY_MAX,
+            "temp_directory": "",  # what does not fit is refused, not written to a disk
         },
     )
     made.execute("SET GLOBAL TimeZone = 'UTC'")
@@ -326,6 +367,13 @@ def _troubles(
     yield from _walk(database, chosen[0], names, inside)
 
 
+def _fields_of(database: DuckDBPyConnection, sql: str) -> frozenset[str]:
+    """The names in *sql* that may be fields, in small letters."""
+    told = database.execute("SELECT json_serialize_sql(?)", [f"SELECT ({sql})"]).fetchone()
+    assert told is not None
+    return frozenset(_names_in(json.loads(told[0])))
+
+
 def _quote_them(database: DuckDBPyConnection, sql: str, names: Collection[str]) -> str:
     """What to do if *sql*, which cannot be read, has *names* that are words of SQL."""
     bare = [name for name in names if re.search(rf'(?<!["\w]){re.escape(name)}(?!["\w])', sql, re.IGNORECASE)]
@@ -352,6 +400,13 @@ def _walk(database: DuckDBPyConnection, node: Any, names: Collection[str], insid
         names = frozenset(names) | set(_parameters(node["lhs"]))
     for value in node.values():
         yield from _walk(database, value, names, inside)
+
+
+def _names_in(node: Any) -> Iterator[str]:
+    for value in node if isinstance(node, list) else node.values() if isinstance(node, dict) else ():
+        yield from _names_in(value)
+    if isinstance(node, dict) and node.get("class") == "COLUMN_REF":
+        yield from (str(name).lower() for name in node["column_names"])
 
 
 def _parameters(node: Any) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness_pipelines.codecs.base import Decoded, Reason
+from harness_pipelines.codecs.proto_text import without_options
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.codecs.schemas import WrittenSchema
 from harness_pipelines.spec.table import TableSpec
@@ -229,3 +230,76 @@ def test_keys_of_maps_that_do_not_fit() -> None:
     payloads = [b"\x02" + varint(2 * len(name)) + name + b"\x02\x00" for name in (b"2147483648", b"007", b"9" * 400)]
     found = decoded("avro", {"m": "map<int, long>"}, schema, *payloads)
     assert [one.reason for one in found.refused] == [Reason.OUT_OF_RANGE, Reason.WRONG_TYPE, Reason.OUT_OF_RANGE]
+
+
+# Options of Protobuf
+
+RULES = """
+syntax = "proto3";
+package shop;
+import "confluent/meta.proto";
+option (confluent.file_meta) = { doc: "a; b", rules: [ { name: "r" } ] };
+option java_package = "com.shop";
+/* [ (a) = 1 ] */
+message Order {
+  option (confluent.message_meta).rules = { name: "checkSsn"; kind: CONDITION; tags: ["a", "]"] };
+  int64 id = 1 [(confluent.field_meta) = { rules: [ { expr: "a > [1]" } ] }, deprecated = true, json_name = "i,d"];
+  repeated int32 tags = 2 [packed = false, (confluent.field_meta).unknown = "y"];
+  string s = 3 [(confluent.field_meta) = { rules: { name: "z" } }];
+  enum E { A = 0 [(confluent.enum_value_meta) = { rules: { name: "z" } }]; }
+}
+"""
+
+
+def test_options_are_not_read_so_unknown_ones_do_not_matter() -> None:
+    schema = WrittenSchema(kind="PROTOBUF", text=RULES)
+    payload = proto_field(1, 7) + proto_field(2, 1) + proto_field(2, 2) + proto_field(3, "a")
+    found = decoded("protobuf", {"id": "long", "tags": "list<int>", "s": "string"}, schema, payload)
+    assert found.rows.to_pylist() == [{"id": 7, "tags": [1, 2], "s": "a"}]
+
+
+def test_what_an_option_hides_is_left_as_it_was() -> None:
+    text = "message M { string s = 1 [default = \"[(a) = 1]\", json_name = 'x']; } // option (a) = 1;\n"
+    assert without_options(text) == text
+    assert without_options("option (a).b = { c: 1; }; message M {}") == " message M {}"
+    assert without_options("int32 n = 1 [(a) = 1];") == "int32 n = 1 ;"
+    assert without_options("int32 n = 1 [(a) = {x: [1, 2]}, packed = true];") == "int32 n = 1 [packed = true];"
+
+
+def test_the_detail_is_the_error_and_not_what_protoc_only_warns_of() -> None:
+    text = 'syntax = "proto3"; import "google/protobuf/any.proto"; message M { int32 n = 1 }'
+    [one] = decoded("protobuf", {"n": "int"}, WrittenSchema(kind="PROTOBUF", text=text), b"").refused
+    assert "Expected" in one.detail and "arning" not in one.detail
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".proto", "harness_main.proto/a", "a\0b", "confluent/meta.proto/x"])
+def test_a_schema_may_name_what_no_file_can_be_called(name: str) -> None:
+    schema = WrittenSchema(
+        kind="PROTOBUF", text='syntax = "proto3"; message M { int32 n = 1; }', references={name: 'syntax = "proto3";'}
+    )
+    found = decoded("protobuf", {"n": "int"}, schema, b"\x08\x01")
+    assert [one.reason for one in found.refused] == [Reason.UNUSABLE_SCHEMA]
+
+
+def test_a_schema_may_hold_what_is_no_text() -> None:
+    schema = WrittenSchema(kind="PROTOBUF", text='syntax = "proto3"; message M { int32 n = 1; } // \ud800')
+    assert [one.reason for one in decoded("protobuf", {"n": "int"}, schema, b"").refused] == [Reason.UNUSABLE_SCHEMA]
+
+
+# JSON Schema
+
+
+@pytest.mark.parametrize("number", [b"1e400", b"-1e400", b"9" * 400, b"9" * 5000, b"1.5", b"-0.0"])
+@pytest.mark.parametrize("nested", [b'{"id":2,"x":%b}', b'{"id":2,"x":{"y":[%b]}}'])
+def test_a_number_of_any_size_is_a_row_or_a_violation(number: bytes, nested: bytes) -> None:
+    schema = WrittenSchema(kind="JSON", text='{"type": "object", "properties": {"x": {}}}')
+    found = decoded("json-schema", {"id": "long"}, schema, b'{"id":1}', nested % number, b'{"id":3}')
+    assert found.rows.column("id").to_pylist() in ([1, 2, 3], [1, 3])
+    assert [one.reason for one in found.refused] in ([], [Reason.SCHEMA_VIOLATION])
+
+
+@pytest.mark.parametrize("text", ["[]", "1", '"a"', "null", "{", '{"type": 5}', '{"$ref": "#/a"}', '{"pattern": "("}',
+                                  '{"$schema": "x"}', '{"type": "object", "required": 1}', "\ud800"])  # fmt: skip
+def test_what_is_no_json_schema_refuses_its_records(text: str) -> None:
+    found = decoded("json-schema", {"id": "long"}, WrittenSchema(kind="JSON", text=text), b'{"id":1}')
+    assert [one.reason for one in found.refused] in ([], [Reason.UNUSABLE_SCHEMA])

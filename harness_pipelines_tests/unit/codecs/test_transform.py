@@ -94,7 +94,7 @@ def test_a_record_for_which_an_expression_fails_is_refused_alone():
     )
     assert decoded.rows.to_pylist() == [{"id": 1, "n": 1}]
     assert [(one.index, one.reason) for one in decoded.refused] == [(1, Reason.TRANSFORM), (3, Reason.TRANSFORM)]
-    assert "`n`: Conversion Error: Could not convert string 'x' to INT32" in decoded.refused[0].detail
+    assert decoded.refused[0].detail == "`n`: CAST(op AS INTEGER) cannot be evaluated for op = 'x'"
     assert decoded.filtered == 1, "what is filtered is not asked for its columns"
 
 
@@ -106,7 +106,38 @@ def test_each_record_is_told_its_own_reason_whatever_its_fields_are_called():
     )
     records = [{"id": i, "rowid": "r", "at": f"{i}"} | dict.fromkeys(names[:3], "7") for i in range(40)]
     told = [one.detail for one in decode(made, *records).refused]
-    assert told == [f"`n`: Conversion Error: Could not convert string 'r{i}' to INT32" for i in range(40)]
+    said = "`n`: CAST(rowid || record.at AS INTEGER) cannot be evaluated for rowid = 'r'"
+    assert told == [f"{said}, at = '{i}', record = NULL" for i in range(40)]
+
+
+def test_a_record_whose_values_need_too_much_memory_is_refused_alone():
+    made = spec(
+        {"id": "long", "s": "string"}, transform={"fields": FIELDS | {"n": "long"}, "derive": {"s": "repeat(op, n)"}}
+    )
+    records = [{"id": i, "op": "a", "n": 600_000_000 if i == 2 else i} for i in range(5)]
+    found = decode(made, *records)
+    assert found.rows.column("s").to_pylist() == ["", "a", "aaa", "aaaa"]
+    assert [(one.index, one.reason, one.detail) for one in found.refused] == [
+        (2, Reason.TRANSFORM, "`s`: repeat(op, n) needs more than 512 MiB of memory")
+    ]
+
+
+def test_records_that_only_together_need_too_much_memory_are_rows():
+    made = spec(
+        {"id": "long", "s": "long"},
+        transform={"fields": FIELDS | {"n": "long"}, "derive": {"s": "length(repeat(op, n))"}},
+    )
+    found = decode(made, *({"id": i, "op": "a", "n": 100_000_000} for i in range(8)))
+    assert (found.refused, found.rows.column("s").to_pylist()) == ([], [100_000_000] * 8)
+
+
+def test_what_an_expression_makes_has_a_size():
+    made = spec(
+        {"id": "long", "s": "string"}, transform={"fields": FIELDS | {"n": "long"}, "derive": {"s": "repeat(op, n)"}}
+    )
+    found = decode(made, {"id": 1, "op": "a", "n": 2**26}, {"id": 2, "op": "a", "n": 2**26 + 1})
+    assert found.rows.column("id").to_pylist() == [1]
+    assert [one.detail for one in found.refused] == ["`s`: it has more than 67,108,864 bytes"]
 
 
 def test_a_value_too_large_for_its_column_is_refused():
