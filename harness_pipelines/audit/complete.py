@@ -27,6 +27,7 @@ from harness_pipelines.audit.batch import BatchJob, judge_batch
 from harness_pipelines.audit.digest import as_first
 from harness_pipelines.audit.jobs import Job, PartitionAudit, Tally
 from harness_pipelines.audit.judge import Window, judge
+from harness_pipelines.audit.pages import check_pages_of
 from harness_pipelines.audit.report import (
     AuditReport,
     Finding,
@@ -61,7 +62,7 @@ from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.overlays import Overlay
 from harness_pipelines.protocol.plan import ReadPlan
-from harness_pipelines.protocol.signoff import SignOff
+from harness_pipelines.protocol.signoff import SignOff, covered
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.read.plan import make_plan, with_schema
 from harness_pipelines.stages.ingest import check_source
@@ -121,6 +122,7 @@ def audit_table(
             )
             for p in sorted(plan.bounds)
         ]
+        _check_unread(table, metadata, jobs, step=_Beat(check, lambda *_: None, 0).step)
         done = _run(stores, jobs, check=check, progress=progress or (lambda *_: None), processes=processes)
         accounts = settle(moves, {job.partition: (job, part) for job, part in zip(jobs, done, strict=True)})
         signed = _signed(jobs, done, standing, accounts=accounts, signature=signature)
@@ -140,7 +142,10 @@ def audit_table(
                 overlays=_overlays(stores, table, plan),
                 recalled=_recalled(stores, table, plan) if plan.overlay else None,
             )
-            batch = judge_batch(both, done if full else None, findings, step=_Beat(check, lambda *_: None, 0).step)
+            step = _Beat(check, lambda *_: None, 0).step
+            if not full:
+                check_pages_of(table, pinned(judged), pinned(judged).files, step=step)
+            batch = judge_batch(both, done if full else None, findings, step=step)
         check()
     return AuditReport(
         table=table.name,
@@ -156,6 +161,21 @@ def audit_table(
         batch=batch,
         unsigned=foreign or _keep(stores, table, signed),
     )
+
+
+def _check_unread(table: TableRow, metadata: str, jobs: Sequence[Job], *, step: Callable[[int], None]) -> None:
+    """Files of rows that were signed off are not read as rows: their bytes are compared all the same.
+
+    Raises: LakeFileBroken, LakeFileMissing, LakeUnreadable.
+    """
+    view = pinned(metadata)
+    signed = {job.partition: job.signed for job in jobs}
+    unread = [
+        file
+        for file in view.files
+        if all(covered(file.low, file.high, found) for p, found in signed.items() if file.partition in (p, None))
+    ]
+    check_pages_of(table, view, unread, step=step)
 
 
 @contextmanager

@@ -96,14 +96,16 @@ class Report:
         }
 
 
-def fsck(stores: Stores, tables: Sequence[str] = (), *, progress: Progress | None = None) -> Report:
+def fsck(stores: Stores, tables: Sequence[str] = (), *, progress: Progress | None = None, data: bool = True) -> Report:
     """Check the named tables, or all. Writes nothing but a lease on each while it is looked at.
+
+    *data*: read the bytes of data files too, and compare them with their checksums.
 
     Raises: TableUnknown, PostgresUnreachable, NotInitialised. A lake or a log that is away leaves rules unchecked.
     """
     database = stores.readers
     names = [name for wanted in tables for name in table_names(database, wanted)] or table_names(database)
-    looks = _Looks(stores, progress)
+    looks = _Looks(stores, progress, data=data)
     report = Report()
     for name in dict.fromkeys(names):
         try:
@@ -138,10 +140,10 @@ def _apply(rule: Rule, look: Look) -> Iterable[Found]:
 class _Looks:
     """Looks at tables; remembers what did not answer."""
 
-    def __init__(self, stores: Stores, progress: Progress | None) -> None:
+    def __init__(self, stores: Stores, progress: Progress | None, *, data: bool) -> None:
         self.stores = stores
         self.trouble: dict[tuple[str, str], str] = {}  #: (table, what is away) -> why
-        self._progress = progress
+        self._progress, self._data = progress, data
         self._kafka_away: str | None = None
 
     def look(self, name: str) -> Look:
@@ -202,6 +204,7 @@ class _Looks:
             newest=head.metadata if head else None,
             warehouse=self.stores.warehouse,
             linear=in_one_line and all(v.revert_of is None for v in books.versions),
+            data=self._data,
             progress=tell,
         )
 

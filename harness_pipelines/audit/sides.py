@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from harness_pipelines.audit.digest import Words, as_first, as_first_written, lake_digests, row_digests
@@ -34,8 +33,10 @@ from harness_pipelines.stages.ingest import decode_batch
 from harness_pipelines.stores import raw_bytes
 from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
 from harness_pipelines.stores.conform import by_field_ids, conformed, has_field_ids, in_schema
+from harness_pipelines.stores.digests import FileDamaged
 from harness_pipelines.stores.errors import RecordsLost
-from harness_pipelines.stores.lake_scan import LakeFile, LakeFileMissing, LakeUnreadable, PinnedView
+from harness_pipelines.stores.lake_scan import LakeFile, LakeFileBroken, LakeFileMissing, LakeUnreadable, PinnedView
+from harness_pipelines.stores.parquet import damage_named, parquet_file
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import Log, PartitionBatch, above, below
 from harness_pipelines.stores.postgres import Database
@@ -357,6 +358,8 @@ def judged(table: TableRow, file: LakeFile) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise LakeFileMissing(f"{where} is gone ({error}), but its view names it; nothing was judged") from error
+    except FileDamaged as error:
+        raise LakeFileBroken(f"{table.name}: {error}; nothing was judged") from error
     except (OSError, pa.ArrowInvalid) as error:
         raise LakeUnreadable(f"{where} cannot be read: {error}; nothing was judged") from error
 
@@ -373,8 +376,9 @@ def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mappin
     Raises: DeletesBroken.
     """
     size = BATCH_BYTES * max(file.data.record_count, 1) // max(file.data.file_size_in_bytes, 1) // 4
-    with view.io.new_input(file.data.file_path).open() as stream:
-        parquet = pq.ParquetFile(stream)
+    path = file.data.file_path
+    with damage_named(view.io, path), view.io.new_input(path).open() as stream:
+        parquet = parquet_file(stream)
         places = _places(parquet.schema_arrow, ids)
         held = {f.name: parquet.schema_arrow.field(places[f.name]).name for f in schema if f.name in places}
         is_live = np.ones(parquet.metadata.num_rows, np.bool_)

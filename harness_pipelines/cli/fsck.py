@@ -20,14 +20,15 @@ SHOWN_MAX = 50  #: findings that people see; --json has all
 
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option("--no-data", is_flag=True, help="Do not open data files: of them only their lengths are compared.")
 @json_option
 @click.pass_context
-def fsck(ctx: click.Context, tables: tuple[str, ...], json_target: str | None) -> None:
+def fsck(ctx: click.Context, tables: tuple[str, ...], *, no_data: bool, json_target: str | None) -> None:
     """Check tables (all, if none is named) against every invariant that can be seen live. Changes nothing.
 
-    Reads the ledger, the lake's metadata and one listing of its files, and asks Kafka where its topics begin and end;
-    it never opens a data file: `harness audit` proves the content. May run while workers do. Exit code 1 when an
-    invariant is broken.
+    Reads the ledger, the lake's metadata and one listing of its files, and asks Kafka where its topics begin and end.
+    Of data files it reads the bytes, which it compares with their checksums; that the rows are right `harness audit`
+    proves. May run while workers do. Exit code 1 when an invariant is broken.
 
     \b
     Examples:
@@ -40,7 +41,7 @@ def fsck(ctx: click.Context, tables: tuple[str, ...], json_target: str | None) -
     settings: Settings = ctx.obj
     began = time.monotonic()
     with opened(settings) as harness, _progress() as shown:
-        report = check(harness.stores, tables, progress=shown)
+        report = check(harness.stores, tables, progress=shown, data=not no_data)
     emit(report.to_json(), json_target, lambda: _show(report, seconds=time.monotonic() - began))
     for why in dict.fromkeys(f"{c.table}: {c.why_not}" for c in report.unchecked):
         note(f"harness: not all was checked: {why}")

@@ -18,6 +18,10 @@ class ByPath(Generic[Value]):
         self._known: OrderedDict[str, Value] = OrderedDict()
         self._lock = Lock()
 
+    def __contains__(self, path: str) -> bool:
+        with self._lock:
+            return path in self._known
+
     def get(self, path: str, make: Callable[[], Value]) -> Value:
         """The value for *path*, made (outside the lock, perhaps twice) when it is not known."""
         with self._lock:

@@ -23,10 +23,14 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import EMPTY_DICT, Properties
 from sqlalchemy.engine import URL
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Vector
+from harness_pipelines.stores.checked_io import CheckedIO
+from harness_pipelines.stores.digests import Digests, FileDamaged
+from harness_pipelines.stores.parquet import write_checksums
 from harness_pipelines.stores.postgres import session_dsn
 
 #: Iceberg's JSON form of the coordinate columns; PyIceberg gives every new table ids of its own.
@@ -59,10 +63,12 @@ class StagingCatalog(SqlCatalog):
     metadata that it was built on, and the ledger moves the pointer in its own transaction.
     """
 
-    def __init__(self, name: str, *, dsn: str, warehouse: str) -> None:
+    def __init__(self, name: str, *, dsn: str, warehouse: str, digests: Digests | None = None) -> None:
         super().__init__(
             name, uri=_sqlalchemy_url(dsn), warehouse=warehouse, init_catalog_tables="false", pool_pre_ping="true"
         )
+        self.digests = digests  #: where it is noted what was written; None: nowhere
+        write_checksums()
 
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
@@ -70,7 +76,15 @@ class StagingCatalog(SqlCatalog):
         """Write the metadata that *updates* make of *table*; the response names the new file."""
         staged = self._update_and_stage_table(table, table.name(), requirements, updates)
         self._write_metadata(metadata=staged.metadata, io=staged.io, metadata_path=staged.metadata_location)
+        self._flush()
         return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.metadata_location)
+
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        return CheckedIO(super()._load_file_io(properties, location), self.digests)
+
+    def _flush(self) -> None:
+        if self.digests is not None:
+            self.digests.flush()
 
     def at(self, identifier: tuple[str, str], metadata_location: str) -> Table:
         """The table as one metadata file fixes it. Raises: MetadataMissing."""
@@ -96,6 +110,7 @@ class StagingCatalog(SqlCatalog):
         spec, order = (BY_PARTITION, BY_OFFSET) if by_partition else (PartitionSpec(), SortOrder())
         staged = self._create_staged_table(identifier, schema, location, spec, order, dict(properties))
         self._write_metadata(metadata=staged.metadata, io=staged.io, metadata_path=staged.metadata_location)
+        self._flush()
         return self.at(identifier, staged.metadata_location)
 
 
@@ -118,6 +133,8 @@ def read_metadata(io: FileIO, location: str) -> TableMetadata:
     """The metadata that a file holds; immutable, so it is parsed once. Raises: MetadataMissing."""
     try:
         return _parsed(_Io(io), location)
+    except FileDamaged as error:
+        raise MetadataMissing(f"metadata file {error}") from error
     # A file without its end: its writer died, or is writing it. Nothing names it yet.
     except (OSError, ValueError, ValidationError) as error:
         raise MetadataMissing(

@@ -42,7 +42,9 @@ from harness_pipelines.stores.catalog import (
     vector_text,
     view_schema,
 )
+from harness_pipelines.stores.checked_io import note_data_files
 from harness_pipelines.stores.conform import conformed
+from harness_pipelines.stores.digests import FileDamaged
 from harness_pipelines.stores.lake_deletes import DeletesBroken, ForeignDeletes, Hidden, Positions
 from harness_pipelines.stores.lake_replace import Replacement, replace_files
 from harness_pipelines.stores.manifests import ManifestDamaged, entries_of, manifests_of
@@ -204,6 +206,8 @@ class Lake:
             raise StagedWrong(f"{table.name}: move {move.move_id}: {strange.file_path} holds deletes, not rows")
         check = _check_inside if table.effects[move.stage].bounds == ("stream_hi",) else _check_hull
         check(table, move, [(f, offset_bounds(f, current)) for f in files], rows=rows)
+        with reachable(table.name, f"noting what attempt {move.attempt} of move {move.move_id} staged"):
+            note_data_files(current.io, [f.file_path for f in files])
         return Staged(files=tuple(files), rows=rows, bytes=sum(f.file_size_in_bytes for f in files))
 
     def append_to_branch(self, table: TableRow, move: Move, rows: pa.Table) -> None:
@@ -465,6 +469,8 @@ def reachable(table: str, doing: str) -> Iterator[None]:
         yield
     except (ForeignDeletes, DeletesBroken, ManifestDamaged) as error:
         raise type(error)(f"{table}: {doing}: {error}") from error
+    except FileDamaged as error:
+        raise ManifestDamaged(f"{table}: {doing}: {error}; nothing was published") from error
     except OSError as error:
         raise LakeAway(f"{table}: {doing}: {error}; nothing was published, it is tried again") from error
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, TableProperties
 
@@ -16,6 +15,7 @@ from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.row_hash import row_hash, threshold
 from harness_pipelines.protocol.corrections import AlreadyThere
 from harness_pipelines.protocol.keys import PUT
+from harness_pipelines.stores.checked_io import write_data_files
 from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, LakeStats, located
 
@@ -80,4 +80,4 @@ def written(view: Table, rows: pa.Table) -> list[DataFile]:
     # PyIceberg warns of the size that Spark gives to groups of rows; to silence a warning is not safe between threads.
     known = {k: v for k, v in view.metadata.properties.items() if k != TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES}
     metadata = view.metadata.model_copy(update={"properties": known})
-    return list(_dataframe_to_data_files(metadata, rows, view.io))
+    return write_data_files(metadata, rows, view.io)

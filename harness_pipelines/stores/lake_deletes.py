@@ -13,7 +13,6 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
@@ -22,6 +21,9 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.stores.checked_io import note_data_file
+from harness_pipelines.stores.digests import FileDamaged
+from harness_pipelines.stores.parquet import damage_named, read_columns, write_table
 
 PATH_ID, POSITION_ID = 2147483546, 2147483545  #: field ids that Iceberg's specification reserves
 AT_ONCE = 8  #: small files that are read and written at once: a store far away answers slowly, but many at a time
@@ -77,11 +79,13 @@ def deleted_from(file: DataFile) -> str | None:
 def positions_of(io: FileIO, deletes: DataFile, *, rows: int) -> Positions:
     """Which of the *rows* rows of its data file a delete file hides. Raises: DeletesBroken; OSError if it is away."""
     path = deletes.file_path
-    with io.new_input(path).open() as stream:
-        try:
-            column = pq.read_table(stream, columns=["pos"]).column("pos")
-        except (pa.ArrowInvalid, KeyError) as error:
-            raise _broken(path, str(error)) from error
+    try:
+        with damage_named(io, path), io.new_input(path).open() as stream:
+            column = read_columns(stream, ["pos"]).column("pos")
+    except FileDamaged as error:
+        raise _broken(path, error.why) from error
+    except KeyError as error:
+        raise _broken(path, str(error)) from error
     found = np.sort(column.to_numpy())
     if len(found) != deletes.record_count or np.any(found[1:] == found[:-1]):
         raise _broken(path, f"expected {deletes.record_count:,} rows, each once, found {len(np.unique(found)):,}")
@@ -120,7 +124,8 @@ def _write(view: Table, data: DataFile, positions: Positions) -> DataFile:
     target = view.io.new_output(place)
     table = pa.table([pa.repeat(pa.scalar(path), count), pa.array(positions)], schema=_SCHEMA)
     with target.create() as stream:
-        pq.write_table(table, stream, compression="zstd", use_dictionary=["file_path"])
+        write_table(table, stream, use_dictionary=["file_path"])
+    note_data_file(view.io, place)
     ends = [to_bytes(LongType(), int(positions[at])) for at in (0, -1)]
     told = to_bytes(StringType(), path)  # whole, not cut off: readers find the data file by it
     return DataFile.from_args(

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
 
 from harness_pipelines.protocol.versions import View
+from harness_pipelines.stores.checked_io import write_data_files
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, reachable
 from harness_pipelines.stores.manifests import entries_of, manifests_of
+from harness_pipelines.stores.parquet import check_pages, damage_named
 from harness_pipelines.stores.reconcile import FOREIGN_PARTITION
 
 ACCEPTED = "harness.accepted-rows"
@@ -60,7 +62,7 @@ def replace_foreign(found: ForeignFilesFound, *, move_id: int, first: int, schem
             ACCEPTED: f"{first}-{first + rows.num_rows}",
         }
         with view.transaction() as transaction:
-            written = list(_dataframe_to_data_files(view.metadata, rows, view.io))
+            written = write_data_files(view.metadata, rows, view.io)
             with transaction.update_snapshot(snapshot_properties=properties).overwrite() as swap:
                 for file in found.added:
                     swap.delete_data_file(file)
@@ -84,6 +86,9 @@ def _live(view: Table, head: Snapshot | None) -> tuple[dict[str, DataFile], list
 
 
 def _read(view: Table, files: tuple[DataFile, ...]) -> pa.Table:
+    for file in files:  # PyIceberg's scan compares no checksums
+        with damage_named(view.io, file.file_path), view.io.new_input(file.file_path).open() as stream:
+            check_pages(stream)
     scan = ArrowScan(view.metadata, view.io, view.schema(), AlwaysTrue())
     return scan.to_table([FileScanTask(file) for file in files])
 

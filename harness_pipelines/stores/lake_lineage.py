@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pyiceberg.conversions import from_bytes
-from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -17,6 +17,7 @@ from pyiceberg.types import LongType
 from harness_pipelines.protocol.lineage import FileAsked
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import OFFSET, read_metadata
+from harness_pipelines.stores.checked_io import opened_io
 from harness_pipelines.stores.lake import MOVE, reachable
 from harness_pipelines.stores.lake_deletes import deleted_from
 from harness_pipelines.stores.manifests import entries_of, manifests_of
@@ -70,7 +71,7 @@ class ViewPast:
     def __init__(self, table: str, pins: Mapping[int, str]) -> None:
         self._table, self._pins = table, dict(pins)
         newest = next(iter(pins.values()))
-        self._io: FileIO = load_file_io({}, newest)
+        self._io: FileIO = opened_io(newest)
         self._known: dict[int, Snapshot] = {}
         view = self._learn(newest)
         self._offset_id = view.schema().find_field(OFFSET).field_id

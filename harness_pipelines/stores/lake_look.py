@@ -1,7 +1,7 @@
-"""What a warehouse holds of one view, from one listing and from metadata alone: data files are never opened.
+"""What a warehouse holds of one view, from one listing and from metadata; of data files whether they are whole.
 
 Metadata files, manifest lists and manifests never change under their path, so what was read of them is kept. Whether
-a file is there is told by the listing, never by the cache.
+a file is there is told by the listing, and whether it is what was written by its digest, never by the cache.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import orjson
 from pyiceberg.conversions import from_bytes
-from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -28,8 +28,11 @@ from pyiceberg.types import LongType, PrimitiveType, StringType
 from harness_pipelines.spec.locations import folder_of, normal
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import OFFSET
+from harness_pipelines.stores.checked_io import opened_io
+from harness_pipelines.stores.digests import FileDamaged
 from harness_pipelines.stores.lake_deletes import deleted_from
 from harness_pipelines.stores.manifests import DAMAGE
+from harness_pipelines.stores.parquet import check_pages, damage_named
 from harness_pipelines.stores.places import listed, size_of
 from harness_pipelines.stores.segment_types import OPERATION
 
@@ -111,7 +114,7 @@ class LakeLook:
     """
 
     def __init__(self, locations: Iterable[str], *, warehouse: str) -> None:
-        self._io: FileIO = load_file_io({"warehouse": warehouse}, warehouse)
+        self._io: FileIO = opened_io(warehouse)
         self._sizes: dict[str, int] = {}
         self._roots = sorted({folder_of(path) + "/" for path in locations})
         for root in self._roots:
@@ -140,6 +143,40 @@ class LakeLook:
             return Unreadable(manifest.path, f"has {size:,} bytes, {manifest.bytes:,} were written")
         return None
 
+    def altered(self, manifest: ManifestSeen) -> Unreadable | None:
+        """Whether a manifest is not what was written, without an answer to what it says."""
+        return self.cut_off(manifest) or self._tried(manifest.path, partial(self._compare, manifest.path))
+
+    def damage(self, file: FileSeen) -> Unreadable | None:
+        """Whether a data or delete file is gone or is not what was written; each of its pages is read."""
+        return self.cut_short(file) or self._tried(file.path, partial(self._read_pages, file.path))
+
+    def cut_short(self, file: FileSeen) -> Unreadable | None:
+        """Whether a data or delete file is there in full, without opening it."""
+        size = self.size(file.path)
+        if size is None:
+            return Unreadable(file.path, GONE)
+        if size != file.bytes:
+            return Unreadable(file.path, f"has {size:,} bytes, {file.bytes:,} were written")
+        return None
+
+    def _compare(self, path: str) -> None:
+        self._io.new_input(path).open().close()
+
+    def _read_pages(self, path: str) -> None:
+        with damage_named(self._io, path), self._io.new_input(path).open() as stream:
+            check_pages(stream)
+
+    @staticmethod
+    def _tried(path: str, look: Callable[[], None]) -> Unreadable | None:
+        try:
+            look()
+        except FileDamaged as error:
+            return Unreadable(path, error.why)
+        except (OSError, *DAMAGE) as error:
+            return Unreadable(path, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
+        return None
+
     def files(self, manifest: ManifestSeen, *, of: MetadataSeen | None) -> tuple[FileSeen, ...] | Unreadable:
         """The live files of a manifest; *of* says which columns are which."""
         if (damage := self.cut_off(manifest)) is not None:
@@ -150,7 +187,11 @@ class LakeLook:
         if self.size(path) is None:
             return Unreadable(path, GONE)
         try:
+            if path in cache:  # what it was is known, not what it is
+                self._compare(path)
             return cache.get(path, make)
+        except FileDamaged as error:
+            return Unreadable(path, error.why)
         except (OSError, *DAMAGE) as error:
             return Unreadable(path, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
 

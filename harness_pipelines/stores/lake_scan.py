@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 from numpy.typing import NDArray
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -27,7 +26,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import StaticTable
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import BooleanType, LongType, NestedField
 
@@ -52,17 +51,20 @@ from harness_pipelines.spec.predicate import (
 )
 from harness_pipelines.spec.types import Primitive, Type
 from harness_pipelines.stores.catalog import BATCH_HI, STARTS, vector_of
+from harness_pipelines.stores.checked_io import opened_io
 from harness_pipelines.stores.conform import FIELD_ID, by_field_ids
+from harness_pipelines.stores.digests import KNOWN, FileDamaged
 from harness_pipelines.stores.lake_deletes import DeletesBroken, ForeignDeletes, Positions, positions_of, split
-from harness_pipelines.stores.manifests import ManifestDamaged, entries_of, manifests_of
+from harness_pipelines.stores.manifests import ManifestDamaged, entries_of, manifests_of, understood
+from harness_pipelines.stores.parquet import ParquetFragment, Scanner, damage_named, fragment_of, scanner_of
 from harness_pipelines.stores.predicates import to_arrow, to_iceberg
 from harness_pipelines.stores.segment_types import COORDINATES
 
 METADATA_KEPT = 64
 MANIFESTS_KEPT = 4096
 POSITION = "_pos"  #: of a row in its file; Iceberg reserves the name
+READERS = 8  #: files whose ends are compared at once: a store far away answers slowly
 FILES_AHEAD = 3  #: files that are read while the caller works on an earlier one
-_PARQUET = ds.ParquetFileFormat(pre_buffer=True, buffer_size=8 * 2**20)
 _OFFSET_REF = Ref((OFFSET,), Primitive("long"))
 _NONE_OF_LAYER = to_bytes(BooleanType(), False)
 _PARTITION_REF = Ref((PARTITION,), Primitive("int"))
@@ -131,6 +133,7 @@ class PinnedView:
     metadata: TableMetadata
     io: FileIO
     files: tuple[LakeFile, ...]  #: by partition and first offset
+    manifests: tuple[str, ...] = ()  #: the paths of its manifest list and manifests
     extent: Ranges  #: of a batch view: where its rows lie, as its snapshot tells; empty if it does not
 
     @property
@@ -258,11 +261,6 @@ def stored_in(metadata: str, ranges: Ranges) -> Stored:
     return Stored(rows, size)
 
 
-@lru_cache(maxsize=METADATA_KEPT)
-def _opened(location: str) -> StaticTable:
-    return StaticTable.from_metadata(location)
-
-
 def pinned(metadata: str) -> PinnedView:
     """Parse a metadata file and the manifests of its current snapshot."""
     return _pinned(metadata)
@@ -275,16 +273,42 @@ def covered(view: PinnedView, ranges: Ranges) -> bool:
 
 @lru_cache(maxsize=METADATA_KEPT)
 def _pinned(location: str) -> PinnedView:
-    table = _opened(location)
-    snapshot = table.metadata.current_snapshot()
-    offset_id = table.schema().find_field(OFFSET).field_id
-    manifests = manifests_of(snapshot, table.io)
-    data, deletes = split(file for manifest in manifests for file in _live_files(_Manifest(manifest, table.io)))
+    io = opened_io(location)
+    with understood("metadata file", location):
+        metadata = FromInputFile.table_metadata(io.new_input(location))
+    offset_id = metadata.schema().find_field(OFFSET).field_id
+    manifests = manifests_of(metadata.current_snapshot(), io)
+    KNOWN.learn(manifest.manifest_path for manifest in manifests)
+    data, deletes = split(file for manifest in manifests for file in _live_files(_Manifest(manifest, io)))
+    KNOWN.learn(file.file_path for file in (*data, *deletes.values()))
     files = [_lake_file(file, deletes.get(file.file_path), offset_id) for file in data]
     files.sort(key=lambda file: (file.partition or 0, file.low))
+    head = metadata.current_snapshot()
+    paths = (head.manifest_list, *(manifest.manifest_path for manifest in manifests)) if head else ()
     return PinnedView(
-        location=location, metadata=table.metadata, io=table.io, files=tuple(files), extent=_extent(table.metadata)
+        location=location,
+        metadata=metadata,
+        io=io,
+        files=tuple(files),
+        manifests=paths,
+        extent=_extent(metadata),
     )
+
+
+def check_ends(view: PinnedView, query: LakeQuery) -> None:
+    """Compare with their digests the files by which another engine finds the rows of *query*.
+
+    Of data files that is all but the pages. What this process has parsed before is read again: an engine reads it now.
+    Raises: FileDamaged, OSError.
+    """
+    chosen = choose_files(view, query, LakeStats())
+    files = [data.file_path for file in chosen for data in (file.data, file.deletes) if data is not None]
+
+    def check(path: str) -> None:
+        view.io.new_input(path).open().close()
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="check") as pool:
+        list(pool.map(check, [view.location, *view.manifests, *files]))
 
 
 def _extent(metadata: TableMetadata) -> dict[int, tuple[int, int]]:
@@ -408,7 +432,7 @@ def read_file(view: PinnedView, file: LakeFile, query: LakeQuery, *, with_positi
 class OpenedFile:
     """A data file, and what a query wants of it."""
 
-    fragment: ds.ParquetFileFragment
+    fragment: ParquetFragment
     fields: Mapping[str, NestedField]  #: of the view, by the names of the result, in order
     names: Mapping[str, str | None]  #: by the same names what the columns are called in the file; None: it has none
     pushed: Predicate  #: what its reader can filter by
@@ -418,13 +442,10 @@ class OpenedFile:
         """What is read, by the file's names."""
         return [name for name in self.names.values() if name is not None]
 
-    def scanner(self, **options: Any) -> ds.Scanner:
+    def scanner(self, **options: Any) -> Scanner:
         """Reads the wanted rows; *options* are those of Arrow's scanner."""
         row_filter = None if self.pushed == TRUE else to_arrow(self.pushed)
-        physical = self.fragment.physical_schema
-        return ds.Scanner.from_fragment(
-            self.fragment, schema=physical, columns=self.columns, filter=row_filter, **options
-        )
+        return scanner_of(self.fragment, columns=self.columns, filter=row_filter, **options)
 
     def shaped(self, rows: pa.Table) -> pa.Table:
         """*rows* of the file with the columns of the result."""
@@ -440,8 +461,9 @@ class OpenedFile:
 @contextmanager
 def opened_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> Iterator[OpenedFile]:
     """Open *file*, filtered by its bounds only if it straddles them. Raises: LakeFileMissing, LakeUnreadable, ..."""
-    with named_errors(query, file.data.file_path), view.io.new_input(file.data.file_path).open() as stream:
-        fragment = _PARQUET.make_fragment(stream)
+    path = file.data.file_path
+    with named_errors(query, path), damage_named(view.io, path), view.io.new_input(path).open() as stream:
+        fragment = fragment_of(stream)
         physical = fragment.physical_schema
         places = _places(physical)
         fields = view_fields(view, query.columns)
@@ -453,9 +475,7 @@ def opened_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> Iterator[
         yield OpenedFile(fragment=fragment, fields=fields, names=names, pushed=pushed)
 
 
-def _not_hidden(
-    fragment: ds.ParquetFileFragment, columns: Sequence[str], where: Predicate, hidden: Positions
-) -> pa.Table:
+def _not_hidden(fragment: ParquetFragment, columns: Sequence[str], where: Predicate, hidden: Positions) -> pa.Table:
     """The rows at other positions than *hidden* for which *where* holds, and `POSITION`.
 
     A row's position is told by the rows before it, so what is read is filtered afterwards, row group by row group.
@@ -560,7 +580,7 @@ def named_errors(query: LakeQuery, path: str) -> Iterator[None]:
         ) from error
     except (ForeignDeletes, DeletesBroken) as error:
         raise type(error)(f"{place}: {error}") from error
-    except ManifestDamaged as error:
+    except (ManifestDamaged, FileDamaged) as error:
         raise LakeFileBroken(f"{place}: {error}; nothing is returned") from error
     except pa.ArrowInvalid as error:
         raise LakeFileBroken(

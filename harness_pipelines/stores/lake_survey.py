@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from harness_pipelines.stores.lake_look import GONE, FileSeen, LakeLook, ManifestSeen, MetadataSeen, Unreadable
+from harness_pipelines.stores.digests import KNOWN
+from harness_pipelines.stores.lake_look import FileSeen, LakeLook, ManifestSeen, MetadataSeen, Unreadable
 
 READERS = 8  #: files that are read at once: a store far away answers slowly, but many at a time
 Progress = Callable[[int, int], None]  #: files read, files to read as far as known
@@ -88,12 +89,19 @@ class Survey:
 
 
 def survey(
-    locations: Sequence[str], *, newest: str | None, warehouse: str, linear: bool, progress: Progress | None = None
+    locations: Sequence[str],
+    *,
+    newest: str | None,
+    warehouse: str,
+    linear: bool,
+    data: bool,
+    progress: Progress | None = None,
 ) -> Survey:
     """Read the metadata files at *locations* and what their main branches reach, down to the manifests.
 
     *newest* is the metadata file of the newest version; *linear*: no version was reverted. Then the manifests of an
-    older version are only looked up where the numbers of files leave no doubt: opening them all takes most of the time.
+    older version are only compared where the numbers of files leave no doubt: parsing them all takes most of the time.
+    *data*: read the data files too.
     Raises: OSError when the warehouse cannot be listed.
     """
     look = LakeLook(locations, warehouse=warehouse)
@@ -102,6 +110,7 @@ def survey(
 
         def each(items: Iterable[Item], path: Callable[[Item], str], read: Callable[[Item], Seen]) -> dict[str, Seen]:
             wanted = {path(item): item for item in items}
+            KNOWN.learn(wanted)
             tell.expect(len(wanted))
             return dict(zip(wanted, map(tell.done, pool.map(read, wanted.values())), strict=True))
 
@@ -118,14 +127,16 @@ def survey(
         by_age = _by_age(read, files) if linear and files is not None else frozenset()
         others = [found for path, found in lists.items() if path not in by_age and not isinstance(found, Unreadable)]
         manifests |= opened(m for found in others for m in found if m.path not in manifests)
-    for path in by_age:
-        for manifest in lists[path]:  # type: ignore[union-attr]  # one that can be read
-            if manifest.path not in manifests and (damage := look.cut_off(manifest)) is not None:
-                manifests[manifest.path] = damage
+        unopened = {m.path: m for path in by_age for m in lists[path] if m.path not in manifests}  # type: ignore[union-attr]
+        altered = each(unopened.values(), lambda m: m.path, look.altered)
+        manifests |= {path: damage for path, damage in altered.items() if damage is not None}
+        of_manifest = {path: seen for path, seen in manifests.items() if not isinstance(seen, Unreadable)}
+        named = [file for seen in of_manifest.values() for file in seen]
+        damages = each(named, lambda f: f.path, look.damage if data else look.cut_short)
     damaged = {
         path: found
-        for path, seen in manifests.items()
-        if not isinstance(seen, Unreadable) and (found := tuple(_damaged(look, seen)))
+        for path, seen in of_manifest.items()
+        if (found := tuple((file, damage) for file in seen if (damage := damages[file.path]) is not None))
     }
     return replace(read, manifests=manifests, damaged=damaged, by_age=by_age)
 
@@ -147,15 +158,6 @@ def _by_age(read: Survey, files: Sequence[FileSeen]) -> frozenset[str]:
         if sum(m.live for m in manifests) == bisect_right(ages, metadata.head.sequence):
             found.add(metadata.head.manifest_list)
     return frozenset(found)
-
-
-def _damaged(look: LakeLook, files: Iterable[FileSeen]) -> Iterable[tuple[FileSeen, Unreadable]]:
-    for file in files:
-        size = look.size(file.path)
-        if size is None:
-            yield file, Unreadable(file.path, GONE)
-        elif size != file.bytes:
-            yield file, Unreadable(file.path, f"has {size:,} bytes, {file.bytes:,} were written")
 
 
 class _Counter:

@@ -12,6 +12,7 @@ from pyiceberg.manifest import ManifestEntry, ManifestFile
 from pyiceberg.table.snapshots import Snapshot
 
 from harness_pipelines.stores.catalog import MetadataMissing
+from harness_pipelines.stores.digests import FileDamaged
 
 #: What a damaged file does to the parsers of JSON and Avro, which do not check what they read.
 DAMAGE = (
@@ -28,7 +29,7 @@ def manifests_of(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
     """What a snapshot's manifest list names; nothing of no snapshot. Raises: ManifestDamaged, OSError."""
     if snapshot is None:
         return []
-    with _understood("manifest list", snapshot.manifest_list):
+    with understood("manifest list", snapshot.manifest_list):
         return snapshot.manifests(io)
 
 
@@ -37,16 +38,18 @@ def entries_of(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
     path, size = manifest.manifest_path, len(io.new_input(manifest.manifest_path))
     if size != manifest.manifest_length:  # PyIceberg reads past the end of what was cut off
         raise _damaged("manifest", path, f"{size:,} bytes are there, {manifest.manifest_length:,} were written")
-    with _understood("manifest", path):
+    with understood("manifest", path):
         return manifest.fetch_manifest_entry(io, discard_deleted=True)
 
 
 @contextmanager
-def _understood(what: str, path: str) -> Iterator[None]:
+def understood(what: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError:  # it is away, which may pass
         raise
+    except FileDamaged as error:
+        raise ManifestDamaged(f"{what} {error}; nothing was written") from error
     except DAMAGE as error:
         raise _damaged(what, path, f"{type(error).__name__}: {str(error)[:200]}") from error
 

@@ -16,6 +16,7 @@ from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stores.digests import KNOWN, Digests
 from harness_pipelines.stores.leases import Leases
 from harness_pipelines.stores.ledger import PostgresLedger
 from harness_pipelines.stores.ports import RefusedRecord, TableRow
@@ -85,6 +86,10 @@ class Stores:
     """Lazily opened: a command that needs no Spark starts no Spark, a reader opens no worker's session."""
 
     settings: Settings
+
+    def __post_init__(self) -> None:
+        self.digests = Digests(lambda: self.readers, lambda: self.database)
+        KNOWN.bind(self.digests)
 
     @property
     def dsn(self) -> str:
@@ -169,7 +174,7 @@ class Stores:
     def catalog(self) -> StagingCatalog:
         from harness_pipelines.stores.catalog import StagingCatalog
 
-        return StagingCatalog(self.settings.catalog_name, dsn=self.dsn, warehouse=self.warehouse)
+        return StagingCatalog(self.settings.catalog_name, dsn=self.dsn, warehouse=self.warehouse, digests=self.digests)
 
     @property
     def warehouse(self) -> str:
@@ -363,6 +368,7 @@ class Stores:
 
     def close(self) -> None:
         """Close what was opened."""
+        KNOWN.unbind(self.digests)
         opened: Mapping[str, object] = self.__dict__
         for name in _CLOSED:
             if name in opened:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.compaction import Run
+from harness_pipelines.stores.spark_view import files_of, view_frame
 
 PARTITION, OFFSET = "_kafka_partition", "_kafka_offset"
 
@@ -25,7 +26,7 @@ def rows_in_pieces(spark: SparkSession, metadata: str, runs: Sequence[Run]) -> D
 def _rows(spark: SparkSession, metadata: str, runs: Sequence[Run]) -> DataFrame:
     # Iceberg prunes files by the ranges; which of the files that are left are meant, their names say.
     paths = [file.path for run in runs for file in run.files]
-    view = spark.read.format("iceberg").load(metadata)
+    view = view_frame(spark, metadata, files_of(metadata, paths))
     return view.where(reduce(or_, (_inside(run.hull) for run in runs))).where(f.col("_file").isin(paths))
 
 

@@ -29,6 +29,7 @@ from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.row_hash import COORDINATE, threshold
 from harness_pipelines.stores.segment_types import unscaled_int64
 from harness_pipelines.stores.spark_read import row_hash
+from harness_pipelines.stores.spark_view import files_of, ranges_of, view_frame
 
 if TYPE_CHECKING:
     from harness_pipelines.layout.files import Extent, FileStats
@@ -51,7 +52,8 @@ def stream_rows(spark: SparkSession, metadata: str, ranges: Ranges, *, layer: fl
         (f.col("_kafka_partition") == p) & (f.col("_kafka_offset") >= low) & (f.col("_kafka_offset") < high)
         for p, (low, high) in sorted(ranges.items())
     ]
-    return with_layer(spark.read.format("iceberg").load(metadata).where(reduce(or_, wanted)), layer)
+    view = view_frame(spark, metadata, ranges_of(metadata, ranges))
+    return with_layer(view.where(reduce(or_, wanted)), layer)
 
 
 def with_layer(rows: DataFrame, layer: float) -> DataFrame:
@@ -66,11 +68,12 @@ def file_rows(
 
     Iceberg does not prune by ``_file``, so the hull of the files' bounds keeps it from opening most of the others.
     """
-    view = spark.read.format("iceberg").load(metadata)
+    paths = [file.path for file in files]
+    view = view_frame(spark, metadata, files_of(metadata, paths))
     for axis, column in enumerate(columns):
         if (hull := _hull(column, [file.extents[axis] for file in files])) is not None:
             view = view.where(hull)
-    return view.where(f.col("_file").isin([file.path for file in files]))
+    return view.where(f.col("_file").isin(paths))
 
 
 def _hull(column: IndexedColumn, extents: Sequence[Extent]) -> Column | None:

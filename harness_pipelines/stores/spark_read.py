@@ -26,6 +26,7 @@ from harness_pipelines.stores.predicates import to_postgres, to_spark
 from harness_pipelines.stores.segment_types import COORDINATES, Named, jdbc_nothing, jdbc_select, spark_columns
 from harness_pipelines.stores.spark import JdbcOptions
 from harness_pipelines.stores.spark_fold import quoted
+from harness_pipelines.stores.spark_view import view_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -73,7 +74,7 @@ def lake_frame(spark: SparkSession, metadata: str, query: LakeQuery) -> DataFram
     with named_errors(query, metadata):
         view = pinned(metadata)
         fields = view_fields(view, query.columns)
-    frame = spark.read.format("iceberg").load(metadata)
+    frame = view_frame(spark, metadata, query)
     if query.layer and layer_field(view) is not None:
         frame = frame.filter(f.col(LAYER.name))
     if not covered(view, query.ranges):

@@ -110,7 +110,7 @@ def get(run: Run) -> Sequence[Figure]:
     warm = [timed(lambda i=i: _got(ours, i)) for i in cold]  # type: ignore[misc]
     first = []
     for i in cold[:COLD_GETS]:
-        for cache in (lake_scan._pinned, lake_scan._opened, lake_scan._live_files):
+        for cache in (lake_scan._pinned, lake_scan._live_files):
             cache.cache_clear()
         first.append(timed(lambda i=i: _got(ours, i)))  # type: ignore[misc]
     figures = []

@@ -361,7 +361,7 @@ def test_a_batch_view_that_lacks_recalled_rows_is_not_taken_over_by_a_lost_ledge
 
 def found_by_fsck(lake: Lake) -> list[str]:
     """What the rules about recalled rows and about counts find."""
-    look = _Looks(lake.stores, None).look(lake.row.name)
+    look = _Looks(lake.stores, None, data=True).look(lake.row.name)
     rules = (overlays_there, overlays_whole, told_recalled, recalled_once, same_rows)
     return [found.detail for check in rules for found in check(look)]
 

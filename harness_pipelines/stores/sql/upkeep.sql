@@ -74,6 +74,7 @@ WHERE table_id = %(table_id)s AND since <= clock_timestamp() - %(grace)s AND sin
 ), clock_timestamp()) ORDER BY since, path
 
 -- name: forget_file
+WITH noted AS (DELETE FROM harness.file_digests WHERE path = %(path)s)
 DELETE FROM harness.condemned_files WHERE table_id = %(table_id)s AND path = %(path)s
 
 -- name: claim_of_expire

@@ -21,6 +21,7 @@ from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.table import Table
 from harness_pipelines_tests.producer import KafkaRig
 
+from .flips import unnoted
 from .scratch import Scratch, scratch
 
 COLUMNS = {"id": {"type": "long", "required": True}, "price": "decimal(12,2)", "name": "string", "tags": "list<string>"}
@@ -140,6 +141,7 @@ def rewritten(whole: Rig) -> Iterator[object]:
             undo.append((path, file.read()))
         assert callable(change)
         pq.write_table(change(pq.read_table(path, partitioning=None)), path)
+        unnoted(path)
 
     yield rewrite
     for path, content in undo:

@@ -19,6 +19,7 @@ from harness_pipelines.stores.lake_deletes import DeletesBroken
 from harness_pipelines.stores.lake_scan import LakeFileMissing, pinned
 from harness_pipelines_tests.keyed import BY_VALUE, KeyedRig, row
 
+from .flips import unnoted
 from .scratch import Scratch, assert_sound
 from .test_two_views import append_foreign
 
@@ -94,6 +95,7 @@ def test_a_delete_file_that_is_gone_or_damaged_is_named_and_no_hidden_row_comes_
 
     hidden = pq.read_table(io.BytesIO(content), columns=["file_path", "pos"])
     pq.write_table(hidden.slice(1), file)
+    unnoted(file)
     with pytest.raises(DeletesBroken, match=rf"{file.name} does not tell .* expected {hidden.num_rows} rows"):
         rig.table.read()
     with pytest.raises(DeletesBroken, match=file.name):

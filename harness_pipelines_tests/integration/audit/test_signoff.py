@@ -24,6 +24,7 @@ from harness_pipelines.stores import audits
 from harness_pipelines.stores.lake_scan import LakeFileMissing
 from harness_pipelines.stores.postgres import MissingRole
 from harness_pipelines_tests.integration.audit.conftest import LAKE, ONLY_INGEST, Rig, records
+from harness_pipelines_tests.integration.audit.flips import unnoted
 
 
 def audited(rig, **options):
@@ -63,6 +64,7 @@ def rewrite() -> Iterator[object]:
             undo.append((path, file.read()))
         assert callable(change)
         pq.write_table(change(pq.read_table(path, partitioning=None)), path)
+        unnoted(path)
 
     yield put
     for path, content in undo:
@@ -178,6 +180,7 @@ def test_bytes_replaced_with_the_same_size_and_time_are_found_by_a_full_audit(ti
     signed(tiered)
     [path] = tiered.lake_files(0)
     was = os.stat(path)
+    unnoted(path)
     smaller = pq.read_table(path, partitioning=None)
     pq.write_table(renamed(smaller), path, compression="zstd", compression_level=19, store_schema=False)
     with open(path, "rb") as file:

@@ -34,6 +34,7 @@ from harness_pipelines.stores.lake_scan import pinned
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import TableRig
 
+from .flips import unnoted
 from .scratch import Scratch, assert_sound, forget
 
 LAYOUT = {"columns": ["n", "id"], "regions": 4}
@@ -101,6 +102,7 @@ def rewritten(path: Path, change: Callable[[pa.Table], pa.Table]) -> Iterator[No
     """A data file holds other rows for the length of the block."""
     content = path.read_bytes()
     pq.write_table(change(pq.read_table(path, partitioning=None)), path)
+    unnoted(path)
     try:
         yield
     finally:
