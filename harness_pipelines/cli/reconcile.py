@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--location", metavar="URI", help="With --rebuild: the view's folder, where there are several.")
 @click.option("--take-over", is_flag=True, help="Make the warehouse this database's; the other one is gone for good.")
 @click.option("--accept-foreign", is_flag=True, help="Take over rows that another writer committed to the stream view.")
+@click.option("--repair-file", metavar="PATH", help="Make a damaged data or delete file of the lake again.")
 @json_option
 @click.pass_obj
 def reconcile(settings: Settings, /, table: str, *, json_target: str | None, **options: Any) -> None:
@@ -37,6 +38,9 @@ def reconcile(settings: Settings, /, table: str, *, json_target: str | None, **o
     Rows that --accept-foreign takes over get `_kafka_partition` -1 and offsets of their own: other engines see them in
     the Iceberg table, audit counts them, reads of the harness, which show the records of the topic, do not.
 
+    --repair-file makes a data or delete file that is damaged or gone again, with the same rows: from the other view,
+    the buffer or Kafka, compared with the digests that the ledger kept. The table goes on meanwhile.
+
     \b
     Examples:
       harness reconcile shop.orders --dry-run
@@ -44,10 +48,12 @@ def reconcile(settings: Settings, /, table: str, *, json_target: str | None, **o
       harness reconcile orders.yaml --rebuild --dry-run
       harness reconcile orders.yaml --rebuild --take-over --yes
       harness reconcile shop.orders --accept-foreign --yes
+      harness reconcile shop.orders --repair-file 00000-7-a1b2.parquet --dry-run
     """
     check_wish(dry_run=options["dry_run"], yes=options["yes"])
-    if options["rebuild"] and options["accept_foreign"]:
-        raise UsageError("--rebuild and --accept-foreign exclude each other")
+    chosen = [f"--{word.replace('_', '-')}" for word in ("rebuild", "accept_foreign", "repair_file") if options[word]]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} exclude each other")
     if options["location"] and not options["rebuild"]:
         raise UsageError("--location says which folder a rebuild takes: it needs --rebuild")
     with opened(settings) as harness:
@@ -55,6 +61,8 @@ def reconcile(settings: Settings, /, table: str, *, json_target: str | None, **o
             _rebuild(harness, table, options, json_target)
         elif options["accept_foreign"]:
             _accept(harness, table, options, json_target)
+        elif options["repair_file"]:
+            _repair(harness, table, options, json_target)
         else:
             _settle(harness, table, options, json_target)
     if not options["yes"] and not options["dry_run"]:
@@ -133,6 +141,19 @@ def _show_rebuild(plan: Rebuild) -> None:
 def _show_rebuilt(plan: Rebuild, *, done: bool) -> None:
     name = plan.spec.table
     click.echo(f"{name}: rebuilt; next: harness run {name}" if done else f"{name}: nothing was changed")
+
+
+def _repair(harness: Harness, name: str, options: dict[str, Any], json_target: str | None) -> None:
+    from harness_pipelines.stages.repair import repair_file
+
+    done = repair_file(harness.stores, harness.table(name).row, options["repair_file"], dry_run=not options["yes"])
+
+    def show() -> None:
+        what = f"{done.rows:,} rows of {done.file} from {done.source}; they agree with {done.checked}"
+        end = f"repaired in version {done.version}" if done.version is not None else "nothing was changed"
+        click.echo(f"{done.table}: {what}; {end}")
+
+    emit(done.to_json(), json_target, show)
 
 
 def _accept(harness: Harness, name: str, options: dict[str, Any], json_target: str | None) -> None:

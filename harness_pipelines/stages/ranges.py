@@ -169,6 +169,14 @@ class _Made:
     filtered: frozenset[int]  #: of the refused
 
 
+def decoded_rows(stores: Stores, table: TableRow, wanted: OffsetRange) -> pa.Table:
+    """The rows that the records of *wanted* come out as today, of those records that can be had.
+
+    Raises: RangeRefused; TryAgain when a store is away.
+    """
+    return _decoded(stores, table, records_of(stores, table, wanted), table.spec).rows
+
+
 def _decoded(stores: Stores, table: TableRow, records: Records, spec: TableSpec) -> _Made:
     codec = RecordCodec(spec, stores.schemas, due="raise")
     parts: list[pa.Table] = []

@@ -74,22 +74,24 @@ def stored_rows(table: TableRow, metadata: str, wanted: OffsetRange) -> pa.Table
 
     Raises: LakeFileMissing, LakeUnreadable.
     """
-    schema = _schema(table)
+    schema = stored_schema(table)
     query = LakeQuery(
         table=table.name,
         version=0,
         ranges={wanted.partition: (wanted.low, wanted.high)},
-        columns=_columns(table, schema.names),
+        columns=columns_of(table, schema.names),
     )
     parts = [conformed(part, schema) for part in scan(metadata, query, LakeStats())]
     return pa.concat_tables([schema.empty_table(), *parts]).sort_by(OFFSET)
 
 
-def _schema(table: TableRow) -> pa.Schema:
+def stored_schema(table: TableRow) -> pa.Schema:
+    """All columns of a view, in exact types; what a damaged file holds must be readable too."""
     return pa.schema([f.with_nullable(True) for f in arrow_schema(table.spec.stored, coordinates=True)])
 
 
-def _columns(table: TableRow, names: Sequence[str]) -> list[LakeColumn]:
+def columns_of(table: TableRow, names: Sequence[str]) -> list[LakeColumn]:
+    """How columns of a view are found, by their names of now."""
     ids = {f["name"]: int(f["id"]) for f in table.fields}
     return [LakeColumn(name=name, field_id=ids.get(name)) for name in names]
 
@@ -111,7 +113,7 @@ class Rewritten:
             table=table.name,
             version=0,
             ranges={self.wanted.partition: (int(gone.min()), int(gone.max()) + 1)},
-            columns=_columns(table, [PARTITION, OFFSET]),
+            columns=columns_of(table, [PARTITION, OFFSET]),
         )
         found: dict[str, Positions] = {}
         for part in located(metadata, query, LakeStats()):
@@ -186,7 +188,9 @@ class _Look:
         partition = change.wanted.partition
         bounds = self._head.bounds[partition]
         names = [*self._key, PARTITION, OFFSET, OPERATION]
-        query = replace(self._query({partition: (bounds.start, bounds.batch_hi)}), columns=_columns(self._table, names))
+        query = replace(
+            self._query({partition: (bounds.start, bounds.batch_hi)}), columns=columns_of(self._table, names)
+        )
         parts = ((part, gone) for part in scan(stream, query, LakeStats()))
         for part, without in (*parts, (change.new.select(names), gone[:0])):
             rows, numbers, at = self._of_keys(part)
@@ -202,11 +206,11 @@ class _Look:
 
     def _back(self, stream: str, partition: int, offsets: Numbers) -> pa.Table:
         """The rows of the changelog at *offsets*, whole."""
-        schema = _schema(self._table)
+        schema = stored_schema(self._table)
         if not len(offsets):
             return schema.empty_table()
         ranges = {partition: (int(offsets.min()), int(offsets.max()) + 1)}
-        query = replace(self._query(ranges), columns=_columns(self._table, schema.names))
+        query = replace(self._query(ranges), columns=columns_of(self._table, schema.names))
         found = [schema.empty_table()]
         for part in scan(stream, query, LakeStats()):
             rows = conformed(part, schema)

@@ -1,0 +1,221 @@
+"""A file of the lake that is damaged is made again, with the same rows, or it is said why it cannot be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+from click.testing import CliRunner
+
+from harness_pipelines import faults
+from harness_pipelines.audit.complete import audit_table
+from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.cli.main import cli
+from harness_pipelines.protocol.files import FilesGone
+from harness_pipelines.stages.repair import RepairRefused, repair_file
+from harness_pipelines.stores.lake_scan import LakeFileBroken, LakeFileMissing, pinned
+from harness_pipelines_tests.keyed import BY_VALUE, KeyedRig, row
+from harness_pipelines_tests.rig import TableRig
+
+from .flips import forget_what_was_read, local
+from .scratch import Scratch, scratch
+from .test_two_views import merge
+
+
+@pytest.fixture
+def place(endpoints: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scratch]:
+    with scratch(endpoints, tmp_path_factory.mktemp("repair")) as made:
+        yield made
+
+
+def damage(path: str) -> None:
+    """A bit in the middle of a file is another one."""
+    content = bytearray(local(path).read_bytes())
+    content[len(content) // 2] ^= 8
+    local(path).write_bytes(content)
+    forget_what_was_read()
+
+
+def file_of(rig: TableRig, view: Any, number: int = 0) -> str:
+    return pinned(rig.stores.ledger.head(rig.table.row).views[view].metadata).files[number].data.file_path
+
+
+def repaired(rig: TableRig, path: str, *, source: str) -> None:
+    """A dry run changes nothing; then the file is made again, and all is as it was."""
+    row = rig.table.row
+    before = rig.stores.ledger.head(row)
+    planned = repair_file(rig.stores, row, path, dry_run=True)
+    assert planned.source == source, planned
+    assert rig.stores.ledger.head(row) == before
+    done = repair_file(rig.stores, row, path)
+    after = rig.stores.ledger.head(row)
+    assert (done.version, done.rows) == (before.version + 1, planned.rows)
+    assert {p: (b.batch_hi, b.stream_hi) for p, b in after.bounds.items()} == {
+        p: (b.batch_hi, b.stream_hi) for p, b in before.bounds.items()
+    }
+    assert path not in {f.data.file_path for view in after.views.values() for f in pinned(view.metadata).files}
+    rig.assert_exact()
+    with pytest.raises(RepairRefused, match="has no data file"):
+        repair_file(rig.stores, row, path)
+
+
+def assert_newest_sound(rig: TableRig, path: str) -> None:
+    """Only older versions, which cannot be repaired, lack the file."""
+    assert audit_table(rig.stores, rig.table.row, full=True).ok
+    newest = rig.stores.ledger.head(rig.table.row).version
+    for found in fsck(rig.stores, [rig.name]).broken:
+        assert (found.invariant, local(path).name in found.detail) == ("S10", True), found
+        assert not re.search(rf"version [\d, -]*\b{newest}\b needs it", found.detail), found
+
+
+@pytest.fixture
+def both(place: Scratch) -> TableRig:
+    rig = place.rig(views="both", layout={"columns": ["n", "id"], "regions": 4})
+    rig.produce(30)
+    rig.ingest()
+    rig.tier()
+    return rig
+
+
+@pytest.mark.parametrize("how", ["flipped", "gone"])
+def test_a_file_of_the_stream_view_is_made_again_from_the_batch_view(both: TableRig, how: str):
+    merge(both)
+    path = file_of(both, "stream")
+    damage(path) if how == "flipped" else local(path).unlink()
+    repaired(both, path, source="the batch view")
+    assert_newest_sound(both, path)
+
+
+def test_a_file_of_the_batch_view_is_made_again_from_the_stream_view(both: TableRig):
+    merge(both)
+    path = file_of(both, "batch")
+    damage(path)
+    with pytest.raises((LakeFileBroken, LakeFileMissing)):
+        both.table.read()
+    repaired(both, path, source="the stream view")
+    assert_newest_sound(both, path)
+
+
+def test_a_file_is_made_again_from_the_buffer_and_from_kafka_where_its_digest_agrees(both: TableRig, place: Scratch):
+    path = file_of(both, "stream")
+    damage(path)
+    repaired(both, path, source="the buffer")
+    path = file_of(both, "stream", 1)
+    damage(path)
+    [(segment,)] = place.sql("SELECT segment FROM harness.segments WHERE state = 'open'")
+    place.sql(f"DELETE FROM harness_buffer.{segment}")
+    repaired(both, path, source="Kafka")
+
+
+def test_what_cannot_be_had_is_refused_by_name(both: TableRig, place: Scratch):
+    path = file_of(both, "stream")
+    damage(path)
+    [(segment,)] = place.sql("SELECT segment FROM harness.segments WHERE state = 'open'")
+    place.sql(f"DELETE FROM harness_buffer.{segment}")
+    for partition in range(2):
+        place.kafka.delete_records(both.topic, partition, 30)
+    before = place.rows()
+    with pytest.raises(RepairRefused, match=r"cannot be had: the buffer has 0 of its 30 rows; Kafka.*harness revert"):
+        repair_file(both.stores, both.table.row, path)
+    with pytest.raises(RepairRefused, match=r"has no data file or delete file other\.parquet"):
+        repair_file(both.stores, both.table.row, "other.parquet")
+    assert place.rows() == before
+
+
+def test_rows_that_the_buffer_has_otherwise_are_not_believed(both: TableRig, place: Scratch):
+    path = file_of(both, "stream")
+    damage(path)
+    [(segment,)] = place.sql("SELECT segment FROM harness.segments WHERE state = 'open'")
+    place.sql(f"UPDATE harness_buffer.{segment} SET n = n + 1 WHERE _kafka_offset = 3")
+    assert repair_file(both.stores, both.table.row, path, dry_run=True).source == "Kafka"
+
+
+@pytest.mark.parametrize("what", ["data", "deletes"])
+def test_files_of_a_merged_state_are_made_again_without_what_was_hidden(place: Scratch, what: str):
+    rig = KeyedRig(place.harness, place.kafka, layout={**BY_VALUE, "staged_ratio": 10})
+    rig.put(*(row(i, n=i) for i in range(400)))
+    rig.merge_all()
+    rig.put(*(row(i, n=1000) for i in range(0, 400, 40)))
+    rig.delete(*((i, "eu") for i in range(1, 400, 80)))
+    rig.merge_all()
+    assert rig.head.batch is not None
+    hidden = next(f for f in pinned(rig.head.batch.metadata).files if f.deletes is not None)
+    assert hidden.deletes is not None
+    path = hidden.data.file_path if what == "data" else hidden.deletes.file_path
+    damage(path)
+    done = repair_file(rig.stores, rig.table.row, path)
+    assert (done.source, done.rows) == ("the stream view", hidden.rows)
+    rig.assert_exact()
+    rig.assert_merged()
+    assert_newest_sound(rig, path)
+
+
+def test_a_file_that_others_rewrote_meanwhile_is_left_alone(both: TableRig, monkeypatch: pytest.MonkeyPatch):
+    from harness_pipelines.stages import repair
+
+    path = file_of(both, "stream")
+    known = repair._made_again
+
+    def slow(*given: Any) -> Any:
+        made = known(*given)
+        monkeypatch.setattr(repair, "_made_again", known)
+        repair_file(both.stores, both.table.row, path)  # another person was faster
+        return made
+
+    monkeypatch.setattr(repair, "_made_again", slow)
+    with pytest.raises(FilesGone):
+        repair_file(both.stores, both.table.row, path)
+    both.assert_exact()
+
+
+def test_damaged_metadata_is_refused_with_the_way_on(both: TableRig):
+    view = pinned(both.stores.ledger.head(both.table.row).views["stream"].metadata)
+    for path in (view.location, *view.manifests):
+        whole = local(path).read_bytes()
+        damage(path)
+        with pytest.raises(RepairRefused, match=rf"{local(path).name}.*harness revert"):
+            repair_file(both.stores, both.table.row, path)
+        local(path).write_bytes(whole)
+        forget_what_was_read()
+
+
+def test_the_command_asks_first(both: TableRig, place: Scratch, monkeypatch: pytest.MonkeyPatch):
+    from harness_pipelines_tests.rig import environment
+
+    path = local(file_of(both, "stream")).name
+    damage(file_of(both, "stream"))
+    asked = ["reconcile", both.name, "--repair-file", path, "--json"]
+    env = environment(place.settings)
+    dry = CliRunner().invoke(cli, [*asked, "--dry-run"], env=env)
+    assert dry.exit_code == 0, dry.output
+    assert orjson.loads(dry.stdout)["version"] is None
+    assert CliRunner().invoke(cli, asked, env=env).exit_code == 2
+    done = CliRunner().invoke(cli, [*asked, "--yes"], env=env)
+    assert done.exit_code == 0, done.output
+    assert orjson.loads(done.stdout)["version"] == 3
+    both.assert_exact()
+
+
+@pytest.mark.parametrize("point", ["replay.before_lock", "replay.in_transaction", "replay.after_commit"])
+def test_a_repair_that_dies_is_done_wholly_or_not_at_all(both: TableRig, point: str):
+    path, before = file_of(both, "stream"), both.stores.ledger.head(both.table.row).version
+    damage(path)
+    faults.arm(point, died)
+    try:
+        with pytest.raises(faults.FaultInjected):
+            repair_file(both.stores, both.table.row, path)
+    finally:
+        faults.disarm()
+    if point == "replay.after_commit":
+        assert both.stores.ledger.head(both.table.row).version == before + 1
+    else:
+        repaired(both, path, source="the buffer")
+    both.assert_exact()
+    assert_newest_sound(both, path)
+
+
+def died() -> None:
+    raise faults.FaultInjected
