@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -48,8 +49,32 @@ def emit(result: Mapping[str, Any], json_target: str | None, human: Callable[[],
 
 
 def to_json(result: Mapping[str, Any]) -> str:
-    """Return one JSON object. Decimals keep their digits as strings; times are ISO 8601."""
-    return json.dumps(result, default=_plain, ensure_ascii=False)
+    """Return one JSON object. Decimals keep their digits as strings; times are ISO 8601.
+
+    JSON has no NaN and no infinities: they are the strings "NaN", "Infinity" and "-Infinity", as in Protobuf's JSON.
+    """
+    try:
+        return json.dumps(result, default=_plain, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # there are some
+        return json.dumps(json_floats(result), default=_plain, ensure_ascii=False, allow_nan=False)
+
+
+def json_floats(value: Any) -> Any:
+    """*value* with strings in the place of numbers that JSON does not have."""
+    if isinstance(value, float):
+        return json_float(value)
+    if isinstance(value, Mapping):
+        return {json_floats(key): json_floats(part) for key, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [json_floats(part) for part in value]
+    return value
+
+
+def json_float(value: float) -> float | str:
+    """A number as JSON can have it."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _plain(value: object) -> object:

@@ -41,7 +41,9 @@ TABLE_ROWS = 100  #: shown by `--format table` unless --limit says otherwise
 )
 @click.option("--tail", is_flag=True, help="Also the records that only Kafka has yet.")
 @click.option("--coordinates", is_flag=True, help="Also partition, offset, timestamp, operation and schema version.")
-@click.option("--format", "form", type=click.Choice(FORMATS), help="[default: by --output's suffix, else table]")
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), help="[default: by --output's suffix; on a terminal table]"
+)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to FILE.")
 @json_option
 @click.pass_obj
@@ -76,7 +78,8 @@ def read(settings: Settings, /, table: str, **options: Any) -> None:
             rows = _rows(found, wanted, options["sample"])
             emit({"table": found.name, "rows": list(json_rows(rows))}, target)
         elif form == "table":
-            limit = TABLE_ROWS + 1 if options["limit"] is None else options["limit"]
+            unlimited = options["limit"] is None and options["output"] is None  # a file is whole, a terminal has pages
+            limit = TABLE_ROWS + 1 if unlimited else options["limit"]
             rows = _rows(found, {**wanted, "limit": limit}, options["sample"])
             _show(rows, options["limit"], options["output"])
         else:
@@ -101,8 +104,12 @@ def _form(form: str | None, output: Path | None, json_target: str | None) -> tup
     """The format, and where ``--json`` goes."""
     if json_target is not None and (form or output):
         raise UsageError("--json stands alone; use --format json with --output")
-    if form is None:
-        form = SUFFIXES.get(output.suffix.lower(), "table") if output else "table"
+    if form is None and output is not None:
+        form = SUFFIXES.get(output.suffix.lower())
+        if form is None:
+            known = ", ".join(SUFFIXES)
+            raise UsageError(f"--output {output}: in which form? End its name in {known}, or give --format")
+    form = form or "table"
     if form == "parquet" and output is None and sys.stdout.isatty():
         raise UsageError("parquet is not for a terminal: give --output FILE, or pipe it on")
     return form, json_target
@@ -121,7 +128,7 @@ def _show(rows: pa.Table, limit: int | None, output: Path | None) -> None:
     """*rows* for people; one more than is shown tells that there are more."""
     from harness_pipelines.cli.rows import table_lines
 
-    more = limit is None and rows.num_rows > TABLE_ROWS
+    more = limit is None and output is None and rows.num_rows > TABLE_ROWS
     rows = rows.slice(0, TABLE_ROWS) if more else rows
     lines = table_lines(rows)
     if output:

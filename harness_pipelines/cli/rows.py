@@ -9,11 +9,14 @@ from decimal import Decimal
 from typing import Any, BinaryIO
 from uuid import UUID
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
+
+from harness_pipelines.cli.output import json_float
 
 CELL_CHARS_MAX = 60
 UUID_BYTES = 16
@@ -89,7 +92,11 @@ def csv_lines(sink: BinaryIO, *, header: bool) -> Callable[[pa.Table], None]:
 
 
 def json_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Each row as plain JSON values: decimals and uuids as text, bytes as hex, times as ISO 8601, maps as objects."""
+    """Each row as plain JSON values.
+
+    Decimals and uuids are text, bytes hex, times ISO 8601, maps objects, numbers that JSON does not have "NaN",
+    "Infinity" and "-Infinity"; a 32-bit float has the digits that tell it from its neighbours, not those of a double.
+    """
     names = rows.schema.names
     columns = [_json_values(column) for column in rows.columns]
     for values in zip(*columns, strict=True):
@@ -102,10 +109,20 @@ def _json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         return _text(column).to_pylist()  # type: ignore[no-any-return]
     if pa.types.is_timestamp(kind):
         return [None if value is None else value.isoformat() for value in _moments(column)]
+    if pa.types.is_floating(kind):
+        return _json_floats(column)
     values: list[Any] = column.to_pylist()
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return [_json_value(value, kind) for value in values]
     return values
+
+
+def _json_floats(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    if pa.types.is_float64(column.type):
+        values = column.to_pylist()
+    else:
+        values = [None if text is None else float(text) for text in _text(column).to_pylist()]
+    return [None if value is None else json_float(value) for value in values]
 
 
 def _moments(column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -120,7 +137,9 @@ def _moments(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def _json_value(value: Any, kind: pa.DataType) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, float):
+        return json_float(float(str(np.float32(value))) if pa.types.is_float32(kind) else value)
+    if value is None or isinstance(value, bool | int | str):
         return value
     if pa.types.is_map(kind):
         return {str(_json_value(k, kind.key_type)): _json_value(v, kind.item_type) for k, v in value}

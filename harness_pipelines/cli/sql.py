@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Collection, Mapping
 from contextlib import ExitStack
+from uuid import uuid4
 
 import click
 
 from harness_pipelines.cli.common import opened
 from harness_pipelines.cli.output import emit, json_option, note
+from harness_pipelines.cli.sql_tables import parse_query
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
 
 ROWS_MAX = 1000
-#: Text, comments and quoted names first, so that nothing inside of them is taken for a table.
-_TOKENS = re.compile(
-    r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|--[^\n]*|/\*.*?\*/"
-    r"|(?P<name>(?:[A-Za-z_]\w*|`[^`]+`)(?:\s*\.\s*(?:[A-Za-z_]\w*|`[^`]+`))+)",
-    re.DOTALL,
-)
 
 
 @click.command()
@@ -31,6 +24,8 @@ _TOKENS = re.compile(
 def sql(settings: Settings, /, query: str, *, limit: int, json_target: str | None) -> None:
     """Run a Spark SQL query over tables of the harness, each as one consistent cut.
 
+    A table is named with its namespace; a name alone is a CTE's.
+
     \b
     Examples:
       harness sql "SELECT city, count(*), sum(amount) FROM shop.orders GROUP BY city"
@@ -40,56 +35,23 @@ def sql(settings: Settings, /, query: str, *, limit: int, json_target: str | Non
 
     with opened(settings) as harness:
         known = {table.name: table for table in harness.tables()}
-        views = views_of(query, known)
-        if not views:
-            names = ", ".join(sorted(known)) or "none yet"
-            raise UsageError(f"the query names no table of the harness; tables: {names}")
+        parsed = parse_query(query, known)
+        views = {name: f"harness_{uuid4().hex}" for name in parsed.tables}
         spark = harness.stores.spark()
-        with ExitStack() as leases:
+        with ExitStack() as held:
             for name, view in views.items():
                 plan = known[name].plan()
-                leases.callback(known[name].release, plan)
+                held.callback(known[name].release, plan)
                 known[name].to_spark(spark, view=view, plan=plan)
-            columns, rows = run_query(spark, with_views(query, views), rows_max=limit + 1)
+                held.callback(spark.catalog.dropTempView, view)
+            columns, rows = run_query(spark, parsed.with_views(views), rows_max=limit + 1)
+    if json_target is not None and len(set(columns)) < len(columns):
+        name = max(columns, key=columns.count)
+        raise UsageError(f"two columns of the result are named {name!r}, and JSON has room for one: give an alias")
     shown = {"columns": columns, "rows": [dict(zip(columns, row, strict=True)) for row in rows[:limit]]}
     emit(shown, json_target, lambda: _show(columns, rows[:limit]))
     if len(rows) > limit:
         note(f"first {limit:,} rows; more: --limit N")
-
-
-def views_of(query: str, known: Collection[str]) -> dict[str, str]:
-    """The tables of *known* that *query* names, each with the name of its view: the short one where that is unique."""
-    found = dict.fromkeys(table for name in _names(query) if (table := _table_of(name, known)))
-    short = {name: name.partition(".")[2] for name in found}
-    uses = Counter(short.values())
-    return {name: short[name] if uses[short[name]] == 1 else name.replace(".", "__") for name in found}
-
-
-def with_views(query: str, views: Mapping[str, str]) -> str:
-    """*query* with each table's name replaced by its view's, also in front of a column."""
-
-    def replaced(match: re.Match[str]) -> str:
-        name = match["name"]
-        table = _table_of(name, views) if name else None
-        if table is None:
-            return match[0]
-        return ".".join([f"`{views[table]}`", *_parts(name)[2:]])
-
-    return _TOKENS.sub(replaced, query)
-
-
-def _names(query: str) -> list[str]:
-    return [match["name"] for match in _TOKENS.finditer(query) if match["name"]]
-
-
-def _parts(name: str) -> list[str]:
-    return re.findall(r"`[^`]+`|\w+", name)
-
-
-def _table_of(name: str, known: Collection[str]) -> str | None:
-    """The table that a dotted name begins with; case does not count, as in Spark."""
-    table = ".".join(part.strip("`").lower() for part in _parts(name)[:2])
-    return table if table in known else None
 
 
 def _show(columns: list[str], rows: list[tuple[object, ...]]) -> None:

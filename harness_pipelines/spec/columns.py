@@ -64,7 +64,10 @@ class Column:
         return next((name for name in self.names if name in fields), self.name)
 
 
-def _list_of_names(value: Any) -> Any:
+def list_of_names(value: Any) -> Any:
+    """A single name is a list of one."""
+    if isinstance(value, str):
+        return (value,)
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         raise ValueError(f"write a list of names, such as [old_name], not {value!r}")
     return value
@@ -91,7 +94,7 @@ class ColumnWords(BaseModel):
     ] = None
     aliases: Annotated[
         tuple[str, ...],
-        BeforeValidator(_list_of_names),
+        BeforeValidator(list_of_names),
         Field(
             description="Names that the field has, or had, in records besides the column's own; of those that a record "
             "has the first counts, the column's own before all.",

@@ -195,7 +195,9 @@ class _Reader:
             node = yaml.compose(text, Loader=_Words)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            raise _whole(source, f"not YAML: {error.problem}", line=mark.line + 1 if mark else None) from error
+            line = mark.line if mark else None
+            hint = _quote_hint(text, line) if line is not None else ""
+            raise _whole(source, f"not YAML: {error.problem}{hint}", line=None if line is None else line + 1) from error
         except yaml.YAMLError as error:
             raise _whole(source, f"not YAML: {' '.join(str(error).split())}") from error
         if node is None:
@@ -261,6 +263,15 @@ class _Reader:
     def _wrong(self, node: yaml.Node, place: Place, message: str) -> None:
         line = node.start_mark.line + 1
         self.problems.append(SpecProblem(line=line, field=".".join(map(str, place)), message=message))
+
+
+def _quote_hint(text: str, line: int) -> str:
+    """The way on where YAML takes the colon of a struct, or a `{`, `[`, `*`, `&` or `%` of a text, for its own."""
+    lines = text.splitlines()
+    said = lines[line].partition(":")[2].strip() if line < len(lines) else ""
+    if "struct<" in said.lower() or "map<" in said.lower():
+        return f"; quote a type that has colons or commas in it: '{_shortened(said)}'"
+    return "; quote a text with such characters: '...'" if said[:1] in tuple("*&%@`") else ""
 
 
 def _check_depth(text: str, source: str) -> None:

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from harness_pipelines.spec.columns import NAME_BYTES_MAX, Column, Columns, detail
+from harness_pipelines.spec.columns import NAME_BYTES_MAX, Column, Columns, detail, list_of_names
 from harness_pipelines.spec.contract import Contract, StopAbove, contract_troubles, stop_above_trouble
 from harness_pipelines.spec.formats import KEY_FORMATS, Evolution, Format, KeyFormat, Schema, format_trouble
 from harness_pipelines.spec.keys import KEY_COLUMNS_MAX, Delete, key_trouble
@@ -104,6 +104,7 @@ class Layout(_Part):
 
     columns: Annotated[
         tuple[str, ...],
+        BeforeValidator(list_of_names),
         Field(
             max_length=LAYOUT_COLUMNS_MAX,
             description="The columns to cluster by, most often filtered first; default: the times and whole numbers "
@@ -210,6 +211,7 @@ class TableSpec(BaseModel):
     topic: Annotated[str, Field(description="Kafka topic; default: the table's name.")] = ""
     topics: Annotated[
         tuple[str, ...],
+        BeforeValidator(list_of_names),
         Field(
             max_length=TOPICS_MAX,
             description="Instead of `topic`: several, for append tables, in an order that stays. Partition p of the "
@@ -234,6 +236,7 @@ class TableSpec(BaseModel):
     ]
     key: Annotated[
         tuple[str, ...],
+        BeforeValidator(list_of_names),
         Field(
             max_length=KEY_COLUMNS_MAX,
             description="Columns whose values name a row: the record with the highest offset stands for all of a key. "

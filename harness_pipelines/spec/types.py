@@ -22,12 +22,21 @@ NESTING_MAX = 32
 FORMS = (*PRIMITIVES, "decimal(p,s)", "list<type>", "map<key, value>", "struct<name: type, ...>")
 _NESTED = ("decimal", "list", "map", "struct")
 _PARTS = ("element", "key", "value")  # of Iceberg's lists and maps
-_ELSEWHERE = {
-    "array": "list<...>", "bigint": "long", "blob": "binary", "bool": "boolean", "bytea": "binary", "bytes": "binary",
-    "datetime": "timestamp", "float4": "float", "float8": "double", "integer": "int", "int32": "int", "int64": "long",
-    "json": "string", "jsonb": "string", "number": "decimal(p,s)", "numeric": "decimal(p,s)", "object": "struct<...>",
-    "real": "float", "record": "struct<...>", "row": "struct<...>", "smallint": "int", "text": "string",
-    "timestamp_ntz": "timestamp", "timestamp_tz": "timestamptz", "timestampz": "timestamptz", "varchar": "string",
+_ELSEWHERE = {  # what other systems call them
+    "array": "list<...>", "bigint": "long", "bigserial": "long", "bit": "boolean", "blob": "binary",
+    "bool": "boolean", "bpchar": "string", "byte": "int", "bytea": "binary", "bytes": "binary", "char": "string",
+    "character": "string", "citext": "string", "clob": "string", "datetime": "timestamp", "datetime2": "timestamp",
+    "datetimeoffset": "timestamptz", "dec": "decimal(p,s)", "enum": "string", "fixed": "binary", "float32": "float",
+    "float4": "float", "float64": "double", "float8": "double", "guid": "uuid", "instant": "timestamptz",
+    "int16": "int", "int2": "int", "int32": "int", "int4": "int", "int64": "long", "int8": "long", "integer": "int",
+    "interval": "string", "json": "string", "jsonb": "string", "localdatetime": "timestamp", "mediumint": "int",
+    "money": "decimal(p,s)", "nchar": "string", "number": "decimal(p,s)", "numeric": "decimal(p,s)",
+    "nvarchar": "string", "object": "struct<...>", "real": "float", "record": "struct<...>", "row": "struct<...>",
+    "serial": "int", "short": "int", "smallint": "int", "str": "string", "text": "string",
+    "timestamp_ltz": "timestamptz", "timestamp_ntz": "timestamp", "timestamp_tz": "timestamptz",
+    "timestampz": "timestamptz", "timetz": "time", "tinyint": "int", "uint16": "int", "uint32": "long",
+    "uint64": "decimal(20,0)", "uint8": "int", "varbinary": "binary", "varchar": "string", "varchar2": "string",
+    "xml": "string",
 }  # fmt: skip
 
 
@@ -173,6 +182,8 @@ class _Parser:
         return found
 
     def _decimal(self) -> Type:
+        if not self.rest() or self._tokens[self._at] != _Token("("):
+            raise TypeSpecError(f"type {self._text!r}: a decimal names its digits, such as decimal(12,2)")
         self.take("(")
         precision = self._number()
         self.take(",")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness_pipelines.cli.output import to_json
 from harness_pipelines.cli.rows import json_rows, table_lines, text_lines, write
 
 ID = uuid.UUID("123e4567-e89b-12d3-a456-426614174000")
@@ -116,3 +118,30 @@ def test_a_cell_cannot_move_the_cursor_and_wide_letters_count_twice():
 
     assert "\x1b" not in "".join(lines)
     assert lines[-1] == "東京     22"
+
+
+def test_numbers_that_json_does_not_have_are_named_by_every_command():
+    odd = [math.nan, math.inf, -math.inf, -0.0, None, 1.5]
+    rows = pa.table(
+        {
+            "d": pa.array(odd, pa.float64()),
+            "f": pa.array(odd, pa.float32()),
+            "l": pa.array([[value] for value in odd], pa.list_(pa.float32())),
+        }
+    )
+    named = ["NaN", "Infinity", "-Infinity", -0.0, None, 1.5]
+    sink = io.BytesIO()
+
+    write(rows.to_reader(), "json", sink)
+
+    assert [row["d"] for row in json_rows(rows)] == named
+    assert [row["f"] for row in json_rows(rows)] == named
+    assert [row["l"] for row in json_rows(rows)] == [[value] for value in named]
+    assert [row["d"] for row in json.loads(sink.getvalue())] == named
+    assert json.loads(to_json({"rows": [{"d": value} for value in odd]}))["rows"] == [{"d": value} for value in named]
+
+
+def test_a_short_float_has_its_own_digits_not_those_of_a_double():
+    rows = pa.table({"f": pa.array([3.14], pa.float32()), "l": pa.array([[0.1]], pa.list_(pa.float32()))})
+
+    assert list(json_rows(rows)) == [{"f": 3.14, "l": [0.1]}]

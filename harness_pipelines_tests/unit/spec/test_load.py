@@ -196,6 +196,16 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         ("", "t.yaml: the spec is empty; it begins with `table: namespace.name`"),
         ("# nothing\n", "t.yaml: the spec is empty; it begins with `table: namespace.name`"),
         (HEAD + "tier: [", "t.yaml:4: not YAML: expected the node content, but found '<stream end>'"),
+        (
+            HEAD + "  place: struct<a: long, b: int>",
+            "t.yaml:4: not YAML: mapping values are not allowed here; quote a type that has colons or commas in it: "
+            "'struct<a: long, b: int>'",
+        ),
+        (
+            HEAD + "topic: %x",
+            "t.yaml:4: not YAML: found character '%' that cannot start any token; quote a text with such characters: "
+            "'...'",
+        ),
         (HEAD + "\ttopic: x", "t.yaml:4: not YAML: found character '\\t' that cannot start any token"),
         (HEAD + "---\n" + HEAD, "t.yaml:4: not YAML: but found another document"),
     ],
@@ -305,3 +315,9 @@ def test_aliases_save_typing():
 def test_a_value_with_too_many_digits_is_refused():
     with pytest.raises(SpecError, match="a number has at most 400"):
         load_value("9" * 5000)
+
+
+def test_one_name_is_a_list_of_one():
+    spec = load_spec_text("table: a.b\nkey: id\ncolumns: {id: long, at: date}\nlayout: {columns: at}")
+
+    assert (spec.key, spec.layout.columns) == (("id",), ("at",))
