@@ -43,7 +43,7 @@ class Query:
 
     text: str
     tables: tuple[str, ...]  #: in the order in which they are named first
-    _parsed: exp.Expression
+    _parsed: exp.Expr
     _offset: int  #: characters before what was parsed
 
     def with_views(self, views: Mapping[str, str]) -> str:
@@ -108,7 +108,7 @@ def parse_query(text: str, known: Collection[str]) -> Query:
     return Query(text=text, tables=tuple(found), _parsed=parsed, _offset=offset)
 
 
-def _parse(text: str) -> exp.Expression:
+def _parse(text: str) -> exp.Expr:
     import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
@@ -141,31 +141,31 @@ def _quiet() -> Iterator[None]:
         logger.disabled = was
 
 
-def _tables(parsed: exp.Expression) -> list[exp.Table]:
+def _tables(parsed: exp.Expr) -> list[exp.Table]:
     """Every relation that has a name; functions such as ``range(10)`` have none."""
     from sqlglot import exp
 
     return [table for table in parsed.find_all(exp.Table) if isinstance(table.this, exp.Identifier)]
 
 
-def _columns(parsed: exp.Expression) -> list[exp.Column]:
+def _columns(parsed: exp.Expr) -> list[exp.Column]:
     from sqlglot import exp
 
     return list(parsed.find_all(exp.Column))
 
 
-def _all_ctes(parsed: exp.Expression) -> list[exp.CTE]:
+def _all_ctes(parsed: exp.Expr) -> list[exp.CTE]:
     from sqlglot import exp
 
     return list(parsed.find_all(exp.CTE))
 
 
-def _qualified(parts: list[exp.Expression]) -> str:
+def _qualified(parts: list[exp.Expr]) -> str:
     """The first two parts of a name, in small letters: case does not count in Spark's names."""
     return ".".join(part.name.lower() for part in parts[:2])
 
 
-def _place(parts: list[exp.Expression]) -> tuple[int, int]:
+def _place(parts: list[exp.Expr]) -> tuple[int, int]:
     return parts[0].meta["start"], parts[-1].meta["end"] + 1
 
 
