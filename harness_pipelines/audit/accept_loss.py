@@ -13,9 +13,10 @@ from uuid import uuid4
 
 from harness_pipelines.audit.reconcile_lake import NothingToAdopt, plan_lake
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.protocol.bounds import BoundaryGap
+from harness_pipelines.protocol.bounds import BoundaryGap, Bounds
 from harness_pipelines.protocol.claims import Claim, Stage, StageHeld, check_claim
 from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.protocol.schemas import check_schema
 from harness_pipelines.stages import tier
 from harness_pipelines.stages.ingest import check_source
 from harness_pipelines.stores import ledger_rows as rows
@@ -65,7 +66,7 @@ def find_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Lo
         raise NothingLost(f"{table.name} has no partition {partition}; it has {sorted(bounds)}; nothing was changed")
     marks = stores.log.watermarks(table.spec.topic, bounds)
     check_source(table, stores.log, {partition: max(bounds[partition].buffer_hi, marks[partition].low)})
-    low, log_start = bounds[partition].buffer_hi, marks[partition].low
+    low, log_start = _read_up_to(table, bounds[partition]), marks[partition].low
     where = f"{table.name}: partition {partition}"
     if log_start <= low:
         raise NothingLost(f"{where}: nothing is lost: read up to {low}, Kafka has all from {log_start} on")
@@ -76,11 +77,16 @@ def find_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Lo
     return Loss(table=table.name, partition=partition, low=low, high=to, log_start=log_start)
 
 
+def _read_up_to(table: TableRow, bounds: Bounds) -> int:
+    """Without a buffer the log is read again from where the lake ends, which a revert may have set back."""
+    return bounds.stream_hi if table.spec.buffer == "none" else bounds.buffer_hi
+
+
 def accept_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Loss:
     """Record the loss of ``[buffer_hi, to)`` and let the table go on behind it.
 
-    Raises: NothingLost, StageHeld, FencedOut, BoundaryGap, WarehouseTaken, LedgerOlderThanLake; then nothing was
-    written.
+    Raises: NothingLost, StageHeld, FencedOut, BoundaryGap, SchemaMoved, WarehouseTaken, LedgerOlderThanLake; then
+    nothing was written.
     """
     loss = find_loss(stores, table, partition=partition, to=to)
     _check_standing(stores, table)
@@ -120,6 +126,12 @@ def _check_standing(stores: Stores, table: TableRow) -> None:
 def _by_ingest(stores: Stores, table: TableRow, claim: Claim, loss: Loss) -> int:
     key = {"table_id": table.table_id, "partition": loss.partition, "lo": loss.low, "hi": loss.high}
     with stores.ledger.database.transaction() as connection:
+        connection.execute(
+            sql("ledger/share_ingest"), key
+        )  # as every commit of ingest: a schema change waits, or we do
+        found = connection.execute(sql("ledger/ingest_positions"), key).fetchall()
+        now = next((row["schema_version"] for row in found if row["partition"] == loss.partition), -1)
+        check_schema(table.name, planned=table.schema_version, found=now, what="the loss was looked at")
         if connection.execute(sql("ledger/advance_ingest"), key).rowcount != 1:
             raise BoundaryGap(what="the buffer", partition=loss.partition, expected_low=-1, got_low=loss.low)
         move = {"shard": claim.shard, "schema_version": table.schema_version, "epoch": claim.epoch}

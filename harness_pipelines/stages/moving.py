@@ -28,6 +28,7 @@ class Pointless(HarnessError):
     recovery = Recovery.REFRESH
 
 
+PLANS_MAX = 3  #: moves that one call plans, because what the one before was planned on is gone
 FAILURES_MAX = 3  #: attempts that failed by themselves before a move is halved
 _UNRANGED = {Stage.OTREE: "regions due", Stage.COMPACT: "small files"}
 
@@ -79,9 +80,16 @@ class Moving(Generic[Attempt]):
     def once(self, claim: Claim, *, trigger: str, run_id: str | None) -> Version | None:
         """Finish the open move, or make a new one; ``None`` when there is nothing to move.
 
-        Raises: MoveStuck, FencedOut, ForeignCommit (NEVER); SchemaMoved, read the table again; TryAgain when Spark or a
-        store is away.
+        Raises: MoveStuck, FencedOut, ForeignCommit (NEVER); SchemaMoved, read the table again; BaseGone, FilesGone,
+        OverlaysMoved where each of several plans was overtaken; TryAgain when Spark or a store is away.
         """
+        for _ in range(PLANS_MAX - 1):
+            with suppress(BaseGone, FilesGone, OverlaysMoved):
+                return self._once(claim, trigger=trigger, run_id=run_id)
+        return self._once(claim, trigger=trigger, run_id=run_id)
+
+    def _once(self, claim: Claim, *, trigger: str, run_id: str | None) -> Version | None:
+        """One move. One whose base or inputs are gone is closed; whoever comes next plans on what is there."""
         ledger, table = self._stores.ledger, self._table
         now = ledger.head(table).schema_version
         check_schema(table.name, planned=table.schema_version, found=now, what=f"{self._mover.name} began")
@@ -99,7 +107,7 @@ class Moving(Generic[Attempt]):
         except (BaseGone, FilesGone, OverlaysMoved) as gone:
             self._give_up(claim, move, state=MoveState.ABANDONED, error=str(gone))
             check_ours(self._stores, self._table, move)
-            return self.once(claim, trigger=trigger, run_id=run_id)
+            raise
         except SchemaMoved as moved:
             self._give_up(claim, move, state=MoveState.ABANDONED, error=str(moved))
             raise

@@ -24,6 +24,7 @@ from harness_pipelines.stages.moving import Moving, Tally, make_branch
 from harness_pipelines.stages.tier_contract import look_again
 from harness_pipelines.stores.lake import NOTHING_STAGED, Staged
 from harness_pipelines.stores.ports import Boundary, MoveDraft, RefusedRecord, StateDraft, Swap, TableRow
+from harness_pipelines.stores.ports_log import check_positions
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -140,6 +141,8 @@ def takeable(stores: Stores, table: TableRow) -> dict[int, Bounds]:
         return bounds
     check_source(table, stores.log, {p: b.buffer_hi for p, b in bounds.items()}, known=bounds)
     marks = stores.log.watermarks(table.spec.topic, bounds)
+    # After a revert the log is read again from further below; what it does not have there is named, not tried.
+    check_positions(table.spec.topic, {p: b.stream_hi for p, b in bounds.items()}, marks)
     return {p: replace(b, buffer_hi=max(marks[p].end, b.buffer_hi)) for p, b in bounds.items()}
 
 

@@ -111,13 +111,16 @@ class Evolutions:
         schema_version = head.schema_version + 1
         connection.execute(sql("evolve/hold_ingest"), self._key)
         taken = connection.execute(sql("evolve/set_schema"), {**self._key, "schema_version": schema_version}).fetchall()
-        starts = {row["partition"]: row["buffer_hi"] for row in taken}
+        buffer_hi = {row["partition"]: row["buffer_hi"] for row in taken}
         if evolved.spec.buffer != "none":
             self._next_segment(connection, evolved, schema_version)
+            starts = buffer_hi
+        else:  # after a revert the log is read again from where the lake ends, with the schema of then
+            starts = buffer_hi | {p: bounds.stream_hi for p, bounds in head.bounds.items()}
         following = corrected(
             head,
             views={name: swap.new for name, swap in swaps.items()},
-            buffer_hi=starts,
+            buffer_hi=buffer_hi,
             move_id=move_id,
             now=newest["now"],
         )

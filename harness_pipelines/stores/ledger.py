@@ -425,6 +425,9 @@ class PostgresLedger:
             if not _run(connection, "ledger/reach_ingest", **where, lo=move.lo[partition], hi=high):
                 raise BoundaryGap(what="the buffer", partition=partition, expected_low=-1, got_low=move.lo[partition])
         insert_refused(connection, move.table_id, boundary)
+        for taken in move.ranges:
+            where = {"table_id": move.table_id, "partition": taken.partition, "move_id": move.move_id}
+            _run(connection, "ledger/settle_taken", **where, low=taken.low, high=taken.high)
 
     def _resolve(self, table: TableRow, boundary: Boundary, unknown: OutcomeUnknown) -> Version:
         """After a lost answer: read the move under the locks of the publish, and say what happened."""
@@ -454,6 +457,7 @@ def insert_refused(connection: Connection, table_id: int, boundary: Boundary) ->
             key=record.key,
             value=record.value,
             kafka_ms=record.kafka_ms,
+            move_id=boundary.move.move_id,
             headers=Jsonb([[name, None if value is None else value.hex()] for name, value in record.headers]),
         )
     broken = Counter((record.partition, record.check) for record in boundary.refused if record.check)

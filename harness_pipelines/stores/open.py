@@ -339,7 +339,10 @@ class Stores:
             rows_of = spark_kafka.decoded_rows(records, table, registry)
             decoded = spark_otree.with_layer(rows_of, _tiered_layer(table))
             rows, seen = spark_write.append_counted(decoded, target)
-            refused = spark_kafka.refused_records(records, table, registry) if seen > rows else []
+            refused = []
+            if seen > rows:
+                whole = spark_kafka.read_kafka(spark, self.settings, table.spec, move.ranges, headers=True)
+                refused = spark_kafka.refused_records(whole, table, registry)
         if seen != rows + len(refused):
             raise StagedWrong(
                 f"{table.name}: move {move.move_id}: {seen} records gave {rows} rows and {len(refused)} refused"

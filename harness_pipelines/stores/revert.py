@@ -229,6 +229,8 @@ class Reverts:
         connection.execute(sql("revert/mark_undone"), key)
         connection.execute(sql("corrections/follow_revert"), self._key)
         connection.execute(sql("corrections/forget_all_signed"), self._key)
+        if self._table.spec.buffer == "none":  # the log is read again, by the spec of then
+            connection.execute(sql("evolve/forget_signed"), self._key)
         payload = {
             "version": following.version,
             "revert_of": plan.target.version,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness_pipelines.codecs.base import Headers, header_name
 from harness_pipelines.codecs.records import RecordCodec
@@ -44,6 +45,8 @@ REFUSED = pa.schema(
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
         pa.field("check", pa.string()),
+        pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        pa.field("kafka_ms", pa.int64()),
     ]
 )
 #: librdkafka's names that the Java client spells otherwise; all others are the same in both.
@@ -91,10 +94,12 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return made
 
 
-def read_kafka(spark: SparkSession, settings: Settings, spec: TableSpec, ranges: Sequence[OffsetRange]) -> DataFrame:
+def read_kafka(
+    spark: SparkSession, settings: Settings, spec: TableSpec, ranges: Sequence[OffsetRange], *, headers: bool = False
+) -> DataFrame:
     """The records of *ranges*: ``key, value, topic, partition, offset, timestamp, ...``; fails when one is gone.
 
-    With ``headers`` where a column of *spec* has them.
+    With ``headers`` where a column of *spec* has them, or on request.
     """
     offsets: dict[str, dict[int, OffsetRange]] = {topic: {} for topic in topics_of(spec.topic)}
     for one in ranges:
@@ -109,7 +114,7 @@ def read_kafka(spark: SparkSession, settings: Settings, spec: TableSpec, ranges:
             "startingOffsets": json.dumps({t: {p: r.low for p, r in found.items()} for t, found in offsets.items()}),
             "endingOffsets": json.dumps({t: {p: r.high for p, r in found.items()} for t, found in offsets.items()}),
             "failOnDataLoss": "true",
-            "includeHeaders": str(_has_headers(spec)).lower(),
+            "includeHeaders": str(headers or _has_headers(spec)).lower(),
             **{f"kafka.{name}": value for name, value in java_properties(settings.kafka_properties).items()},
         }
     )
@@ -157,12 +162,12 @@ def tail_frame(spark: SparkSession, settings: Settings, table: TableRow, part: T
 
 
 def refused_records(records: DataFrame, table: TableRow, registry: RegistryAddress) -> list[RefusedRecord]:
-    """The records that do not fit, with their raw bytes; decodes all of *records* once more."""
+    """The records that do not fit, whole; decodes all of *records*, read with their headers, once more."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from harness_pipelines.stores.spark_python import standing
 
-    narrow = records.select("partition", "offset", "key", "value", *_headers_of(table.spec))
+    narrow = records.select("partition", "offset", "timestamp", "key", "value", "headers")
     decoder = standing(_refusal_decoder(dump_spec(table.spec), registry))
     found = narrow.mapInArrow(decoder, from_arrow_schema(REFUSED)).collect()
     return [
@@ -173,7 +178,11 @@ def refused_records(records: DataFrame, table: TableRow, registry: RegistryAddre
             detail=row["detail"],
             key=None if row["key"] is None else bytes(row["key"]),
             value=None if row["value"] is None else bytes(row["value"]),
+            headers=[
+                (header_name(h["key"]), None if h["value"] is None else bytes(h["value"])) for h in row["headers"] or ()
+            ],
             check=row["check"],
+            kafka_ms=row["kafka_ms"],
         )
         for row in found
     ]
@@ -245,6 +254,11 @@ def _bytes_of(batch: pa.RecordBatch) -> tuple[Cells, Cells, list[Headers | None]
     return batch.column("value").to_pylist(), batch.column("key").to_pylist(), headers
 
 
+def _milliseconds(moments: pa.Array) -> pa.Array:
+    """Kafka's own times of *moments*; -1: the log has none."""
+    return pc.divide(moments.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 1000)  # they are whole ones
+
+
 def _for_spark(array: pa.Array) -> pa.Array:
     """*array*, which is no slice, in the types of `spark_schema`."""
     kind = array.type
@@ -272,7 +286,9 @@ def _refusal_decoder(spec: dict[str, Any], registry: RegistryAddress) -> Callabl
         with closing(registry.open()) as schemas:
             codec = RecordCodec(table, schemas)
             for batch in batches:
-                refused = codec.decode(*_bytes_of(batch)).refused
+                # A codec that is given headers where no column has them would still see what others do not.
+                seen = batch if _has_headers(table) else batch.drop_columns(["headers"])
+                refused = codec.decode(*_bytes_of(seen)).refused
                 where = pa.array([r.index for r in refused], pa.int64())
                 columns = [
                     batch.column("partition").take(where),
@@ -282,6 +298,8 @@ def _refusal_decoder(spec: dict[str, Any], registry: RegistryAddress) -> Callabl
                     batch.column("key").take(where),
                     batch.column("value").take(where),
                     pa.array([r.check for r in refused], pa.string()),
+                    batch.column("headers").take(where).cast(REFUSED.field("headers").type),
+                    _milliseconds(batch.column("timestamp").take(where)),
                 ]
                 yield pa.record_batch(columns, schema=REFUSED)
 

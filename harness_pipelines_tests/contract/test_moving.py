@@ -13,9 +13,9 @@ from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import ATTEMPTS_MAX, NO_RESULT, Move, MoveClosed, MoveState, MoveStuck
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages.moving import FAILURES_MAX, Moving, Pointless, Tally
+from harness_pipelines.stages.moving import FAILURES_MAX, PLANS_MAX, Moving, Pointless, Tally
 from harness_pipelines.stages.tier import Attempt
-from harness_pipelines.stores.lake import Staged
+from harness_pipelines.stores.lake import BaseGone, Staged
 from harness_pipelines.stores.outcome import CommitLost
 from harness_pipelines.stores.ports import MoveDraft, TableRow
 from harness_pipelines_tests.contract.stores_rig import StoresRig
@@ -233,3 +233,23 @@ def test_trouble_is_told_when_the_ledger_is_too_busy_to_note_it(
 
     finish(stores, table, claim, mover)
     assert errors(stores, table) == [("COMMITTED", NO_RESULT)]
+
+
+@pytest.mark.parametrize("overtaken", [PLANS_MAX - 1, PLANS_MAX])
+def test_a_plan_that_is_overtaken_is_made_again_a_few_times_and_no_more(
+    stores: StoresRig, table: TableRow, claim: Claim, overtaken: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("harness_pipelines.stages.moving.check_ours", lambda *_: None)  # these views are names alone
+    mover = Trying(stores, table, hi={0: 10})
+    mover.ends = [BaseGone("the base is not retained any more")] * overtaken
+    tally = Tally()
+    opened: Any = SimpleNamespace(ledger=stores.ledger)
+    run = Moving(opened, table, mover, tally=tally)
+    if overtaken < PLANS_MAX:
+        assert run.once(claim, trigger="test", run_id=None) is not None
+    else:
+        with pytest.raises(BaseGone):
+            run.once(claim, trigger="test", run_id=None)
+    assert len({move.move_id for move in mover.tried}) == PLANS_MAX
+    assert tally.given_up == overtaken
+    assert stores.ledger.open_move(table, Stage.TIER, shard=0) is None

@@ -20,7 +20,9 @@ JOIN unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS w (partition, "offs
 WHERE q.table_id = %(table_id)s ORDER BY q.partition, q."offset" FOR NO KEY UPDATE OF q
 
 -- name: settle
-UPDATE harness.quarantine q SET state = %(state)s, settled_by = %(by)s, settled_at = clock_timestamp()
+UPDATE harness.quarantine q
+SET state = %(state)s, settled_by = %(by)s, settled_at = clock_timestamp(),
+    dropped_at = CASE WHEN %(state)s = 'dropped' THEN clock_timestamp() END
 FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS w (partition, "offset")
 WHERE q.table_id = %(table_id)s AND q.partition = w.partition AND q."offset" = w."offset" AND q.state = 'held'
 
@@ -33,7 +35,8 @@ FROM json_to_recordset(%(records)s::json) AS r (
     partition integer, "offset" bigint, reason text, detail text, key text, value text, headers jsonb, kafka_ms bigint
 )
 ON CONFLICT (table_id, partition, "offset") DO UPDATE
-SET state = 'held', reason = EXCLUDED.reason, detail = EXCLUDED.detail, settled_by = NULL, settled_at = NULL
+SET state = 'held', reason = EXCLUDED.reason, detail = EXCLUDED.detail, settled_by = NULL, settled_at = NULL,
+    dropped_at = NULL
 
 -- name: insert
 INSERT INTO harness.corrections (table_id, version, partition, "offset", kind, digest, was, decoder, move_id)
@@ -69,11 +72,13 @@ FROM (SELECT DISTINCT h.partition, h."offset" FROM harness.corrections h
 JOIN harness.corrections c ON c.table_id = %(table_id)s AND c.partition = w.partition AND c."offset" = w."offset"
 
 -- name: follow_revert
--- A record whose correction is undone is again what it was before; one whose correction is in effect again what that says.
-UPDATE harness.quarantine q SET state = CASE WHEN c.is_row THEN 'replayed' ELSE 'held' END
-FROM harness.corrected c
-WHERE c.table_id = %(table_id)s AND q.table_id = c.table_id AND q.partition = c.partition AND q."offset" = c."offset"
-  AND (q.state = 'replayed') <> c.is_row
+-- A record whose correction is undone is again what it was before, given up or held; one whose correction is in effect
+-- again what that says. So is one that a move of tier took or refused (`buffer: none`).
+UPDATE harness.quarantine q
+SET state = CASE WHEN j.is_row THEN 'replayed' WHEN j.dropped_at IS NULL THEN 'held' ELSE 'dropped' END
+FROM harness.judged j
+WHERE j.table_id = %(table_id)s AND q.table_id = j.table_id AND q.partition = j.partition AND q."offset" = j."offset"
+  AND (q.state = 'replayed') <> j.is_row
 
 -- name: forget_all_signed
 -- A revert takes corrections back, or brings them back.

@@ -82,10 +82,9 @@ WHERE table_id = %(table_id)s AND in_effect ORDER BY partition, "offset"
 
 -- name: unsettled
 -- Records that are rows again and still set aside, or the other way round.
-SELECT q.partition, q."offset", q.state FROM harness.quarantine q
-LEFT JOIN harness.corrected c USING (table_id, partition, "offset")
-WHERE q.table_id = %(table_id)s AND (q.state = 'replayed') <> coalesce(c.is_row, false)
-ORDER BY q.partition, q."offset" LIMIT %(limit)s
+SELECT partition, "offset", state FROM harness.judged
+WHERE table_id = %(table_id)s AND (state = 'replayed') <> is_row
+ORDER BY partition, "offset" LIMIT %(limit)s
 
 -- name: quarantined_outside
 SELECT q.partition, q."offset" FROM harness.quarantine q

@@ -191,9 +191,29 @@ ON CONFLICT (table_id, partition, check_name, severity) DO UPDATE
 SET records = v.records + excluded.records, last_at = clock_timestamp()
 
 -- name: insert_quarantined
-INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers, kafka_ms)
-VALUES (%(table_id)s, %(partition)s, %(offset)s, %(reason)s, %(detail)s, %(key)s, %(value)s, %(headers)s, %(kafka_ms)s)
-ON CONFLICT DO NOTHING -- a revert lets tier read the same records of Kafka again
+-- A revert lets tier read the same records of Kafka again: one that it refuses again, or now, is held.
+INSERT INTO harness.quarantine AS q
+    (table_id, partition, "offset", reason, detail, key, value, headers, kafka_ms, refused_by)
+VALUES (%(table_id)s, %(partition)s, %(offset)s, %(reason)s, %(detail)s, %(key)s, %(value)s, %(headers)s, %(kafka_ms)s,
+        ARRAY[%(move_id)s::bigint])
+ON CONFLICT (table_id, partition, "offset") DO UPDATE
+SET state = CASE WHEN q.dropped_at IS NULL THEN 'held' ELSE 'dropped' END, reason = EXCLUDED.reason,
+    detail = EXCLUDED.detail, refused_by = coalesce(q.refused_by, '{}') || EXCLUDED.refused_by
+
+-- name: settle_taken
+-- Records of [low, high) that were set aside once, and that the move has taken as rows. Of one that an earlier release set
+-- aside the moves that read it before are those that refused it.
+UPDATE harness.quarantine q
+SET state = 'replayed', settled_by = 'tier', settled_at = clock_timestamp(), refused_by = coalesce(q.refused_by, (
+    SELECT array_agg(m.move_id) FROM harness.moves m
+    WHERE m.table_id = q.table_id AND m.stage = 'tier' AND m.state = 'COMMITTED' AND m.move_id <> %(move_id)s
+      AND (m.lo ->> q.partition::text)::bigint <= q."offset" AND (m.hi ->> q.partition::text)::bigint > q."offset"), '{}')
+WHERE q.table_id = %(table_id)s AND q.partition = %(partition)s AND q."offset" >= %(low)s AND q."offset" < %(high)s
+  AND NOT (coalesce(q.refused_by, '{}') @> ARRAY[%(move_id)s::bigint]) AND q.state <> 'replayed'
+
+-- name: share_ingest
+-- Whoever moves `buffer_hi` shares it; a schema change takes it alone.
+SELECT pg_advisory_xact_lock_shared(1752330868, %(table_id)s)
 
 -- name: advance_ingest
 UPDATE harness.ingest_positions SET buffer_hi = %(hi)s

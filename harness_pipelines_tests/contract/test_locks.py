@@ -1,0 +1,151 @@
+"""Who waits for whom: what is judged under a lock is judged under that lock, and who is late is fenced."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from harness_pipelines.audit.accept_loss import Loss, _by_ingest
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.claims import FencedOut, Stage
+from harness_pipelines.protocol.schemas import SchemaMoved
+from harness_pipelines.stores import reconcile
+from harness_pipelines.stores.corrections import Corrections
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.postgres import Connection, sql
+from harness_pipelines.stores.reconcile import Reconciler
+from harness_pipelines.stores.revert import Reverts
+from harness_pipelines.stores.snapshots import Snapshots
+from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig
+from harness_pipelines_tests.producer import wait_until
+
+Act = Callable[[], object]
+HELD_UP = "SELECT count(*) AS held_up FROM pg_stat_activity WHERE pg_blocking_pids(pid) @> ARRAY[%s]"
+
+
+@pytest.fixture
+def table(real: RealRig) -> TableRow:
+    """Records 0 to 9 of one partition, of which the second was set aside."""
+    made = real.table(partitions=1)
+    real.ingest(made, {0: (0, 10)})
+    real.move(made, {0: 0}, {0: 10})
+    real.ask(
+        'INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail) VALUES (%s, 0, 1, %s, %s)',
+        [made.table_id, "malformed", "no JSON"],
+    )
+    return made
+
+
+def waits(real: RealRig, act: Act, *, hold: Callable[[Connection], object]) -> list[HarnessError]:
+    """*act* is held up by what *hold* holds, and goes on when that is over; returns what it raised."""
+    raised: list[HarnessError] = []
+
+    def run() -> None:
+        try:
+            act()
+        except HarnessError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    with real.owner.transaction() as connection:
+        hold(connection)
+        pid = connection.info.backend_pid
+
+        thread.start()
+        wait_until(lambda: _held_up(real, pid) or not thread.is_alive(), "it waits or is over")
+        assert thread.is_alive(), "it did not wait"
+    thread.join(30)
+    assert not thread.is_alive()
+    return raised
+
+
+def _held_up(real: RealRig, pid: int) -> bool:
+    with real.database.session() as connection:
+        found = connection.execute(HELD_UP, [pid]).fetchone()
+    return bool(found and found["held_up"])
+
+
+def locked(statement: str, key: Mapping[str, Any]) -> Callable[[Connection], object]:
+    return lambda connection: connection.execute(sql(statement), key)
+
+
+def look(real: RealRig, table: TableRow) -> Act:
+    corrections = Corrections(real.database, table, catalog=CATALOG)
+    return lambda: corrections.look([(0, 1)])
+
+
+def plan(real: RealRig, table: TableRow) -> Act:
+    return lambda: Reverts(real.database, table, catalog=CATALOG, log_from={}).plan(1)
+
+
+def test_a_snapshot_waits_for_who_decides_what_is_removed(real: RealRig, table: TableRow):
+    """Else expire removes what a snapshot that it did not see has pinned."""
+    name = f"s_{table.table_id}"
+    hold = locked("reads/take_trim_lock", {"table_id": table.table_id})
+    assert waits(real, lambda: Snapshots(real.database).create(name, [table]), hold=hold) == []
+    Snapshots(real.database).drop(name)
+
+
+@pytest.mark.parametrize("act", [look, plan])
+def test_a_replay_and_a_revert_wait_for_readers_that_are_looking(
+    real: RealRig, table: TableRow, act: Callable[[RealRig, TableRow], Act]
+):
+    """Else a lease that is being taken is not among those that may read an old version."""
+    key = {"table_id": table.table_id}
+    assert waits(real, act(real, table), hold=locked("reads/share_trim_lock", key)) == []
+
+
+def test_what_quarantine_says_is_read_when_who_changes_it_is_done(real: RealRig, table: TableRow):
+    def settle(connection: Connection) -> None:
+        connection.execute("UPDATE harness.quarantine SET state = 'dropped' WHERE table_id = %s", [table.table_id])
+
+    seen: list[Mapping[tuple[int, int], str]] = []
+    corrections = Corrections(real.database, table, catalog=CATALOG)
+    assert waits(real, lambda: seen.append(corrections.look([(0, 1)]).states), hold=settle) == []
+    assert seen == [{(0, 1): "dropped"}]
+
+
+def test_who_claims_while_reconcile_is_about_to_commit_is_fenced(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    """It saw the table as it was before."""
+    made, run = [], reconcile._run
+
+    def claimed_first(connection: Connection, statement: str, /, **parameters: Any) -> int:
+        if statement == "fence_all":
+            made.append(real.claim(table))
+        return run(connection, statement, **parameters)
+
+    monkeypatch.setattr(reconcile, "_run", claimed_first)
+    Reconciler(real.owner, catalog=CATALOG).go_on(table, highest=0, retained_from=0)
+    [late] = made
+    with pytest.raises(FencedOut):
+        real.ledger.renew(late, lease=HOUR)
+    with pytest.raises(FencedOut):
+        real.plan(table, late, {0: 0}, {0: 10})
+    assert real.claim(table).epoch > late.epoch + 1
+
+
+def test_a_loss_is_accepted_after_a_schema_change_or_before_it(real: RealRig, table: TableRow):
+    """The move that stands for the loss has the schema of then."""
+    claim = real.claim(table, Stage.INGEST)
+    loss = Loss(table=table.name, partition=0, low=10, high=20, log_start=20)
+    stores: Any = type("Opened", (), {"ledger": real.ledger})
+    before = real.contents(table)["moves"]
+
+    def evolve(connection: Connection) -> None:
+        connection.execute(sql("evolve/hold_ingest"), {"table_id": table.table_id})
+
+    def held(connection: Connection) -> None:
+        evolve(connection)
+        connection.execute(sql("evolve/set_schema"), {"table_id": table.table_id, "schema_version": 2})
+
+    [error] = waits(real, lambda: _by_ingest(stores, table, claim, loss), hold=held)
+    assert isinstance(error, SchemaMoved)
+    assert real.contents(table)["moves"] == before
+    real.ask("UPDATE harness.ingest_positions SET schema_version = 1 WHERE table_id = %s", [table.table_id])
+    assert waits(real, lambda: _by_ingest(stores, table, claim, loss), hold=evolve) == []
+    assert len(real.contents(table)["moves"]) == len(before) + 1
