@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from itertools import pairwise
 
 from harness_pipelines.audit.fsck_rules import PUBLISHING, Found, Look, adopted_in, rule, spelled
+from harness_pipelines.protocol.claims import Claim, Stage, ahead, is_ahead
+from harness_pipelines.protocol.schemas import SpecDisagrees, check_columns
 from harness_pipelines.protocol.versions import effects_of
 from harness_pipelines.stores.books import MoveRow, VersionRow
+from harness_pipelines.stores.leases import LEASE_AGE_MAX
 
 OPEN = ("PLANNED", "QUARANTINED")
+SLACK = timedelta(minutes=1)
 
 
 @rule("S3", "versions are numbered without gaps")
@@ -246,6 +251,18 @@ def schemas_known(look: Look) -> Iterator[Found]:
             yield Found(who, f"{who} is in schema {schema}; the table has {spelled(known) or 'none'}")
 
 
+@rule("S21", "the columns of the spec are those of the schema in force")
+def spec_has_the_schema(look: Look) -> Iterator[Found]:
+    books = look.books
+    if not books.fields:
+        return
+    try:
+        check_columns(books.spec, fields=books.fields, schema_version=books.schemas[-1])
+    except SpecDisagrees as differ:
+        taken = "records that were taken meanwhile lack the values of the other columns: `harness replay` has them"
+        yield Found("spec", f"{differ}; {taken}")
+
+
 @rule("S22", "all partitions are ingested in one schema")
 def one_schema_at_a_time(look: Look) -> Iterator[Found]:
     found = {p: row.schema_version for p, row in look.books.positions.items() if row.schema_version is not None}
@@ -300,6 +317,16 @@ def outbox_gap_free(look: Look) -> Iterator[Found]:
 @rule("L2", "claims end or are taken over")
 def claims_left(look: Look) -> Iterator[Found]:
     for (stage, shard), claim in look.books.claims.items():
+        if is_ahead(claim["lease_until"], now=look.books.now):
+            held = Claim(
+                table_id=look.books.table_id,
+                stage=Stage(stage),
+                shard=shard,
+                holder=claim["holder"],
+                epoch=claim["epoch"],
+                lease_until=claim["lease_until"],
+            )
+            yield Found(f"claim {stage}/{shard}", str(ahead(look.books.name, held, now=look.books.now)))
         waiting = [m for m in look.books.moves if m.state == "PLANNED" and (m.stage, m.shard) == (stage, shard)]
         if not claim["alive"] and waiting:
             yield Found(
@@ -327,8 +354,15 @@ def leases_end(look: Look) -> Iterator[Found]:
     known = {v.version for v in look.books.versions}
     for lease in look.books.leases:
         age = look.books.now - lease["born"]
-        if age.total_seconds() > 24 * 3600 + 60 and lease["alive"]:
+        if age > LEASE_AGE_MAX + SLACK and lease["alive"]:
             yield Found(f"lease {lease['holder']}", f"the lease of {lease['holder']} lives since {lease['born']}")
+        if lease["until"] - look.books.now > LEASE_AGE_MAX + SLACK:
+            yield Found(
+                f"lease {lease['holder']}",
+                f"the lease of {lease['holder']} on version {lease['version']} ends at "
+                f"{lease['until']:%Y-%m-%d %H:%M:%S %Z}, later than any may; `harness reconcile {look.books.name} "
+                "--yes` ends it",
+            )
         if lease["alive"] and lease["version"] not in known:
             yield Found(
                 f"lease {lease['holder']}",

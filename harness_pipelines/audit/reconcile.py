@@ -14,6 +14,7 @@ from uuid import uuid4
 from harness_pipelines.audit.reconcile_lake import LakePlan, Way, apply_plan, plan_lake
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move, MoveState
+from harness_pipelines.protocol.schemas import SpecDisagrees, check_columns
 from harness_pipelines.stores.catalog import MetadataMissing
 from harness_pipelines.stores.history import is_staged
 from harness_pipelines.stores.overview import Overview
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
 
 LEASE = timedelta(seconds=60)
+TIME = "%Y-%m-%d %H:%M:%S %Z"
 Claims = Mapping[tuple[str, int], Mapping[str, Any]]  #: by stage and shard
 GIVEN_UP = "no live claim: abandoned by reconcile"
 
@@ -84,6 +86,7 @@ def look(stores: Stores, table: TableRow, *, take_over: bool = False) -> Report:
         lake=lake,
         verdicts=(
             *owner,
+            *_columns(table),
             *_ledger(lake),
             *(verdict for _, verdict in moves),
             *_claims(claims),
@@ -105,6 +108,10 @@ def settle(stores: Stores, table: TableRow, report: Report, *, take_over: bool =
         stores.ownership.take_over()
     else:
         stores.ownership.confirm()
+    if _columns(table):
+        stores.reconciler.restore_columns(table)
+        table = stores.ledger.table(table.name)
+    stores.reconciler.end_claims_ahead(table)
     apply_plan(stores, table, report.lake)
     if report.lake.way is not Way.ADOPT:  # else the adoption has closed them
         for move in report.abandon:
@@ -114,7 +121,7 @@ def settle(stores: Stores, table: TableRow, report: Report, *, take_over: bool =
     for view in sorted(table.views.keys() - opened):
         if dead := stores.upkeep.dead_branches(table, view=view):
             stores.lake.drop_branches(table, dead, view=view)
-    after = look(stores, table)
+    after = look(stores, stores.ledger.table(table.name))
     return Report(table=table.name, verdicts=report.verdicts, lake=report.lake, settled=not after.acts)
 
 
@@ -129,6 +136,16 @@ def _owner(stores: Stores, *, take_over: bool) -> list[Verdict]:
         return []
     told = "no other ledger has it; a copy of this one loses it" if whose is None else f"it belongs to {whose}"
     return [Verdict(kind="owner", subject=stores.warehouse, verdict=told, act="take the warehouse over")]
+
+
+def _columns(table: TableRow) -> list[Verdict]:
+    version = table.schema_version
+    try:
+        check_columns(table.spec, fields=table.fields, schema_version=version)
+    except SpecDisagrees as differ:
+        act = f"give the spec the columns of schema {version}"
+        return [Verdict(kind="spec", subject="columns", verdict=str(differ), act=act)]
+    return []
 
 
 def _ledger(lake: LakePlan) -> list[Verdict]:
@@ -183,8 +200,8 @@ def _judged(table: TableRow, lake: LakePlan, found: _Found) -> Verdict:
             f"{table.name} --retry-stuck` plans it anew"
         )
         return Verdict(kind="move", subject=subject, verdict=why)
-    if claim is not None and claim["alive"]:
-        held = f"{claim['holder']} holds the claim until {claim['lease_until']:%H:%M:%S} UTC and works on it"
+    if claim is not None and claim["alive"] and not claim["ahead"]:
+        held = f"{claim['holder']} holds the claim until {_at(claim)} and works on it"
         return Verdict(kind="move", subject=subject, verdict=held)
     if lake.way is Way.ADOPT and any(m.move_id == move.move_id for m in lake.adopted):
         return Verdict(kind="move", subject=subject, verdict="the lake says that it was published")
@@ -193,7 +210,7 @@ def _judged(table: TableRow, lake: LakePlan, found: _Found) -> Verdict:
             f"staged on branch {move.branch} and not published; the next worker takes it as attempt {move.attempt + 1}"
         )
         return Verdict(kind="move", subject=subject, verdict=ready)
-    nobody = "nobody has a claim" if claim is None else f"its holder's lease ended {claim['lease_until']:%H:%M:%S} UTC"
+    nobody = "nobody has a claim" if claim is None else f"its holder's lease ended {_at(claim)}"
     return Verdict(
         kind="move",
         subject=subject,
@@ -203,23 +220,31 @@ def _judged(table: TableRow, lake: LakePlan, found: _Found) -> Verdict:
 
 
 def _claims(claims: Claims) -> list[Verdict]:
-    return [
-        Verdict(
-            kind="claim",
-            subject=f"{stage}, shard {shard}, epoch {row['epoch']}",
-            verdict=f"ended at {row['lease_until']:%H:%M:%S} UTC; the next worker takes it"
-            if not row["alive"]
-            else f"held by {row['holder']} until {row['lease_until']:%H:%M:%S} UTC",
-        )
-        for (stage, shard), row in sorted(claims.items())
-    ]
+    return [_claim(stage, shard, row) for (stage, shard), row in sorted(claims.items())]
+
+
+def _claim(stage: str, shard: int, row: Mapping[str, Any]) -> Verdict:
+    subject = f"{stage}, shard {shard}, epoch {row['epoch']}"
+    if not row["alive"]:
+        return Verdict(kind="claim", subject=subject, verdict=f"ended at {_at(row)}; the next worker takes it")
+    held = f"held by {row['holder']} until {_at(row)}"
+    if not row["ahead"]:
+        return Verdict(kind="claim", subject=subject, verdict=held)
+    why = f"{held}, and it is {row['now']:{TIME}}: the database's clock has run ahead, nobody renews it"
+    return Verdict(kind="claim", subject=subject, verdict=why, act="end it")
+
+
+def _at(claim: Mapping[str, Any]) -> str:
+    return f"{claim['lease_until']:{TIME}}"
 
 
 def _lease(row: Mapping[str, Any]) -> Verdict:
     return Verdict(
         kind="lease",
         subject=f"{row['lease_id']} of {row['holder']} on version {row['version']}",
-        verdict=f"ended at {row['until']:%H:%M:%S} UTC",
+        verdict=f"ends at {row['until']:{TIME}}, later than any may"
+        if row["ahead"]
+        else f"ended at {row['until']:{TIME}}",
         act="end it",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
@@ -24,6 +24,10 @@ class Stage(StrEnum):
 
 #: What a worker runs; the others are asked for by a person.
 CONTINUOUS_STAGES = frozenset({Stage.INGEST, Stage.TIER, Stage.OTREE, Stage.COMPACT, Stage.EXPIRE})
+
+
+#: No claim is held for longer without a renewal: one that ends later was written by a clock that was put right since.
+LEASE_MAX = timedelta(minutes=10)
 
 
 class FencedOut(HarnessError):
@@ -53,6 +57,25 @@ def may_take(current: Claim | None, *, now: datetime) -> bool:
     return current is None or current.lease_until <= now
 
 
+class ClaimAhead(TryAgain):
+    """A claim ends later than any lease lasts, so nobody renews it, and waiting for its end may take days."""
+
+
+def is_ahead(lease_until: datetime, *, now: datetime) -> bool:
+    """The lease was given by a clock that ran ahead of the one of *now*."""
+    return lease_until > now + LEASE_MAX
+
+
+def ahead(table: str, claim: Claim, *, now: datetime) -> ClaimAhead:
+    """What a claim that `is_ahead` is told as."""
+    return ClaimAhead(
+        f"{table}: {claim.stage} is claimed by {claim.holder} (epoch {claim.epoch}) until "
+        f"{claim.lease_until:%Y-%m-%d %H:%M:%S %Z}, and it is {now:%Y-%m-%d %H:%M:%S %Z}: no lease is longer than "
+        f"{LEASE_MAX.total_seconds() / 60:.0f} minutes, so the database's clock has run ahead and nobody renews this "
+        f"one. `harness reconcile {table} --yes` ends it"
+    )
+
+
 def check_claim(claim: Claim, current: Claim | None, *, now: datetime) -> None:
     """The fence: *claim* must still be the current one, and alive (S5). The last check of every commit.
 
@@ -64,6 +87,6 @@ def check_claim(claim: Claim, current: Claim | None, *, now: datetime) -> None:
         raise FencedOut(f"{what}: claim epoch {claim.epoch} was taken over, current is {found}; nothing was written")
     if current.lease_until <= now:
         raise FencedOut(
-            f"{what}: the lease of epoch {claim.epoch} ended at {current.lease_until:%H:%M:%S.%f}, "
-            f"it is {now:%H:%M:%S.%f}; nothing was written"
+            f"{what}: the lease of epoch {claim.epoch} ended at {current.lease_until:%Y-%m-%d %H:%M:%S.%f %Z}, "
+            f"it is {now:%Y-%m-%d %H:%M:%S.%f %Z}; nothing was written"
         )

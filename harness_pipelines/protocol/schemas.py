@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import type_from_json
 
 Fields = Sequence[Mapping[str, Any]]  #: Iceberg's JSON form of columns, with field ids
@@ -27,6 +28,44 @@ def check_schema(table: str, *, planned: int, found: int, what: str) -> None:
         raise SchemaMoved(
             f"{table}: {what} with schema {planned}, the table is at {found}; nothing of it was done, begin anew"
         )
+
+
+class SpecMoved(TryAgain):
+    """The table's spec was changed since it was read, so what was to be written was judged by another one."""
+
+
+class SpecDisagrees(HarnessError):
+    """The columns of the spec are not those of the schema in force: records would lose values without a word."""
+
+
+def check_spec(table: str, *, read: TableSpec, found: TableSpec, what: str) -> None:
+    """A spec is changed from the one that was read, never from another (S21, S22). Raises: SpecMoved."""
+    if read != found:
+        words = sorted(word for word in type(read).model_fields if getattr(read, word) != getattr(found, word))
+        raise SpecMoved(
+            f"{table}: {what} of a spec that somebody else changed meanwhile ({', '.join(words)} differ); nothing was "
+            f"written. Compare yours with the spec of now (`harness table show {table}`) and repeat the command"
+        )
+
+
+def check_columns(spec: TableSpec, *, fields: Fields, schema_version: int) -> None:
+    """The columns of *spec* are the *fields* of the schema in force, in their order. Raises: SpecDisagrees."""
+    wanted = [(c.name, str(c.type), c.required) for c in spec.stored]
+    found = [(f["name"], str(type_from_json(f["type"])), bool(f["required"])) for f in fields]
+    if wanted != found:
+        odd = ", ".join(_spelled(one) for one in wanted if one not in found)
+        lacks = ", ".join(_spelled(one) for one in found if one not in wanted)
+        differ = f"only the spec has {odd or 'none'}, only the schema has {lacks or 'none'}"
+        raise SpecDisagrees(
+            f"{spec.table}: the spec's columns are not those of schema {schema_version}, which its rows have: "
+            f"{differ if odd or lacks else 'their order differs'}; nothing is taken until they agree. "
+            f"`harness reconcile {spec.table} --yes` gives the spec the columns of the schema again"
+        )
+
+
+def _spelled(column: tuple[str, str, bool]) -> str:
+    name, type_, required = column
+    return f"{name} {type_}{' required' if required else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.protocol.bounds import Vector
+from harness_pipelines.protocol.schemas import SpecMoved
 from harness_pipelines.protocol.topics import topics_of
 from harness_pipelines.spec.load import load_spec
 from harness_pipelines.spec.table import StartAt, TableSpec
@@ -28,7 +29,7 @@ def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
     """Create the table, or take over the settings of one that exists; a second call changes nothing.
 
     Raises: SpecError, ContractUnusable, SchemaUnusable, TopicMissing, TopicCompacted, KafkaUnreachable, TableExists (a
-    word differs that cannot change), TopicRecreated.
+    word differs that cannot change), TopicRecreated; SpecMoved, where somebody else changed the spec meanwhile.
     """
     wanted = spec if isinstance(spec, TableSpec) else load_spec(spec)
     RecordCodec(wanted, stores.schemas)  # a contract or schema of the spec that cannot be used makes no table
@@ -39,7 +40,16 @@ def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
         return _create(stores, wanted, identity)
     _check_fits(known, wanted)
     added_partitions(known.identity, identity)
-    return stores.ledger.update_spec(known, wanted) if known.spec != wanted else known
+    if known.spec == wanted:
+        return known
+    try:
+        return stores.ledger.update_spec(known, wanted)
+    except SpecMoved:
+        now = stores.ledger.table(wanted.table)
+        _check_fits(now, wanted)  # by a change of columns it may not fit any more, which says more
+        if now.spec == wanted:  # somebody else applied the same
+            return now
+        raise
 
 
 def _create(stores: Stores, spec: TableSpec, identity: TopicIdentity) -> TableRow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
+from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, ahead, is_ahead
 from harness_pipelines.stores.ports import TableRow
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 RENEWALS_PER_LEASE = 3
+WAIT_SHOWN_EVERY_S = 60.0  #: how often the log has whom a stand-by waits for
 
 
 class ClaimKeeper:
@@ -30,12 +32,17 @@ class ClaimKeeper:
         self._ledger, self._table, self._stage = ledger, table, stage
         self._holder, self._lease = holder, lease
         self._claim: Claim | None = None
+        self._waits_for: str | None = None
+        self._shown_at = 0.0  # monotonic seconds
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._renewer: threading.Thread | None = None
 
     def acquire(self) -> bool:
-        """Take the claim if this worker does not hold it and nobody else does; True if it is held now."""
+        """Take the claim if this worker does not hold it and nobody else does; True if it is held now.
+
+        Raises: ClaimAhead, where waiting for the other one is of no use.
+        """
         with self._lock:
             if self._claim is None:
                 faults.point(f"{self._stage}.before_claim")
@@ -45,10 +52,29 @@ class ClaimKeeper:
                 if self._claim is not None:
                     log.info("claim.taken", table=self._table.name, stage=self._stage, epoch=self._claim.epoch)
                     faults.point(f"{self._stage}.after_claim")
-            if self._claim is not None and self._renewer is None:
+            if self._claim is None:
+                self._look_at_holder()
+                return False
+            if self._renewer is None:
                 self._renewer = threading.Thread(target=self._renew, name=f"renew-{self._stage}", daemon=True)
                 self._renewer.start()
-            return self._claim is not None
+            return True
+
+    def _look_at_holder(self) -> None:
+        """Log whom this stand-by waits for, now and then. Raises: ClaimAhead."""
+        if (found := self._ledger.claimed(self._table, self._stage, shard=0)) is None:
+            return
+        claim, now = found
+        if is_ahead(claim.lease_until, now=now):
+            raise ahead(self._table.name, claim, now=now)
+        if self._waits_for != claim.holder or time.monotonic() >= self._shown_at + WAIT_SHOWN_EVERY_S:
+            self._waits_for, self._shown_at = claim.holder, time.monotonic()
+            until = claim.lease_until.isoformat(sep=" ", timespec="seconds")
+            log.info("claim.waits", table=self._table.name, stage=self._stage, holder=claim.holder, until=until)
+
+    @property
+    def is_held(self) -> bool:
+        return self._claim is not None
 
     def current(self) -> Claim:
         """The claim as it was last renewed. Raises: FencedOut when it was lost."""

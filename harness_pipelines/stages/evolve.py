@@ -18,6 +18,7 @@ import structlog
 from harness_pipelines.codecs.policy import SchemaDue
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.protocol.evolution import Changes, Evolved, evolved
+from harness_pipelines.protocol.schemas import SpecMoved, check_schema
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.stores.evolve import check_none_recalled
 from harness_pipelines.stores.ports import TableStopped
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.ports import Swap, TableRow
 
 log = structlog.get_logger(__name__)
+PLANS_MAX = 4  #: plans of one change, where settings are applied beside it each time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +70,27 @@ def plan(stores: Stores, table: TableRow, changes: Changes) -> tuple[EvolvePlan,
 def evolve(stores: Stores, table: TableRow, changes: Changes) -> Version:
     """Publish *changes*: from the version that is returned on, the table has the new columns in all tiers.
 
-    Raises: EvolutionRefused, TableStopped, SchemaMoved (another change came first), ForeignCommit, LakeAway,
-    WarehouseTaken, PostgresUnreachable, OutcomeUnknown.
+    Raises: EvolutionRefused, TableStopped, SchemaMoved (another change came first), SpecMoved (settings are applied
+    over and over), ForeignCommit, LakeAway, WarehouseTaken, PostgresUnreachable, OutcomeUnknown.
     """
-    if table.stopped:
-        raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was changed")
-    return _publish(stores, table, changes, by=f"{getuser()}@{gethostname()}")
+    by = f"{getuser()}@{gethostname()}"
+    for _ in range(PLANS_MAX):
+        if table.stopped:
+            raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was changed")
+        try:
+            return _publish(stores, table, changes, by=by)
+        except SpecMoved as moved:
+            log.info("evolve.planned_again", table=table.name, detail=str(moved))
+        planned, table = table.schema_version, stores.ledger.table(table.name)
+        check_schema(table.name, planned=planned, found=table.schema_version, what="a change was planned")
+    return _publish(stores, table, changes, by=by)
 
 
 def follow(stores: Stores, table: TableRow, due: SchemaDue) -> None:
     """Publish the changes that the schema of a record asks for; *table* is what the record was decoded for.
 
     Ingest alone calls it, and as ingest does it goes on while another stage has stopped the table. When the table was
-    changed since, or its policy, nothing is done: decode again. Raises: as `evolve`, SchemaMoved too.
+    changed since, or its policy, nothing is done: decode again. Raises: as `evolve`, SchemaMoved and SpecMoved too.
     """
     now = stores.ledger.table(table.name)
     if now.schema_version != table.schema_version or now.spec.evolution != "compatible":

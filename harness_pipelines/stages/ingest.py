@@ -26,7 +26,7 @@ from harness_pipelines.codecs.wire import Named, opened
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.keys import partitions_grown
-from harness_pipelines.protocol.schemas import SchemaMoved, check_schema
+from harness_pipelines.protocol.schemas import SchemaMoved, check_columns, check_schema
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.stages.refusing import limit_of
 from harness_pipelines.stores.adbc import AdbcSessions
@@ -265,6 +265,7 @@ class IngestLoop:
         self._reader: LogReader | None = None
         self._poll_s = poll_s
         self._not_before = 0.0  # the monotonic clock
+        self._refreshed = False  # since the last commit
 
     def start(self, partitions: Iterable[int]) -> None:
         """Begin at the ledger's positions.
@@ -286,7 +287,8 @@ class IngestLoop:
         """One unit of work; returns how many records it took (0 when the log had nothing new).
 
         A unit that was planned on an older state (REFRESH, RESOLVE) is forgotten: the next one starts from what the
-        ledger says. Raises: SchemaMoved, when the table's schema is another now, or must become another (SchemaDue).
+        ledger says, and where that one is refused too, it is raised. Raises: SchemaMoved, when the table's schema is
+        another now, or must become another (SchemaDue).
         """
         assert self._reader is not None and self._codec is not None, "start() comes first"
         time.sleep(max(0.0, self._not_before - time.monotonic()))
@@ -301,14 +303,16 @@ class IngestLoop:
                 self.table, batches, codec=self._codec, writer=self._writer, segment=self._open, identity=identity
             )
             self._count(batches, rows)
+            self._refreshed = False
             if keeps_up:
                 self._open.index()
         except HarnessError as error:
             if error.recovery is Recovery.NEVER or isinstance(error, SchemaMoved):
                 raise
             log.info("ingest.refresh", table=self.table.name, error=str(error))
+            again, self._refreshed = self._refreshed, True
             self.start(self._reader.positions)
-            if error.exit_code == 75:
+            if again or error.exit_code == 75:
                 raise
         return sum(len(b) for b in batches)
 
@@ -335,8 +339,10 @@ def check_source(
     """Is the log still the one that the table was made from, and does it hold all from *positions* on?
 
     *known* are all partitions of the table, given by those who take more of it.
-    Raises: TopicMissing, TopicRecreated, ClusterChanged, PartitionsMissing, PartitionsGrown, RecordsLost, LogTruncated.
+    Raises: TopicMissing, TopicRecreated, ClusterChanged, PartitionsMissing, PartitionsGrown, RecordsLost, LogTruncated;
+    SpecDisagrees, where nothing says what its records are to be decoded to.
     """
+    check_columns(table.spec, fields=table.fields, schema_version=table.schema_version)
     check_topic(table, stream.describe(table.spec.topic), known=known)
     check_positions(table.spec.topic, positions, stream.watermarks(table.spec.topic, positions))
 

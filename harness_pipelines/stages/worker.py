@@ -10,91 +10,46 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import structlog
 
 from harness_pipelines.codecs.policy import SchemaDue
-from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, FencedOut, Stage
-from harness_pipelines.protocol.schemas import SchemaMoved
-from harness_pipelines.protocol.versions import EFFECTS, Version
+from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.schemas import SchemaMoved, SpecDisagrees
+from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages import compact, evolve, expire, ingest, ingest_spark, otree, tier
 from harness_pipelines.stages.claims import ClaimKeeper
-from harness_pipelines.stages.moving import Tally
+from harness_pipelines.stages.joining import Joiner
+from harness_pipelines.stages.progress import CLAIM_LEASE, TableProgress, WorkerOptions
+from harness_pipelines.stages.trouble import Backoff, Restart, StageBroken
 from harness_pipelines.stores.owner import WarehouseTaken
 from harness_pipelines.stores.ports import PartitionStatus, TableRow
-from harness_pipelines.stores.spark import SparkInterrupted, import_pyspark
+from harness_pipelines.stores.spark import import_pyspark
 from harness_pipelines.stores.standing import LedgerOlderThanLake
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
+    from harness_pipelines.stores.ports import Ledger
+
+__all__ = ["CLAIM_LEASE", "StageBroken", "TableProgress", "Worker", "WorkerOptions"]
 
 log = structlog.get_logger(__name__)
-CLAIM_LEASE = timedelta(seconds=30)
 INGEST_THREADS_MAX = 2
 LOOK_S = 0.25  #: how often tier asks whether it is due
 TIDY_EVERY_S = 2.0  #: how often otree and compact do: nobody waits for them, and a ledger has many tables
 EXPIRE_EVERY_S = 60.0
+RESTART_EVERY_S = 1.0  #: how often the ledger is asked what the table is stopped by
 JOIN_S = 0.5  #: how often a worker that is in a hurry interrupts what its threads have on Spark
-PARTITIONS_EVERY_S = 5.0
 _OF_EVERY_TABLE = frozenset({Stage.INGEST, Stage.EXPIRE})
-BACKOFF_S_MAX = 5.0
-COUNTED_S = 1.0  #: at least, after a failure that counts against a move: what heals in seconds shall not halve it
-BROKEN_S_MIN, BROKEN_S_MAX = 10.0, 300.0  #: how long a stage is held that met what nobody foresaw
 SEGMENT_BYTES_MAX = 32 * 2**20
 _ON_SPARK = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
 SEGMENT_AGE_S_MAX = 600.0
-
-
-class StageBroken(HarnessError):
-    """A stage of one table met an error that has no name; it is held, and what else the worker does goes on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """How a worker runs. ``until_idle``: end when nothing is left to move; ``for_s``: end after so many seconds.
-
-    ``linger_s``: an idle worker waits so long for more before it ends. ``only_due``: it ends as soon as the rules of
-    the spec ask for nothing, instead of moving the rest early; with ``rest_first`` what is there is moved once all the
-    same. Of the stages on Spark.
-    """
-
-    stages: frozenset[Stage] = CONTINUOUS_STAGES
-    until_idle: bool = False
-    for_s: float | None = None
-    linger_s: float = 0.0
-    only_due: bool = False
-    rest_first: bool = False
-    lease: timedelta = CLAIM_LEASE
-    run_id: str | None = None
-    ingest_on: Literal["threads", "spark"] = "threads"  #: this machine, or Spark's executors
-    remove_large: bool = False  #: let expire remove more than half of a table's bytes in one run
-
-
-@dataclass(slots=True)
-class TableProgress:
-    """What the worker did for one table, for those who watch."""
-
-    name: str
-    rows: int = 0
-    refused: int = 0
-    commits: int = 0
-    moves: int = 0
-    version: int = 0
-    trouble: dict[str, str] = field(default_factory=dict)  #: stage -> what it waits for
-    positions: list[PartitionStatus] = field(default_factory=list)
-    ends: dict[int, int] = field(default_factory=dict)
-    ends_at: float | None = None  #: monotonic seconds, when `ends` were asked for
-    tallies: dict[Stage, Tally] = field(default_factory=lambda: {stage: Tally() for stage in EFFECTS})
-    errors: Counter[str] = field(default_factory=Counter)  #: stage -> how often one held it
 
 
 class Worker:
@@ -163,6 +118,8 @@ class Worker:
     def _end(self) -> None:
         """Wait for the threads, and give back what they held."""
         self.stop.set()
+        for worker in self._tables:
+            worker.wake()
         while any(worker.is_alive for worker in self._tables):
             if self._hurried:
                 self.stores.spark_sessions.interrupt()
@@ -185,31 +142,37 @@ class _TableWorker:
         }
         self._threads: list[threading.Thread] = []
         self._ingests: list[ingest.IngestLoop] = []
-        self._generation = 0
         self._last_refresh = 0.0
+        self._looked_at = -math.inf  #: monotonic seconds, before the positions that are shown were read
+        self._caught_up_at: float | None = None  #: monotonic seconds, since when all that is known is moved
         self._head: Version | None = None  # when last refreshed
         self._stages = worker.options.stages & (_OF_EVERY_TABLE | table.effects.keys())
         self._nothing_due: str | None = None  # in this metadata file of the batch view
         self._nothing_small: str | None = None  # in this metadata file of the stream view
         self._quiet: set[Stage] = set()  # had nothing to do when last asked, or somebody else has them
         self._rest: dict[Stage, dict[int, int]] = {}  # what was there at first, and is not moved yet
-        self._watching = _Backoff(self, "watch")
+        self._watching = Backoff(self, "watch")
+        self._backoffs: list[Backoff] = [self._watching]
+        self._restart = Restart(self, self._backoffs)
+        self._restart_at = -math.inf
+        # The stage that takes records from the log is the one that lets partitions join.
+        self._reads_log = Stage.TIER if table.spec.buffer == "none" else Stage.INGEST
+        self._joiner = Joiner(self, self._claim_of_log) if self._reads_log in self._stages else None
 
     # -- life -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         stages = self._stages
-        if self.table.stopped:  # by an earlier worker; whatever stopped it is found again if it is still there
-            with suppress(HarnessError):
-                self.stores.ledger.stop_table(self.table, None)
+        with suppress(HarnessError):  # what stopped it before is over once the threads have worked
+            self._restart.look()
         if Stage.INGEST in stages and self.table.spec.buffer != "none":
             if self.worker.options.ingest_on == "spark":
                 self._stage(Stage.INGEST, self._ingest_on_spark, LOOK_S)
             else:
                 for number in range(INGEST_THREADS_MAX):
                     self._thread(f"ingest-{number}", Stage.INGEST, self._ingest_forever, number)
-        if Stage.INGEST in stages:
-            self._thread("partitions", Stage.INGEST, self._join_forever)
+        if self._joiner is not None:
+            self._thread("partitions", self._reads_log, self._joiner.forever)
         if Stage.TIER in stages:
             self._stage(Stage.TIER, self._tier, LOOK_S)
         tidy_every_s = LOOK_S if self.worker.options.until_idle else TIDY_EVERY_S
@@ -222,8 +185,30 @@ class _TableWorker:
 
     def reload(self) -> None:
         """Take over the table's schema of now: what was begun with an older one is never committed."""
-        self.table = self.stores.ledger.table(self.table.name)
+        with suppress(HarnessError):  # away for now: what was begun is met again
+            self.table = self.stores.ledger.table(self.table.name)
         log.info("worker.schema", table=self.table.name, schema=self.table.schema_version)
+
+    @property
+    def stop(self) -> threading.Event:
+        return self.worker.stop
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.stores.ledger
+
+    def doubt(self, stage: str) -> None:
+        """Ask the ledger whether the claim of *stage* is still held."""
+        self._keepers[Stage(stage)].doubt()
+
+    def _claim_of_log(self) -> Claim | None:
+        keeper = self._keepers[self._reads_log]
+        return keeper.current() if keeper.is_held else None
+
+    def wake(self) -> None:
+        """End the pauses that do not end with the worker."""
+        if self._joiner is not None:
+            self._joiner.wake()
 
     @property
     def is_alive(self) -> bool:
@@ -237,7 +222,9 @@ class _TableWorker:
                 return
 
     def release(self) -> None:
-        """Give back the claims."""
+        """Give back the claims, after what they were held for is over."""
+        with suppress(HarnessError):
+            self._restart.look()
         for keeper in self._keepers.values():
             keeper.release()
 
@@ -245,10 +232,12 @@ class _TableWorker:
         self._thread(stage, stage, self._forever, stage, step, pause_s)
 
     def _thread(self, name: str, stage: Stage, loop: Callable[..., None], *arguments: object) -> None:
-        """Keep *loop* up until the worker ends: what it does not handle holds *stage*, then it begins anew."""
+        """Keep *loop* up until the worker ends: what it does not handle holds *stage*, then it begins again."""
+
+        backoff = Backoff(self, stage)
+        self._backoffs.append(backoff)
 
         def guarded() -> None:
-            backoff = _Backoff(self, stage)
             try:
                 while not self.worker.stop.wait(backoff.held_until - time.monotonic()):
                     with backoff.holding():
@@ -269,7 +258,11 @@ class _TableWorker:
         self._last_refresh = time.monotonic()
         with self._watching.holding():
             self._look()
-            self._watching.over()
+            self._watching.reset()
+            if time.monotonic() >= self._restart_at + RESTART_EVERY_S:
+                self._restart_at = time.monotonic()
+                with suppress(HarnessError):
+                    self._restart.look()
 
     def _look(self) -> None:
         if self._ingests:
@@ -277,18 +270,30 @@ class _TableWorker:
             self.progress.refused = sum(loop.progress.refused for loop in self._ingests)
             self.progress.commits = sum(loop.progress.commits for loop in self._ingests)
         with suppress(HarnessError):
+            looked_at = time.monotonic()
             positions = self.stores.ledger.positions(self.table)
             asked_at = time.monotonic()
             marks = self.stores.log.watermarks(self.table.spec.topic, [p.partition for p in positions])
             # The head last: it has what the positions show as moved.
             self._head = self.stores.ledger.head(self.table)
             self.progress.positions, self.progress.ends = positions, {p: m.end for p, m in marks.items()}
-            self.progress.ends_at = asked_at
+            self.progress.ends_at, self._looked_at = asked_at, looked_at
 
     def finished(self) -> bool:
         """Nothing left to move, or nothing that waiting would help."""
         if self.fatal:
             return True
+        if not self._is_caught_up():
+            self._caught_up_at = None
+            return False
+        if self._caught_up_at is None:
+            self._caught_up_at = time.monotonic()
+        return self._joiner is None or self._joiner.knows_all_since(self._caught_up_at)
+
+    def _is_caught_up(self) -> bool:
+        """All that is known is moved; there may be partitions that are not known yet."""
+        if self._joiner is not None and self._joiner.joined_at >= self._looked_at:
+            return False
         if self.worker.options.only_due:
             return self._quiet >= self._stages
         positions, ends = self.progress.positions, self.progress.ends
@@ -313,7 +318,7 @@ class _TableWorker:
 
     # -- loops ----------------------------------------------------------------------------------------------
 
-    def _forever(self, backoff: _Backoff, stage: Stage, step: Callable[[], bool], pause_s: float) -> None:
+    def _forever(self, backoff: Backoff, stage: Stage, step: Callable[[], bool], pause_s: float) -> None:
         """Hold the claim, do *step*, pause while it has nothing to do."""
         while not self.worker.stop.is_set():
             held = False
@@ -321,7 +326,10 @@ class _TableWorker:
                 self._admit(stage)
                 held = self._keepers[stage].acquire()
                 busy = held and step()
-                backoff.reset()
+                if held:
+                    backoff.reset()
+                else:
+                    backoff.over(by_work=False)
             except HarnessError as error:
                 backoff.wait(error, pause_s=pause_s if held else 0.0)
                 continue
@@ -344,7 +352,7 @@ class _TableWorker:
             if stage is not Stage.INGEST or isinstance(error, WarehouseTaken | LedgerOlderThanLake):
                 raise
 
-    def _ingest_forever(self, backoff: _Backoff, number: int) -> None:
+    def _ingest_forever(self, backoff: Backoff, number: int) -> None:
         loop = ingest.IngestLoop(
             self.table,
             self.stores.log,
@@ -361,7 +369,7 @@ class _TableWorker:
         finally:
             loop.close()
 
-    def _ingest(self, loop: ingest.IngestLoop, backoff: _Backoff, number: int) -> None:
+    def _ingest(self, loop: ingest.IngestLoop, backoff: Backoff, number: int) -> None:
         keeper = self._keepers[Stage.INGEST]
         started: int | None = None
         while not self.worker.stop.is_set():
@@ -369,6 +377,7 @@ class _TableWorker:
                 self._admit(Stage.INGEST)
                 if not keeper.acquire():
                     started = None
+                    backoff.over(by_work=False)
                     self.worker.stop.wait(LOOK_S)
                 elif started != self._generation:
                     generation = self._generation
@@ -381,14 +390,17 @@ class _TableWorker:
             except SchemaDue as due:
                 self._follow(loop.table, due, backoff)
                 return
-            except SchemaMoved:
-                self.reload()
-                return  # the next loop decodes with the schema of now
             except HarnessError as error:
                 started = None
                 backoff.wait(error)
+                if isinstance(error, SchemaMoved | SpecDisagrees):
+                    return  # the next loop decodes with the schema of now
 
-    def _follow(self, table: TableRow, due: SchemaDue, backoff: _Backoff) -> None:
+    @property
+    def _generation(self) -> int:
+        return 0 if self._joiner is None else self._joiner.generation
+
+    def _follow(self, table: TableRow, due: SchemaDue, backoff: Backoff) -> None:
         """Change the columns of *table*, for which the record was decoded, as its schema asks."""
         try:
             evolve.follow(self.stores, table, due)
@@ -400,18 +412,6 @@ class _TableWorker:
         done = ingest_spark.ingest_on_spark(self.stores, self.table, self._keepers[Stage.INGEST].current())
         self.progress.rows += done.rows
         return bool(done.reached)
-
-    def _join_forever(self, backoff: _Backoff) -> None:
-        """Partitions that were added to the topic join by themselves; those of a keyed table stop its ingest."""
-        while not self.worker.stop.wait(PARTITIONS_EVERY_S):
-            with suppress(HarnessError):  # the ingest threads show what is wrong with the topic
-                known = self.stores.segments.positions(self.table)
-                if starts := ingest.join_partitions(self.table, self.stores.log, known=known):
-                    if not self.table.spec.key:
-                        self.stores.ledger.add_partitions(self.table, starts)
-                        log.info("ingest.partitions_joined", table=self.table.name, partitions=sorted(starts))
-                    self._generation += 1  # the ingest threads look anew
-            backoff.over()
 
     def _tier(self) -> bool:
         idle = self._ingest_is_idle if self._moves_rest(Stage.TIER) else None
@@ -491,81 +491,3 @@ class _TableWorker:
         claim = self._keepers[Stage.EXPIRE].current()
         expire.expire_once(self.stores, self.table, claim, remove_large=self.worker.options.remove_large)
         return False
-
-
-class _Backoff:
-    """Waits longer after each failure, shows the trouble, and forgets it after the next success of the same thread."""
-
-    def __init__(self, owner: _TableWorker, stage: str) -> None:
-        self._owner, self._stage = owner, stage
-        self._wait_s, self._broken_s = 0.1, BROKEN_S_MIN
-        self.held_until = 0.0  #: on the monotonic clock
-        self._trouble: HarnessError | None = None
-        self._stopped_before = owner.table.stopped is not None
-
-    def reset(self) -> None:
-        """The thread did its work: its trouble is over. That of another thread of the stage is not."""
-        owner = self._owner
-        if self._stopped_before:  # what stopped the worker before this one is repaired
-            self._stopped_before = False
-            with suppress(HarnessError):
-                owner.stores.ledger.stop_table(owner.table, None)
-        self.over()
-
-    def over(self) -> None:
-        """What the thread itself has shown is over."""
-        owner = self._owner
-        self._wait_s, self._broken_s = 0.1, BROKEN_S_MIN
-        over, self._trouble = self._trouble, None
-        if over is None:
-            return
-        if owner.progress.trouble.get(self._stage) == str(over):
-            del owner.progress.trouble[self._stage]
-        if owner.fatal is over:
-            owner.fatal = None
-            with suppress(HarnessError):
-                owner.stores.ledger.stop_table(owner.table, None)
-
-    def wait(self, error: HarnessError, *, pause_s: float = 0.0) -> None:
-        """Show *error* and wait; where a person is needed *pause_s* at least, as long as the stage itself rests."""
-        if isinstance(error, FencedOut):
-            self._owner._keepers[Stage(self._stage)].doubt()
-            return
-        if isinstance(error, SparkInterrupted):
-            return
-        if isinstance(error, SchemaMoved):
-            self._owner.reload()
-            return
-        self._show(error)
-        if self._stage != Stage.INGEST and not isinstance(error, TryAgain):
-            self._wait_s = max(self._wait_s, COUNTED_S)
-        self._owner.worker.stop.wait(max(self._wait_s, pause_s if error.recovery is Recovery.NEVER else 0.0))
-        self._wait_s = min(self._wait_s * 2, BACKOFF_S_MAX)
-
-    @contextmanager
-    def holding(self) -> Iterator[None]:
-        """What nobody foresaw holds the stage for a while, by name; the traceback is in the log."""
-        try:
-            yield
-        except Exception as error:  # the outer edge of a stage
-            name, hold_s = self._owner.table.name, self._broken_s
-            broken = StageBroken(
-                f"{name}: {self._stage} met an error that has no name, {type(error).__name__}: {error}; the worker's "
-                f"log has the traceback. It is tried again in {hold_s:.0f} s, all else goes on"
-            )
-            broken.__cause__ = error
-            self._show(broken)
-            log.exception("stage.broken", table=name, stage=self._stage, error=str(error))
-            self.held_until, self._broken_s = time.monotonic() + hold_s, min(hold_s * 2, BROKEN_S_MAX)
-
-    def _show(self, error: HarnessError) -> None:
-        owner, self._trouble = self._owner, error
-        owner.progress.errors[self._stage] += 1
-        shown = owner.progress.trouble
-        if shown.get(self._stage) != str(error):
-            log.warning("stage.trouble", table=owner.table.name, stage=self._stage, error=str(error))
-        shown[self._stage] = str(error)
-        if error.recovery is Recovery.NEVER:
-            owner.fatal = error
-            with suppress(HarnessError):
-                owner.stores.ledger.stop_table(owner.table, str(error))

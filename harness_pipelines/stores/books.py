@@ -198,8 +198,8 @@ class Books:
     moves: Sequence[MoveRow]
     schemas: Sequence[int]
     segments: Sequence[SegmentRow]
-    claims: Mapping[tuple[str, int], Mapping[str, Any]]  #: (stage, shard) -> epoch, alive
-    leases: Sequence[Mapping[str, Any]]  #: version, holder, born, alive
+    claims: Mapping[tuple[str, int], Mapping[str, Any]]  #: (stage, shard) -> holder, epoch, lease_until, alive
+    leases: Sequence[Mapping[str, Any]]  #: version, holder, born, until, alive
     outbox: Mapping[str, int]  #: events, first, last
     outbox_gaps: Sequence[tuple[int, int]]  #: ``[low, high)``
     quarantined: Mapping[int, tuple[int, int]]  #: partition -> held records below and above stream_hi
@@ -207,6 +207,7 @@ class Books:
     corrected: Sequence[Corrected]  #: records whose correction is in effect
     unsettled: Sequence[tuple[int, int, str]]  #: partition, offset, state of records that no correction agrees with
     buffered: Buffered
+    fields: Sequence[Mapping[str, Any]] = ()  #: of the newest schema, in Iceberg's JSON form
     snapshots: Sequence[Version] = ()  #: what named snapshots pin, with the bounds that it is read with
     overlays: Sequence[OverlayRow] = ()
     moved: Moved = field(default_factory=Moved)
@@ -263,6 +264,7 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
         positions = {row["partition"]: PositionRow(**row) for row in _all(connection, "positions", key)}
         segments = [_segment(row) for row in _all(connection, "segments", key)]
         moves = [_move(row) for row in _all(connection, "moves", key)]
+        schemas = _all(connection, "schemas", key)
         since = connection.execute(sql("ledger/since_tier"), key).fetchone()
         assert since is not None, "the table's row was read at this instant"
         return Books(
@@ -284,7 +286,8 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
             versions=[_version(row) for row in _all(connection, "versions", key)],
             layouts=[LayoutRow(**row) for row in _all(connection, "layouts", key)],
             moves=moves,
-            schemas=[row["schema_version"] for row in _all(connection, "schemas", key)],
+            schemas=[row["schema_version"] for row in schemas],
+            fields=schemas[-1]["fields"] if schemas else (),
             segments=segments,
             claims={(row["stage"], row["shard"]): row for row in _all(connection, "claims", key)},
             leases=_all(connection, "leases", key),

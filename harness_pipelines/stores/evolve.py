@@ -24,6 +24,7 @@ from harness_pipelines.protocol.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.versions import Version, ViewName, check_base
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores import specs
 from harness_pipelines.stores.buffer import make_segment
 from harness_pipelines.stores.outcome import published_by
 from harness_pipelines.stores.ports import PointerMoved, Swap, TableRow, view_dropped
@@ -50,7 +51,8 @@ class Evolutions:
     def publish(self, evolved: Evolved, build: BuildSchema, *, by: str) -> Version:
         """Publish the version from which on the table has the schema of *evolved*.
 
-        Raises: SchemaMoved, ForeignCommit, CommitLost; OutcomeUnknown only when Postgres stays away.
+        Raises: SchemaMoved, SpecMoved (settings were changed: plan it again from those of now), ForeignCommit,
+        CommitLost; OutcomeUnknown only when Postgres stays away.
         """
         move_id = self._reserve(by)
         for _ in range(OPTIMISTIC_BUILDS):
@@ -159,8 +161,8 @@ class Evolutions:
             raise SchemaMoved(f"{self._table.name}: move {following.move_id} is over already; nothing was written")
         schema = {"fields": Jsonb([dict(f) for f in evolved.fields]), "spec": words}
         schema |= {"starts": Jsonb(vector_to_json(starts))}
+        specs.write(connection, self._table, evolved.spec, what="this is a change", fields=evolved.fields)
         connection.execute(sql("ledger/insert_schema"), {**key, **schema, "schema_version": following.schema_version})
-        connection.execute(sql("ledger/update_spec"), {**self._key, "spec": words})
         connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
         if evolved.narrows:  # their digests have a column more
             connection.execute(sql("evolve/forget_signed"), self._key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
 
@@ -27,7 +27,7 @@ from harness_pipelines.protocol.schemas import check_schema
 from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stores import drop
+from harness_pipelines.stores import drop, specs
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.drop import Dropped
 from harness_pipelines.stores.outcome import resolved
@@ -38,6 +38,7 @@ from harness_pipelines.stores.ports import (
     MoveDraft,
     PartitionStatus,
     PointerMoved,
+    Stopped,
     Swap,
     TableExists,
     TableRow,
@@ -93,7 +94,7 @@ class PostgresLedger:
             assert table is not None
             for name, view in views.items():
                 _run(connection, "ledger/insert_pointer", **self._pointer_key(table, name), new=view.metadata)
-            self._insert_partitions(connection, table, starts)
+            self._insert_partitions(connection, table_id, starts)
             now = _one(connection, "reads/now")["now"]
             first = Version(
                 table_id=table_id,
@@ -110,10 +111,13 @@ class PostgresLedger:
             return table
 
     def update_spec(self, table: TableRow, spec: TableSpec) -> TableRow:
-        """Replace the settings of a table; columns are evolved, never overwritten."""
+        """Replace the settings of a table; columns are evolved, never overwritten.
+
+        Raises: SpecMoved, where the spec is not the one of *table* any more; SpecDisagrees.
+        """
         with self.database.transaction() as connection:
             _run(connection, "ledger/lock_table", table_id=table.table_id)
-            _run(connection, "ledger/update_spec", table_id=table.table_id, spec=Jsonb(dump_spec(spec)))
+            specs.write(connection, table, spec, what="these are settings")
         return self.table(spec.table)
 
     def tables(self) -> list[TableRow]:
@@ -135,15 +139,29 @@ class PostgresLedger:
         """Drop a table, all or nothing; see `harness_pipelines.stores.drop`. Raises: TableUnknown, TableInUse."""
         return drop.drop_table(self.database, table, catalog=self.catalog, dry_run=dry_run)
 
-    def stop_table(self, table: TableRow, reason: str | None) -> None:
-        """Stop (or with ``None`` start again) a table; its workers stand by until then."""
-        self.database.run("ledger/stop_table", {"table_id": table.table_id, "stopped": reason})
+    def stop_table(self, table: TableRow, reason: str | None, *, stage: str | None = None) -> None:
+        """Say what stops a table, in which *stage*; ``None``: nothing does any more."""
+        said = {"stopped": reason, "stage": None if reason is None else stage}
+        self.database.run("ledger/stop_table", {"table_id": table.table_id, **said})
 
-    def add_partitions(self, table: TableRow, starts: Vector) -> None:
-        """Let partitions that were added to the topic join, from *starts*. A second call changes nothing."""
+    def stopped(self, table: TableRow) -> Stopped | None:
+        """What stops the table now."""
+        found = self.database.rows("ledger/stopped", {"table_id": table.table_id})
+        return Stopped(found[0]["stopped"], found[0]["stopped_stage"]) if found else None
+
+    def start_table(self, table: TableRow, was: str) -> bool:
+        """Say that *was* does not stop the table any more; False: it is stopped by something else, or by nothing."""
+        return self.database.run("ledger/start_table", {"table_id": table.table_id, "was": was}) == 1
+
+    def add_partitions(self, claim: Claim, starts: Vector) -> None:
+        """Let partitions that were added to the topic join, from *starts*. A second call changes nothing.
+
+        They are decoded with the schema in force, whatever the holder of *claim* last heard of it. Raises: FencedOut.
+        """
         with self.database.transaction() as connection:
-            _run(connection, "ledger/lock_table", table_id=table.table_id)
-            self._insert_partitions(connection, table, starts)
+            _run(connection, "ledger/lock_table", table_id=claim.table_id)
+            self._insert_partitions(connection, claim.table_id, starts)
+            self._check_claim(connection, claim)
 
     def _find(self, name: str, connection: Connection) -> TableRow | None:
         namespace, _, short = name.partition(".")
@@ -151,11 +169,11 @@ class PostgresLedger:
         return rows.table_row(row) if row else None
 
     @staticmethod
-    def _insert_partitions(connection: Connection, table: TableRow, starts: Vector) -> None:
+    def _insert_partitions(connection: Connection, table_id: int, starts: Vector) -> None:
         for partition in sorted(starts):
-            where = {"table_id": table.table_id, "partition": partition, "start": starts[partition]}
+            where = {"table_id": table_id, "partition": partition, "start": starts[partition]}
             _run(connection, "ledger/insert_partition", **where)
-            _run(connection, "ledger/insert_ingest_partition", **where, schema_version=table.schema_version)
+            _run(connection, "ledger/insert_ingest_partition", **where)
 
     # -- claims ---------------------------------------------------------------------------------------------
 
@@ -175,6 +193,11 @@ class PostgresLedger:
             if not may_take(rows.claim(locked), now=locked["now"]):
                 return None
             return rows.claim(_one(connection, "ledger/take_claim", **key, holder=holder, lease=lease))
+
+    def claimed(self, table: TableRow, stage: Stage, *, shard: int) -> tuple[Claim, datetime] | None:
+        """The newest claim, alive or not, and what the database's clock says."""
+        found = self.database.rows("ledger/claim", {"table_id": table.table_id, "stage": stage, "shard": shard})
+        return (rows.claim(found[0]), found[0]["now"]) if found else None
 
     def renew(self, claim: Claim, *, lease: timedelta) -> Claim:
         """Extend a claim that is still held. Raises: FencedOut."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from psycopg import sql as compose
 
+from harness_pipelines.protocol.claims import LEASE_MAX
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import Connection, Database, sql
 
@@ -31,8 +32,8 @@ class Overview:
         self.database = database
 
     def claims(self, table: TableRow) -> list[Row]:
-        """Stage, shard, holder, epoch, lease_until, and whether the lease is alive."""
-        return list(self.database.rows("overview/claims", {"table_id": table.table_id}))
+        """Stage, shard, holder, epoch, lease_until, now; whether the lease is alive, and ahead of any that may be."""
+        return list(self.database.rows("overview/claims", {"table_id": table.table_id, "lease_max": LEASE_MAX}))
 
     def open_moves(self, table: TableRow) -> list[Row]:
         """Moves that a stage has to finish, or that hold it by name, oldest first."""

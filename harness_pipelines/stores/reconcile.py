@@ -15,9 +15,11 @@ from psycopg.types.json import Jsonb
 
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.bounds import Bounds, Vector
+from harness_pipelines.protocol.claims import LEASE_MAX
 from harness_pipelines.protocol.history import HistoryBroken, floor_after
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores import specs
 from harness_pipelines.stores.ports import PointerMoved, TableRow, TableUnknown, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, sql
 
@@ -84,6 +86,16 @@ class Reconciler:
         """Delete the leases that are over; returns how many."""
         return self.database.run("reconcile/end_leases_over", {"table_id": table.table_id})
 
+    def end_claims_ahead(self, table: TableRow) -> int:
+        """End the claims that were given by a clock that ran ahead; returns how many."""
+        return self.database.run("reconcile/end_claims_ahead", {"table_id": table.table_id, "lease_max": LEASE_MAX})
+
+    def restore_columns(self, table: TableRow) -> None:
+        """Give the spec the columns of the schema in force, and leave its settings. Raises: SpecMoved."""
+        with self.database.transaction() as connection:
+            connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
+            specs.write(connection, table, specs.with_columns_of_schema(table), what="these are columns")
+
     def go_on(self, table: TableRow, *, highest: int, retained_from: int, batch: NewBatch | None = None) -> None:
         """Let a ledger that was set back go on by itself: no number of the lost time comes again.
 
@@ -97,7 +109,7 @@ class Reconciler:
             if batch is not None:
                 self._begin_batch(connection, table, batch)
             self._retain(connection, table, retained_from)
-            connection.execute(sql("ledger/stop_table"), {"table_id": table.table_id, "stopped": None})
+            connection.execute(sql("ledger/stop_table"), {"table_id": table.table_id, "stopped": None, "stage": None})
 
     def _begin_batch(self, connection: Connection, table: TableRow, batch: NewBatch) -> None:
         """Publish a version that has *batch*, by a move that stands for all that made it."""
@@ -280,7 +292,7 @@ class Reconciler:
         connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
         payload = Jsonb({"version": following.version, "move": following.move_id})
         connection.execute(sql("ledger/append_outbox"), {**key, "event": event, "payload": payload})
-        connection.execute(sql("ledger/stop_table"), {**key, "stopped": None})
+        connection.execute(sql("ledger/stop_table"), {**key, "stopped": None, "stage": None})
 
     @staticmethod
     def _retain(connection: Connection, table: TableRow, retained_from: int) -> None:

@@ -241,7 +241,7 @@ class Reverts:
         connection.execute(
             sql("ledger/append_outbox"), {**self._key, "event": "reverted", "payload": rows.json(payload)}
         )
-        connection.execute(sql("ledger/stop_table"), {**self._key, "stopped": None})
+        connection.execute(sql("ledger/stop_table"), {**self._key, "stopped": None, "stage": None})
 
 
 def _base(view: ViewName, row: Mapping[str, Any] | None, head: Version) -> str:

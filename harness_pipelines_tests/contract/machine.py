@@ -123,8 +123,9 @@ class TableMachine(RuleBasedStateMachine):
         """Records for a partition; one that nobody knows joins first, and joining again changes nothing."""
         if partition >= len(self.truth.log):
             partition = self.truth.add_partition(start)
-            self.step(lambda i, side: side.rig.ledger.add_partitions(side.table, {partition: start}))
-            self.step(lambda i, side: side.rig.ledger.add_partitions(side.table, {0: 99, partition: 99}))
+            held = self.holder(Stage.INGEST)
+            self.step(lambda i, side: side.rig.ledger.add_partitions(held.on[i], {partition: start}))
+            self.step(lambda i, side: side.rig.ledger.add_partitions(held.on[i], {0: 99, partition: 99}))
         self.truth.log[partition].kinds += kinds
 
     @rule(hours=st.sampled_from([1, 2, 3, 7]))

@@ -146,6 +146,12 @@ class StoresRig:
 
     # -- ingest ---------------------------------------------------------------------------------------------
 
+    def join(self, table: TableRow, starts: Vector) -> None:
+        """Let partitions join, as whoever ingests does."""
+        held = self.claim(table, Stage.INGEST)
+        self.ledger.add_partitions(held, starts)
+        self.ledger.release(held)
+
     def ingest(self, table: TableRow, ranges: Mapping[int, tuple[int, int]], *, claim: Claim | None = None) -> Segment:
         """Commit a row at each offset of *ranges* into the open segment."""
         held = claim or self.claim(table, Stage.INGEST)
@@ -221,7 +227,7 @@ class StoresRig:
         raise AssertionError
 
     def evolve(self, table: TableRow) -> None:
-        """What a schema publish does to the ingest positions."""
+        """What a schema publish does to schemas and ingest positions."""
         raise AssertionError
 
     def stage_files(self, table: TableRow, branch: str, files: Files, *, move: tuple[int, int] | None) -> None:
@@ -287,6 +293,8 @@ class MemoryRig(StoresRig):
 
     def evolve(self, table: TableRow) -> None:
         with self.state.transaction() as books:
+            next_schema = replace(table.history[-1], schema_version=2)
+            books.tables[table.table_id] = replace(table, history=(*table.history, next_schema))
             for partition, at in books.ingest_of(table.table_id).items():
                 books.ingest_positions[table.table_id, partition] = replace(at, schema_version=2)
 
@@ -379,6 +387,11 @@ class RealRig(StoresRig):
         return {(row["partition"], row["offset"]) for row in found}
 
     def evolve(self, table: TableRow) -> None:
+        self.ask(
+            "INSERT INTO harness.schemas (table_id, schema_version, fields, spec, starts) "
+            "SELECT table_id, 2, fields, spec, starts FROM harness.schemas WHERE table_id = %s",
+            [table.table_id],
+        )
         self.ask("UPDATE harness.ingest_positions SET schema_version = 2 WHERE table_id = %s", [table.table_id])
 
     def stage_files(self, table: TableRow, branch: str, files: Files, *, move: tuple[int, int] | None) -> None:

@@ -91,7 +91,7 @@ def test_rows_that_were_buffered_after_the_version_are_in_its_read(stores: Store
 
 
 def test_a_partition_that_joined_is_read_from_its_start(stores: StoresRig, table):
-    stores.ledger.add_partitions(table, {1: 7})
+    stores.join(table, {1: 7})
 
     assert look(stores, table).bounds[1] == Bounds.at(7)
 
@@ -214,7 +214,7 @@ def test_what_a_leased_reader_was_given_stays_while_the_lease_lives(stores: Stor
 
 def test_a_reader_keeps_the_rows_of_a_partition_that_joined_after_its_version(stores: StoresRig):
     table = stores.table(partitions=1, retention=RETENTION)
-    stores.ledger.add_partitions(table, {1: 7})
+    stores.join(table, {1: 7})
     stores.ingest(table, {1: (7, 9)})
     stores.segments.rotate(table)
     state = look(stores, table, lease=6 * HOUR)

@@ -16,10 +16,11 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.moves import MoveClosed, MoveState
+from harness_pipelines.protocol.schemas import SpecDisagrees, SpecMoved
 from harness_pipelines.protocol.versions import ForeignCommit, Version
 from harness_pipelines.stages import tier
-from harness_pipelines.stores.ports import Boundary, MoveDraft, RefusedRecord, Swap, TableExists, TableUnknown
-from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig, StoresRig, fresh_view
+from harness_pipelines.stores.ports import Boundary, MoveDraft, RefusedRecord, Stopped, Swap, TableExists, TableUnknown
+from harness_pipelines_tests.contract.stores_rig import COLUMNS, HOUR, MINUTE, RealRig, StoresRig, fresh_view
 
 
 @pytest.fixture
@@ -60,18 +61,38 @@ def test_an_unknown_table_is_named_with_those_that_are_most_like_it(stores: Stor
 
 def test_partitions_join_once_and_keep_what_they_have(stores: StoresRig):
     table = stores.table(partitions=1)
-    stores.ledger.add_partitions(table, {1: 7})
+    stores.join(table, {1: 7})
     stores.ingest(table, {1: (7, 9)})
 
-    stores.ledger.add_partitions(table, {0: 99, 1: 99})
+    stores.join(table, {0: 99, 1: 99})
 
     found = {p.partition: p.bounds for p in stores.ledger.positions(table)}
     assert found == {0: Bounds.at(0), 1: Bounds(start=7, batch_hi=7, stream_hi=7, buffer_hi=9)}
 
 
+def test_a_partition_that_joins_is_decoded_with_the_schema_in_force_whatever_the_holder_knows(stores: StoresRig):
+    table = stores.table(partitions=1)
+    stores.evolve(table)
+
+    stores.join(table, {1: 7})
+
+    assert {p.schema_version for p in stores.segments.positions(table).values()} == {2}
+
+
+def test_partitions_join_with_the_claim_alone(stores: StoresRig):
+    table = stores.table(partitions=1)
+    asleep, _ = stores.taken_over(table, Stage.INGEST)
+    before = stores.contents(table)
+
+    with pytest.raises(FencedOut):
+        stores.ledger.add_partitions(asleep, {1: 7})
+
+    assert stores.contents(table) == before
+
+
 def test_a_partition_that_joined_is_moved_from_its_own_start(stores: StoresRig):
     table = stores.table(partitions=1)
-    stores.ledger.add_partitions(table, {1: 7})
+    stores.join(table, {1: 7})
     stores.ingest(table, {1: (7, 9)})
 
     published = stores.move(table, {1: 7}, {1: 9})
@@ -479,6 +500,17 @@ def test_a_stopped_table_says_why_until_it_is_started(stores: StoresRig, table):
     assert stores.again(table).stopped is None
 
 
+def test_a_table_starts_again_where_what_stopped_it_is_what_is_over(stores: StoresRig, table):
+    stores.ledger.stop_table(table, "offsets are gone", stage="ingest")
+    assert stores.ledger.stopped(table) == Stopped("offsets are gone", "ingest")
+
+    assert not stores.ledger.start_table(table, "a move is stuck")
+    assert stores.again(table).stopped == "offsets are gone"
+    assert stores.ledger.start_table(table, "offsets are gone")
+    assert stores.ledger.stopped(table) is None
+    assert not stores.ledger.start_table(table, "offsets are gone")
+
+
 def test_new_settings_leave_everything_else_alone(stores: StoresRig, table):
     wanted = table.spec.model_copy(update={"on_error": "stop"})
 
@@ -487,3 +519,21 @@ def test_new_settings_leave_everything_else_alone(stores: StoresRig, table):
     assert changed.spec == wanted
     assert stores.ledger.head(changed).version == 1
     assert timedelta(seconds=changed.spec.retention.grace) == timedelta(minutes=10)
+
+
+def test_settings_are_changed_from_those_that_were_read_alone(stores: StoresRig, table):
+    stores.ledger.update_spec(table, table.spec.model_copy(update={"on_error": "stop"}))
+    before = stores.contents(table)
+
+    with pytest.raises(SpecMoved, match="on_error differ.*nothing was written"):
+        stores.ledger.update_spec(table, table.spec.model_copy(update={"unknown_fields": "quarantine"}))
+
+    assert stores.contents(table) == before
+    assert stores.again(table).spec.on_error == "stop"
+
+
+def test_settings_bring_no_columns(stores: StoresRig, table):
+    more = stores.spec(table=table.name, columns={**COLUMNS, "more": "string"})
+    with pytest.raises(SpecDisagrees, match="only the spec has more string, only the schema has none"):
+        stores.ledger.update_spec(table, more)
+    assert stores.again(table).spec == table.spec

@@ -12,7 +12,7 @@ import pytest
 
 from harness_pipelines.faults import FaultInjected
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.stages import expire, worker
+from harness_pipelines.stages import expire, trouble, worker
 from harness_pipelines.stages.claims import ClaimKeeper
 from harness_pipelines.stages.worker import StageBroken, Worker, WorkerOptions
 from harness_pipelines.stores.upkeep import SizeGuard
@@ -24,7 +24,7 @@ class Books:
     """A ledger that gives every claim to whoever asks."""
 
     def __init__(self) -> None:
-        self.stopped: dict[str, str | None] = {}
+        self.reasons: dict[str, str | None] = {}
         self.released: list[int] = []
         self.renewals = 0
 
@@ -41,8 +41,16 @@ class Books:
     def release(self, claim: Claim) -> None:
         self.released.append(claim.table_id)
 
-    def stop_table(self, table: Any, reason: str | None) -> None:
-        self.stopped[table.name] = reason
+    def stop_table(self, table: Any, reason: str | None, *, stage: str | None = None) -> None:
+        self.reasons[table.name] = reason
+
+    def start_table(self, table: Any, was: str) -> bool:
+        assert self.reasons[table.name] == was
+        self.reasons[table.name] = None
+        return True
+
+    def stopped(self, _table: Any) -> None:
+        return None
 
     def positions(self, _table: Any) -> list[Any]:
         return []
@@ -99,18 +107,18 @@ def test_an_error_without_a_name_holds_its_stage_and_no_other_table(
         seen = ran.count("a.well")
         wait_until(lambda: ran.count("a.well") >= seen + 3, "the other table goes on")
         assert made.progress[0].trouble.keys() == {"expire"}
-        assert str(books.stopped["a.sick"]).startswith("a.sick: expire met")
+        assert str(books.reasons["a.sick"]).startswith("a.sick: expire met")
 
     assert isinstance(raised.value.__cause__, IndexError)
     assert ran.count("a.sick") == 1, "it is held for a while"
-    assert "a.well" not in books.stopped
+    assert "a.well" not in books.reasons
     assert sorted(books.released) == [1, 2]
 
 
 def test_a_stage_that_was_held_goes_on_by_itself(
     books: Books, start: Callable[[Callable[[str], None]], Worker], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(worker, "BROKEN_S_MIN", 0.05)
+    monkeypatch.setattr(trouble, "BROKEN_S_MIN", 0.05)
     left = [IndexError("once"), IndexError("twice")]
 
     def step(name: str) -> None:
@@ -120,7 +128,7 @@ def test_a_stage_that_was_held_goes_on_by_itself(
     made = start(step)
     with running(made):
         wait_until(lambda: not left and not made.progress[0].trouble, "the trouble is forgotten")
-    assert books.stopped["a.sick"] is None
+    assert books.reasons["a.sick"] is None
 
 
 def test_what_is_no_error_of_a_stage_ends_the_worker(start: Callable[[Callable[[str], None]], Worker]):

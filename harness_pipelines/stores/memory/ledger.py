@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from harness_pipelines.errors import HarnessError
@@ -12,7 +12,7 @@ from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector, vecto
 from harness_pipelines.protocol.claims import Claim, Stage, may_take
 from harness_pipelines.protocol.moves import NO_RESULT, Move, MoveClosed, MoveState, check_open, closed_by
 from harness_pipelines.protocol.reverts import RevertPlan
-from harness_pipelines.protocol.schemas import SchemaRow
+from harness_pipelines.protocol.schemas import SchemaRow, check_columns, check_spec
 from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
@@ -25,6 +25,7 @@ from harness_pipelines.stores.ports import (
     MoveDraft,
     PartitionStatus,
     PointerMoved,
+    Stopped,
     Swap,
     TableExists,
     TableRow,
@@ -86,7 +87,10 @@ class MemoryLedger:
 
     def update_spec(self, table: TableRow, spec: TableSpec) -> TableRow:
         with self.state.transaction() as books:
-            changed = replace(books.tables[table.table_id], spec=spec)
+            found = books.tables[table.table_id]
+            check_spec(table.name, read=table.spec, found=found.spec, what="these are settings")
+            check_columns(spec, fields=found.fields, schema_version=found.schema_version)
+            changed = replace(found, spec=spec)
             books.tables[table.table_id] = changed
             return changed
 
@@ -101,13 +105,28 @@ class MemoryLedger:
             raise TableUnknown(f"no table {name!r}; tables: {known}. `harness table apply FILE` creates one")
         return found
 
-    def stop_table(self, table: TableRow, reason: str | None) -> None:
+    def stop_table(self, table: TableRow, reason: str | None, *, stage: str | None = None) -> None:
         with self.state.transaction() as books:
             books.tables[table.table_id] = replace(books.tables[table.table_id], stopped=reason)
+            books.stopped_stages[table.table_id] = stage
 
-    def add_partitions(self, table: TableRow, starts: Vector) -> None:
+    def stopped(self, table: TableRow) -> Stopped | None:
+        books = self.state.books
+        why = books.tables[table.table_id].stopped
+        return None if why is None else Stopped(why, books.stopped_stages[table.table_id])
+
+    def start_table(self, table: TableRow, was: str) -> bool:
         with self.state.transaction() as books:
-            books.add_partitions(table, starts)
+            found = books.tables[table.table_id]
+            if found.stopped != was:
+                return False
+            books.tables[table.table_id] = replace(found, stopped=None)
+            return True
+
+    def add_partitions(self, claim: Claim, starts: Vector) -> None:
+        with self.state.transaction() as books:
+            books.add_partitions(books.tables[claim.table_id], starts)
+            books.fence(claim, now=self.state.now())
 
     # -- claims ---------------------------------------------------------------------------------------------
 
@@ -123,6 +142,10 @@ class MemoryLedger:
                 table_id=table.table_id, stage=stage, shard=shard, holder=holder, epoch=epoch, lease_until=now + lease
             )
             return books.claims[key]
+
+    def claimed(self, table: TableRow, stage: Stage, *, shard: int) -> tuple[Claim, datetime] | None:
+        found = self.state.books.claims.get((table.table_id, stage, shard))
+        return None if found is None else (found, self.state.now())
 
     def renew(self, claim: Claim, *, lease: timedelta) -> Claim:
         """Extend a claim that is still held. Raises: FencedOut."""

@@ -61,6 +61,7 @@ class Books:
     """All rows. The values are immutable, so a shallow copy of each mapping is a snapshot."""
 
     tables: dict[int, TableRow] = field(default_factory=dict)
+    stopped_stages: dict[int, str | None] = field(default_factory=dict)
     pointers: dict[tuple[str, str], str] = field(default_factory=dict)  #: (namespace, view) -> metadata location
     lake_positions: dict[tuple[int, int], LakePosition] = field(default_factory=dict)
     ingest_positions: dict[tuple[int, int], IngestPosition] = field(default_factory=dict)

@@ -43,17 +43,18 @@ SELECT move_id, stage, shard, lo, hi, base_version, schema_version, state, attem
 FROM harness.moves WHERE table_id = %(table_id)s ORDER BY move_id
 
 -- name: schemas
-SELECT schema_version FROM harness.schemas WHERE table_id = %(table_id)s ORDER BY schema_version
+SELECT schema_version, fields FROM harness.schemas WHERE table_id = %(table_id)s ORDER BY schema_version
 
 -- name: segments
 SELECT s.*, to_regclass('harness_buffer.' || quote_ident(s.segment)) IS NOT NULL AS stored
 FROM harness.segments s WHERE s.table_id = %(table_id)s ORDER BY s.seq
 
 -- name: claims
-SELECT stage, shard, epoch, lease_until > clock_timestamp() AS alive FROM harness.claims WHERE table_id = %(table_id)s
+SELECT stage, shard, holder::text AS holder, epoch, lease_until, lease_until > clock_timestamp() AS alive
+FROM harness.claims WHERE table_id = %(table_id)s
 
 -- name: leases
-SELECT version, holder, born, until > clock_timestamp() AS alive FROM harness.leases
+SELECT version, holder, born, until, until > clock_timestamp() AS alive FROM harness.leases
 WHERE table_id = %(table_id)s AND holder <> 'fsck'
 
 -- name: outbox

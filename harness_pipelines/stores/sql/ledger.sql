@@ -7,6 +7,15 @@ RETURNING table_id
 -- name: update_spec
 UPDATE harness.tables SET spec = %(spec)s WHERE table_id = %(table_id)s
 
+-- name: spec_now
+-- After the table was locked: what it is changed from.
+SELECT t.spec, s.schema_version, s.fields
+FROM harness.tables t
+JOIN LATERAL (
+    SELECT schema_version, fields FROM harness.schemas WHERE table_id = t.table_id ORDER BY schema_version DESC LIMIT 1
+) s ON true
+WHERE t.table_id = %(table_id)s
+
 -- name: insert_schema
 INSERT INTO harness.schemas (table_id, schema_version, fields, spec, starts, move_id)
 VALUES (%(table_id)s, %(schema_version)s, %(fields)s, %(spec)s, %(starts)s, %(move_id)s)
@@ -31,7 +40,13 @@ SELECT namespace || '.' || name AS name FROM harness.tables ORDER BY namespace, 
 SELECT fields FROM harness.schemas WHERE table_id = %(table_id)s AND schema_version = %(schema_version)s
 
 -- name: stop_table
-UPDATE harness.tables SET stopped = %(stopped)s WHERE table_id = %(table_id)s
+UPDATE harness.tables SET stopped = %(stopped)s, stopped_stage = %(stage)s WHERE table_id = %(table_id)s
+
+-- name: stopped
+SELECT stopped, stopped_stage FROM harness.tables WHERE table_id = %(table_id)s AND stopped IS NOT NULL
+
+-- name: start_table
+UPDATE harness.tables SET stopped = NULL, stopped_stage = NULL WHERE table_id = %(table_id)s AND stopped = %(was)s
 
 -- name: lock_table
 SELECT table_id, outbox_seq, retained_from, stopped FROM harness.tables WHERE table_id = %(table_id)s FOR NO KEY UPDATE
@@ -55,8 +70,10 @@ VALUES (%(table_id)s, %(partition)s, %(start)s, %(start)s, %(start)s, %(start)s)
 ON CONFLICT DO NOTHING
 
 -- name: insert_ingest_partition
+-- In the schema in force: the table is locked, so no other one is published meanwhile.
 INSERT INTO harness.ingest_positions (table_id, partition, start, buffer_hi, schema_version)
-VALUES (%(table_id)s, %(partition)s, %(start)s, %(start)s, %(schema_version)s)
+SELECT %(table_id)s, %(partition)s, %(start)s, %(start)s, max(schema_version)
+FROM harness.schemas WHERE table_id = %(table_id)s
 ON CONFLICT DO NOTHING
 
 -- name: lock_positions

@@ -1,5 +1,6 @@
 -- name: claims
-SELECT stage, shard, holder::text AS holder, epoch, lease_until, lease_until > clock_timestamp() AS alive
+SELECT stage, shard, holder::text AS holder, epoch, lease_until, lease_until > clock_timestamp() AS alive,
+       lease_until > clock_timestamp() + %(lease_max)s AS ahead, clock_timestamp() AS now
 FROM harness.claims WHERE table_id = %(table_id)s ORDER BY stage, shard
 
 -- name: open_moves

@@ -3,13 +3,20 @@
 SELECT coalesce(max(move_id), 0) AS move_id FROM harness.moves WHERE table_id = %(table_id)s AND stage <> 'ingest'
 
 -- name: leases_over
-SELECT lease_id::text AS lease_id, version, holder, until FROM harness.leases
-WHERE table_id = %(table_id)s AND (until <= clock_timestamp() OR born <= clock_timestamp() - interval '24 hours')
+SELECT lease_id::text AS lease_id, version, holder, until, until > clock_timestamp() AS ahead FROM harness.leases
+WHERE table_id = %(table_id)s AND (until <= clock_timestamp() OR born <= clock_timestamp() - interval '24 hours'
+                                   OR until > clock_timestamp() + interval '24 hours 1 minute')
 ORDER BY born
 
 -- name: end_leases_over
 DELETE FROM harness.leases
-WHERE table_id = %(table_id)s AND (until <= clock_timestamp() OR born <= clock_timestamp() - interval '24 hours')
+WHERE table_id = %(table_id)s AND (until <= clock_timestamp() OR born <= clock_timestamp() - interval '24 hours'
+                                   OR until > clock_timestamp() + interval '24 hours 1 minute')
+
+-- name: end_claims_ahead
+-- Their holders, if there are any, are fenced by it as by any lease that ended.
+UPDATE harness.claims SET lease_until = clock_timestamp()
+WHERE table_id = %(table_id)s AND lease_until > clock_timestamp() + %(lease_max)s
 
 -- name: raise_move_ids
 -- Numbers that the lake has seen never come again.

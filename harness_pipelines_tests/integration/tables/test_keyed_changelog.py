@@ -14,7 +14,7 @@ import pytest
 import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.keys import PartitionsGrown
-from harness_pipelines.stages import worker
+from harness_pipelines.stages import joining, worker
 from harness_pipelines.stages.compact import compact_once
 from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores.ports import TableExists
@@ -167,7 +167,7 @@ def test_a_topic_that_grows_stops_every_route_that_takes_from_it(
 
 
 def test_a_topic_that_grows_under_a_worker_stops_its_ingest(make_keyed: MakeKeyed, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(worker, "PARTITIONS_EVERY_S", 0.1)
+    monkeypatch.setattr(joining, "PARTITIONS_EVERY_S", 0.1)
     monkeypatch.setattr(worker, "INGEST_THREADS_MAX", 1)  # so that the one that tells is the one that stops
     rig = make_keyed(partitions=1)
     with rig.working() as working:

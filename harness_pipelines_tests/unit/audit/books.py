@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from harness_pipelines.audit.fsck_rules import Look
 from harness_pipelines.protocol.versions import View
@@ -62,6 +62,10 @@ def position(stream_hi=20, buffer_hi=30, **changes):
     return replace(row, **changes)
 
 
+def claim(epoch=1, *, ahead=timedelta(seconds=30), alive=True):
+    return {"holder": "somebody", "epoch": epoch, "lease_until": NOW + ahead, "alive": alive}
+
+
 def books(**changes) -> Books:
     """A sound table: two tier moves up to 20, ingest up to 30."""
     made = Books(
@@ -85,7 +89,7 @@ def books(**changes) -> Books:
         layouts=[],
         schemas=[1],
         segments=[],
-        claims={("tier", 0): {"epoch": 1, "alive": True}, ("ingest", 0): {"epoch": 1, "alive": True}},
+        claims={("tier", 0): claim(), ("ingest", 0): claim()},
         leases=[],
         outbox={"events": 3, "first": 1, "last": 3},
         outbox_gaps=[],

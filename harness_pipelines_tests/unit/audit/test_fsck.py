@@ -18,7 +18,7 @@ from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.books import SegmentRow
 from harness_pipelines.stores.lake_look import Unreadable
 from harness_pipelines.stores.ports_log import TopicIdentity, Watermark
-from harness_pipelines_tests.unit.audit.books import NOW, books, details, file, move, position, surveyed, version
+from harness_pipelines_tests.unit.audit.books import NOW, books, claim, details, file, move, position, surveyed, version
 
 
 def hints(check, look_books):
@@ -134,7 +134,7 @@ def test_partitions_in_two_schemas_are_named():
 def test_an_open_move_whose_holder_is_gone_and_one_that_failed_are_hints():
     left = books(
         moves=[move(13, 20, 30, state="PLANNED")],
-        claims={("tier", 0): {"epoch": 4, "alive": False}},
+        claims={("tier", 0): claim(4, alive=False)},
     )
     stuck = books(moves=[move(13, 20, 30, state="QUARANTINED", error="boom")])
 
@@ -143,7 +143,7 @@ def test_an_open_move_whose_holder_is_gone_and_one_that_failed_are_hints():
 
 
 def test_a_lease_above_its_age_and_one_on_no_version_are_broken():
-    old = {"version": 9, "holder": "reader", "born": NOW - timedelta(hours=25), "alive": True}
+    old = {"version": 9, "holder": "reader", "born": NOW - timedelta(hours=25), "until": NOW, "alive": True}
 
     assert len(details(fsck_ledger.leases_end, books(leases=[old]))) == 2
     assert details(fsck_ledger.leases_end, books(leases=[{**old, "alive": False}])) == []
@@ -302,3 +302,24 @@ def test_a_rule_says_what_it_could_not_do_without():
         assert RULES[-1].missing(Look(books=books(), surveys={"stream": surveyed(())}, log=None)) is None
     finally:
         RULES[:] = before
+
+
+def test_a_claim_or_a_lease_that_a_clock_ahead_has_given_is_named():
+    day = timedelta(hours=24)
+    [found] = details(fsck_ledger.claims_left, books(claims={("ingest", 0): claim(7, ahead=day)}))
+    assert "ingest is claimed by somebody (epoch 7) until 2026" in found
+    assert "`harness reconcile shop.orders --yes` ends it" in found
+    held = {"version": 3, "holder": "reader", "born": NOW, "alive": True}
+    assert details(fsck_ledger.leases_end, books(leases=[{**held, "until": NOW + day}])) == []
+    [found] = details(fsck_ledger.leases_end, books(leases=[{**held, "until": NOW + 2 * day}]))
+    assert "later than any may" in found
+
+
+def test_a_spec_with_other_columns_than_the_schema_is_named():
+    fields = [{"id": 1, "name": "id", "type": "long", "required": False}]
+    assert details(fsck_ledger.spec_has_the_schema, books(fields=fields)) == []
+    more = {"id": 2, "name": "more", "type": "string", "required": False}
+    [found] = details(fsck_ledger.spec_has_the_schema, books(fields=[*fields, more]))
+    assert "only the schema has more string" in found
+    [found] = details(fsck_ledger.spec_has_the_schema, books(fields=[{**fields[0], "type": "int"}]))
+    assert "only the spec has id long, only the schema has id int" in found

@@ -1,0 +1,44 @@
+"""The spec of a table in the ledger: every writer changes the one that it has read, while the table is locked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from harness_pipelines.protocol.schemas import check_columns, check_spec
+from harness_pipelines.spec.load import dump_spec
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.postgres import Connection, sql
+
+
+def write(
+    connection: Connection,
+    table: TableRow,
+    spec: TableSpec,
+    *,
+    what: str,
+    fields: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Replace the spec that *table* was read with by *spec*; the caller has locked the table's row.
+
+    *fields* are those of a schema that the caller inserts; else the columns stay those of the schema in force.
+    Raises: SpecMoved, SpecDisagrees.
+    """
+    key = {"table_id": table.table_id}
+    now = connection.execute(sql("ledger/spec_now"), key).fetchone()
+    assert now is not None, "the table is locked"
+    check_spec(table.name, read=table.spec, found=TableSpec.model_validate(now["spec"]), what=what)
+    version: int = now["schema_version"]
+    check_columns(spec, fields=fields or now["fields"], schema_version=version if fields is None else version + 1)
+    connection.execute(sql("ledger/update_spec"), {**key, "spec": Jsonb(dump_spec(spec))})
+
+
+def with_columns_of_schema(table: TableRow) -> TableSpec:
+    """The spec of *table* with the columns that were published with its schema; settings stay."""
+    words, published = dump_spec(table.spec), table.history[-1].spec
+    if (clustered := published.get("layout", {}).get("columns")) is not None:
+        words["layout"] = {**words.get("layout", {}), "columns": clustered}
+    return TableSpec.model_validate({**words, "columns": published["columns"]})
