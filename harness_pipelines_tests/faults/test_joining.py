@@ -117,6 +117,7 @@ def test_a_schema_that_moves_for_ever_is_shown_and_waited_out(make_rig: MakeRig)
     rig = make_rig(partitions=1)
     rig.harness.table(rig.name).evolve(MORE)
     rig.stores.database.run("evolve/set_schema", {"schema_version": 1, "table_id": rig.table.row.table_id})
+    rig.table = rig.harness.table(rig.name)
     rig.produce(2)
     with rig.working() as worker:
         shown = worker.progress[0].trouble
