@@ -200,7 +200,7 @@ def _breaks(rule: Predicate) -> pc.Expression:
 
     found = to_arrow(p.negate(rule))
     floats = [pc.is_nan(_field(ref)) for ref in p.refs(rule) if ref.type in (Primitive("float"), Primitive("double"))]
-    return found | (reduce(operator.or_, floats) & ~to_arrow(rule)) if floats else found
+    return found | (reduce(operator.or_, floats) & ~to_arrow(p.comparisons(rule))) if floats else found
 
 
 def _field(ref: Ref) -> pc.Expression:

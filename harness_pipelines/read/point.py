@@ -17,7 +17,7 @@ from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.read.arrow import ArrowReader
 from harness_pipelines.read.fold import key_text
 from harness_pipelines.read.plan import glance_plan
-from harness_pipelines.read.selection import ReadColumn, Selection, table_columns, work_of
+from harness_pipelines.read.selection import ReadColumn, Selection, names_of, table_columns, work_of
 from harness_pipelines.spec.predicate import (
     FALSE,
     OFFSET,
@@ -84,7 +84,7 @@ class KeyForm:
     def below(self, given: Any) -> Predicate:
         """What holds for the rows whose key begins with *given*: values of its first columns. Raises: KeyUnfit."""
         names = [column.name for column in self.columns]
-        values = tuple(given.values()) if isinstance(given, Mapping) else tuple(given)
+        values = tuple(given.values()) if isinstance(given, Mapping) else _several(given)
         first = self.columns[: len(values)]
         if not 0 < len(values) < len(names) or (isinstance(given, Mapping) and list(given) != names[: len(values)]):
             raise KeyUnfit(
@@ -110,10 +110,15 @@ class KeyForm:
             if set(given) != set(names):
                 raise KeyUnfit(f"{self.table}: the key is ({', '.join(names)}), not ({', '.join(map(str, given))})")
             return [given[name] for name in names]
-        values = given if isinstance(given, tuple | list) else [given]
+        values = _several(given)
         if len(values) != len(names):
             raise KeyUnfit(f"{self.table}: the key is ({', '.join(names)}): {len(names)} values, not {len(values)}")
         return values
+
+
+def _several(given: Any) -> tuple[Any, ...]:
+    """*given* as values: what is neither a tuple nor a list is one of them, text above all."""
+    return tuple(given) if isinstance(given, tuple | list) else (given,)
 
 
 def key_form(plan: ReadPlan) -> KeyForm:
@@ -186,8 +191,10 @@ class _Asked:
 
     def __init__(self, plan: ReadPlan, given: Iterable[Any], columns: Sequence[str] | None) -> None:
         self._plan, self._form = plan, key_form(plan)
+        if isinstance(given, str | bytes | Mapping):
+            raise KeyUnfit(f"{plan.table}: {given!r} is one key: give a list of keys, or ask for it with `get`")
         self._keys = [self._form.key(one) for one in given]
-        self._shown = list(columns) if columns is not None else [f["name"] for f in plan.fields]
+        self._shown = names_of(columns) if columns is not None else [f["name"] for f in plan.fields]
         self._operation = [name for name in (OPERATION,) if name not in self._shown]
         self._found: dict[Key, dict[str, Any] | None] = {}
 

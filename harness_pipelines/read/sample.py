@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness_pipelines.layout.row_hash import COORDINATE, row_hash
+from harness_pipelines.read.selection import names_of
 from harness_pipelines.spec.table import TableSpec
 
 
@@ -41,5 +42,5 @@ def layer_suffices(spec: TableSpec, fraction: float) -> bool:
 
 def shown_and_needed(spec: TableSpec, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """What a sample shows, and what is read for it: the coordinate chooses its rows."""
-    shown = list(columns) if columns is not None else [column.name for column in spec.columns]
+    shown = names_of(columns) if columns is not None else [column.name for column in spec.columns]
     return shown, list(dict.fromkeys([*shown, *COORDINATE]))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -33,6 +34,54 @@ class UnknownColumn(WhereError):
     """A column that the table does not have, or that was asked for twice."""
 
 
+class ColumnsChanged(WhereError):
+    """A query was planned with columns that the table has no more, or has otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Columns of the user as a query was planned with them: as fields of Iceberg, with their ids and their names."""
+
+    shown: tuple[Mapping[str, Any], ...]  #: of the result, in order
+    asked: tuple[Mapping[str, Any], ...]  #: that `where` names
+
+    def names_in(self, plan: ReadPlan) -> list[str]:
+        """The names that the columns of the result have in *plan*.
+
+        A column that was renamed or came to another place is the same. Raises: ColumnsChanged.
+        """
+        now = {field["id"]: field for field in plan.fields}
+        for was in (*self.shown, *self.asked):
+            if (found := now.get(was["id"])) is None:
+                raise _changed(plan, was, "was dropped")
+            if found["type"] != was["type"]:
+                kinds = [type_from_json(field["type"]) for field in (found, was)]
+                is_same = kinds[0] == kinds[1]  # what a field inside of it was dropped for has the same name and type
+                raise _changed(plan, was, "has other fields" if is_same else f"is {kinds[0]}, and was {kinds[1]}")
+        for was in self.asked:
+            if now[was["id"]]["name"] != was["name"]:
+                raise _changed(plan, was, f"is called {now[was['id']]['name']!r}, and `where` names it")
+        return [now[was["id"]]["name"] for was in self.shown]
+
+
+def _changed(plan: ReadPlan, was: Mapping[str, Any], what: str) -> ColumnsChanged:
+    return ColumnsChanged(
+        f"{plan.table}: column {was['name']!r} {what} since this query was planned; nothing was read, plan it again "
+        "(make the frame or the view again, start the stream again)"
+    )
+
+
+def bound_to(plan: ReadPlan, work: Work) -> Bound:
+    """The columns of *work* as *plan* has them."""
+    fields = {field["id"]: dict(field) for field in plan.fields}
+    known = table_columns(plan)
+    asked = dict.fromkeys(known[ref.column].field_id for ref in refs(work.where))
+    return Bound(
+        shown=tuple(fields[column.field_id] for column in work.columns if column.field_id is not None),
+        asked=tuple(fields[number] for number in asked if number is not None),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """Columns (None: all of the user's), rows and size of a read.
@@ -48,6 +97,7 @@ class Selection:
     files: frozenset[str] | None = None  #: of the lake only these, by their paths
     matching: Predicate = TRUE  #: what must hold besides `where`
     changelog: bool = False  #: of a keyed table every version of a key and every delete, not the newest put
+    bound: Bound | None = None  #: `columns` and `where` mean these, whatever has their names by now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +197,10 @@ class Work:
 def work_of(plan: ReadPlan, selection: Selection) -> Work:
     """Check *selection* and leave out of *plan* what its predicates on the coordinates rule out.
 
-    Raises: UnknownColumn, WhereError.
+    Raises: UnknownColumn, WhereError, ColumnsChanged.
     """
+    if selection.bound is not None:
+        selection = replace(selection, columns=selection.bound.names_in(plan), bound=None)
     known, key = table_columns(plan), () if selection.changelog else plan.key
     columns = _chosen(known, selection)
     where = parse_where(selection.where, {c.name: c.type for c in known.values()}) if selection.where else TRUE
@@ -198,6 +250,11 @@ def work_of(plan: ReadPlan, selection: Selection) -> Work:
     )
 
 
+def names_of(columns: Sequence[str]) -> list[str]:
+    """*columns* as a list; a text is one name, not its letters."""
+    return [columns] if isinstance(columns, str) else list(columns)
+
+
 def _with(
     columns: tuple[ReadColumn, ...], known: Mapping[str, ReadColumn], more: Sequence[str]
 ) -> tuple[ReadColumn, ...]:
@@ -215,7 +272,7 @@ def _narrowed(
 
 
 def _chosen(known: Mapping[str, ReadColumn], selection: Selection) -> tuple[ReadColumn, ...]:
-    asked = list(selection.columns) if selection.columns is not None else list(_users(known))
+    asked = names_of(selection.columns) if selection.columns is not None else list(_users(known))
     wanted = selection.coordinates
     coordinates = COORDINATES.names if wanted is True else list(wanted or ())
     for name in coordinates:

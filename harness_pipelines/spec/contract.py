@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from harness_pipelines.spec import predicate as p
 from harness_pipelines.spec.predicate import Op, Predicate, Ref
 from harness_pipelines.spec.types import DecimalType, Primitive, Type
-from harness_pipelines.spec.where import Pair, WhereError, compared, known_or_null, parse_row_rule, unknown_column
+from harness_pipelines.spec.where import Pair, WhereError, compared, parse_row_rule, unknown_column
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.columns import Column
@@ -219,8 +219,7 @@ class Trouble:
 def column_check(word: str, value: Any, column: Ref) -> tuple[str, Predicate | TextRule]:
     """The check *word* of a column: what it expects in words, and its rule. Raises: WhereError."""
     if word in _OPS:
-        rule = compared(column, _OPS[word], literal(value, column.type))
-        return f"{_OPS[word]} {shown(value)}", known_or_null(column, rule)
+        return f"{_OPS[word]} {shown(value)}", compared(column, _OPS[word], literal(value, column.type))
     if word in ("isin", "notin"):
         parts = [compared(column, Op.EQ, literal(one, column.type)) for one in value]
         known = tuple(dict.fromkeys(part.value for part in parts if isinstance(part, p.Compare)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
-from harness_pipelines.spec.types import Type
+from harness_pipelines.spec.types import DecimalType, Type
 
 #: A literal in its column's physical form: dates are days and times and timestamps microseconds (int), a UUID is bytes.
 Value = bool | int | float | Decimal | str | bytes
@@ -74,7 +74,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """``ref in values`` or, negated, ``ref not in values``."""
+    """``ref in values`` or, negated, ``ref not in values``; without values false or true of all but NULL."""
 
     ref: Ref
     values: tuple[Value, ...]
@@ -172,6 +172,24 @@ def negate(predicate: Predicate) -> Predicate:
             return any_of(*map(negate, parts))
         case AnyOf(parts):
             return all_of(*map(negate, parts))
+
+
+def comparisons(predicate: Predicate) -> Predicate:
+    """*predicate* without `OneOf`: for engines in which ``in`` is false of NULL, where NULL has to stay unknown."""
+    match predicate:
+        case All(parts):
+            return All(tuple(map(comparisons, parts)))
+        case AnyOf(parts):
+            return AnyOf(tuple(map(comparisons, parts)))
+        case OneOf(ref, values, negated):
+            op, join = (Op.NE, All) if negated else (Op.EQ, AnyOf)
+            if not values:  # of numbers alone (`spec.where.compared`): none is above and below zero
+                scale = ref.type.scale if isinstance(ref.type, DecimalType) else None
+                zero = 0 if scale is None else Decimal((0, (0,), -scale))
+                low, high = (Op.LE, Op.GE) if negated else (Op.LT, Op.GT)
+                return (AnyOf if negated else All)((Compare(ref, low, zero), Compare(ref, high, zero)))
+            return join(tuple(Compare(ref, op, value) for value in values))
+    return predicate
 
 
 def relaxed(predicate: Predicate, keep: Callable[[Leaf], bool]) -> Predicate:

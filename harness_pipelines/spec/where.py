@@ -313,23 +313,10 @@ class _RowParser(_Parser):
         self.pairs.append(pair)
         return p.Compare(Ref((pair.name,), Primitive("boolean")), Op.EQ, True)
 
-    def _against(self, ref: Ref, op: Op, literal: str | Decimal | bool) -> Predicate:
-        return known_or_null(ref, compared(ref, op, literal))
-
     def _is_dated(self) -> bool:
         """DATE '2026-01-01': the word in front of text in quotes is no column."""
         following = self._tokens[self._next + 1]
         return self._peek().text.lower() in ("date", "time", "timestamp") and following.kind == "text"
-
-
-def known_or_null(ref: Ref, found: Predicate) -> Predicate:
-    """*found* of `compared` so that it is unknown for NULL, where a number that the column cannot hold was compared."""
-    zero = _scaled(0, ref.type.scale) if isinstance(ref.type, DecimalType) else 0
-    if found == p.FALSE:
-        return p.All((p.Compare(ref, Op.LT, zero), p.Compare(ref, Op.GT, zero)))
-    if isinstance(found, p.IsNull):
-        return p.AnyOf((p.Compare(ref, Op.LE, zero), p.Compare(ref, Op.GE, zero)))
-    return found
 
 
 _ALIKE = ({"int", "long"}, {"float", "double"})
@@ -361,7 +348,8 @@ def compared(ref: Ref, op: Op, literal: str | Decimal | bool) -> Predicate:
     """``ref op literal`` with the literal in the column's physical form.
 
     A number that the column cannot hold (a fraction, too many digits, out of range) is not rounded: the comparison is
-    rewritten to an exact one. Raises: WhereError.
+    rewritten to an exact one. Where it says the same of every number, it is ``in ()`` or ``not in ()``: unknown for
+    NULL, as any comparison is, and under a NOT too. Raises: WhereError.
     """
     match ref.type:
         case Primitive("int" | "long" as name) if isinstance(literal, Decimal):
@@ -397,12 +385,12 @@ def _exact(ref: Ref, op: Op, literal: Decimal, *, scale: int, low: int, high: in
     if remainder:
         # Between two values of the column: above it means from the next one on.
         if op in (Op.EQ, Op.NE):
-            return p.FALSE if op is Op.EQ else p.IsNull(ref, negated=True)
+            return p.OneOf(ref, (), negated=op is Op.NE)
         op = Op.LE if op in (Op.LT, Op.LE) else Op.GT
     if low <= below <= high:
         return p.Compare(ref, op, _scaled(below, scale) if isinstance(ref.type, DecimalType) else below)
     holds = op in ((Op.LT, Op.LE, Op.NE) if below > high else (Op.GT, Op.GE, Op.NE))
-    return p.IsNull(ref, negated=True) if holds else p.FALSE
+    return p.OneOf(ref, (), negated=holds)
 
 
 def _scaled(unscaled: int, scale: int) -> Decimal:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.layout.files import classify
+from harness_pipelines.layout.files import classify, place
 from harness_pipelines.layout.parts import Due
 from harness_pipelines.layout.requested import Request, at_once
 from harness_pipelines.protocol.claims import Stage
@@ -144,13 +144,12 @@ def _chosen(
 
 
 def _matching(stores: Stores, table: TableRow, head: Version, layout: Layout, where: str) -> list[str]:
-    """The regions with a file that may hold a row for which *where* is true."""
+    """The smallest parts with a file that may hold a row for which *where* is true: regions, and what files span."""
     assert head.batch is not None
     predicate = parse_where(where, {column.name: column.type for column in table.spec.columns})
     files = stores.lake.region_files(table, head.batch.metadata)
     found = paths_matching(head.batch.metadata, predicate)
-    homes = classify(layout.tree, files)
-    return [home for file, home in zip(files, homes, strict=True) if home is not None and file.path in found]
+    return [place(layout.tree, file) for file in files if file.path in found]
 
 
 def _looked_at(stores: Stores, table: TableRow, head: Version, request: Request) -> Reclustering:

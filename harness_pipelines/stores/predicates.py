@@ -37,6 +37,7 @@ from harness_pipelines.spec.predicate import (
     Predicate,
     Ref,
     Value,
+    comparisons,
     relaxed,
 )
 from harness_pipelines.spec.types import DecimalType, Primitive
@@ -66,12 +67,6 @@ def _is_float(ref: Ref) -> bool:
     return ref.type in _FLOATS
 
 
-def _spread(leaf: OneOf) -> Predicate:
-    """``in`` as comparisons: floats have two zeros, which a set may tell apart."""
-    op, join = (Op.NE, All) if leaf.negated else (Op.EQ, AnyOf)
-    return join(tuple(Compare(leaf.ref, op, value) for value in leaf.values))
-
-
 def to_arrow(predicate: Predicate) -> pc.Expression:
     """The exact filter for Arrow tables that hold the columns of *predicate* under their own names."""
     match predicate:
@@ -81,8 +76,8 @@ def to_arrow(predicate: Predicate) -> pc.Expression:
             return reduce(operator.and_, map(to_arrow, parts))
         case AnyOf(parts):
             return reduce(operator.or_, map(to_arrow, parts))
-        case OneOf(ref, values) if values and _is_float(ref):
-            return to_arrow(_spread(predicate))
+        case OneOf(ref, values) if values and _is_float(ref):  # of two zeros, which a set may tell apart
+            return to_arrow(comparisons(predicate))
         case leaf:
             return _arrow_leaf(leaf, pc.field(leaf.ref.path if leaf.ref.is_nested else leaf.ref.column))
 
@@ -142,7 +137,7 @@ def _iceberg(predicate: Predicate) -> Any:
         case OneOf(ref, values, negated) if not values:
             return ice.NotNull(ref.column) if negated else ice.AlwaysFalse()
         case OneOf(ref, _, _) if _is_float(ref):
-            return _iceberg(_spread(predicate))
+            return _iceberg(comparisons(predicate))
         case OneOf(ref, values, negated):
             kind = ice.NotIn if negated else ice.In
             return kind(ice.Reference(ref.column), {_iceberg_literal(ref, value) for value in values})
@@ -274,7 +269,7 @@ def to_spark(predicate: Predicate) -> SparkColumn:
         case AnyOf(parts):
             return reduce(operator.or_, map(to_spark, parts))
         case OneOf(ref, values) if values and _is_float(ref):
-            return to_spark(_spread(predicate))
+            return to_spark(comparisons(predicate))
         case leaf:
             quoted = ".".join("`" + name.replace("`", "``") + "`" for name in leaf.ref.path)
             return _spark_leaf(leaf, f.col(quoted))

@@ -33,6 +33,7 @@ from harness_pipelines.stores.registry import RegistryAddress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 Batches = Iterable[pa.RecordBatch]
 Cells = list[bytes | None]
@@ -140,14 +141,13 @@ def _has_headers(spec: TableSpec) -> bool:
 def decoded_rows(records: DataFrame, table: TableRow, registry: RegistryAddress) -> DataFrame:
     """Rows of the view from Kafka *records*; refused records appear with ``_refused = true`` and no values."""
     from pyspark.sql import functions as f
-    from pyspark.sql.pandas.types import from_arrow_schema
 
     from harness_pipelines.stores.spark_python import standing
 
     schema = spark_schema(table.spec)
     narrow = records.select("partition", "offset", "timestamp", "key", "value", *_headers_of(table.spec))
     decoder = standing(_row_decoder(dump_spec(table.spec), table.schema_version, registry))
-    return narrow.mapInArrow(decoder, from_arrow_schema(schema)).withColumn("_refused", f.col("_op").isNull())
+    return narrow.mapInArrow(decoder, spark_struct(schema)).withColumn("_refused", f.col("_op").isNull())
 
 
 def _headers_of(spec: TableSpec) -> list[str]:
@@ -163,13 +163,11 @@ def tail_frame(spark: SparkSession, settings: Settings, table: TableRow, part: T
 
 def refused_records(records: DataFrame, table: TableRow, registry: RegistryAddress) -> list[RefusedRecord]:
     """The records that do not fit, whole; decodes all of *records*, read with their headers, once more."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     from harness_pipelines.stores.spark_python import standing
 
     narrow = records.select("partition", "offset", "timestamp", "key", "value", "headers")
     decoder = standing(_refusal_decoder(dump_spec(table.spec), registry))
-    found = narrow.mapInArrow(decoder, from_arrow_schema(REFUSED)).collect()
+    found = narrow.mapInArrow(decoder, spark_struct(REFUSED)).collect()
     return [
         RefusedRecord(
             partition=row["partition"],
@@ -196,6 +194,13 @@ def spark_schema(spec: TableSpec) -> pa.Schema:
 def spark_types(schema: pa.Schema) -> pa.Schema:
     """*schema* with the types that its rows have in Spark, everything nullable."""
     return pa.schema([pa.field(field.name, _spark_type(field.type)) for field in schema])
+
+
+def spark_struct(schema: pa.Schema) -> StructType:
+    """*schema*, of `spark_types`, in Spark's words: a timestamp without a zone is one in every session."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def for_spark(rows: pa.Table) -> pa.Table:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from harness_pipelines.errors import UsageError
@@ -34,10 +33,23 @@ TASK_OFFSETS_MAX = 1_000_000
 _OF_STREAMS = ("startingoffsets", MAX_OFFSETS.lower())
 
 
+class SourceColumns(Protocol):
+    """The columns that a query is planned with, to be pickled: it reads these, whatever became of them since."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def named(self, names: Sequence[str]) -> SourceColumns:
+        """Only *names*, in this order."""
+        ...
+
+
 class SourceReads(Protocol):
     """A table as the source reads it."""
 
-    def schema(self) -> pa.Schema: ...
+    def columns(self) -> SourceColumns:
+        """As they are now."""
+        ...
 
     def starts(self) -> dict[int, int]:
         """Where the log of each partition begins."""
@@ -52,7 +64,7 @@ class SourceReads(Protocol):
         ...
 
     def rows(self, partition: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
-        """The records ``[low, high)`` of one partition, in order, in the types of `schema`."""
+        """The records ``[low, high)`` of one partition, in order, with the columns of the query."""
         ...
 
     def pieces(self) -> Sequence[Any]:
@@ -60,20 +72,23 @@ class SourceReads(Protocol):
         ...
 
     def rows_of(self, piece: Any) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece, in the types of `schema`."""
+        """The rows of a piece, with the columns of the query."""
         ...
 
 
 class OpenReads(Protocol):
     @abstractmethod
-    def __call__(self, options: Mapping[str, str]) -> SourceReads: ...
+    def __call__(self, options: Mapping[str, str], columns: Any = None) -> SourceReads:
+        """*columns*: those that the query was planned with."""
+        ...
 
 
 class Lazy:
     """`SourceReads` that each process opens for itself when it first asks."""
 
-    def __init__(self, packed: bytes, options: Mapping[str, str]) -> None:
+    def __init__(self, packed: bytes, options: Mapping[str, str], columns: bytes | None = None) -> None:
         self._packed, self._options = packed, options  # whose names Spark lets be written in any case
+        self._columns = columns
         self._opened: SourceReads | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -83,7 +98,8 @@ class Lazy:
     def reads(self) -> SourceReads:
         if self._opened is None:
             open_reads: OpenReads = unpacked(self._packed)
-            self._opened = open_reads(self._options)
+            columns = None if self._columns is None else unpacked(self._columns)
+            self._opened = open_reads(self._options, columns)
         return self._opened
 
 
@@ -113,18 +129,21 @@ class TableSource(DataSource):
     """What ``spark.read.format("harness")`` makes, and `readStream`; `source_class` says what it opens tables by."""
 
     packed: ClassVar[bytes]
+    _columns: bytes | None = None  #: that Spark was shown; it keeps the source with them for the query
 
     @classmethod
     def name(cls) -> str:
         return NAME
 
     def schema(self) -> StructType:
-        return from_arrow_schema(self._lazy().reads.schema())
+        columns = self._lazy().reads.columns()
+        self._columns = pickle.dumps(columns)
+        return _struct(columns.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if wrong := next((name for name in self.options if name.lower() in _OF_STREAMS), None):
             raise UsageError(f"{wrong} is an option of spark.readStream; a batch takes `at`")
-        return TableReader(self._lazy())
+        return TableReader(self._planned(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if "at" in self.options:
@@ -132,10 +151,31 @@ class TableSource(DataSource):
         limit = self.options.get(MAX_OFFSETS)
         if limit is not None and (not limit.isdigit() or int(limit) == 0):
             raise UsageError(f"{MAX_OFFSETS} is {limit!r}; write how many offsets of all partitions a batch takes")
-        return TableStreamReader(self._lazy(), max_offsets=None if limit is None else int(limit))
+        return TableStreamReader(self._planned(schema), max_offsets=None if limit is None else int(limit))
 
     def _lazy(self) -> Lazy:
         return Lazy(type(self).packed, self.options)
+
+    def _planned(self, schema: StructType) -> Lazy:
+        """With the columns of *schema*: what Spark was shown, or of a schema that the user gave those it names."""
+        lazy = self._lazy()
+        columns: SourceColumns = lazy.reads.columns() if self._columns is None else unpacked(self._columns)
+        kinds = {field.name: field.dataType.simpleString() for field in _struct(columns.schema)}
+        for field in schema:
+            if (kind := kinds.get(field.name)) != field.dataType.simpleString():
+                found = f"column {field.name!r} is {kind}" if kind else f"there is no column {field.name!r}"
+                raise UsageError(
+                    f"{self.options['table']}: the schema that was given asks for {field.name!r} as "
+                    f"{field.dataType.simpleString()}; {found}. The columns: "
+                    f"{', '.join(f'{name} {kind}' for name, kind in kinds.items())}"
+                )
+        return Lazy(type(self).packed, self.options, pickle.dumps(columns.named(schema.fieldNames())))
+
+
+def _struct(schema: pa.Schema) -> StructType:
+    from harness_pipelines.stores.spark_kafka import spark_struct
+
+    return spark_struct(schema)
 
 
 class TableReader(DataSourceReader):

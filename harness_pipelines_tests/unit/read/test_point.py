@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness_pipelines.read.point import KeyForm, KeyUnfit, literal_of_text, rows_by_key
-from harness_pipelines.read.selection import ReadColumn
+from harness_pipelines.read.selection import ReadColumn, Selection, UnknownColumn
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests.unit.read.keyed import Tiers, replay
 from harness_pipelines_tests.unit.read.test_fold import cuts
@@ -107,3 +107,21 @@ def test_words_of_a_command_line_are_read_by_the_type_of_their_column():
         literal_of_text(columns[0], "x")
     with pytest.raises(KeyUnfit, match="'yes' is neither true nor false"):
         literal_of_text(columns[2], "yes")
+
+
+@pytest.mark.parametrize(("kind", "one"), [("string", "xy"), ("long", 12), ("uuid", ID), ("binary", b"xy")])
+def test_one_value_is_what_keys_begin_with_in_the_first_column(kind: str, one: Any):
+    assert form(kind, "string", "string").below(one) == form(kind, "string", "string").below((one,))
+
+
+@settings(max_examples=1)
+@given(cut=cuts())
+def test_a_text_is_neither_several_keys_nor_several_columns(cut: Tiers):
+    with cut.reader() as reader:
+        for one in ("12", b"12", {"a": 1}):
+            with pytest.raises(KeyUnfit, match="is one key: give a list"):
+                rows_by_key(reader, cut.plan, one, check_lease=lambda: None)
+        [row] = rows_by_key(reader, cut.plan, [(0, "x")], columns="v", check_lease=lambda: None)
+        assert row is None or set(row) == {"v"}
+        with pytest.raises(UnknownColumn, match="no column 'av'"):
+            reader.read(cut.plan, Selection(columns="av"), check_lease=lambda: None)
