@@ -121,8 +121,8 @@ class Table:
     ) -> pa.Table:
         """The newest rows of all keys that begin with *prefix*, in no order: of a keyed table with several key columns.
 
-        *prefix* are values of the first of them, ``{column: value}`` or a tuple. Files and segments are asked for
-        these keys alone. Raises: KeyUnfit, and as `read`.
+        *prefix* are values of the first of them: ``{column: value}``, a tuple, or one value of the first column alone.
+        Files and segments are asked for these keys alone. Raises: KeyUnfit, and as `read`.
         """
         from harness_pipelines.read.point import key_form
         from harness_pipelines.read.selection import Selection
@@ -428,11 +428,14 @@ class Table:
         """Lease a read state and say what a reader of it opens; end the lease with `release`."""
         from harness_pipelines.read.plan import make_plan
 
+        tail = tail or self.spec.buffer == "none"
+        if tail:  # records are decoded here, by the spec that ingest has: it may have been changed since
+            self.row = self.harness.stores.tables.table(self.name)
         plan = make_plan(
             self.harness.stores,
             self.row,
             at=at,
-            tail=tail or self.spec.buffer == "none",
+            tail=tail,
             holder=f"{socket.gethostname()}:{os.getpid()}",
             lease=lease or timedelta(seconds=self.spec.retention.lease),
         )

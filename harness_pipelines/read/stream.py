@@ -4,6 +4,10 @@ The history is read in legs. A leg leases the newest version, reads the stream v
 is up to where ingest was, and gives the lease back; a reader that is held up for longer than its lease begins another
 one. After a short leg the reader goes on in Kafka, at the exact offset. Partitions that join the table, and what Kafka
 has dropped before the reader came to it, a further leg brings.
+
+In Kafka the reader is ahead of ingest, and may know another spec than ingest will have when it comes there. What does
+not fit the spec, or is filtered, is not the reader's to leave out: it waits there until ingest has passed the record,
+and a further leg brings what became of it.
 """
 
 from __future__ import annotations
@@ -17,11 +21,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import structlog
 
 from harness_pipelines.codecs.records import RecordCodec
-from harness_pipelines.errors import HarnessError
+from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.protocol.streams import StreamToken
@@ -33,8 +38,9 @@ from harness_pipelines.read.hold import Hold
 from harness_pipelines.read.plan import make_plan, with_schema
 from harness_pipelines.read.selection import Selection, Work, work_of
 from harness_pipelines.read.tail import decoded_rows
-from harness_pipelines.spec.predicate import OFFSET
-from harness_pipelines.stages.ingest import BATCH_RECORDS_MAX, POLL_S, check_topic
+from harness_pipelines.spec.predicate import OFFSET, PARTITION, TRUE, OneOf, Predicate, Ref
+from harness_pipelines.spec.types import Primitive
+from harness_pipelines.stages.ingest import BATCH_RECORDS_MAX, POLL_S, RecordRefused, check_topic
 from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.errors import RecordsLost
 from harness_pipelines.stores.lake_scan import LakeFileMissing
@@ -49,6 +55,9 @@ log = structlog.get_logger(__name__)
 
 NEAR_OFFSETS = 20_000  #: a leg that took no more has caught up: Kafka has the rest
 LOOK_EVERY_S = 5.0  #: how often a live reader asks whether partitions joined the table
+SPEC_EVERY_S = 0.5  #: how old the spec may be by which a live reader decodes
+HELD_POLL_S = 0.1  #: of a reader that waits for ingest
+HELD_S_MAX = 30.0  #: for how long a stream that ends waits for ingest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,6 +101,10 @@ class StreamPlan:
     follows_all: bool  #: partitions that join the table are followed too; corrections if `start` has a version
 
 
+class NotJudged(TryAgain):
+    """A stream that ends came to a record that does not fit, or is filtered, and ingest does not come there."""
+
+
 class Stream:
     """Iterate over it for its batches. After an error, or a `break`, iterating again goes on behind the last one."""
 
@@ -101,6 +114,8 @@ class Stream:
         self._in_state = plan.start.in_state
         self._version = plan.start.version
         self._known: Mapping[int, Bounds] = {}  #: as of the last leg
+        self._held: dict[int, int] = {}  #: per partition that waits for ingest the offset of the record
+        self._held_since = 0.0  #: the monotonic clock
 
     @property
     def token(self) -> str:
@@ -120,9 +135,9 @@ class Stream:
         """Waits for records when there are none.
 
         Raises: LeaseEnded when the caller was away for too long in the middle of the state or of corrections, which
-        then begin anew; KafkaUnreachable, PostgresUnreachable and what else may be tried again; RecordsLost when
-        neither Kafka nor the table has what comes next; TopicRecreated, LogTruncated, PartitionsGrown, RecordRefused,
-        LakeFileMissing, SegmentMissing.
+        then begin anew; KafkaUnreachable, PostgresUnreachable, NotJudged and what else may be tried again; RecordsLost
+        when neither Kafka nor the table has what comes next; TopicRecreated, LogTruncated, PartitionsGrown,
+        RecordRefused, LakeFileMissing, SegmentMissing.
         """
         lost: RecordsLost | None = None
         while True:
@@ -147,7 +162,7 @@ class Stream:
 
     def _state(self) -> Iterator[StreamBatch]:
         """Of a keyed table the newest row of every key, then an empty batch; the records above it come next."""
-        wanted = replace(self._plan.selection, coordinates=True)
+        wanted = replace(self._plan.selection, coordinates=True, matching=self._of_partitions())
         with leased_plan(self._stores, self._table) as newest:
             plan = replace(newest, tail=None)  # what a revert left to Kafka alone comes behind the state
             hold = Hold(self._stores, plan, lease_of(self._table))
@@ -168,7 +183,8 @@ class Stream:
         """What the newest version and its buffer have; returns if the reader has caught up, and how rows are made."""
         taken = 0
         with leased_plan(self._stores, self._table) as plan:
-            self._table = with_schema(self._stores, self._table, plan.schema_version)
+            newest = self._stores.tables.table(self._table.name)  # the spec may have been changed without the columns
+            self._table = with_schema(self._stores, newest, plan.schema_version)
             part = self._log_of(plan)
             work = log_work(part, self._plan.selection)
             yield from self._corrected(plan)
@@ -246,24 +262,47 @@ class Stream:
         return {p: o for p, o in self._offsets.items() if p >= 0 and (ends is None or o < ends[p])}
 
     def _live(self, work: Work) -> Iterator[StreamBatch]:
-        """What Kafka brings, until the stream ends, partitions have joined the table or its columns have changed."""
-        left, topic = self._left(), self._table.spec.topic
-        if not left:
+        """What Kafka brings, until the stream ends or the table is another: the next leg begins with that."""
+        if not self._left():
             return
-        codec = RecordCodec(self._table.spec, self._stores.schemas)
-        look_at = time.monotonic() + LOOK_EVERY_S
-        with self._stores.log.reader(topic, left, identity=self._table.identity) as reader:
-            while left:
-                for piece in self._polled(reader, codec, work):
-                    yield self._moved(piece)
-                still = self._left()
-                for partition in left.keys() - still.keys():
-                    reader.pause(partition)
-                left = still
+        self._held.clear()
+        codec, decoded_by = RecordCodec(self._table.spec, self._stores.schemas), self._table
+        look_at, spec_at = time.monotonic() + LOOK_EVERY_S, time.monotonic() + SPEC_EVERY_S
+        topic, identity = self._table.spec.topic, self._table.identity
+        with self._stores.log.reader(topic, self._left(), identity=identity) as reader:
+            while self._left():
+                pieces = self._polled(reader, codec, work)
+                if pieces is None or (pieces and time.monotonic() > spec_at):
+                    if self._has_other_spec():
+                        return  # what came is read again
+                    spec_at = time.monotonic() + SPEC_EVERY_S
+                for piece in pieces or ():
+                    if piece.high > self._offsets[piece.partition]:
+                        yield self._moved(piece)
+                if self._held and self._is_judged():
+                    is_near, work = yield from self._leg()
+                    if not is_near:
+                        return
+                    self._held.clear()
+                    if self._table is not decoded_by:
+                        codec, decoded_by = RecordCodec(self._table.spec, self._stores.schemas), self._table
+                wanted = {p: o for p, o in self._left().items() if p not in self._held}
+                if wanted != reader.positions:
+                    reader.assign(wanted)
                 if time.monotonic() > look_at:
                     if self._has_changed():
                         return
                     look_at = time.monotonic() + LOOK_EVERY_S
+
+    def _is_judged(self) -> bool:
+        """Ingest has passed a record that is waited at."""
+        found = {p.partition: p.bounds for p in self._stores.tables.positions(self._table)}
+        reached = answered(self._table, found)
+        return any(reached.get(partition, 0) > offset for partition, offset in self._held.items())
+
+    def _has_other_spec(self) -> bool:
+        now = self._stores.tables.table(self._table.name)
+        return now.spec != self._table.spec or now.schema_version != self._table.schema_version
 
     def _has_changed(self) -> bool:
         """Partitions have joined, rows were corrected, or the columns are others: the next leg begins with them."""
@@ -276,27 +315,59 @@ class Stream:
         followed = self._plan.follows_all
         return followed and any(p.partition not in self._offsets for p in tables.positions(self._table))
 
-    def _polled(self, reader: LogReader, codec: RecordCodec, work: Work) -> list[Piece]:
-        batches = [batch for batch in reader.poll(BATCH_RECORDS_MAX, POLL_S) if batch.high > batch.low]
+    def _polled(self, reader: LogReader, codec: RecordCodec, work: Work) -> list[Piece] | None:
+        """What came; None: a record that stops the table by the spec that the reader has.
+
+        Raises: RecordRefused when the table still has that spec, NotJudged.
+        """
+        batches = [batch for batch in reader.poll(BATCH_RECORDS_MAX, self._poll_s()) if batch.high > batch.low]
         if not batches:
             return []
         identity = self._stores.log.identity_async(self._table.spec.topic)
         ends = self._plan.ends or {}
-        pieces = [
-            self._piece(below(batch, ends.get(batch.partition, batch.high)), codec, work)
-            for batch in batches
-            if batch.low < ends.get(batch.partition, batch.high)
-        ]
+        try:
+            pieces = [
+                self._piece(below(batch, ends.get(batch.partition, batch.high)), codec, work)
+                for batch in batches
+                if batch.low < ends.get(batch.partition, batch.high)
+            ]
+        except RecordRefused:
+            if not self._has_other_spec():
+                raise
+            return None
         check_topic(self._table, identity(), known=self._known)  # as it is after the poll: these were its records
         return pieces
 
+    def _poll_s(self) -> float:
+        """How long Kafka is waited for. Raises: NotJudged of a stream that ends, and has waited for ingest too long."""
+        if not self._held:
+            self._held_since = time.monotonic()
+            return POLL_S
+        if self._plan.ends is not None and time.monotonic() - self._held_since > HELD_S_MAX:
+            partition, offset = min(self._held.items())
+            raise NotJudged(
+                f"{self._table.name}: the record at offset {offset} of partition {partition} does not fit the spec or "
+                f"is filtered, and ingest has not come to it for {HELD_S_MAX:g} s: what becomes of it is not known. "
+                f"Run a worker (`harness run {self._table.name}`) and go on from the token of the last batch"
+            )
+        return HELD_POLL_S
+
     def _piece(self, batch: PartitionBatch, codec: RecordCodec, work: Work) -> Piece:
-        rows = decoded_rows(self._table, codec, batch).select(work.needed_schema.names)
-        return Piece(
-            partition=batch.partition, rows=finished(conformed(rows, work.needed_schema), work), high=batch.high
-        )
+        """The records of *batch* up to the first that makes no row: that one is ingest's to judge."""
+        rows, high = decoded_rows(self._table, codec, batch), batch.high
+        if (count := _in_sequence(rows, batch)) < len(batch):
+            rows, high = rows.slice(0, count), int(batch.offsets[count])
+            self._held[batch.partition] = high
+        rows = rows.select(work.needed_schema.names)
+        return Piece(partition=batch.partition, rows=finished(conformed(rows, work.needed_schema), work), high=high)
 
     # -- batches --------------------------------------------------------------------------------------------
+
+    def _of_partitions(self) -> Predicate:
+        """Of a stream of some partitions, what holds for their rows: all versions of a key lie in one partition."""
+        if self._plan.follows_all:
+            return TRUE
+        return OneOf(Ref((PARTITION,), Primitive("int")), tuple(sorted(self._offsets)))
 
     def _moved(self, piece: Piece) -> StreamBatch:
         self._offsets[piece.partition] = piece.high
@@ -304,6 +375,13 @@ class Stream:
 
     def _batch(self, rows: pa.Table, partition: int | None) -> StreamBatch:
         return StreamBatch(rows=rows, partition=partition, at=self._at)
+
+
+def _in_sequence(rows: pa.Table, batch: PartitionBatch) -> int:
+    """How many records of *batch*, from its first one on, are *rows*."""
+    there = np.asarray(rows.column(OFFSET))
+    differ = np.flatnonzero(there != batch.offsets[: len(there)])
+    return int(differ[0]) if len(differ) else len(there)
 
 
 def answered(table: TableRow, bounds: Mapping[int, Bounds]) -> dict[int, int]:
