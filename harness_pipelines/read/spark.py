@@ -22,6 +22,7 @@ from harness_pipelines.stores.spark_read import (
     lake_frame,
     segments_frame,
 )
+from harness_pipelines.stores.spark_stage import check_readable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,8 +57,9 @@ def to_spark(
     Of a keyed table the frame has the newest put per key; a key in two partitions fails its use by the words of
     `KeyInTwoPartitions`.
 
-    Raises: UnknownColumn, WhereError, LakeFileMissing.
+    Raises: UnknownColumn, WhereError, LakeFileMissing, SessionUnfit.
     """
+    check_readable(spark)
     work = work_of(plan, Selection(columns=columns, where=where, coordinates=coordinates, layer=layer))
     jdbc = GuardedJdbc(options=jdbc_options(sources.dsn, role=READER), lease_id=plan.lease_id)
     cold = [lake_frame(spark, part.metadata, work.query(part)) for part in work.cold]

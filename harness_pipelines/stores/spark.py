@@ -23,6 +23,7 @@ from psycopg.conninfo import conninfo_to_dict
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stores.postgres import WORKER, session_dsn
+from harness_pipelines.stores.spark_stage import METHOD_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,9 +46,8 @@ KEEPALIVE: Mapping[str, int] = {
     "grpc.http2.ping_timeout_ms": 20_000,  # what newer clients go by
     "grpc.http2.max_pings_without_data": 0,  # any number; by default the third ping of a long wait is not sent
 }
-#: Of every session. HotSpot compiles no method above 8000 bytes of byte code: rather than run such a one interpreted,
-#: ten times slower, Spark shall cut it into several.
-SESSION_OPTIONS = {"spark.sql.session.timeZone": "UTC", "spark.sql.codegen.hugeMethodLimit": "8000"}
+#: Of every session; those that stages work in have more (`spark_stage`).
+SESSION_OPTIONS = {"spark.sql.session.timeZone": "UTC", **METHOD_BYTES}
 _BEFORE_SPARKS = "lz4-java-"  #: jars that stand for flawed ones which come with Spark
 #: libpq's names of connection settings that the JDBC driver has too.
 _JDBC_NAMES: Mapping[str, str] = {
@@ -116,12 +116,13 @@ def _place(host: str, port: str) -> str:
 def open_spark(
     settings: Settings, *, app_name: str = "harness", opener: Callable[[Mapping[str, str]], Any] | None = None
 ) -> SparkSession:
-    """Open a session on ``settings.spark`` and give it the Iceberg catalog of ``settings.catalog_name``.
+    """Open a new session on ``settings.spark`` and give it the Iceberg catalog of ``settings.catalog_name``.
 
     ``sc://host:port`` is Spark Connect; anything else is a master (``local[*]``, ``local-cluster[2,1,1024]``,
     ``spark://host:port``, …) to which the jars of the harness are given.
 
-    With *opener* the session is made by the caller, from `session_options`.
+    A master's session is one beside that of the caller's process, if it has one, or that *opener* makes of
+    Spark's options: nothing is changed in those.
 
     Raises: UsageError when no Spark is set, SparkUnreachable, SparkJarsMissing.
     """
@@ -129,25 +130,12 @@ def open_spark(
         raise UsageError("where is Spark? Set HARNESS_SPARK, or start the embedded services: `harness services up`")
     if settings.spark.startswith("sc://"):
         prepare_connect()
-    if opener is not None:
-        spark: SparkSession = opener(session_options(settings, app_name=app_name))
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
-    elif settings.spark.startswith("sc://"):
         spark = _connect(settings.spark)
     else:
-        spark = _master(settings, settings.spark, app_name=app_name)
+        spark = _master(settings, settings.spark, app_name=app_name, opener=opener)
     if settings.dsn and settings.warehouse:
         configure_catalog(spark, settings)
     return spark
-
-
-def session_options(settings: Settings, *, app_name: str) -> dict[str, str]:
-    """Spark's options of the session that *settings* ask for, for those who build sessions themselves."""
-    assert settings.spark is not None
-    if settings.spark.startswith("sc://"):
-        return {"spark.remote": settings.spark}
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return {"spark.master": settings.spark, "spark.app.name": app_name, **_master_options(settings, settings.spark)}
 
 
 def import_pyspark() -> None:
@@ -266,21 +254,29 @@ def _connect(remote: str) -> SparkSession:
     return cast("SparkSession", session)
 
 
-def _master(settings: Settings, master: str, *, app_name: str) -> SparkSession:
+def _master(
+    settings: Settings, master: str, *, app_name: str, opener: Callable[[Mapping[str, str]], Any] | None
+) -> SparkSession:
+    from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     # PySpark takes the executors' interpreter from here, not from its own setting, when it starts the JVM itself.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in _master_options(settings, master).items():
-        builder = builder.config(name, value)
+    options = {"spark.master": master, "spark.app.name": app_name, **_master_options(settings, master)}
+    builder = SparkSession.builder
+    if SparkContext._active_spark_context is None:  # else the session that runs would be given the options
+        builder = builder.config(map=dict[str, "bool | float | int | str | None"](options))
     try:
-        return builder.getOrCreate()
+        parent: SparkSession = builder.getOrCreate() if opener is None else opener(options)
+        session = parent.newSession()
+        for name, value in SESSION_OPTIONS.items():
+            session.conf.set(name, value)
     except (OSError, PySparkException) as error:
         raise SparkUnreachable(
             f"Spark at {master} did not start: {error}; nothing was written, check HARNESS_SPARK"
         ) from error
+    return session
 
 
 def _master_options(settings: Settings, master: str) -> dict[str, str]:

@@ -14,11 +14,12 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from harness_pipelines.layout.files import Extent
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
+from harness_pipelines.stores.lake import StagedWrong
 from harness_pipelines.stores.lake_regions import key_columns
 from harness_pipelines.stores.spark_otree import file_rows, quoted, to_values
 
@@ -61,21 +62,35 @@ class Changes:
     def met_in(self, spark: SparkSession, metadata: str, files: Sequence[FileStats]) -> Mapping[str, Met]:
         """Per path which rows of *files* have a changed key; files without any are left out.
 
-        *files* as `Lake.key_files` gives them. Raises: KeyInTwoPartitions.
+        *files* as `Lake.key_files` gives them; each of their live rows is one key, and every one must have been
+        compared: a key that was overlooked would be there twice. Raises: KeyInTwoPartitions, StagedWrong.
         """
         if not files:
             return {}
         view = file_rows(spark, metadata, files, key_columns(self.spec))
         cold = view.select(*(quoted(c) for c in (*self.spec.key, *_PLACE)), "_file", "_pos")
-        met = cold.join(self.newest, self._same_key)
+        seen = Observation()
+        met = cold.observe(seen, f.count(f.lit(1)).alias(_ROWS)).join(self.newest, self._same_key)
         moved = f.col(_PLACE[0]) != f.col(_CHANGED_AT[0])
         places = f.collect_list("_pos") if self.keys <= POSITIONS_MAX else f.lit(None).cast("array<bigint>")
         told = met.groupBy("_file").agg(
             f.count(f.lit(1)).alias(_ROWS), f.count_if(moved).alias(_SPLIT), places.alias(_AT)
         ).toArrow()  # fmt: skip
+        live, read = (
+            sum(file.live for file in files),
+            int(seen.get.get(_ROWS, 0)),
+        )  # none where Spark saw nothing to read
+        if read < live:
+            raise StagedWrong(
+                f"{self.spec.table}: Spark compared {read} of the {live} keys in {len(files)} files of the batch view "
+                "with those that changed; nothing was published, for a key may be there twice"
+            )
         if any(told.column(_SPLIT).to_pylist()):
             ends = [f.struct(*_PLACE).alias(_FIRST), f.struct(*_CHANGED_AT).alias(_LAST)]
-            _stop(self.spec, met.where(moved).select(*map(quoted, self.spec.key), *ends))
+            _stop(
+                self.spec,
+                cold.join(self.newest, self._same_key).where(moved).select(*map(quoted, self.spec.key), *ends),
+            )
         columns = (told.column("_file").to_pylist(), told.column(_ROWS).to_pylist(), told.column(_AT))
         return {path: Met(rows, at.values and at.values.to_numpy()) for path, rows, at in zip(*columns, strict=True)}
 

@@ -56,6 +56,7 @@ class GuardedJdbc:
             # Spark does not evaluate again what it hands to a database, where text has the database's collation, a
             # float is compared as a double and infinity is a column. What may be asked of it is in the relation.
             "pushDownPredicate": "false",
+            "preferTimestampNTZ": "false",  # else the session's setting would say what a moment is
         }
         return spark.read.jdbc(self.options.url, relation, predicates=list(predicates), properties=properties)
 

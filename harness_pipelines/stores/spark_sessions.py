@@ -1,4 +1,8 @@
-"""The Spark session of one installation: opened by the first who needs it, shared by all stages, given up when lost."""
+"""The Spark sessions of one installation: each opened by the first who needs it, given up when lost.
+
+Stages share one that nobody else has, in which `spark_stage.settle` holds what they rely on. Who asks for Spark by
+`Stores.spark` has another one, and may set in it whatever he likes.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.secret import redact
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stores.spark import (
     SparkAway,
     SparkInterrupted,
     close_spark,
     hang_up,
+    is_closed_channel,
     is_stopped,
     open_spark,
 )
+from harness_pipelines.stores.spark_stage import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,12 +35,13 @@ DEAF_S = 5.0  #: for Spark to answer that it was interrupted; then it is not wai
 
 
 class SparkSessions:
-    """One session at a time, for any number of threads."""
+    """One session for stages and one for users at a time, for any number of threads."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._session: SparkSession | None = None
+        self._session: SparkSession | None = None  # of users
+        self._staging: SparkSession | None = None
         self._opener: Opener | None = None
         self._tag = f"harness-{uuid4()}"  # what stages of this process do, in a session that others may use too
         self._interrupted = threading.Event()
@@ -41,14 +49,20 @@ class SparkSessions:
         self._asked_at = 0.0  # the monotonic clock
 
     def current(self) -> SparkSession:
-        """The session, opened by the first caller and again once stopped. Raises: SparkUnreachable."""
+        """The users' session, opened by the first caller and again once stopped. Raises: SparkUnreachable."""
         with self._lock:
             if self._session is None or is_stopped(self._session):
                 self._session = open_spark(self._settings, opener=self._opener)
             return self._session
 
+    def _of_stages(self) -> SparkSession:
+        with self._lock:
+            if self._staging is None or is_stopped(self._staging):
+                self._staging = open_spark(self._settings, opener=self._opener)
+            return self._staging
+
     def use(self, opener: Opener) -> None:
-        """Let *opener* make the session when one is needed; it may be shared, and stays open."""
+        """Let *opener* make the session of a master, beside which theirs are; it may be shared, and stays open."""
         self._opener = opener
 
     def forget(self, session: SparkSession) -> None:
@@ -56,22 +70,26 @@ class SparkSessions:
         with self._lock:
             if self._session is session:
                 self._session = None
+            if self._staging is session:
+                self._staging = None
         close_spark(session, self._settings)  # or PySpark would hand it out again to those who ask for the active one
 
     @contextmanager
     def working(self) -> Iterator[SparkSession]:
-        """The session for one piece of a stage's work, which `interrupt` ends from another thread.
+        """The stages' session for one piece of work, which `interrupt` ends from another thread.
 
         Spark's errors are to be named inside of the block (`spark_write.explained`). What has no name is a defect, and
-        is raised as it is, interrupted or not. Raises: SparkInterrupted, in place of a named error; SparkUnreachable.
+        is raised as it is, interrupted or not. Raises: SparkInterrupted, in place of a named error; SparkUnreachable,
+        SparkAway, SessionUnfit.
         """
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
 
         if self._interrupted.is_set():
             raise SparkInterrupted("Spark is not asked for anything more: this process is ending")
-        session = self.current()
+        session = self._of_stages()
         session.addTag(self._tag)
         try:
+            _settled(session)
             yield session
         except HarnessError as error:
             if isinstance(error, SparkAway):
@@ -90,7 +108,7 @@ class SparkSessions:
         Spark: one that does not answer within `DEAF_S` is hung up on, which ends the calls that wait for it.
         """
         self._interrupted.set()
-        session = self._session  # not under the lock: who opens one may be waiting for a server that hangs
+        session = self._staging  # not under the lock: who opens one may be waiting for a server that hangs
         if session is None:
             return
         if self._asking is None or not self._asking.is_alive():
@@ -109,12 +127,31 @@ class SparkSessions:
             session.interruptTag(self._tag)
 
     def close(self) -> None:
-        """End the session, unless it is somebody else's."""
+        """End the sessions; what they were made beside is somebody else's, and goes on."""
         with self._lock:
-            session, self._session = self._session, None
-        if session is not None and self._opener is None:
-            if self._asking is not None:
-                self._asking.join(DEAF_S)
-                if self._asking.is_alive():  # it would not answer a farewell either
-                    hang_up(session, self._settings)
+            (session, self._session), (staging, self._staging) = (self._session, None), (self._staging, None)
+        if session is not None:
             close_spark(session, self._settings)
+        if staging is None:
+            return
+        if self._asking is not None:
+            self._asking.join(DEAF_S)
+            if self._asking.is_alive():  # it would not answer a farewell either
+                hang_up(staging, self._settings)
+        close_spark(staging, self._settings)
+
+
+def _settled(session: SparkSession) -> None:
+    """`settle` *session*; raises SparkAway where its server does not answer any more."""
+    import grpc
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        settle(session)
+    except (PySparkException, Py4JError, grpc.RpcError, OSError) as error:
+        raise SparkAway(f"Spark does not take the settings of a stage: {redact(str(error)).strip()[:500]}") from error
+    except ValueError as error:
+        if not is_closed_channel(error):
+            raise
+        raise SparkAway("the Spark session was closed by another stage, whose server went away") from error

@@ -32,14 +32,17 @@ def options() -> list[tuple[str, Any]]:
     return DefaultChannelBuilder("sc://127.0.0.1:1")._channel_options
 
 
-def test_every_channel_to_spark_connect_asks_whether_its_server_is_alive(tmp_path: Path):
+def test_every_channel_to_spark_connect_asks_whether_its_server_is_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     opened: list[list[tuple[str, Any]]] = []
 
-    def opener(asked: Any) -> Any:
+    def connect(remote: str) -> Any:
         opened.append(options())
-        return SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None))
+        return SimpleNamespace()
 
-    spark.open_spark(Settings(home=tmp_path, spark="sc://127.0.0.1:1"), opener=opener)
+    monkeypatch.setattr(spark, "_connect", connect)
+    spark.open_spark(Settings(home=tmp_path, spark="sc://127.0.0.1:1"))
 
     assert dict(opened[0]) == {**spark.KEEPALIVE, **dict(DEFAULTS)}
 
@@ -95,7 +98,7 @@ def test_an_interrupt_returns_though_spark_does_not_answer_and_then_hangs_up(
 ):
     sessions = SparkSessions(Settings(home=tmp_path, spark="sc://127.0.0.1:1"))
     held: Any = deaf
-    sessions._session = held
+    sessions._staging = held
     sessions.interrupt()
     sessions.interrupt()
     wait_until(lambda: deaf.asked == 1, "Spark is asked once")
