@@ -34,8 +34,8 @@ def revert_table(stores: Stores, table: TableRow, *, to: int | None) -> Version:
     """Publish a version that restores version *to*: its files and lake bounds under the buffer's present ones.
 
     Workers go on by themselves: their claims are fenced and their open moves closed, so they take and plan anew.
-    Raises: RevertRefused, VersionGone; MetadataMissing; WarehouseTaken, LedgerOlderThanLake; LakeAway, CommitLost;
-    OutcomeUnknown.
+    Raises: RevertRefused, RevertWaits, VersionGone; MetadataMissing; WarehouseTaken, LedgerOlderThanLake; LakeAway,
+    CommitLost; OutcomeUnknown.
     """
     stores.standing.check(table, stores.ledger)
 

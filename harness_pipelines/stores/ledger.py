@@ -356,7 +356,7 @@ class PostgresLedger:
         """Publish a version that restores version *to* (``None``: the head itself, as the ledger knows it).
 
         *log_from* is Kafka's log start by partition, for ``buffer: none``. See `harness_pipelines.stores.revert`.
-        Raises: RevertRefused, VersionGone, CommitLost; OutcomeUnknown only when Postgres stays away then.
+        Raises: RevertRefused, RevertWaits, VersionGone, CommitLost; OutcomeUnknown only when Postgres stays away then.
         """
         return Reverts(self.database, table, catalog=self.catalog, log_from=log_from).commit(to, build)
 

@@ -23,7 +23,7 @@ from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig
 from harness_pipelines_tests.producer import wait_until
 
 Act = Callable[[], object]
-HELD_UP = "SELECT count(*) AS held_up FROM pg_stat_activity WHERE pg_blocking_pids(pid) @> ARRAY[%s]"
+HELD_UP = "SELECT count(*) AS held_up FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
 
 
 @pytest.fixture

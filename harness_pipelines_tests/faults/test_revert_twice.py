@@ -12,10 +12,11 @@ from harness_pipelines.audit.complete import audit_table
 from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.cli.main import cli
 from harness_pipelines.protocol.bounds import OffsetRange
-from harness_pipelines.protocol.corrections import Kind
+from harness_pipelines.protocol.corrections import Kind, Wanted
 from harness_pipelines.protocol.reverts import RevertWaits
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.ranges import replay_range
+from harness_pipelines.stages.replay import drop
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.test_replay import ODD, again, lenient, offsets, settled, states
@@ -102,3 +103,17 @@ def test_what_the_correction_is_not_among_waits_for_nothing(odd: TableRig):
     revert(odd, to=corrected)
     assert offsets(odd) == sorted([*known, (0, 5)])
     assert states(odd) == {"replayed": 1}
+
+
+def test_a_record_that_was_given_up_stays_so_when_its_replay_is_redone_and_undone_again(odd: TableRig):
+    before = head(odd)
+    put_back(odd)
+    corrected = head(odd)
+    revert(odd, to=before)
+    assert states(odd) == {"held": 1}
+    assert drop(odd.stores, odd.harness.table(odd.name).row, Wanted()) == 1
+    revert(odd, to=corrected)
+    assert states(odd) == {"replayed": 1}
+    revert(odd, to=before)
+    assert states(odd) == {"dropped": 1}
+    assert fsck(odd.stores, [odd.name]).ok

@@ -19,6 +19,7 @@ from harness_pipelines_tests.model.overlays import Left as OverlaysLeft
 from harness_pipelines_tests.model.overlays import Overlays
 from harness_pipelines_tests.model.ranges import Ranges
 from harness_pipelines_tests.model.reading import Reading
+from harness_pipelines_tests.model.restores import Restores
 from harness_pipelines_tests.model.schemas import Schemas
 from harness_pipelines_tests.model.snapshots import Snapshots
 from harness_pipelines_tests.model.views import Left as ViewsLeft
@@ -88,6 +89,8 @@ CORRECTIONS = Corrections(name="corrections: two at once, reverts, old reads")
 RANGES = Ranges(records=2, name="ranges: two at once, compaction, reverts, old reads")
 RANGES_TWICE = Ranges(records=1, reverts=2, crashes=0, name="ranges: two reverts")
 CORRECTIONS_TWICE = Corrections(records=2, reverts=2, crashes=0, name="corrections: two reverts")
+RESTORES = Restores(records=2, name="restores: the lake is taken over, two reverts")
+RESTORES_LONG = Restores(records=3, reverts=1, name="restores: the lake is taken over, a revert")
 RANGES_CALM = Ranges(crashes=0, reverts=0, name="ranges: without crashes")
 CORRECTIONS_CALM = Corrections(crashes=0, name="corrections: without crashes")
 DROPS = Schemas(name="schemas: a drop by two at once, old reads")
@@ -114,11 +117,13 @@ SUITE: tuple[AnyModel, ...] = (
     *(OVERLAYS, OVERLAYS_CRASH, OVERLAYS_REVERT, OVERLAYS_READ),
     *(CORRECTIONS, CORRECTIONS_CALM, CORRECTIONS_TWICE),
     *(RANGES, RANGES_CALM, RANGES_TWICE),
+    *(RESTORES, RESTORES_LONG),
     DROPS,
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
 LARGE: tuple[AnyModel, ...] = (
+    Views(ViewsLeft(reverts=2), stages=("otree",), name="views: two reverts, large"),
     Moves(Left(crashes=1, ends=1, lost=1), name="moves: faults, large"),
     Moves(Left(crashes=1, ends=1, failures=1), name="moves: abandoned, large"),
     Moves(Left(ends=1, reverts=1), name="moves: reverts, large"),

@@ -22,6 +22,7 @@ from harness_pipelines_tests.model import (
     mutants,
     overlays,
     reading,
+    restores,
     snapshots,
     views_moves,
     views_state,
@@ -100,6 +101,14 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
         mutants.FILES_CRASH,
         "S27",
     ),
+    "floor_after keeps the floor": (
+        restores,
+        "floor_after",
+        lambda trim_floor, *, buffer_hi, stream_hi: trim_floor,
+        mutants.RESTORES,
+        "S1",
+    ),
+    "check_revert refuses nothing after a take-over": (build, "check_revert", passes, mutants.RESTORES, "S1"),
     "check_base refuses nothing of the batch view": (build, "check_base", passes, mutants.VIEWS_FOREIGN, "S7"),
     "otree's moves change the stream view": (
         versions,

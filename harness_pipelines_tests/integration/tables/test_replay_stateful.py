@@ -18,7 +18,7 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.protocol.corrections import Coordinate, Wanted
-from harness_pipelines.protocol.reverts import RevertRefused
+from harness_pipelines.protocol.reverts import RevertRefused, RevertWaits
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages.replay import drop
 from harness_pipelines.stages.revert import revert_table
@@ -112,9 +112,30 @@ class ReplayMachine(KeyedMachine):
         versions = self.rig.table.versions()
         to = versions[max(-1 - back, -len(versions))].version
         with suppress(RevertRefused):  # by name; nothing has changed
-            revert_table(self.rig.stores, self.rig.table.row, to=to)
+            try:
+                revert_table(self.rig.stores, self.rig.table.row, to=to)
+            except RevertWaits:  # the way on that it names
+                self.check()
+                self.rig.merge_all()
+                self.learn()
+                revert_table(self.rig.stores, self.rig.table.row, to=to)
             self.learn(lambda _: self.has[to])
         self.check()
+
+    @precondition(lambda self: len(self.has) > 2)
+    @rule(back=st.integers(1, 6), between=st.sampled_from(["nothing", "ingest", "replay"]))
+    def revert_forth_and_back(self, back: int, between: str) -> None:
+        """Two reverts: the second restores what the first took back, records that were put back among it."""
+        head = self.rig.head.version
+        self.revert(back)
+        if between == "ingest":
+            self.rig.ingest()
+        elif between == "replay":
+            self.replay(None, settled=True)
+        versions = self.rig.table.versions()
+        newer = versions[-1].version - head
+        if newer:
+            self.revert(newer)
 
     def learn(self, change: Callable[[frozenset[Coordinate]], frozenset[Coordinate]] | None = None) -> None:
         """Note which records the versions have that are new: *change* says what the first of them did."""
