@@ -23,7 +23,7 @@ from harness_pipelines.stores.books import Books, TableDamaged, held, read_books
 from harness_pipelines.stores.errors import KafkaFailed, KafkaLoginFailed, TopicForbidden
 from harness_pipelines.stores.lake_survey import Survey, survey
 from harness_pipelines.stores.ports_log import TopicIdentity, added_partitions
-from harness_pipelines.stores.postgres import SegmentMissing
+from harness_pipelines.stores.postgres import NotInitialised, PostgresUnreachable, SegmentMissing
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -110,9 +110,21 @@ def fsck(stores: Stores, tables: Sequence[str] = (), *, progress: Progress | Non
     for name in dict.fromkeys(names):
         try:
             _check(looks, name, report)
-        except TableDamaged as error:  # one sick table never stops another
-            report.broken.append(Finding(invariant="S10", table=name, detail=str(error)))
+        except (PostgresUnreachable, NotInitialised):
+            raise
+        except TryAgain as error:
+            why = str(error)
+            report.checked += [Checked(invariant=r.invariant, table=name, title=r.title, why_not=why) for r in RULES]
+        except (HarnessError, ValueError, KeyError, TypeError) as error:  # one sick table never stops another
+            report.broken.append(Finding(invariant="S10", table=name, detail=_unreadable(error)))
     return report
+
+
+def _unreadable(error: Exception) -> str:
+    if isinstance(error, TableDamaged):
+        return str(error)
+    what = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
+    return f"what the ledger says of the table cannot be understood, so the rest of it is not checked: {what}"
 
 
 def _check(looks: _Looks, name: str, report: Report) -> None:

@@ -20,7 +20,7 @@ import click
 from harness_pipelines.cli.common import chosen_tables, duration, opened
 from harness_pipelines.cli.output import emit, json_option, note
 from harness_pipelines.errors import UsageError
-from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Claim, Stage
+from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, LEASE_MAX, Claim, Stage
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ class RunOptions:
 @json_option
 @click.pass_obj
 def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
-    """Keep tables up to date: all their stages, until it is stopped. All tables if none is named.
+    """Keep tables up to date: all their stages, until it is stopped.
+
+    Without names it takes the tables with `mode: external_worker`; one that is named is taken whatever its mode.
 
     Ctrl-C or SIGTERM ends it after the current transaction, with its claims given back. Several workers may run: each
     stage of a table belongs to one of them at a time, and another one takes over when its lease ends. What goes wrong
@@ -114,7 +116,7 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
     serving = _serving(options["metrics_host"], options["metrics_port"], dry_run=options["dry_run"])
     live = _is_watched()
     with serving as metrics, opened(settings, log_level=logging.WARNING if live else logging.INFO) as harness:
-        chosen = chosen_tables(harness, tables)
+        chosen = _chosen(harness, tables)
         if options["dry_run"]:
             _dry_run(harness, chosen, target)
             return
@@ -126,6 +128,18 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
         raise KeyboardInterrupt
 
 
+def _chosen(harness: Harness, names: tuple[str, ...]) -> list[Table]:
+    """The named tables, or those whose `mode` leaves them to workers. Raises: TableUnknown, UsageError for none."""
+    found = chosen_tables(harness, names)
+    chosen = found if names else [table for table in found if table.spec.mode == "external_worker"]
+    if not chosen:
+        raise UsageError(
+            f"no table has `mode: external_worker`, and tables of other modes are taken only where they are named: "
+            f"`harness run {found[0].name}`"
+        )
+    return chosen
+
+
 def _check(wanted: RunOptions, *, dry_run: bool) -> None:
     if dry_run and wanted.stages != frozenset({Stage.EXPIRE}):
         raise UsageError("--dry-run is for `--stage expire`, the stage that removes things")
@@ -133,6 +147,8 @@ def _check(wanted: RunOptions, *, dry_run: bool) -> None:
         raise UsageError("--remove-large is for `--stage expire`, the stage that removes things")
     if wanted.until_idle and wanted.stages == frozenset({Stage.EXPIRE}):
         raise UsageError("--until-idle waits for ingest and tier; expire runs with `--for 60s`")
+    if wanted.lease_s > LEASE_MAX.total_seconds():
+        raise UsageError(f"--lease {wanted.lease_s:g}s is too long; at most {LEASE_MAX.total_seconds():g}s")
     if wanted.lease_s < LEASE_S_MIN:
         raise UsageError(f"--lease {wanted.lease_s:g}s is too short to be renewed in time; at least {LEASE_S_MIN:g}s")
 

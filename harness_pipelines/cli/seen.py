@@ -93,6 +93,17 @@ class TableSeen:
         return found
 
     @property
+    def ahead(self) -> list[str]:
+        """Claims that wait for a time that no lease lasts until."""
+        return [
+            f"{claim['stage']} is claimed by {claim['holder']} until {claim['lease_until']:%Y-%m-%d %H:%M:%S %Z}, "
+            "longer than any lease lasts: the database's clock has run ahead; "
+            f"`harness reconcile {self.table} --yes` ends it"
+            for claim in self.claims
+            if claim["ahead"]
+        ]
+
+    @property
     def way_on(self) -> str:
         """How a table that stopped goes on."""
         return f"a worker (`harness run {self.table}`) goes on once the cause is gone; reads go on all the time"

@@ -172,6 +172,8 @@ def _notices(seen: TableSeen) -> Iterator[dict[str, str]]:
     """What a person should know, and the way on. What is between backquotes is a command."""
     if seen.stopped:
         yield {"kind": "bad", "text": f"stopped: {redact(seen.stopped)}", "way": seen.way_on}
+    for ahead in seen.ahead:
+        yield {"kind": "bad", "text": ahead, "way": f"`harness reconcile {seen.table} --yes`"}
     for late in seen.late:
         yield {"kind": "warn", "text": f"later than the spec's objective: {late}", "way": ""}
     if seen.trouble:

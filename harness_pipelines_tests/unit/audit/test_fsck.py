@@ -14,10 +14,13 @@ import pytest
 from harness_pipelines.audit import fsck as module
 from harness_pipelines.audit import fsck_buffer, fsck_lake, fsck_ledger, fsck_log
 from harness_pipelines.audit.fsck_rules import RULES, Found, LogSeen, Look, Rule, rule, spelled
+from harness_pipelines.errors import TryAgain
+from harness_pipelines.protocol.bounds import BoundsBroken
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores.books import SegmentRow
 from harness_pipelines.stores.lake_look import Unreadable
 from harness_pipelines.stores.ports_log import TopicIdentity, Watermark
+from harness_pipelines.stores.postgres import PostgresUnreachable
 from harness_pipelines_tests.unit.audit.books import NOW, books, claim, details, file, move, position, surveyed, version
 
 
@@ -323,3 +326,38 @@ def test_a_spec_with_other_columns_than_the_schema_is_named():
     assert "only the schema has more string" in found
     [found] = details(fsck_ledger.spec_has_the_schema, books(fields=[{**fields[0], "type": "int"}]))
     assert "only the spec has id long, only the schema has id int" in found
+
+
+@pytest.mark.parametrize(
+    "error", [BoundsBroken("stream_hi 9 is above buffer_hi 7"), KeyError("lo"), ValueError("tire")]
+)
+def test_one_sick_table_never_keeps_the_others_from_being_checked(monkeypatch, error):
+    seen: list[str] = []
+
+    def check(_looks: object, name: str, _report: module.Report) -> None:
+        seen.append(name)
+        if name == "a.sick":
+            raise error
+
+    monkeypatch.setattr(module, "table_names", lambda *_: ["a.sick", "b.well"])
+    monkeypatch.setattr(module, "_check", check)
+    report = module.fsck(SimpleNamespace(readers=None))  # type: ignore[arg-type]
+
+    assert seen == ["a.sick", "b.well"]
+    [found] = report.broken
+    assert (found.table, str(error) in found.detail) == ("a.sick", True)
+
+
+def test_a_table_that_cannot_be_looked_at_now_is_unchecked_and_no_database_ends_fsck(monkeypatch):
+    errors: list[Exception] = [TryAgain("the lake is away")]
+
+    def check(*_: object) -> None:
+        raise errors[-1]
+
+    monkeypatch.setattr(module, "table_names", lambda *_: ["a.b"])
+    monkeypatch.setattr(module, "_check", check)
+    report = module.fsck(SimpleNamespace(readers=None))  # type: ignore[arg-type]
+    assert (report.ok, {one.why_not for one in report.unchecked}) == (True, {"the lake is away"})
+    errors.append(PostgresUnreachable("no answer"))
+    with pytest.raises(PostgresUnreachable):
+        module.fsck(SimpleNamespace(readers=None))  # type: ignore[arg-type]
