@@ -22,6 +22,7 @@ from harness_pipelines_tests.model.reading import Reading
 from harness_pipelines_tests.model.restores import Restores
 from harness_pipelines_tests.model.schemas import Schemas
 from harness_pipelines_tests.model.snapshots import Snapshots
+from harness_pipelines_tests.model.specs import Specs
 from harness_pipelines_tests.model.views import Left as ViewsLeft
 from harness_pipelines_tests.model.views import Views
 
@@ -94,6 +95,7 @@ RESTORES_LONG = Restores(records=3, reverts=1, name="restores: the lake is taken
 RANGES_CALM = Ranges(crashes=0, reverts=0, name="ranges: without crashes")
 CORRECTIONS_CALM = Corrections(crashes=0, name="corrections: without crashes")
 DROPS = Schemas(name="schemas: a drop by two at once, old reads")
+SPECS = Specs()
 
 #: What the suite explores; each holds without a mutant.
 SUITE: tuple[AnyModel, ...] = (
@@ -119,6 +121,7 @@ SUITE: tuple[AnyModel, ...] = (
     *(RANGES, RANGES_CALM, RANGES_TWICE),
     *(RESTORES, RESTORES_LONG),
     DROPS,
+    SPECS,
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -325,6 +328,18 @@ MUTANTS: Mapping[str, Mutant] = {
     "the positions get the new schema after the version": Mutant(EVOLVE, ("positions_later",), DROPS, "S22"),
     "a move is published on another schema": Mutant(TIER, ("move_schema_unchecked",), DROPS, "S21"),
     "the buffer is trimmed under versions from before a drop": Mutant(EXPIRE, ("floor_without_old",), DROPS, "S2"),
+    # -- the spec, and partitions that join
+    "an apply writes over a spec that it has not read": Mutant(None, ("spec_not_compared",), SPECS, "S2"),
+    "an apply writes back the columns from before a change": Mutant(
+        None, ("spec_not_compared", "columns_unchecked"), SPECS, "S2"
+    ),
+    "a change of columns writes back the settings that it read": Mutant(
+        Stage.EVOLVE, ("evolve_writes_what_it_read",), SPECS, "S22"
+    ),
+    "a partition joins with the schema that its holder knows": Mutant(
+        Stage.INGEST, ("joins_as_the_holder_knows",), SPECS, "S22"
+    ),
+    "a partition joins without the claim": Mutant(Stage.INGEST, ("joins_without_claim",), SPECS, "S5"),
     # -- readers
     "a reader looks before it leases": Mutant(None, ("look_before_lease",), READS, "S10"),
     "a reader takes no trim lock": Mutant(None, ("reader_without_lock",), READS, "S10"),
