@@ -166,6 +166,20 @@ _EVOLVE = (
     ),
     ("after_commit", "the table has the new schema, who asked for it does not know", "finds the schema changed"),
 )
+_SNAPSHOT = (
+    (
+        "in_transaction",
+        "the name and the versions that it keeps are written, the COMMIT was not sent",
+        "makes it again: Postgres has rolled it back",
+    ),
+    ("after_commit", "the snapshot is there, who asked for it does not know", "finds that there is one of this name"),
+    (
+        "drop_in_transaction",
+        "the name is forgotten, the COMMIT was not sent",
+        "drops it again: Postgres has rolled the drop back",
+    ),
+    ("drop_after_commit", "the name is gone, who asked for it does not know", "finds no snapshot of this name"),
+)
 _OF_EVERY_TABLE = {name for name, _, _ in (*_TIER, *_EXPIRE, *_REVERT)} - {"in_drop"}
 
 #: Every crash point, by the name that arms it, in the order in which a stage reaches them.
@@ -178,6 +192,7 @@ POINTS: Mapping[str, Point] = {
     **_declared("revert", _REVERT, unbuffered=_OF_EVERY_TABLE),
     **_declared("replay", _REPLAY, unbuffered=()),
     **_declared("evolve", _EVOLVE, unbuffered={name for name, _, _ in _EVOLVE}),
+    **_declared("snapshot", _SNAPSHOT, unbuffered={name for name, _, _ in _SNAPSHOT}),
 }
 
 

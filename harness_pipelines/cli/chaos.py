@@ -56,7 +56,8 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
     target: str | None = options["json_target"]
     _check(settings, for_s=options["for_s"], dry_run=options["dry_run"], yes=options["yes"])
     try:
-        from harness_pipelines_tests.chaos.run import Options, run_chaos
+        from harness_pipelines_tests.chaos.result import Options
+        from harness_pipelines_tests.chaos.run import run_chaos
         from harness_pipelines_tests.chaos.schedule import schedule
     except ModuleNotFoundError as missing:
         if missing.name != PACKAGE:
@@ -133,3 +134,4 @@ def _show(result: Mapping[str, Any]) -> None:
     )
     click.echo(f"reads        {result['reads']:,} right or wrong, {result['unavailable_reads']:,} refused by name")
     click.echo(f"records      {result['lost']} lost, {result['doubled']} doubled; {result['wrong_reads']} wrong reads")
+    click.echo(f"verdicts     {result['unrepeatable']} unrepeatable reads, {result['frozen']} frozen tables")

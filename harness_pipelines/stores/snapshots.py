@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.versions import Version, VersionGone
@@ -85,7 +86,10 @@ class Snapshots:
             taken = connection.execute(sql("snapshots/take"), {"name": name, "table_ids": ids}).fetchall()
             if gone := sorted(names[table_id] for table_id in set(ids) - {row["table_id"] for row in taken}):
                 raise TableUnknown(f"{gone[0]} was dropped just now; no snapshot {name} was made")
-            return _named(connection.execute(sql("snapshots/all"), {"name": name}).fetchall())[0]
+            made = _named(connection.execute(sql("snapshots/all"), {"name": name}).fetchall())[0]
+            faults.point("snapshot.in_transaction")
+        faults.point("snapshot.after_commit")
+        return made
 
     def all(self) -> list[NamedSnapshot]:
         """Every snapshot, oldest first."""
@@ -111,6 +115,8 @@ class Snapshots:
                     f"there is no snapshot {name}, or it was made anew over other tables just now; nothing was "
                     "dropped. `harness snapshot list` shows those that there are"
                 )
+            faults.point("snapshot.drop_in_transaction")
+        faults.point("snapshot.drop_after_commit")
 
 
 def versions_named(connection: Connection, table_id: int) -> list[Version]:

@@ -54,6 +54,16 @@ class Child:
     def exit_code(self) -> int | None:
         return self._process.poll()
 
+    @property
+    def is_stopped(self) -> bool:
+        """By a signal, and nobody continued it yet."""
+        return state_of(self._process.pid) == "T"
+
+    def wake(self) -> None:
+        """SIGCONT."""
+        if self._process.poll() is None:
+            os.kill(self._process.pid, signal.SIGCONT)
+
     def ask_to_end(self) -> None:
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()
@@ -61,6 +71,7 @@ class Child:
     def end(self, *, patience_s: float = END_S) -> int:
         """Let it end, by force if need be; returns its exit code."""
         self.ask_to_end()
+        self.wake()
         try:
             code = self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
@@ -165,6 +176,26 @@ class Worker:
             return False
         os.kill(self._process.pid, number)
         return True
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter for what a process does; "T" is stopped."""
+    return _stat(pid)[0]
+
+
+def family_of(pid: int) -> list[int]:
+    """A process and its children: the postmaster's backends are in sessions of their own."""
+    others = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal()]
+    return [pid, *(other for other in others if _stat(other)[1] == str(pid))]
+
+
+def _stat(pid: int) -> tuple[str, str]:
+    """State and parent."""
+    try:
+        state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):  # it may end while its file is read
+        return "gone", ""
+    return state, parent
 
 
 def broken_stages(log: Path) -> list[str]:

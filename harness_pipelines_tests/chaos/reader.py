@@ -1,67 +1,80 @@
-"""A reader, a process of its own: whole union reads again and again, each judged by the producer's log.
+"""A reader, a process of its own: whole union reads of every table again and again, each judged by the producer's log.
 
-Sends the parent one line per read: what it saw, what was wrong with it, or why there was none.
+After each one it reads an explicit version that it has read before: the rows must be the same for ever. Sends the
+parent one line per round: what it saw, what was wrong with it, or why there was none.
 """
 
 from __future__ import annotations
 
+import hashlib
+import random
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 import harness_pipelines as hp
 from harness_pipelines.cli.logs import configure_logging
 from harness_pipelines.errors import HarnessError, Recovery
-from harness_pipelines.protocol.plan import ReadPlan
+from harness_pipelines.protocol.plan import ReadPlan, TailPart
+from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.read.arrow import read_arrow
+from harness_pipelines.read.tail import read_tail
 from harness_pipelines_tests.chaos.child import stop_with_parent, tell
-from harness_pipelines_tests.chaos.content import READ
+from harness_pipelines_tests.chaos.content import COORDINATES, READ, SUBJECTS
+from harness_pipelines_tests.chaos.producer import journal_of
 from harness_pipelines_tests.chaos.truth import Truth
 
-REST_S = {"arrow": 0.1, "spark": 8.0}
+REST_S = {"arrow": 0.1, "spark": 4.0}
 LEASES = {"spark": timedelta(minutes=10)}  #: nobody renews it while Spark reads
 REST_SHARE = 1.0  #: a reader rests as long as its read took: the machine has other work
 AWAY_S = 0.3
 COVER_S = 600.0  #: a record may be readable long before the producer hears that it is
+REMEMBERED_MAX = 4  #: versions of a table that are read again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """One read state: version, and per partition `stream_hi` and `buffer_hi`."""
+    """One read state: version, and per partition `stream_hi` and the end of what is read."""
 
     version: int
     stream: Mapping[int, int]
-    buffer: Mapping[int, int]
+    buffer: Mapping[int, int]  #: of a table without a buffer: the end of its tail
 
     @classmethod
     def of(cls, plan: ReadPlan) -> Cut:
-        return cls(
-            version=plan.version,
-            stream={p: b.stream_hi for p, b in plan.bounds.items()},
-            buffer={p: b.buffer_hi for p, b in plan.bounds.items()},
-        )
+        ends = {p: b.buffer_hi for p, b in plan.bounds.items()}
+        if plan.tail is not None:
+            ends |= plan.tail.high
+        return cls(version=plan.version, stream={p: b.stream_hi for p, b in plan.bounds.items()}, buffer=ends)
 
     def older_than(self, other: Cut) -> bool:
-        """Whether any part of this state is behind *other* (no revert happens in a chaos run)."""
+        """Whether this state is behind *other*. What a read ends at never falls; `stream_hi` does, in a revert."""
         behind = [self.version < other.version]
-        for mine, theirs in ((self.stream, other.stream), (self.buffer, other.buffer)):
-            behind += [mine.get(p, -1) < high for p, high in theirs.items()]
+        behind += [self.buffer.get(p, -1) < high for p, high in other.buffer.items()]
+        if self.version == other.version:
+            behind += [self.stream.get(p, -1) < high for p, high in other.stream.items()]
         return any(behind)
 
 
-def read_by_arrow(table: hp.Table, plan: ReadPlan) -> pa.Table:
-    def check_lease() -> None:
-        table.harness.stores.leases.renew(plan.lease_id, lease=timedelta(seconds=table.spec.retention.lease))
+def read_by_arrow(table: hp.Table, plan: ReadPlan, *, lease: timedelta | None = None) -> pa.Table:
+    stores = table.harness.stores
 
-    return read_arrow(plan, table.harness.stores, columns=READ, check_lease=check_lease).rows
+    def check_lease() -> None:
+        stores.leases.renew(plan.lease_id, lease=lease or timedelta(seconds=table.spec.retention.lease))
+
+    def tail_rows(part: TailPart) -> pa.Table:
+        return read_tail(stores, table.row, part)
+
+    return read_arrow(plan, stores, columns=READ, check_lease=check_lease, tail_rows=tail_rows).rows
 
 
 def read_by_spark(table: hp.Table, plan: ReadPlan) -> pa.Table:
@@ -77,67 +90,114 @@ def read_by_spark(table: hp.Table, plan: ReadPlan) -> pa.Table:
 ENGINES = {"arrow": read_by_arrow, "spark": read_by_spark}
 
 
+def fingerprint(rows: pa.Table) -> str:
+    """The same for the same rows, in whatever order they come."""
+    columns = [np.asarray(rows.column(name).to_numpy(), np.int64) for name in (*COORDINATES, "id")]
+    order = np.lexsort(columns[::-1])
+    return hashlib.blake2b(b"".join(column[order].tobytes() for column in columns)).hexdigest()
+
+
+@dataclass(slots=True, kw_only=True)
+class Watched:
+    """A table as one reader has seen it so far."""
+
+    name: str
+    truth: Truth
+    newest: Cut | None = None
+    remembered: dict[int, str] = field(default_factory=dict)  #: {version: fingerprint of its rows, once it was read}
+
+
 class Reader:
     """Reads of one engine; every one must be exactly its cut, and none may be older than the one before."""
 
-    def __init__(self, harness: hp.Harness, name: str, *, engine: str, truth: Truth, stopping: threading.Event) -> None:
-        self._harness, self._name, self._engine = harness, name, engine
-        self._truth, self._stopping = truth, stopping
-        self._table: hp.Table | None = None
-        self._newest: Cut | None = None
+    def __init__(
+        self, harness: hp.Harness, watched: Iterable[Watched], *, engine: str, stopping: threading.Event
+    ) -> None:
+        self._harness, self._watched, self._engine = harness, list(watched), engine
+        self._stopping = stopping
+        self._dice = random.Random(engine)
 
     def run(self) -> None:
         while not self._stopping.is_set():
-            began = time.monotonic()
-            rest_s = AWAY_S
-            try:
-                told = self._once()
-                rest_s = max(REST_S[self._engine], REST_SHARE * (time.monotonic() - began))
-            except HarnessError as error:
-                kind = "defect" if error.recovery is Recovery.NEVER else "unavailable"
-                told = {kind: f"{type(error).__name__}: {error}"}
-            except Exception as error:  # told to the judge, to whom an error without a name is a finding
-                told = {"unnamed": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
-            tell({"began": began, "ended": time.monotonic(), **told})
-            self._stopping.wait(rest_s)
+            for one in self._watched:
+                began = time.monotonic()
+                told = self._told(one)
+                tell({"table": one.name, "began": began, "ended": time.monotonic(), **told})
+                took = time.monotonic() - began
+                self._stopping.wait(max(REST_S[self._engine], REST_SHARE * took) if "highs" in told else AWAY_S)
+                if self._stopping.is_set():
+                    return
 
-    def _once(self) -> dict[str, Any]:
-        table = self._table = self._table or self._harness.table(self._name)
-        plan = table.plan(lease=LEASES.get(self._engine))
+    def _told(self, one: Watched) -> dict[str, Any]:
         try:
-            rows = ENGINES[self._engine](table, plan)
-            seen_at = time.monotonic()
+            return self._once(one)
+        except HarnessError as error:
+            kind = "defect" if error.recovery is Recovery.NEVER else "unavailable"
+            return {kind: f"{type(error).__name__}: {error}"}
+        except Exception as error:  # told to the judge, to whom an error without a name is a finding
+            return {"unnamed": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+
+    def _once(self, one: Watched) -> dict[str, Any]:
+        table = self._harness.table(one.name)
+        cut, rows = self._read(table, at=None)
+        seen_at = time.monotonic()
+        if not self._await_cover(one.truth, cut):
+            return {"unavailable": "the run ended before the producer heard of all records of this read"}
+        verdict = one.truth.judge(rows, cut.buffer)
+        wrong = [] if verdict.ok else [f"version {cut.version}: {verdict}"]
+        if one.newest is not None and cut.older_than(one.newest):
+            wrong.append(f"an older state than before: {cut}, before it {one.newest}")
+        one.newest = cut
+        changed = self._again(table, one, head=cut.version)
+        told: dict[str, Any] = {"seen_at": seen_at, "rows": rows.num_rows}
+        told["highs"] = {str(p): offset for p, offset in cut.buffer.items()}
+        return told | ({"wrong": wrong} if wrong else {}) | ({"unrepeatable": changed} if changed else {})
+
+    def _read(self, table: hp.Table, *, at: int | None) -> tuple[Cut, pa.Table]:
+        plan = table.plan(at=at, lease=LEASES.get(self._engine))
+        try:
+            return Cut.of(plan), ENGINES[self._engine](table, plan)
         finally:
             table.release(plan)
-        cut, before = Cut.of(plan), self._newest
-        if not self._await_cover(cut):
-            return {"unavailable": "the run ended before the producer heard of all records of this read"}
-        verdict = self._truth.judge(rows, cut.buffer)
-        wrong = [] if verdict.ok else [f"version {cut.version}: {verdict}"]
-        if before is not None and cut.older_than(before):
-            wrong.append(f"an older state than before: {cut}, before it {before}")
-        self._newest = cut
-        return {"seen_at": seen_at, "rows": rows.num_rows, "highs": {str(p): o for p, o in cut.buffer.items()}} | (
-            {"wrong": wrong} if wrong else {}
-        )
 
-    def _await_cover(self, cut: Cut) -> bool:
+    def _again(self, table: hp.Table, one: Watched, *, head: int) -> str | None:
+        """Read one explicit version that was the head before; says what has changed since it was last read."""
+        one.remembered.setdefault(head, "")
+        older = [version for version in one.remembered if version < head]
+        if not older:
+            return None
+        version = self._dice.choice(older)
+        try:
+            cut, rows = self._read(table, at=version)
+        except VersionGone:
+            one.remembered.pop(version, None)
+            return None
+        found, before = fingerprint(rows), one.remembered[version]
+        one.remembered[version] = found
+        while len(one.remembered) > REMEMBERED_MAX:
+            one.remembered.pop(next(iter(one.remembered)))
+        if before in ("", found):
+            return None
+        return f"version {version} has other rows than before: {rows.num_rows} now, below {dict(cut.buffer)}"
+
+    def _await_cover(self, truth: Truth, cut: Cut) -> bool:
         """Wait until the producer's log reaches the cut. A record that it never hears of is foreign."""
         deadline = time.monotonic() + COVER_S
-        self._truth.refresh()
-        while not self._truth.covers(cut.buffer) and time.monotonic() < deadline:
+        truth.refresh()
+        while not truth.covers(cut.buffer) and time.monotonic() < deadline:
             if self._stopping.wait(0.02):
                 return False
-            self._truth.refresh()
+            truth.refresh()
         return True
 
 
 def main() -> None:
-    engine, name, journal = sys.argv[1:]
+    engine, first, folder = sys.argv[1:]
     stopping = stop_with_parent()
     configure_logging()
     with hp.connect() as harness:
-        Reader(harness, name, engine=engine, truth=Truth(Path(journal)), stopping=stopping).run()
+        watched = [Watched(name=s.name(first), truth=Truth(journal_of(Path(folder), s), s)) for s in SUBJECTS]
+        Reader(harness, watched, engine=engine, stopping=stopping).run()
 
 
 if __name__ == "__main__":

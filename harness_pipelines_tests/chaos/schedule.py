@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from harness_pipelines import faults
+from harness_pipelines_tests.chaos.content import GROWING, KEYED, MAIN, SUBJECTS, Subject
+
 WORKERS = 2
 QUIET_S = 5.0  #: nothing breaks in the first and the last seconds of a run
 CUT_BYTES_MAX = 200_000
+
+
+class Part(StrEnum):
+    """Which files are damaged."""
+
+    DATA = "data"
+    MANIFEST = "manifest"
+    METADATA = "metadata"  #: a manifest list, or the metadata file itself
+
+
+class How(StrEnum):
+    """What is done to the bytes."""
+
+    FLIP = "flip"  #: one bit
+    CUT = "cut"  #: all that follows is gone
 
 
 class Kind(StrEnum):
@@ -25,11 +44,39 @@ class Kind(StrEnum):
     POSTGRES_RESTART = "postgres_restart"  #: a clean restart, which ends all sessions
     POSTGRES_IMMEDIATE = "postgres_immediate"  #: immediate shutdown, then a start with crash recovery
     POSTGRES_KILL = "postgres_kill"  #: SIGKILL of the postmaster, then a start
+    POSTGRES_STOP = "postgres_stop"  #: SIGSTOP of the postmaster and all backends (SIGCONT)
     KAFKA_KILL = "kafka_kill"  #: SIGKILL of the broker, then a start
     KAFKA_STOP = "kafka_stop"  #: SIGSTOP of the broker (SIGCONT)
     SPARK_KILL = "spark_kill"  #: SIGKILL of the Connect server, then a start
     SPARK_STOP = "spark_stop"  #: SIGSTOP of the Connect server (SIGCONT)
+    LONG_LEASE = "long_lease"  #: every table is read under a lease of an hour (read again under it, and given back)
+    REPLAY = "replay"  #: of the quarantine; an act is stopped at a crash point for longer than two graces (SIGCONT)
+    REVERT = "revert"  #: to the version before the head
+    EVOLVE = "evolve"  #: a column more
+    RECALL = "recall"  #: rows of the keyed table come to Postgres, or go back
+    SNAPSHOT = "snapshot"  #: one of all tables is made, or dropped
+    APPLY = "apply"  #: the spec with another setting
+    JOIN = "join"  #: the topic gets a partition more
+    DAMAGE = "damage"  #: a bit of a lake file flips, or its end is cut off (put right after one read)
 
+
+ACTS: Mapping[Kind, tuple[Subject, ...]] = {
+    Kind.REPLAY: (GROWING,),
+    Kind.REVERT: SUBJECTS,
+    Kind.EVOLVE: (MAIN, GROWING),
+    Kind.RECALL: (KEYED,),
+    Kind.SNAPSHOT: (MAIN,),
+    Kind.APPLY: SUBJECTS,
+}
+#: The crash points of an act's process; an act that has none of its own is stopped by the clock alone.
+_STAGE_OF = {
+    Kind.REPLAY: "replay",
+    Kind.REVERT: "revert",
+    Kind.EVOLVE: "evolve",
+    Kind.RECALL: "otree",
+    Kind.SNAPSHOT: "snapshot",
+}
+_STOPPED_SHARE = 0.6  #: of the acts that have crash points
 
 #: One round: every kind at least once. A run goes through round after round, each shuffled.
 LIGHT = (
@@ -39,11 +86,21 @@ LIGHT = (
     *(Kind.CUT_SPARK,) * 1,
     *(Kind.ROTATE,) * 1,
     *(Kind.POSTGRES_AWAY,) * 1,
+    *(Kind.LONG_LEASE,) * 1,
+    *(Kind.REPLAY,) * 2,
+    *(Kind.REVERT,) * 2,
+    *(Kind.EVOLVE,) * 1,
+    *(Kind.RECALL,) * 2,
+    *(Kind.SNAPSHOT,) * 2,
+    *(Kind.APPLY,) * 2,
+    *(Kind.JOIN,) * 1,
+    *(Kind.DAMAGE,) * 2,
 )
 HEAVY = (
     Kind.POSTGRES_RESTART,
     Kind.POSTGRES_IMMEDIATE,
     Kind.POSTGRES_KILL,
+    Kind.POSTGRES_STOP,
     Kind.KAFKA_KILL,
     Kind.KAFKA_STOP,
     Kind.SPARK_KILL,
@@ -54,9 +111,12 @@ _LASTS_S = {
     Kind.WORKER_KILL: (0.2, 5.0),
     Kind.WORKER_STOP: (0.5, 10.0),  # shorter and longer than the workers' lease
     Kind.POSTGRES_AWAY: (0.5, 5.0),
+    Kind.POSTGRES_STOP: (10.0, 60.0),
     Kind.KAFKA_STOP: (1.0, 8.0),
     Kind.SPARK_STOP: (1.0, 15.0),
+    Kind.LONG_LEASE: (20.0, 60.0),  # longer than the tables keep old versions
 }
+_ACT_STOPPED_S = (12.0, 40.0)  #: longer than two graces of the tables; the longest outlive a session's timeouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,32 +128,43 @@ class Fault:
     lasts_s: float = 0.0  #: until it is healed; 0 for what heals as fast as it can
     worker: int | None = None
     cuts: tuple[int, ...] = ()  #: one connection after the other is cut when so many bytes went by
+    subject: str | None = None  #: the suffix of the table that it is done to
+    point: str = ""  #: the crash point at which an act is stopped
+    part: str = ""  #: which files are damaged
+    how: str = ""
+    places: tuple[float, ...] = ()  #: 0 to 1: among these files, and in the bytes of the chosen one
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value not in (None, ())}
+        return {name: value for name, value in asdict(self).items() if value not in (None, (), "")}
 
     def __str__(self) -> str:
         extra = f" {self.worker}" if self.worker is not None else ""
+        extra += f" of {self.subject.strip('_') or 'the first table'}" if self.subject is not None else ""
+        extra += f", {self.how} of {self.part}" if self.part else ""
+        extra += f" stopped at {self.point}" if self.point else ""
         extra += f" for {self.lasts_s:.1f} s" if self.lasts_s else ""
         extra += f" at bytes {', '.join(map(str, self.cuts))}" if self.cuts else ""
         return f"{self.kind}{extra}"
 
 
 def schedule(seed: int, seconds: float) -> tuple[Fault, ...]:
-    """The faults of a run of *seconds*, in order. A longer run of the same seed begins with the shorter one."""
+    """The faults of a run of *seconds*, in order.
+
+    A longer run of the same seed has all faults of the shorter one, and between them those that last too long for it.
+    """
     dice = random.Random(seed)
-    faults: list[Fault] = []
+    found: list[Fault] = []
     round_: list[Kind] = []
     at_s = QUIET_S
-    while True:
+    while at_s <= seconds - QUIET_S:
         if not round_:
             round_ = [*LIGHT, *HEAVY]
             dice.shuffle(round_)
         fault = _fault(dice, round(at_s, 2), round_.pop())
-        if at_s + fault.lasts_s > seconds - QUIET_S:
-            return tuple(faults)
-        faults.append(fault)
+        if at_s + fault.lasts_s <= seconds - QUIET_S:
+            found.append(fault)
         at_s += dice.uniform(*_REST_S[fault.kind in HEAVY])
+    return tuple(found)
 
 
 def _fault(dice: random.Random, at_s: float, kind: Kind) -> Fault:
@@ -102,4 +173,26 @@ def _fault(dice: random.Random, at_s: float, kind: Kind) -> Fault:
     cuts: tuple[int, ...] = ()
     if kind in {Kind.CUT_POSTGRES, Kind.CUT_SPARK}:
         cuts = tuple(round(math.exp(dice.uniform(0, math.log(CUT_BYTES_MAX)))) for _ in range(dice.randint(1, 6)))
-    return Fault(at_s=at_s, kind=kind, lasts_s=lasts_s, worker=worker, cuts=cuts)
+    subject = dice.choice(ACTS[kind]).suffix if kind in ACTS else None
+    point = ""
+    if kind in _STAGE_OF and dice.random() < _STOPPED_SHARE:
+        point = dice.choice([name for name, one in faults.POINTS.items() if one.stage == _STAGE_OF[kind]])
+        lasts_s = round(dice.uniform(*_ACT_STOPPED_S), 2)
+    part = how = ""
+    places: tuple[float, ...] = ()
+    if kind is Kind.DAMAGE:
+        subject = dice.choice(SUBJECTS).suffix
+        part, how = dice.choice(list(Part)), dice.choice(list(How))
+        places = (round(dice.random(), 6), round(dice.random(), 6))
+    return Fault(
+        at_s=at_s,
+        kind=kind,
+        lasts_s=lasts_s,
+        worker=worker,
+        cuts=cuts,
+        subject=subject,
+        point=point,
+        part=part,
+        how=how,
+        places=places,
+    )

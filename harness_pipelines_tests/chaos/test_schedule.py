@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from harness_pipelines_tests.chaos.schedule import QUIET_S, WORKERS, Kind, schedule
+from harness_pipelines import faults
+from harness_pipelines_tests.chaos.content import BY_SUFFIX
+from harness_pipelines_tests.chaos.schedule import ACTS, QUIET_S, WORKERS, Kind, schedule
+
+TWO_GRACES_S = 10.0
 
 
 def test_the_same_seed_gives_the_same_faults_and_another_seed_others():
@@ -10,22 +14,36 @@ def test_the_same_seed_gives_the_same_faults_and_another_seed_others():
     assert schedule(7, 300) != schedule(8, 300)
 
 
-def test_a_longer_run_begins_with_the_shorter_one():
-    short = schedule(7, 60)
-    assert schedule(7, 600)[: len(short)] == short
+def test_a_longer_run_has_every_fault_of_the_shorter_one():
+    assert set(schedule(7, 60)) < set(schedule(7, 600))
 
 
-def test_thirty_minutes_break_every_kind_of_thing_more_than_a_hundred_times():
+def test_a_minute_is_not_cut_short_by_a_fault_that_would_last_longer():
     for seed in range(20):
-        faults = schedule(seed, 1800)
-        assert len(faults) >= 100
-        assert {fault.kind for fault in faults} == set(Kind)
+        assert len(schedule(seed, 60)) >= 6
+
+
+def test_thirty_minutes_break_every_kind_of_thing_and_a_hundred_and_fifty_in_all():
+    for seed in range(20):
+        found = schedule(seed, 1800)
+        assert len(found) >= 150
+        assert {fault.kind for fault in found} == set(Kind)
 
 
 def test_what_is_stopped_is_woken_again_before_and_after_a_workers_lease_has_ended():
     for kind in (Kind.WORKER_STOP, Kind.KAFKA_STOP, Kind.SPARK_STOP):
         lasted = [fault.lasts_s for seed in range(20) for fault in schedule(seed, 1800) if fault.kind is kind]
         assert 0 < min(lasted) < 3 < max(lasted)
+
+
+def test_acts_run_through_or_are_stopped_at_any_point_for_more_than_two_graces():
+    found = [fault for seed in range(60) for fault in schedule(seed, 1800) if fault.kind in ACTS]
+    assert {fault.subject for fault in found} == set(BY_SUFFIX)
+    stopped = [fault for fault in found if fault.point]
+    assert 0 < len(stopped) < len(found)
+    assert min(fault.lasts_s for fault in stopped) > TWO_GRACES_S
+    of_acts = {"replay", "revert", "evolve", "otree", "snapshot"}
+    assert {fault.point for fault in stopped} == {name for name, one in faults.POINTS.items() if one.stage in of_acts}
 
 
 def test_every_fault_begins_and_is_over_while_the_run_lasts():

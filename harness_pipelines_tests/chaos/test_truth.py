@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from harness_pipelines_tests.chaos.content import PARTITIONS, is_misfit, value
+from harness_pipelines_tests.chaos.content import (
+    GROWING,
+    KEYED,
+    KEYS,
+    MAIN,
+    PARTITIONS,
+    Subject,
+    is_delete,
+    is_early,
+    is_misfit,
+    key_of,
+)
 from harness_pipelines_tests.chaos.producer import Journal
-from harness_pipelines_tests.chaos.reader import Cut
+from harness_pipelines_tests.chaos.reader import Cut, fingerprint
 from harness_pipelines_tests.chaos.truth import Truth, Verdict
 
 RECORDS = 600
@@ -88,7 +99,7 @@ def test_a_misfit_in_a_read_is_foreign(truth: Truth):
     row = pa.Table.from_pylist([{"id": misfit, "n": misfit % 1000, "s": f"row {misfit}", **place}], rows().schema)
     assert counts(truth.judge(pa.concat_tables([rows(), row]), HIGHS)) == (0, 0, 1, 0)
     assert (misfit % PARTITIONS, misfit // PARTITIONS) in truth.misfits
-    assert b"not a number" in value(misfit)
+    assert b"not a number" in MAIN.value(misfit)
 
 
 def test_a_cut_is_judged_only_once_the_producer_heard_of_all_its_records(truth: Truth):
@@ -126,4 +137,60 @@ def test_any_bound_that_falls_makes_a_state_older():
     assert Cut(version=2, stream={0: 6, 1: 6}, buffer={0: 9, 1: 10}).older_than(before)
     assert Cut(version=3, stream={0: 5, 1: 5}, buffer={0: 9, 1: 8}).older_than(before)
     assert Cut(version=3, stream={0: 5, 1: 4}, buffer={0: 9, 1: 9}).older_than(before)
+    assert not Cut(version=4, stream={0: 0, 1: 0}, buffer={0: 9, 1: 9}).older_than(before)  # a revert
     assert Cut(version=3, stream={0: 5}, buffer={0: 9}).older_than(before)  # a partition went missing
+
+
+def recorded(tmp_path: Path, subject: Subject, count: int) -> Truth:
+    """A log of the first *count* records, all in one partition."""
+    journal = Journal(tmp_path / f"journal{subject.suffix}")
+    for number in range(count):
+        journal.add(0, number, number)
+    journal.write()
+    found = Truth(tmp_path / f"journal{subject.suffix}", subject)
+    found.refresh()
+    return found
+
+
+def shown(numbers: Sequence[int]) -> pa.Table:
+    """Rows of these records, each at the offset of its number."""
+    return pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "n": pa.array([n % 1000 for n in numbers], pa.int32()),
+            "s": pa.array([f"row {n}" for n in numbers]),
+            "_kafka_partition": pa.array([0] * len(numbers), pa.int32()),
+            "_kafka_offset": pa.array(numbers, pa.int64()),
+        }
+    )
+
+
+def test_of_a_key_the_newest_record_below_the_bounds_is_the_row(tmp_path: Path):
+    truth = recorded(tmp_path, KEYED, 1000)
+    newest: dict[int, int] = {}
+    for number in range(900):
+        if not is_misfit(number):
+            newest[key_of(number)] = number
+    living = [number for number in newest.values() if not is_delete(number)]
+    assert truth.judge(shown(living), {0: 900}) == Verdict()
+    assert counts(truth.judge(shown(living[1:]), {0: 900})) == (1, 0, 0, 0)
+    assert truth.judge(shown([*living, living[0] - KEYS]), {0: 900}).foreign == 1  # one that was replaced
+    assert not truth.judge(shown(living), {0: 1000}).ok
+
+
+def test_a_record_that_fits_at_times_is_right_with_and_without_its_row(tmp_path: Path):
+    truth = recorded(tmp_path, GROWING, 200)
+    fitting = [number for number in range(200) if not is_misfit(number)]
+    assert truth.judge(shown(fitting), {0: 200}) == Verdict()
+    assert truth.judge(shown([n for n in fitting if not is_early(n)]), {0: 200}) == Verdict()
+    assert truth.early == {(0, n) for n in fitting if is_early(n)}
+    early = next(n for n in fitting if is_early(n))
+    assert counts(truth.judge(shown([*fitting, early]), {0: 200})) == (0, 1, 0, 0)
+    assert not recorded(tmp_path, MAIN, 10).early
+
+
+def test_the_fingerprint_of_a_read_follows_from_its_rows_alone():
+    right = rows()
+    assert fingerprint(right) == fingerprint(right.take(pa.array(range(right.num_rows - 1, -1, -1))))
+    assert fingerprint(right) != fingerprint(without(right, 300))
+    assert fingerprint(right) != fingerprint(pa.concat_tables([right, right.slice(3, 1)]))

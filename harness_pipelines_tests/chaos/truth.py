@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from harness_pipelines_tests.chaos.content import COORDINATES, PARTITIONS, altered
+from harness_pipelines_tests.chaos.content import COORDINATES, MAIN, Ints, Subject, altered
 
-Ints = NDArray[np.int64]
 #: One acknowledged record; `number` is below 0 (-1 - number) for one that must end in quarantine.
 ENTRY = np.dtype([("partition", "<i8"), ("offset", "<i8"), ("number", "<i8")])
 
@@ -38,10 +36,10 @@ class Verdict:
 
 @dataclass(slots=True)
 class Truth:
-    """What was acknowledged so far, per partition in the order of offsets."""
+    """What was acknowledged so far for one table, per partition in the order of offsets."""
 
     path: Path
-    partitions: int = PARTITIONS
+    subject: Subject = MAIN
     _read: int = 0
     _offsets: dict[int, Ints] = field(default_factory=dict)
     _numbers: dict[int, Ints] = field(default_factory=dict)
@@ -73,12 +71,19 @@ class Truth:
     @property
     def highs(self) -> dict[int, int]:
         """Per partition the offset after the last acknowledged record."""
-        return {p: int(self.offsets(p)[-1]) + 1 if len(self.offsets(p)) else 0 for p in range(self.partitions)}
+        known = sorted({*range(self.subject.partitions), *self._offsets})
+        return {p: int(self.offsets(p)[-1]) + 1 if len(self.offsets(p)) else 0 for p in known}
 
     @property
     def misfits(self) -> set[tuple[int, int]]:
         """(partition, offset) of the records that must be in quarantine."""
         return {(p, int(o)) for p in self._offsets for o in self.offsets(p)[self.numbers(p) < 0]}
+
+    @property
+    def early(self) -> set[tuple[int, int]]:
+        """(partition, offset) of the records that are rows or in quarantine, whichever they are."""
+        may = self.subject.may_be_held
+        return {(p, int(o)) for p in self._offsets for o in self.offsets(p)[may(self.numbers(p))]}
 
     def gaps(self) -> list[str]:
         """Offsets that Kafka gave out twice, out of order or not at all; the producer uses no transactions."""
@@ -94,7 +99,7 @@ class Truth:
         return all(known.get(p, 0) >= high for p, high in highs.items())
 
     def judge(self, rows: pa.Table, highs: Mapping[int, int]) -> Verdict:
-        """*rows* must be exactly the acknowledged records below *highs*, less the misfits, each once and unaltered."""
+        """*rows* must be exactly what the acknowledged records below *highs* leave, each once and unaltered."""
         partition, offset = (rows.column(name).to_numpy() for name in COORDINATES)
         number = rows.column("id").to_numpy()
         lost = doubled = foreign = swapped = 0
@@ -103,8 +108,10 @@ class Truth:
             mine = partition == p
             found, first, times = np.unique(offset[mine], return_index=True, return_counts=True)
             known, numbers = self.offsets(p), self.numbers(p)
-            wanted = (known < highs.get(p, 0)) & (numbers >= 0)
-            missing, extra = np.setdiff1d(known[wanted], found), np.setdiff1d(found, known[wanted])
+            below = known < highs.get(p, 0)
+            known, numbers = known[below], numbers[below]
+            wanted, may = self.subject.rows_of(numbers), self.subject.may_be_held(numbers)
+            missing, extra = np.setdiff1d(known[wanted & ~may], found), np.setdiff1d(found, known[wanted])
             _, at, place = np.intersect1d(found, known[wanted], return_indices=True)
             unequal = number[mine][first][at] != numbers[wanted][place]
             lost += len(missing)

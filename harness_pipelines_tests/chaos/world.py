@@ -1,48 +1,60 @@
-"""What a chaos run breaks: services of its own, with proxies in front, a table, and the ways to break them."""
+"""What a chaos run breaks: services of its own, with proxies in front, tables, and the ways to break them."""
 
 from __future__ import annotations
 
+import os
+import queue
 import shutil
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
+
+import orjson
+from confluent_kafka import KafkaException
 
 import harness_pipelines as hp
 from harness_pipelines.errors import TryAgain
+from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.services import Endpoints, ServiceName, Services, ServiceState
 from harness_pipelines.services.errors import ServicesError
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines_tests.chaos.content import COLUMNS, PARTITIONS
-from harness_pipelines_tests.chaos.processes import Child, Worker
-from harness_pipelines_tests.chaos.schedule import WORKERS, Fault, Kind
+from harness_pipelines_tests.chaos.content import BY_SUFFIX, SUBJECTS, Subject
+from harness_pipelines_tests.chaos.damage import digest_of, files_of
+from harness_pipelines_tests.chaos.processes import Child, Worker, family_of
+from harness_pipelines_tests.chaos.reader import fingerprint, read_by_arrow
+from harness_pipelines_tests.chaos.schedule import ACTS, WORKERS, Fault, Kind, Part
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.proxy import PostgresProxy, TcpProxy
 from harness_pipelines_tests.rig import environment
 
-TOPIC = "chaos"
 LEASE_S = 3
 CUT_PATIENCE_S = 5.0  #: for a byte to come by; an idle connection is not waited for
 STEP_S = 0.02
-FAULTS_AT_ONCE_MAX = 16
+FAULTS_AT_ONCE_MAX = 32
+ACTS_AT_ONCE_MAX = 3  #: of those that are processes: the machine is small
+ACT_S = 300.0  #: for an act that was woken, or never slept
+PARTITIONS_MAX = 5
 SERVICE_WAIT_S = 120.0  #: for another service to come back; on a busy machine Spark can take a minute
 #: Tier moves often, so that there is always a move to break; old versions go fast, so that expire has work to do.
 RULES = {
-    "views": "both",
-    "layout": {"regions": 8},
     "tier": {"max_age": "2s"},
     "freshness": {"lake": "10s"},
     "retention": {"versions": "20s", "snapshots": 5, "lease": "30s", "grace": "5s"},
 }
 
+HELD = timedelta(hours=1)
+Answer = TypeVar("Answer")
 Began = Callable[[], None]  #: called when a fault is about to happen
 
 
@@ -56,11 +68,13 @@ class World:
         self.home = Path(tempfile.mkdtemp(prefix="harness-chaos-"))
         self.keep = False  #: keep the home, with the logs, at the end
         self.workers: list[Worker] = []
+        self.told: queue.SimpleQueue[tuple[Fault, Mapping[str, Any]]] = queue.SimpleQueue()  #: by what has words
         self._say = say
         self._name = table
         self._services = Services(self.home, jars=jars)
         self._over = threading.Event()
         self._pool = ThreadPoolExecutor(max_workers=FAULTS_AT_ONCE_MAX, thread_name_prefix="chaos")
+        self._acts = threading.BoundedSemaphore(ACTS_AT_ONCE_MAX)
         self._one_service = threading.Lock()  # two services are never restarted at once: that takes a minute
         self._stack = ExitStack()
 
@@ -93,13 +107,17 @@ class World:
         self.env: Mapping[str, str] = environment(replace(own, dsn=self.postgres_proxy.dsn, spark=through))
         self.harness = self._stack.enter_context(hp.connect(own))
         self.harness.init()
-        KafkaRig(own.kafka).create(PARTITIONS, topic=TOPIC)
-        spec = {"table": self._name, "topic": TOPIC, "columns": COLUMNS, **RULES}
-        self.table = self.harness.apply(hp.TableSpec.model_validate(spec))
+        self._rig = KafkaRig(own.kafka)
+        self.tables = {subject.name(self._name): self._apply(subject) for subject in SUBJECTS}
         self.workers = [self._worker(number) for number in range(WORKERS)]
 
+    def _apply(self, subject: Subject) -> hp.Table:
+        self._rig.create(subject.partitions, topic=subject.topic)
+        spec = {"table": subject.name(self._name), "topic": subject.topic, **RULES, **subject.settings}
+        return self.harness.apply(hp.TableSpec.model_validate(spec))
+
     def _worker(self, number: int) -> Worker:
-        worker = Worker([self._name, f"--lease={LEASE_S}s"], env=self.env, log=self._log(f"worker-{number}"))
+        worker = Worker([*self.tables, f"--lease={LEASE_S}s"], env=self.env, log=self._log(f"worker-{number}"))
         self._stack.callback(worker.end)
         return worker
 
@@ -128,6 +146,10 @@ class World:
         Raises, from the result: ServicesError when a service does not come back.
         """
         return self._pool.submit(_WAYS[fault.kind], self, fault, began)
+
+    def table_of(self, fault: Fault) -> hp.Table:
+        """The table that *fault* is done to, as the ledger has it now. Raises: TryAgain."""
+        return self.harness.table(BY_SUFFIX[fault.subject or ""].name(self._name))
 
     def heal(self) -> None:
         """End what has not ended by itself: call it after the last fault is over."""
@@ -162,7 +184,9 @@ class World:
     def _rotate(self, _fault: Fault, began: Began) -> bool:
         began()
         try:
-            self.harness.stores.segments.rotate(self.table.row)
+            for subject in SUBJECTS:
+                if subject.buffered:
+                    self.harness.stores.segments.rotate(self.harness.table(subject.name(self._name)).row)
         except TryAgain:  # Postgres is away by another fault
             return False
         return True
@@ -182,6 +206,120 @@ class World:
                 self._over.wait(fault.lasts_s)
                 self._services.send(name, signal.SIGCONT)
         return mine
+
+    def _stop_postgres(self, fault: Fault, began: Began) -> bool:
+        """The postmaster and all of its backends: connections are taken by the kernel, and nothing answers."""
+        with self._turn() as mine:
+            if mine:
+                began()
+                pid = self._services.status()[0].pid
+                stopped = family_of(pid) if pid else []
+                for one in stopped:
+                    _signal(one, signal.SIGSTOP)
+                self._over.wait(fault.lasts_s)
+                for one in reversed(stopped):
+                    _signal(one, signal.SIGCONT)
+        return mine
+
+    def _join(self, _fault: Fault, began: Began) -> bool:
+        [topic] = [subject.topic for subject in SUBJECTS if subject.grows]
+        try:
+            there = len(self._rig.admin.list_topics(topic, timeout=5).topics[topic].partitions)
+            if not 0 < there < PARTITIONS_MAX:
+                return False
+            began()
+            self._rig.add_partitions(topic, there + 1)
+        except KafkaException:  # Kafka is away by another fault
+            return False
+        return True
+
+    def _act(self, fault: Fault, began: Began) -> bool:
+        """A process that does it; one that comes to its crash point sleeps there, and is woken."""
+        if not self._acts.acquire(timeout=SERVICE_WAIT_S):
+            return False
+        try:
+            began()
+            self.told.put((fault, self._acted(fault)))
+        finally:
+            self._acts.release()
+        return True
+
+    def _acted(self, fault: Fault) -> Mapping[str, Any]:
+        env = {**self.env, **({"HARNESS_FAULT": f"{fault.point}=stop"} if fault.point else {})}
+        name = BY_SUFFIX[fault.subject or ""].name(self._name)
+        log = self._log(f"act-{fault.at_s:07.2f}-{fault.kind}")
+        child = Child("harness_pipelines_tests.chaos.act", fault.kind, name, env=env, log=log)
+        until = time.monotonic() + ACT_S + fault.lasts_s
+        while child.exit_code is None and time.monotonic() < until and not self._over.is_set():
+            if child.is_stopped:
+                self._over.wait(fault.lasts_s)
+                child.wake()
+            self._over.wait(STEP_S)
+        hangs = child.exit_code is None and not self._over.is_set()
+        child.end(patience_s=0.1 if hangs else 5.0)
+        if told := child.told():
+            return told[0]
+        return {"hangs" if hangs else "died": f"after {ACT_S:g} s; {child.last_words()}"}
+
+    def _hold(self, fault: Fault, began: Began) -> bool:
+        """Read under a lease of an hour at once and at its end: the same rows, whatever expire does meanwhile."""
+        began()
+        held: list[tuple[hp.Table, ReadPlan, str]] = []
+        try:
+            for name in self.tables:
+                table = self.harness.table(name)
+                plan = table.plan(lease=HELD)
+                held.append((table, plan, _fingerprint(table, plan)))
+        except TryAgain:  # Postgres or Kafka is away by another fault: what is held already counts
+            pass
+        self._over.wait(fault.lasts_s)
+        for table, plan, before in held:
+            again = self._until_answered(partial(_fingerprint, table, plan))
+            if again not in (before, None):
+                what = f"{table.name}, version {plan.version}: other rows than before"
+                self.told.put((fault, {"unrepeatable": what}))
+            self._until_answered(partial(table.release, plan))
+        return bool(held)
+
+    def _damage(self, fault: Fault, began: Began) -> bool:
+        """Damage one file of a plan, let a process read the plan, and put the file right; then read it here."""
+        try:
+            table = self.table_of(fault)
+            plan = table.plan(lease=HELD)
+        except TryAgain:  # Postgres is away by another fault
+            return False
+        try:
+            files = files_of(plan, Part(fault.part))
+            if files:
+                began()
+                self.told.put((fault, self._read_damaged(fault, table, plan, files)))
+        finally:
+            self._until_answered(partial(table.release, plan))
+        return bool(files)
+
+    def _read_damaged(self, fault: Fault, table: hp.Table, plan: ReadPlan, files: Sequence[Path]) -> Mapping[str, Any]:
+        which, place = fault.places
+        path, written = files[int(which * len(files))], self.home / f"plan-{fault.at_s}.json"
+        written.write_bytes(orjson.dumps(plan.to_json()))
+        words = (table.name, str(written), str(path), fault.how, str(place))
+        child = self.child(f"damage-{fault.at_s:07.2f}", "damage", *words)
+        while child.exit_code is None and not self._over.is_set():
+            self._over.wait(STEP_S)
+        child.end()
+        [told] = child.told() or [{"died": child.last_words()}]
+        if "read" not in told:
+            return told
+        right = self._until_answered(lambda: digest_of(read_by_arrow(table, plan, lease=HELD)))
+        return {"unharmed": path.name} if right in (told["read"], None) else {"wrong": f"other values from {path}"}
+
+    def _until_answered(self, step: Callable[[], Answer]) -> Answer | None:
+        """Take *step* until what it needs is there. None when the run is over."""
+        while not self._over.is_set():
+            try:
+                return step()
+            except TryAgain:
+                self._over.wait(1.0)
+        return None
 
     def _restart(self, name: ServiceName, end: Callable[[], None], began: Began) -> bool:
         with self._turn() as mine:
@@ -225,11 +363,25 @@ _WAYS: Mapping[Kind, Callable[[World, Fault, Began], bool]] = {
     ),
     Kind.POSTGRES_IMMEDIATE: lambda world, _, began: world._restart("postgres", world._end_postgres_at_once, began),
     Kind.POSTGRES_KILL: lambda world, _, began: world._crash("postgres", began),
+    Kind.POSTGRES_STOP: World._stop_postgres,
+    Kind.LONG_LEASE: World._hold,
+    Kind.JOIN: World._join,
+    Kind.DAMAGE: World._damage,
+    **dict.fromkeys(ACTS, World._act),
     Kind.KAFKA_KILL: lambda world, _, began: world._crash("kafka", began),
     Kind.KAFKA_STOP: lambda world, fault, began: world._stop_service("kafka", fault, began),
     Kind.SPARK_KILL: lambda world, _, began: world._crash("spark", began),
     Kind.SPARK_STOP: lambda world, fault, began: world._stop_service("spark", fault, began),
 }
+
+
+def _fingerprint(table: hp.Table, plan: ReadPlan) -> str:
+    return fingerprint(read_by_arrow(table, plan, lease=HELD))
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # a backend may end meanwhile
+        os.kill(pid, number)
 
 
 def _same(now: Endpoints, before: Endpoints, name: ServiceName) -> bool:

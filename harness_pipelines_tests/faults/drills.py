@@ -258,6 +258,34 @@ def _evolved_again(rigs: Rigs) -> None:
     _buffer(rigs, 5)
 
 
+# -- snapshot -----------------------------------------------------------------------------------------------
+
+
+def snapshot(harness: hp.Harness, tables: Sequence[str]) -> None:
+    """Name the state of each table, and drop the name again. Who asked is told why when it did not happen."""
+    for name in tables:
+        with suppress(HarnessError):
+            harness.snapshot(_snapshot_of(name), [name])
+        with suppress(HarnessError):
+            harness.drop_snapshot(_snapshot_of(name))
+
+
+def _snapshot_of(table: str) -> str:
+    return table.rpartition(".")[2]
+
+
+def _snapshot_again(rigs: Rigs) -> None:
+    """Whoever asked repeats it, until a transaction that nobody ends has ended by the timeouts."""
+
+    def is_gone(rig: TableRig) -> bool:
+        snapshot(rig.harness, [rig.name])
+        return all(one.name != _snapshot_of(rig.name) for one in rig.harness.snapshots())
+
+    for rig in rigs:
+        wait_until(lambda rig=rig: is_gone(rig), f"the snapshot of {rig.name} is dropped")  # type: ignore[misc]
+    _buffer(rigs, 5)
+
+
 DRILLS: Mapping[str, Drill] = {
     "ingest": Drill(
         stages=INGEST,
@@ -313,5 +341,12 @@ DRILLS: Mapping[str, Drill] = {
         more=_evolved_again,
         caught_up=_in_the_lake,
         by_hand=evolve,
+    ),
+    "snapshot": Drill(
+        stages=TIER,
+        prepare=_moved_twice,
+        more=_snapshot_again,
+        caught_up=_in_the_lake,
+        by_hand=snapshot,
     ),
 }

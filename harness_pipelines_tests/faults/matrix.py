@@ -1,6 +1,7 @@
 """The crash matrix: at each named point of each stage a worker is killed, or stopped past its lease and woken.
 
 Another worker takes over by itself; then the table must be exact, judged by the producer's log and by the audit.
+What a person asks for sleeps too: past two graces, while expire runs and nothing else changes the table.
 The short form is in the suite (`test_matrix.py`). The full one, with the times of recovery, runs by hand:
 
     python -m harness_pipelines_tests.faults.matrix --full --json matrix.json
@@ -13,7 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -26,18 +27,20 @@ import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.audit.complete import audit_table
 from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.errors import HarnessError
+from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.services import Services
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stages.expire import expire_once
 from harness_pipelines_tests.faults.drills import DRILLS, Drill, work
 from harness_pipelines_tests.keyed import KeyedRig, RecalledRig
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import TableRig, WorkerProcess, settings_for, with_session
 
-Act = Literal["kill", "stop"]
+Act = Literal["kill", "stop", "sleep"]
 Kind = Literal["append", "keyed", "recalled", "one view"]
 Buffer = Literal["postgres", "none"]
-ACTS: tuple[Act, ...] = ("kill", "stop")
+ACTS: tuple[Act, ...] = ("kill", "stop", "sleep")
 LEASE_S = 2.0
 RECOVERY_S_MAX = 5.0  #: the goal beyond the lease
 #: What a stopped worker's open transaction may hold others up for, instead of the 30 s of real sessions.
@@ -45,6 +48,8 @@ TIMEOUTS = {"idle_in_transaction_session_timeout": "2s", "lock_timeout": "1s"}
 DEADLINE_S = 180.0  #: for all tables of a batch together, on a busy machine
 TOGETHER = 9  #: cells whose workers die at the same time
 BY_THE_CLOCK_S = 2.0
+GRACE_S = 1.0  #: of the tables whose acts sleep
+GRACES_SLEPT = 3  #: a file is condemned after one, and deleted after another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,11 @@ class Cell:
     def batch(self) -> tuple[str, str, str, str]:
         """Cells that have this in common can be drilled together."""
         return self.stage, self.act, self.buffer, self.kind
+
+    @property
+    def fault(self) -> str:
+        """What HARNESS_FAULT says to its worker."""
+        return f"{self.point}={'kill' if self.act == 'kill' else 'stop'}@{self.at}"
 
     def __str__(self) -> str:
         kind = "" if self.kind == "append" else f" {self.kind}"
@@ -145,6 +155,7 @@ def all_cells(
         if point.stage in DRILLS and not (point.buffered and buffer == "none")
         if kind == "append" or point.stage == "otree" or (point.stage == "tier" and kind != "recalled")
         for act in acts
+        if act != "sleep" or DRILLS[point.stage].by_hand is not None
     ]
 
 
@@ -166,13 +177,12 @@ def _drill(ground: Ground, drill: Drill, batch: Sequence[Cell]) -> list[Outcome]
             _Drilled(
                 outcome=Outcome(cell=cell),
                 rigs=tables[cell],
-                victim=victims.enter_context(
-                    ground.worker(drill, tables[cell], fault=f"{cell.point}={cell.act}@{cell.at}")
-                ),
+                victim=victims.enter_context(ground.worker(drill, tables[cell], fault=cell.fault)),
             )
             for cell in batch
         ]
         _await_deaths(drilled)
+        _sleep([one for one in drilled if one.cell.act == "sleep" and one.down_at is not None])
         drill.more(rigs)
         with ground.worker(drill, rigs) as follower:
             _await_recovery(drill, drilled, follower)
@@ -184,6 +194,8 @@ def _drill(ground: Ground, drill: Drill, batch: Sequence[Cell]) -> list[Outcome]
 
 def _table(ground: Ground, drill: Drill, cell: Cell) -> TableRig:
     words = {"buffer": cell.buffer, **drill.spec}
+    if cell.act == "sleep":
+        words["retention"] = {"grace": f"{GRACE_S:g}s"}
     match cell.kind:
         case "append":
             return TableRig(ground.harness, ground.kafka, **words)
@@ -230,6 +242,47 @@ def _await_recovery(drill: Drill, drilled: Sequence[_Drilled], follower: WorkerP
         for one in drilled:
             if one.outcome.recovered_s is None:
                 one.outcome.trouble.append(f"held up: {error}; exit code of the worker that followed: {ended}")
+
+
+def _sleep(asleep: Sequence[_Drilled]) -> None:
+    """Expire works on while acts sleep, for longer than two graces; woken, each goes through or is refused by name.
+
+    Nothing else moves the tables: what an act has built on is still what the catalog names.
+    """
+    if not asleep:
+        return
+    began = time.monotonic()
+    for one in asleep:
+        for rig in one.rigs:
+            _or_trouble(asleep, lambda rig=rig: _expire_until(rig, began + GRACES_SLEPT * GRACE_S))  # type: ignore[misc]
+    for one in asleep:
+        one.victim.send(signal.SIGCONT)
+    for one in asleep:
+        _or_trouble([one], lambda one=one: _ended_well(one.victim))  # type: ignore[misc]
+        for rig in one.rigs:
+            _or_trouble([one], lambda rig=rig: _readable(rig))  # type: ignore[misc]
+
+
+def _readable(rig: TableRig) -> None:
+    """Whatever the act came to, the table has all its files and shows nothing that nobody produced."""
+    strange = rig.read() - rig.truth
+    assert not strange, f"rows that nobody produced: {sorted(strange)[:5]}"
+
+
+def _expire_until(rig: TableRig, moment: float) -> None:
+    """Run expire again and again, past *moment* and at least twice."""
+    claim = rig.claim(Stage.EXPIRE, lease_s=DEADLINE_S)
+    runs = 0
+
+    def over() -> bool:
+        nonlocal runs
+        with suppress(TryAgain):  # a transaction that sleeps holds the table until its timeout
+            expire_once(rig.stores, rig.table.row, claim)
+            runs += 1
+        return runs >= 2 and time.monotonic() > moment
+
+    wait_until(over, f"expire has run past the graces of {rig.name}", deadline_s=DEADLINE_S)
+    rig.stores.ledger.release(claim)
 
 
 def _wake(drill: Drill, asleep: Sequence[_Drilled]) -> None:

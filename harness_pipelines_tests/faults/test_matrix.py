@@ -1,4 +1,4 @@
-"""The crash matrix in the form of the suite: every declared point, killed there and, in the long form, stopped."""
+"""The crash matrix in the form of the suite: every declared point, killed there and, in the long form, asleep."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def drilled(ground: Ground, request: pytest.FixtureRequest) -> Drilled:
 
 @pytest.mark.timeout(600)  # the first cell of a batch waits for all of it
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] if c.act == "stop" else []) for name, c in CELLS.items()]
+    "name", [pytest.param(name, marks=[] if c.act == "kill" else [pytest.mark.long]) for name, c in CELLS.items()]
 )
 def test_a_worker_that_dies_or_sleeps_at_any_point_is_followed_without_loss_double_or_a_human_act(
     drilled: Drilled, name: str

@@ -1,0 +1,103 @@
+"""A file of the lake whose bytes change behind everybody's back, for as long as one read takes.
+
+The read is a process of its own, so that nothing of the file is in its memory yet. It reads exactly the plan that it is
+given: a right answer, or an error by name. The file is as it was before when this process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import orjson
+import pyarrow as pa
+from pyiceberg.table import StaticTable
+
+import harness_pipelines as hp
+from harness_pipelines.cli.logs import configure_logging
+from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.protocol.plan import ReadPlan
+from harness_pipelines_tests.chaos.child import tell
+from harness_pipelines_tests.chaos.content import COORDINATES
+from harness_pipelines_tests.chaos.reader import fingerprint, read_by_arrow
+from harness_pipelines_tests.chaos.schedule import How, Part
+
+
+def files_of(plan: ReadPlan, part: Part) -> list[Path]:
+    """The files that a read of *plan* needs."""
+    found: set[str] = set()
+    for one in plan.lake:
+        view = StaticTable.from_metadata(one.metadata)
+        snapshot = view.current_snapshot()
+        if snapshot is None:
+            continue
+        manifests = snapshot.manifests(view.io)
+        match part:
+            case Part.METADATA:
+                found |= {one.metadata, snapshot.manifest_list}
+            case Part.MANIFEST:
+                found |= {manifest.manifest_path for manifest in manifests}
+            case Part.DATA:
+                entries = [entry for one_ in manifests for entry in one_.fetch_manifest_entry(view.io)]
+                found |= {entry.data_file.file_path for entry in entries}
+    return sorted(Path(unquote(urlsplit(path).path)) for path in found)
+
+
+def damaged(original: bytes, how: How, place: float) -> bytes:
+    """*original* with a bit flipped, or cut, at *place* of its length (0 to 1)."""
+    at = int(place * len(original))
+    if how is How.CUT:
+        return original[:at]
+    bit = 1 << int(place * len(original) * 8) % 8
+    return original[:at] + bytes([original[at] ^ bit]) + original[at + 1 :]
+
+
+@contextmanager
+def planted(path: Path, how: How, place: float) -> Iterator[None]:
+    """While the block lasts, *path* is damaged."""
+    original = path.read_bytes()
+    try:
+        _put(path, damaged(original, how, place))
+        yield
+    finally:
+        _put(path, original)
+
+
+def _put(path: Path, content: bytes) -> None:
+    beside = path.with_name(f".{path.name}.chaos")
+    beside.write_bytes(content)
+    os.replace(beside, path)
+
+
+def digest_of(rows: pa.Table) -> str:
+    """Of all values, in whatever order the rows come."""
+    text = rows.sort_by([(name, "ascending") for name in COORDINATES]).column("s").to_pylist()
+    return hashlib.blake2b((fingerprint(rows) + repr(text)).encode()).hexdigest()
+
+
+def main() -> None:
+    name, plan_path, path, how, place = sys.argv[1:]
+    configure_logging()
+    plan = ReadPlan.from_json(orjson.loads(Path(plan_path).read_bytes()))
+    with hp.connect() as harness:
+        table = harness.table(name)
+        with planted(Path(path), How(how), float(place)):
+            try:
+                said = {"read": digest_of(read_by_arrow(table, plan))}
+            except TryAgain as error:
+                said = {"away": f"{type(error).__name__}: {error}"}
+            except HarnessError as error:
+                said = {"refused": f"{type(error).__name__}: {error}"}
+            except Exception as error:  # told to the judge, to whom an error without a name is a finding
+                said = {"unnamed": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+    tell(said)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""What is asked of a chaos run, and what it found."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness_pipelines_tests.chaos.content import Subject
+from harness_pipelines_tests.chaos.schedule import Fault, Kind
+
+FINDINGS_SHOWN = 20
+_POSTGRES = frozenset(
+    {
+        Kind.CUT_POSTGRES,
+        Kind.POSTGRES_AWAY,
+        Kind.POSTGRES_RESTART,
+        Kind.POSTGRES_IMMEDIATE,
+        Kind.POSTGRES_KILL,
+        Kind.POSTGRES_STOP,
+    }
+)
+_KAFKA = frozenset({Kind.KAFKA_KILL, Kind.KAFKA_STOP})
+#: The faults by which a reader of each engine may fail, by name; no other may reach it at all.
+MAY_FAIL_BY: Mapping[str, frozenset[Kind]] = {
+    "arrow": _POSTGRES,
+    "spark": _POSTGRES | {Kind.CUT_SPARK, Kind.SPARK_KILL, Kind.SPARK_STOP},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is asked of a run."""
+
+    seed: int
+    seconds: float  #: of the storm; starting, settling and judging come on top
+    table: str = "chaos.records"  #: the first one; the names of the others begin with it
+    rate: float = 200.0  #: records per second over all partitions of all tables
+    jars: Path | None = None
+    keep: bool = False  #: keep the home, with the logs of all processes
+
+
+Highs = Mapping[int, int]  #: per partition the offset after the last one
+
+
+@dataclass(slots=True, kw_only=True)
+class Outage:
+    """A fault that happened, until it is healed and of every table a read shows a record from after it began."""
+
+    fault: Fault
+    began: float
+    marks: dict[str, Highs]  #: per table that was not read since: what was acknowledged before it
+    healed: float | None = None  #: the table may move while a fault still goes on: the next connection is cut later
+    recovered: float | None = None
+
+    def reaches(self, *, since: float, until: float) -> bool:
+        """Whether it, or what it left, went on at some moment of these."""
+        over = None if self.healed is None or self.recovered is None else max(self.healed, self.recovered)
+        return self.began <= until and (over is None or over >= since)
+
+    def excuses(self, engine: str, subject: Subject) -> bool:
+        """Whether a read of *subject* by *engine* may fail by it, by name."""
+        kind = self.fault.kind
+        holds_locks = self.fault.point.endswith("in_transaction")  # until the session's timeouts end it
+        by_kafka = kind in _KAFKA and not subject.buffered
+        return kind in MAY_FAIL_BY[engine] or holds_locks or by_kafka or self.damages(subject)
+
+    def damages(self, subject: Subject) -> bool:
+        """Whether files of *subject* are what is broken: trying again does not help while it lasts."""
+        return self.fault.kind is Kind.DAMAGE and self.fault.subject == subject.suffix
+
+    def saw(self, table: str, *, read_began: float, highs: Highs, at: float) -> bool:
+        """Take note of a read of *table*; True when it was the last one that was waited for."""
+        marks = self.marks.get(table)
+        if marks is None or read_began < self.began or any(highs.get(p, 0) <= mark for p, mark in marks.items()):
+            return False
+        del self.marks[table]
+        self.recovered = None if self.marks else at
+        return not self.marks
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """What a run found. ``findings`` are sentences; empty means that everything held."""
+
+    options: Options
+    planned: tuple[Fault, ...]
+    outages: list[Outage] = field(default_factory=list)
+    reads: int = 0
+    unavailable: int = 0
+    wrong_reads: int = 0
+    lost: int = 0
+    doubled: int = 0
+    unrepeatable: int = 0  #: reads of an explicit version, or under one lease, that gave other rows than before
+    frozen: int = 0  #: tables that did not move within a minute after the last fault
+    produced: int = 0
+    quarantined: int = 0
+    moves: int = 0
+    worker_starts: int = 0
+    seconds: float = 0.0
+    acts: Counter[str] = field(default_factory=Counter)  #: what became of them
+    findings: list[str] = field(default_factory=list)
+    home: Path | None = None  #: where the logs are, if they were kept
+
+    @property
+    def ok(self) -> bool:
+        counted = self.lost, self.doubled, self.wrong_reads, self.unrepeatable, self.frozen
+        return not (self.findings or any(counted))
+
+    @property
+    def recoveries_s(self) -> list[float]:
+        return [o.recovered - o.began for o in self.outages if o.recovered is not None]
+
+    def to_json(self) -> dict[str, Any]:
+        """The fixed form of ``harness chaos --json``, and details."""
+        recoveries = self.recoveries_s
+        return {
+            "seed": self.options.seed,
+            "seconds": self.options.seconds,
+            "faults": len(self.outages),
+            "reads": self.reads,
+            "lost": self.lost,
+            "doubled": self.doubled,
+            "wrong_reads": self.wrong_reads,
+            "unrepeatable": self.unrepeatable,
+            "frozen": self.frozen,
+            "ok": self.ok,
+            "produced": self.produced,
+            "quarantined": self.quarantined,
+            "unavailable_reads": self.unavailable,
+            "faults_by_kind": dict(sorted(Counter(str(o.fault.kind) for o in self.outages).items())),
+            "acts": dict(sorted(self.acts.items())),
+            "recovery_s": {
+                "p50": round(statistics.median(recoveries), 2) if recoveries else None,
+                "max": round(max(recoveries), 2) if recoveries else None,
+            },
+            "moves": self.moves,
+            "worker_starts": self.worker_starts,
+            "all_seconds": round(self.seconds, 1),
+            "findings": self.findings[:FINDINGS_SHOWN],
+            "schedule": [fault.to_json() for fault in self.planned],
+            "logs": str(self.home) if self.home else None,
+        }

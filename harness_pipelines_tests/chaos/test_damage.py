@@ -1,0 +1,30 @@
+"""A file that is damaged is damaged while the block lasts, and never afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness_pipelines_tests.chaos.damage import damaged, planted
+from harness_pipelines_tests.chaos.schedule import How
+
+ORIGINAL = bytes(range(200))
+
+
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.999999])
+def test_a_flip_changes_one_bit_and_a_cut_leaves_the_beginning(place: float):
+    flipped = damaged(ORIGINAL, How.FLIP, place)
+    assert len(flipped) == len(ORIGINAL)
+    assert sum((a ^ b).bit_count() for a, b in zip(flipped, ORIGINAL, strict=True)) == 1
+    assert damaged(ORIGINAL, How.CUT, place) == ORIGINAL[: int(place * len(ORIGINAL))]
+
+
+def test_the_file_is_as_before_when_the_block_ends_whatever_ends_it(tmp_path: Path):
+    path = tmp_path / "data.parquet"
+    path.write_bytes(ORIGINAL)
+    with pytest.raises(KeyError), planted(path, How.CUT, 0.5):
+        assert path.read_bytes() == ORIGINAL[:100]
+        raise KeyError("anything")
+    assert path.read_bytes() == ORIGINAL
+    assert list(tmp_path.iterdir()) == [path]

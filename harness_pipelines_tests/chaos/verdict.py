@@ -1,0 +1,103 @@
+"""The verdict over a chaos run: what the tables hold in the end, against the producer's own log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+import harness_pipelines as hp
+from harness_pipelines.audit.fsck import fsck
+from harness_pipelines_tests.chaos.content import COORDINATES, LATER, MAIN
+from harness_pipelines_tests.chaos.reader import ENGINES, Cut
+from harness_pipelines_tests.chaos.result import Result
+from harness_pipelines_tests.chaos.truth import Truth
+from harness_pipelines_tests.chaos.world import World
+
+Coordinates = set[tuple[int, int]]
+Find = Callable[[str], None]
+
+
+def judge(world: World, truths: Mapping[str, Truth], result: Result, find: Find) -> None:
+    """Compare everything with the producer's log, by both engines; audit and fsck must agree."""
+    for name, truth in truths.items():
+        table = world.harness.table(name)
+        _Judge(table, truth, result, lambda what, name=name: find(f"{name}: {what}")).judge()  # type: ignore[misc]
+    report = fsck(world.harness.stores, list(truths)).to_json()
+    if not report["ok"]:
+        find(f"fsck found faults: {str(report)[:2000]}")
+
+
+class _Judge:
+    """Of one table."""
+
+    def __init__(self, table: hp.Table, truth: Truth, result: Result, find: Find) -> None:
+        self._table, self._truth, self._result, self._find = table, truth, result, find
+
+    def judge(self) -> None:
+        truth, result = self._truth, self._result
+        rows, *_ = [self._read(engine) for engine in ENGINES]
+        for gap in truth.gaps():
+            self._find(f"the broker: {gap}")
+        self._held(rows)
+        if truth.subject is MAIN:
+            self._evolved()
+        report = self._table.audit(full=True).to_json()
+        if not report["ok"]:
+            self._find(f"the audit found faults: {str(report)[:2000]}")
+        result.produced += truth.acked
+        result.moves += self._table.harness.stores.tables.head(self._table.row).version - 1
+
+    def _read(self, engine: str) -> pa.Table:
+        result, truth = self._result, self._truth
+        plan = self._table.plan()
+        try:
+            rows = ENGINES[engine](self._table, plan)
+        finally:
+            self._table.release(plan)
+        verdict, ends = truth.judge(rows, truth.highs), Cut.of(plan).buffer
+        result.reads += 1
+        result.lost, result.doubled = max(result.lost, verdict.lost), max(result.doubled, verdict.doubled)
+        if not verdict.ok:
+            result.wrong_reads += 1
+            self._find(f"the last read, by {engine}: {verdict}")
+        if any(ends.get(p) != high for p, high in truth.highs.items()):
+            self._find(f"it ends at {ends}, the producer's log at {truth.highs}")
+        return rows
+
+    def _held(self, rows: pa.Table) -> None:
+        """What is held is what cannot be a row, and what can be one is held or a row."""
+        with self._table.harness.stores.database.session() as connection:
+            found = connection.execute(
+                "SELECT partition, \"offset\" FROM harness.quarantine WHERE table_id = %s AND state = 'held'",
+                [self._table.row.table_id],
+            ).fetchall()
+        held = {(row["partition"], row["offset"]) for row in found}
+        shown = set(zip(*(rows.column(name).to_pylist() for name in COORDINATES), strict=True))
+        misfits, early = self._truth.misfits, self._truth.early
+        self._result.quarantined += len(held)
+        for what, odd in (
+            ("misfits that are not held", misfits - held),
+            ("held records that are no misfits", held - misfits - early),
+            ("held records that are rows too", held & shown),
+            ("records that are neither held nor rows", early - held - shown),
+        ):
+            if odd:
+                self._find(f"{len(odd)} {what}, such as {sorted(odd)[:5]}")
+
+    def _evolved(self) -> None:
+        """A column that was added has the records' values from one offset of each partition on."""
+        there = [name for name in LATER if name in [column.name for column in self._table.spec.columns]]
+        rows = self._table.read(columns=["id", *COORDINATES, *there]).sort_by(
+            [(name, "ascending") for name in COORDINATES]
+        )
+        partition, ids = rows.column(COORDINATES[0]).to_pylist(), rows.column("id").to_pylist()
+        for name in there:
+            begun: set[int] = set()
+            for p, number, value in zip(partition, ids, rows.column(name).to_pylist(), strict=True):
+                if value is None and p not in begun:
+                    continue
+                begun.add(p)
+                if value != number:
+                    self._find(f"record {number} of partition {p} has {value!r} in the added column {name}")
+                    return
