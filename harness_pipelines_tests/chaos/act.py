@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping
 
 import harness_pipelines as hp
+from harness_pipelines.audit.reconcile import look, settle
 from harness_pipelines.cli.logs import configure_logging
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.evolution import Changes
@@ -77,6 +78,13 @@ def apply(table: hp.Table) -> str:
     return f"applied {words}"
 
 
+def reconcile(table: hp.Table) -> str:
+    """What a person does about a claim of the future, while the workers go on."""
+    stores = table.harness.stores
+    settled = settle(stores, table.row, look(stores, table.row))
+    return f"{len(settled.acts)} acts, settled {settled.settled}"
+
+
 ACTS: Mapping[Kind, Callable[[hp.Table], str]] = {
     Kind.REPLAY: replay,
     Kind.REVERT: revert,
@@ -84,6 +92,7 @@ ACTS: Mapping[Kind, Callable[[hp.Table], str]] = {
     Kind.RECALL: recall,
     Kind.SNAPSHOT: snapshot,
     Kind.APPLY: apply,
+    Kind.CLAIM_AHEAD: reconcile,
 }
 
 

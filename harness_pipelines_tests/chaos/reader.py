@@ -33,9 +33,9 @@ from harness_pipelines_tests.chaos.content import COORDINATES, READ, SUBJECTS
 from harness_pipelines_tests.chaos.producer import journal_of
 from harness_pipelines_tests.chaos.truth import Truth
 
-REST_S = {"arrow": 0.1, "spark": 4.0}
+REST_S = {"arrow": 0.4, "spark": 6.0}
 LEASES = {"spark": timedelta(minutes=10)}  #: nobody renews it while Spark reads
-REST_SHARE = 1.0  #: a reader rests as long as its read took: the machine has other work
+REST_SHARE = 2.0  #: a reader rests twice as long as its read took: the machine has other work
 AWAY_S = 0.3
 COVER_S = 600.0  #: a record may be readable long before the producer hears that it is
 REMEMBERED_MAX = 4  #: versions of a table that are read again

@@ -57,6 +57,7 @@ class Kind(StrEnum):
     SNAPSHOT = "snapshot"  #: one of all tables is made, or dropped
     APPLY = "apply"  #: the spec with another setting
     JOIN = "join"  #: the topic gets a partition more
+    CLAIM_AHEAD = "claim_ahead"  #: a dead holder's claim ends tomorrow: the clock was put right (`reconcile`)
     DAMAGE = "damage"  #: a bit of a lake file flips, or its end is cut off (put right after one read)
 
 
@@ -67,6 +68,7 @@ ACTS: Mapping[Kind, tuple[Subject, ...]] = {
     Kind.RECALL: (KEYED,),
     Kind.SNAPSHOT: (MAIN,),
     Kind.APPLY: SUBJECTS,
+    Kind.CLAIM_AHEAD: SUBJECTS,
 }
 #: The crash points of an act's process; an act that has none of its own is stopped by the clock alone.
 _STAGE_OF = {
@@ -76,6 +78,7 @@ _STAGE_OF = {
     Kind.RECALL: "otree",
     Kind.SNAPSHOT: "snapshot",
 }
+_CLAIMED = ("ingest", "tier", "otree", "compact", "expire")
 _STOPPED_SHARE = 0.6  #: of the acts that have crash points
 
 #: One round: every kind at least once. A run goes through round after round, each shuffled.
@@ -94,6 +97,7 @@ LIGHT = (
     *(Kind.SNAPSHOT,) * 2,
     *(Kind.APPLY,) * 2,
     *(Kind.JOIN,) * 1,
+    *(Kind.CLAIM_AHEAD,) * 1,
     *(Kind.DAMAGE,) * 2,
 )
 HEAVY = (
@@ -114,6 +118,7 @@ _LASTS_S = {
     Kind.POSTGRES_STOP: (10.0, 60.0),
     Kind.KAFKA_STOP: (1.0, 8.0),
     Kind.SPARK_STOP: (1.0, 15.0),
+    Kind.CLAIM_AHEAD: (1.0, 8.0),
     Kind.LONG_LEASE: (20.0, 60.0),  # longer than the tables keep old versions
 }
 _ACT_STOPPED_S = (12.0, 40.0)  #: longer than two graces of the tables; the longest outlive a session's timeouts
@@ -130,6 +135,7 @@ class Fault:
     cuts: tuple[int, ...] = ()  #: one connection after the other is cut when so many bytes went by
     subject: str | None = None  #: the suffix of the table that it is done to
     point: str = ""  #: the crash point at which an act is stopped
+    stage: str = ""  #: whose claim it is
     part: str = ""  #: which files are damaged
     how: str = ""
     places: tuple[float, ...] = ()  #: 0 to 1: among these files, and in the bytes of the chosen one
@@ -140,6 +146,7 @@ class Fault:
     def __str__(self) -> str:
         extra = f" {self.worker}" if self.worker is not None else ""
         extra += f" of {self.subject.strip('_') or 'the first table'}" if self.subject is not None else ""
+        extra += f", {self.stage}" if self.stage else ""
         extra += f", {self.how} of {self.part}" if self.part else ""
         extra += f" stopped at {self.point}" if self.point else ""
         extra += f" for {self.lasts_s:.1f} s" if self.lasts_s else ""
@@ -178,6 +185,7 @@ def _fault(dice: random.Random, at_s: float, kind: Kind) -> Fault:
     if kind in _STAGE_OF and dice.random() < _STOPPED_SHARE:
         point = dice.choice([name for name, one in faults.POINTS.items() if one.stage == _STAGE_OF[kind]])
         lasts_s = round(dice.uniform(*_ACT_STOPPED_S), 2)
+    stage = dice.choice(_CLAIMED) if kind is Kind.CLAIM_AHEAD else ""
     part = how = ""
     places: tuple[float, ...] = ()
     if kind is Kind.DAMAGE:
@@ -192,6 +200,7 @@ def _fault(dice: random.Random, at_s: float, kind: Kind) -> Fault:
         cuts=cuts,
         subject=subject,
         point=point,
+        stage=stage,
         part=part,
         how=how,
         places=places,

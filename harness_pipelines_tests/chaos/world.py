@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
+import psycopg
 from confluent_kafka import KafkaException
 
 import harness_pipelines as hp
@@ -55,6 +56,11 @@ RULES = {
 
 HELD = timedelta(hours=1)
 Answer = TypeVar("Answer")
+_AHEAD = b"""
+    UPDATE harness.claims
+    SET holder = gen_random_uuid(), epoch = epoch + 1, lease_until = clock_timestamp() + interval '1 day'
+    WHERE table_id = %(table_id)s AND stage = %(stage)s
+"""
 Began = Callable[[], None]  #: called when a fault is about to happen
 
 
@@ -261,6 +267,27 @@ class World:
             return told[0]
         return {"hangs" if hangs else "died": f"after {ACT_S:g} s; {child.last_words()}"}
 
+    def _put_claim_ahead(self, fault: Fault, began: Began) -> bool:
+        """Whoever held the claim is fenced; until `reconcile` nobody can take it."""
+        assert self.harness.settings.dsn is not None
+        try:
+            row = self.table_of(fault).row
+            began()
+            with closing(psycopg.connect(self.harness.settings.dsn, autocommit=True)) as connection:
+                found = connection.execute(_AHEAD, {"table_id": row.table_id, "stage": fault.stage})
+        except (TryAgain, psycopg.OperationalError):  # Postgres is away by another fault
+            return False
+        if found.rowcount == 0:  # the table has no such stage
+            return False
+        self._over.wait(fault.lasts_s)
+        while not self._over.is_set():
+            told = self._acted(fault)
+            if "done" in told:
+                self.told.put((fault, told))
+                break
+            self._over.wait(1.0)
+        return True
+
     def _hold(self, fault: Fault, began: Began) -> bool:
         """Read under a lease of an hour at once and at its end: the same rows, whatever expire does meanwhile."""
         began()
@@ -368,6 +395,7 @@ _WAYS: Mapping[Kind, Callable[[World, Fault, Began], bool]] = {
     Kind.JOIN: World._join,
     Kind.DAMAGE: World._damage,
     **dict.fromkeys(ACTS, World._act),
+    Kind.CLAIM_AHEAD: World._put_claim_ahead,
     Kind.KAFKA_KILL: lambda world, _, began: world._crash("kafka", began),
     Kind.KAFKA_STOP: lambda world, fault, began: world._stop_service("kafka", fault, began),
     Kind.SPARK_KILL: lambda world, _, began: world._crash("spark", began),
