@@ -42,8 +42,8 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
     """Break everything on purpose while tables move, and check every read; needs a checkout.
 
     Starts services in a temporary home of its own, never those of anybody else, and takes them down at the end. There
-    are four tables: TABLE, an append table; TABLE_keyed; TABLE_direct, without a buffer; TABLE_growing, whose topic gets
-    partitions. A producer with a log of its own, two workers and two readers go on while workers, Spark, Postgres and
+    are four tables: TABLE, an append table; TABLE_keyed; TABLE_direct, without a buffer; TABLE_growing, whose topic
+    gets partitions. A producer with a log of its own, two workers and two readers go on while workers, Spark, Postgres and
     Kafka are killed, stopped and restarted, connections are cut, files of the lake are damaged for the time of a read,
     claims end tomorrow, and people replay, revert, evolve, recall, apply and make snapshots, some of them asleep for
     longer than two graces: by a schedule that follows from --seed and --for alone.

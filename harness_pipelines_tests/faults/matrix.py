@@ -49,7 +49,8 @@ DEADLINE_S = 180.0  #: for all tables of a batch together, on a busy machine
 TOGETHER = 9  #: cells whose workers die at the same time
 BY_THE_CLOCK_S = 2.0
 GRACE_S = 1.0  #: of the tables whose acts sleep
-GRACES_SLEPT = 3  #: a file is condemned after one, and deleted after another
+MORE_THAN_A_GRACE_S = 1.2 * GRACE_S
+EXPIRES = 3  #: while an act sleeps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,10 +252,9 @@ def _sleep(asleep: Sequence[_Drilled]) -> None:
     """
     if not asleep:
         return
-    began = time.monotonic()
     for one in asleep:
         for rig in one.rigs:
-            _or_trouble(asleep, lambda rig=rig: _expire_until(rig, began + GRACES_SLEPT * GRACE_S))  # type: ignore[misc]
+            _or_trouble(asleep, lambda rig=rig: _expire_past_graces(rig))  # type: ignore[misc]
     for one in asleep:
         one.victim.send(signal.SIGCONT)
     for one in asleep:
@@ -269,17 +269,18 @@ def _readable(rig: TableRig) -> None:
     assert not strange, f"rows that nobody produced: {sorted(strange)[:5]}"
 
 
-def _expire_until(rig: TableRig, moment: float) -> None:
-    """Run expire again and again, past *moment* and at least twice."""
+def _expire_past_graces(rig: TableRig) -> None:
+    """Run expire again and again, more than a grace after the last time: one run condemns, and the next deletes."""
     claim = rig.claim(Stage.EXPIRE, lease_s=DEADLINE_S)
-    runs = 0
+    runs, due = 0, time.monotonic() + MORE_THAN_A_GRACE_S
 
     def over() -> bool:
-        nonlocal runs
-        with suppress(TryAgain):  # a transaction that sleeps holds the table until its timeout
-            expire_once(rig.stores, rig.table.row, claim)
-            runs += 1
-        return runs >= 2 and time.monotonic() > moment
+        nonlocal runs, due
+        if time.monotonic() > due:
+            with suppress(TryAgain):  # a transaction that sleeps holds the table until its timeout
+                expire_once(rig.stores, rig.table.row, claim)
+                runs, due = runs + 1, time.monotonic() + MORE_THAN_A_GRACE_S
+        return runs == EXPIRES
 
     wait_until(over, f"expire has run past the graces of {rig.name}", deadline_s=DEADLINE_S)
     rig.stores.ledger.release(claim)
