@@ -43,10 +43,10 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
 
     Starts services in a temporary home of its own, never those of anybody else, and takes them down at the end. There
     are four tables: TABLE, an append table; TABLE_keyed; TABLE_direct, without a buffer; TABLE_growing, whose topic
-    gets partitions. A producer with a log of its own, two workers and two readers go on while workers, Spark, Postgres and
-    Kafka are killed, stopped and restarted, connections are cut, files of the lake are damaged for the time of a read,
-    claims end tomorrow, and people replay, revert, evolve, recall, apply and make snapshots, some of them asleep for
-    longer than two graces: by a schedule that follows from --seed and --for alone.
+    gets partitions. A producer with a log of its own, two workers and two readers go on while workers, Spark, Postgres
+    and Kafka are killed, stopped and restarted, connections are cut, files of the lake are damaged for the time of a
+    read, claims end tomorrow, and people replay, revert, evolve, recall, apply and make snapshots, some of them asleep
+    for longer than two graces: by a schedule that follows from --seed and --for alone.
 
     Every read must be exactly the acknowledged records below its bounds, a version that is read twice must show the
     same rows, and within a minute after the last fault a new record of every partition must be readable and in the
