@@ -34,6 +34,15 @@ class ChaosFailed(HarnessError):
 @click.option(
     "--rate", type=click.FloatRange(min=1), default=200.0, show_default=True, help="Records produced per second."
 )
+@click.option(
+    "--thaw",
+    "thaw_s",
+    callback=duration,
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="Every partition must move so soon after the last fault; more for a machine with other work.",
+)
 @click.option("--keep", is_flag=True, help="Keep the home with all logs; kept anyway when something was found.")
 @wish_options("Only print the schedule.")
 @json_option
@@ -81,6 +90,7 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
         seconds=options["for_s"],
         table=table,
         rate=options["rate"],
+        thaw_s=options["thaw_s"],
         jars=settings.jars,
         keep=options["keep"],
     )

@@ -70,7 +70,9 @@ def chaos(run: Run) -> Sequence[Figure]:
         Figure(figure="chaos.lost", value=found.lost, unit="records", goal=0, sense="<="),
         Figure(figure="chaos.doubled", value=found.doubled, unit="records", goal=0, sense="<="),
         Figure(figure="chaos.wrong_reads", value=found.wrong_reads, unit="reads", goal=0, sense="<="),
-        Figure(figure="chaos.faults", value=len(found.outages), unit="faults", goal=run.size(100, 3), sense=">="),
+        Figure(figure="chaos.unrepeatable", value=found.unrepeatable, unit="reads", goal=0, sense="<="),
+        Figure(figure="chaos.frozen", value=found.frozen, unit="tables", goal=0, sense="<="),
+        Figure(figure="chaos.faults", value=len(found.outages), unit="faults", goal=run.size(150, 3), sense=">="),
     ]
 
 

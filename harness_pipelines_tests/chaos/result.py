@@ -39,6 +39,7 @@ class Options:
     seconds: float  #: of the storm; starting, settling and judging come on top
     table: str = "chaos.records"  #: the first one; the names of the others begin with it
     rate: float = 200.0  #: records per second over all partitions of all tables
+    thaw_s: float = 60.0  #: after the last fault, for a new record of every partition to be readable and in the lake
     jars: Path | None = None
     keep: bool = False  #: keep the home, with the logs of all processes
 
@@ -95,7 +96,7 @@ class Result:
     lost: int = 0
     doubled: int = 0
     unrepeatable: int = 0  #: reads of an explicit version, or under one lease, that gave other rows than before
-    frozen: int = 0  #: tables that did not move within a minute after the last fault
+    frozen: int = 0  #: tables that did not move in time after the last fault
     produced: int = 0
     quarantined: int = 0
     moves: int = 0

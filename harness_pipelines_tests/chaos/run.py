@@ -25,7 +25,6 @@ TICK_S = 0.05
 LOOK_S = 0.5  #: how often the ledger is asked how far the tables are
 PROGRESS_S = 30.0
 FLOW_S = 600.0  #: for the first records to reach the lake, on a machine that has other work too
-FROZEN_S = 60.0  #: after the last fault, for a new record of every partition to be readable and in the lake
 STILL_S = 150.0  #: nothing is broken any more and nothing moves: the table is stuck
 PRODUCER_END_S = 60.0
 READERS = ("arrow", "spark")
@@ -246,18 +245,19 @@ class Storm:
         return all(self._seen.values()) and all(there)
 
     def _await_thaw(self) -> None:
-        """A new record of each partition must be readable and in the lake within a minute."""
+        """A new record of each partition must be readable and in the lake in time."""
+        thaw_s = self._result.options.thaw_s
         self._refresh()
         marks = {name: truth.highs for name, truth in self.truths.items()}
         began = time.monotonic()
-        if self._await(lambda: all(self._moved(marks).values()), FROZEN_S):
+        if self._await(lambda: all(self._moved(marks).values()), thaw_s):
             self._say(f"every partition of every table moved within {time.monotonic() - began:.1f} s")
             return
         for name, moved in self._moved(marks).items():
             if not moved:
                 self._result.frozen += 1
                 here = f"reads show {self._seen[name]}, the lake has {self._in_lake().get(name)}"
-                self.find(f"{name} is frozen: {FROZEN_S:g} s after the last fault {here}, it was at {marks[name]}")
+                self.find(f"{name} is frozen: {thaw_s:g} s after the last fault {here}, it was at {marks[name]}")
 
     def _moved(self, marks: Mapping[str, Mapping[int, int]]) -> dict[str, bool]:
         """Of which tables a record at or after *marks* is in the lake and was read, in each partition."""
