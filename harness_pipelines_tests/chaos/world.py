@@ -25,7 +25,7 @@ import psycopg
 from confluent_kafka import KafkaException
 
 import harness_pipelines as hp
-from harness_pipelines.errors import TryAgain
+from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines.services import Endpoints, ServiceName, Services, ServiceState
 from harness_pipelines.services.errors import ServicesError
@@ -81,6 +81,7 @@ class World:
         self._over = threading.Event()
         self._pool = ThreadPoolExecutor(max_workers=FAULTS_AT_ONCE_MAX, thread_name_prefix="chaos")
         self._acts = threading.BoundedSemaphore(ACTS_AT_ONCE_MAX)
+        self._one_file = threading.Lock()  # damaged at a time
         self._one_service = threading.Lock()  # two services are never restarted at once: that takes a minute
         self._stack = ExitStack()
 
@@ -275,17 +276,15 @@ class World:
             began()
             with closing(psycopg.connect(self.harness.settings.dsn, autocommit=True)) as connection:
                 found = connection.execute(_AHEAD, {"table_id": row.table_id, "stage": fault.stage})
-        except (TryAgain, psycopg.OperationalError):  # Postgres is away by another fault
+        except (TryAgain, psycopg.Error):  # Postgres is away by another fault
             return False
         if found.rowcount == 0:  # the table has no such stage
             return False
         self._over.wait(fault.lasts_s)
-        while not self._over.is_set():
-            told = self._acted(fault)
-            if "done" in told:
-                self.told.put((fault, told))
-                break
-            self._over.wait(1.0)
+        until = time.monotonic() + ACT_S
+        while "done" not in (told := self._acted(fault)) and time.monotonic() < until and not self._over.is_set():
+            self._over.wait(1.0)  # it was refused, or Postgres is away: a person repeats it
+        self.told.put((fault, told))
         return True
 
     def _hold(self, fault: Fault, began: Began) -> bool:
@@ -297,32 +296,35 @@ class World:
                 table = self.harness.table(name)
                 plan = table.plan(lease=HELD)
                 held.append((table, plan, _fingerprint(table, plan)))
-        except TryAgain:  # Postgres or Kafka is away by another fault: what is held already counts
+        except HarnessError:  # by another fault: what is held already counts
             pass
         self._over.wait(fault.lasts_s)
         for table, plan, before in held:
-            again = self._until_answered(partial(_fingerprint, table, plan))
+            where = f"{table.name}, version {plan.version}"
+            try:
+                again = self._until_answered(partial(_fingerprint, table, plan))
+                self._until_answered(partial(table.release, plan))
+            except HarnessError as error:
+                self.told.put((fault, {"unreadable": f"{where}: {type(error).__name__}: {error}"}))
+                continue
             if again not in (before, None):
-                what = f"{table.name}, version {plan.version}: other rows than before"
-                self.told.put((fault, {"unrepeatable": what}))
-            self._until_answered(partial(table.release, plan))
+                self.told.put((fault, {"unrepeatable": f"{where}: other rows than before"}))
         return bool(held)
 
     def _damage(self, fault: Fault, began: Began) -> bool:
         """Damage one file of a plan, let a process read the plan, and put the file right; then read it here."""
-        try:
-            table = self.table_of(fault)
-            plan = table.plan(lease=HELD)
-        except TryAgain:  # Postgres is away by another fault
-            return False
-        try:
+        with self._one_file:
+            try:
+                table = self.table_of(fault)
+                plan = table.plan(lease=HELD)
+            except TryAgain:  # Postgres is away by another fault
+                return False
             files = files_of(plan, Part(fault.part))
             if files:
                 began()
                 self.told.put((fault, self._read_damaged(fault, table, plan, files)))
-        finally:
             self._until_answered(partial(table.release, plan))
-        return bool(files)
+            return bool(files)
 
     def _read_damaged(self, fault: Fault, table: hp.Table, plan: ReadPlan, files: Sequence[Path]) -> Mapping[str, Any]:
         which, place = fault.places
@@ -340,11 +342,14 @@ class World:
         return {"unharmed": path.name} if right in (told["read"], None) else {"wrong": f"other values from {path}"}
 
     def _until_answered(self, step: Callable[[], Answer]) -> Answer | None:
-        """Take *step* until what it needs is there. None when the run is over."""
+        """Take *step* until what it needs is there. None when the run is over. Raises: what it raised in the end."""
+        until = time.monotonic() + ACT_S
         while not self._over.is_set():
             try:
                 return step()
-            except TryAgain:
+            except HarnessError:
+                if time.monotonic() > until:
+                    raise
                 self._over.wait(1.0)
         return None
 
