@@ -324,7 +324,7 @@ def _audited(rig: TableRig) -> None:
 def _or_trouble(drilled: Sequence[_Drilled], step: Callable[[], None]) -> None:
     try:
         step()
-    except (AssertionError, HarnessError) as error:
+    except (AssertionError, HarnessError, OSError) as error:
         for one in drilled:
             one.outcome.trouble.append(f"{type(error).__name__}: {error}")
 
