@@ -17,12 +17,15 @@ from harness_pipelines.stores.lake_look import FileSeen, MetadataSeen, SnapshotS
 def named_versions(books: Books) -> dict[int, VersionRow]:
     """The versions whose files must be there.
 
-    They are retained, leased, in a named snapshot, base of an open move, or answer for one of these.
+    They are retained, leased, in a named snapshot, base of an open move, or answer for one of these: for a snapshot up
+    to the bounds that it was made at, which may lie above its version's.
     """
-    bases = {m.base_version for m in books.moves if m.state == "PLANNED"} | {v.version for v in books.snapshots}
+    bases = {m.base_version for m in books.moves if m.state == "PLANNED"}
     named = {v.version: v for v in (*books.retained, *(v for v in books.versions if v.version in bases))}
     old = {v for v in named if v < books.retained_from}
-    if old or books.snapshots:
+    pinned = {v.version for v in books.snapshots}
+    named |= {v.version: v for v in books.versions if v.version in pinned}
+    if old or pinned:
         every = protocol_versions(books.versions)
         asked = [*books.snapshots, *(v for v in every if v.version in old)]
         answers = {w.version for v in asked if (w := answering_version(v, every)) is not None}

@@ -105,7 +105,21 @@ def append_counted(frame: DataFrame, target: BranchTarget) -> tuple[int, int]:
     seen = Observation()
     counted = frame.observe(seen, f.count(f.lit(1)).alias("records"), f.count_if(~f.col("_refused")).alias("rows"))
     append_to_branch(counted.where(~f.col("_refused")).drop("_refused"), target)
-    return int(seen.get["rows"]), int(seen.get["records"])
+    return counts_of(seen, table=target.table, move=target.move)
+
+
+def counts_of(seen: Observation, *, table: TableRow, move: Move) -> tuple[int, int]:
+    """Rows written, and rows and refused together. Raises: SparkAway.
+
+    Where the connection was lost under the write and taken up again, its last part may have gone with the counts.
+    """
+    counts = seen.get
+    if not {"rows", "records"} <= counts.keys():
+        raise SparkAway(
+            f"{table.name}: move {move.move_id}, attempt {move.attempt}: Spark wrote and did not send its counts; "
+            "nothing was published, it is tried again"
+        )
+    return int(counts["rows"]), int(counts["records"])
 
 
 @contextmanager

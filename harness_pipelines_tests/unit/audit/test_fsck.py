@@ -17,7 +17,7 @@ from harness_pipelines.audit.fsck_rules import RULES, Found, LogSeen, Look, Rule
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.bounds import BoundsBroken
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stores.books import SegmentRow
+from harness_pipelines.stores.books import SegmentRow, protocol_versions
 from harness_pipelines.stores.lake_look import Unreadable
 from harness_pipelines.stores.ports_log import TopicIdentity, Watermark
 from harness_pipelines.stores.postgres import PostgresUnreachable
@@ -361,3 +361,14 @@ def test_a_table_that_cannot_be_looked_at_now_is_unchecked_and_no_database_ends_
     errors.append(PostgresUnreachable("no answer"))
     with pytest.raises(PostgresUnreachable):
         module.fsck(SimpleNamespace(readers=None))  # type: ignore[arg-type]
+
+
+def test_a_snapshot_needs_the_version_that_answers_for_its_own_bounds_and_no_other():
+    versions = [version(n, stream_hi, buffer_hi=high) for n, stream_hi, high in ((1, 0, 10), (2, 10, 20), (3, 20, 30))]
+    [first, *_] = protocol_versions(versions)
+    later = replace(first, bounds={0: replace(first.bounds[0], buffer_hi=15)})  # it was made when more was buffered
+    named = books(versions=versions, retained_from=3, snapshots=[later])
+    assert set(fsck_lake.named_versions(named)) == {1, 3}
+
+    leased = replace(named, leases=[{"version": 1, "alive": True}])  # by its number: up to its own bounds
+    assert set(fsck_lake.named_versions(leased)) == {1, 2, 3}

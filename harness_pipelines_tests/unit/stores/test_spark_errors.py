@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from harness_pipelines.stores.spark import SparkAway, is_closed_channel
-from harness_pipelines.stores.spark_write import SparkFailed, explained
+from harness_pipelines.stores.spark_write import SparkFailed, counts_of, explained
 
 MOVE: Any = SimpleNamespace(move_id=7, attempt=2)
 TABLE: Any = SimpleNamespace(name="shop.orders")
@@ -72,3 +72,10 @@ def test_what_spark_cannot_do_counts_against_the_move():
 def test_any_other_wrong_value_is_a_defect():
     with pytest.raises(ValueError, match="no such thing"), explained(TABLE, MOVE):
         raise ValueError("no such thing")
+
+
+def test_counts_that_spark_did_not_send_are_asked_for_by_another_attempt():
+    seen = SimpleNamespace(get={})
+    with pytest.raises(SparkAway, match="move 7, attempt 2: .*did not send its counts.*tried again"):
+        counts_of(seen, table=TABLE, move=MOVE)  # type: ignore[arg-type]
+    assert counts_of(SimpleNamespace(get={"rows": 3, "records": 5}), table=TABLE, move=MOVE) == (3, 5)  # type: ignore[arg-type]
