@@ -34,7 +34,7 @@ from harness_pipelines.stores.buffer_scan import BufferQuery, BufferStats
 from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.corrections import Correction
 from harness_pipelines.stores.digests import FileDamaged
-from harness_pipelines.stores.lake_repair import build_repair
+from harness_pipelines.stores.lake_repair import build_metadata, build_repair
 from harness_pipelines.stores.lake_scan import LakeFile, LakeQuery, LakeStats, pinned, scan
 from harness_pipelines.stores.manifests import ManifestDamaged
 from harness_pipelines.stores.ports import Swap, TableRow
@@ -96,6 +96,8 @@ def repair_file(stores: Stores, table: TableRow, path: str, *, dry_run: bool = F
     if not dry_run:
         stores.standing.check(table, stores.ledger)
     head = stores.tables.head(table)
+    if (view := _metadata_of(stores, table, head, path)) is not None:
+        return _metadata_again(stores, table, head, view, dry_run=dry_run)
     target = _target(table, head, path)
     rows, source, checked = _made_again(stores, table, head, target)
     done = Repaired(
@@ -117,6 +119,46 @@ def repair_file(stores: Stores, table: TableRow, path: str, *, dry_run: bool = F
     version = stores.corrections(table).publish(nothing, build, by=who(), run_id=None)
     log.info("repair.published", table=table.name, file=done.file, rows=done.rows, version=version.version)
     return Repaired(**{**done.to_json(), "version": version.version, "move": version.move_id})
+
+
+# -- a metadata file ----------------------------------------------------------------------------------------
+
+
+def _metadata_of(stores: Stores, table: TableRow, head: Version, path: str) -> ViewName | None:
+    """The view whose newest metadata file *path* is, as the ledger or the catalog names it."""
+    name = path.rsplit("/", 1)[-1]
+    for view, pins in head.views.items():
+        if name in {at.rsplit("/", 1)[-1] for at in (pins.metadata, stores.tables.pointer(table, view))}:
+            return view
+    return None
+
+
+def _metadata_again(stores: Stores, table: TableRow, head: Version, view: ViewName, *, dry_run: bool) -> Repaired:
+    """Publish a version whose metadata file of *view* is made from one that can be read, and from the manifest list."""
+    same = [v for v in stores.tables.versions(table) if v.schema_version == head.schema_version and view in v.views]
+    older = [v.views[view].metadata for v in sorted(same, key=lambda v: -v.version)]
+
+    def build(locked: Version, pointers: Mapping[ViewName, str], move_id: int) -> Mapping[ViewName, Swap]:
+        pointer = pointers[view]
+        known = list(dict.fromkeys([locked.views[view].metadata, pointer, *older]))
+        return {view: build_metadata(stores.lake, table, move_id, view=view, head=locked, known=known, pointer=pointer)}
+
+    done = Repaired(
+        table=table.name,
+        file=head.views[view].metadata,
+        view=view,
+        rows=0,
+        source="metadata files that can be read",
+        checked="the digests of the manifests",
+    )
+    if dry_run:
+        return done
+    nothing = Correction(changes={}, states={}, bytes=0, decoder=None)
+    version = stores.corrections(table).publish(nothing, build, by=who(), run_id=None)
+    return Repaired(**{**done.to_json(), "version": version.version, "move": version.move_id})
+
+
+# -- a data file --------------------------------------------------------------------------------------------
 
 
 def _target(table: TableRow, head: Version, path: str) -> _Target:

@@ -16,6 +16,7 @@ from harness_pipelines.audit.fsck import fsck
 from harness_pipelines.cli.main import cli
 from harness_pipelines.protocol.files import FilesGone
 from harness_pipelines.stages.repair import RepairRefused, repair_file
+from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.lake_scan import LakeFileBroken, LakeFileMissing, pinned
 from harness_pipelines_tests.keyed import BY_VALUE, KeyedRig, row
 from harness_pipelines_tests.rig import TableRig
@@ -173,13 +174,56 @@ def test_a_file_that_others_rewrote_meanwhile_is_left_alone(both: TableRig, monk
 
 def test_damaged_metadata_is_refused_with_the_way_on(both: TableRig):
     view = pinned(both.stores.ledger.head(both.table.row).views["stream"].metadata)
-    for path in (view.location, *view.manifests):
+    for path in view.manifests:
         whole = local(path).read_bytes()
         damage(path)
         with pytest.raises(RepairRefused, match=rf"{local(path).name}.*harness revert"):
             repair_file(both.stores, both.table.row, path)
         local(path).write_bytes(whole)
         forget_what_was_read()
+
+
+@pytest.mark.parametrize("how", ["flipped", "gone"])
+@pytest.mark.parametrize("name", ["stream", "batch"])
+def test_a_metadata_file_is_made_again_and_the_table_goes_on(both: TableRig, name: Any, how: str):
+    merge(both)
+    both.produce(5)
+    both.ingest()
+    both.tier()
+    merge(both)
+    head = both.stores.ledger.head(both.table.row)
+    path = head.views[name].metadata
+    damage(path) if how == "flipped" else local(path).unlink()
+    forget_what_was_read()
+    with pytest.raises((LakeFileBroken, LakeFileMissing)):
+        both.table.read()
+    assert repair_file(both.stores, both.table.row, path, dry_run=True).version is None
+    assert repair_file(both.stores, both.table.row, path).version == head.version + 1
+    both.assert_exact()
+    assert_newest_sound(both, path)
+    both.produce(5)
+    both.ingest()
+    both.tier()
+    merge(both)
+    both.assert_exact()
+    assert_newest_sound(both, path)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_revert_leads_on_where_a_manifest_is_damaged(both: TableRig, number: int):
+    before = both.stores.ledger.head(both.table.row).version
+    both.produce(5)
+    both.ingest()
+    both.tier()
+    [head, older] = [
+        pinned(v.views["stream"].metadata).manifests for v in reversed(both.stores.ledger.versions(both.table.row)[-2:])
+    ]
+    damage([path for path in head if path not in older][number])
+    with pytest.raises(LakeFileBroken):
+        both.table.read()
+    revert_table(both.stores, both.table.row, to=before)
+    both.tier()
+    both.assert_exact()
 
 
 def test_the_command_asks_first(both: TableRig, place: Scratch, monkeypatch: pytest.MonkeyPatch):
