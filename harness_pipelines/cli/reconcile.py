@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--location", metavar="URI", help="With --rebuild: the view's folder, where there are several.")
 @click.option("--take-over", is_flag=True, help="Make the warehouse this database's; the other one is gone for good.")
 @click.option("--accept-foreign", is_flag=True, help="Take over rows that another writer committed to the stream view.")
-@click.option("--repair-file", metavar="PATH", help="Make a damaged data or delete file of the lake again.")
+@click.option("--repair-file", metavar="PATH", help="Make a damaged data, delete or metadata file again.")
 @json_option
 @click.pass_obj
 def reconcile(settings: Settings, /, table: str, *, json_target: str | None, **options: Any) -> None:
@@ -39,7 +39,8 @@ def reconcile(settings: Settings, /, table: str, *, json_target: str | None, **o
     the Iceberg table, audit counts them, reads of the harness, which show the records of the topic, do not.
 
     --repair-file makes a data or delete file that is damaged or gone again, with the same rows: from the other view,
-    the buffer or Kafka, compared with the digests that the ledger kept. The table goes on meanwhile.
+    the buffer or Kafka, compared with the digests that the ledger kept; and the newest metadata file, from an older one
+    and the manifest list. The table goes on meanwhile.
 
     \b
     Examples:

@@ -18,7 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.spec.locations import normal
+from harness_pipelines.spec.locations import is_below, normal
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.postgres import Database
@@ -63,8 +63,11 @@ def digest_of(content: bytes) -> bytes:
 class Digests:
     """The notes of one ledger. Thread-safe; a database is opened when it is first asked."""
 
-    def __init__(self, readers: Callable[[], Database], writers: Callable[[], Database]) -> None:
+    def __init__(
+        self, readers: Callable[[], Database], writers: Callable[[], Database], *, warehouse: str | None
+    ) -> None:
         self._readers, self._writers = readers, writers
+        self.warehouse = None if warehouse is None else normal(warehouse)
         self._written: list[tuple[str, Digest]] = []
         self._lock = Lock()
 
@@ -133,12 +136,16 @@ class Known:
             return [path for path in dict.fromkeys(paths) if path not in self._found]
 
     def _asked(self, paths: list[str]) -> dict[str, Digest]:
+        """What the ledgers of their warehouses say. Raises: what the database does, if no session of it answers."""
         with self._lock:
-            ledgers = list(self._ledgers)
+            ledgers = [ledger for ledger in self._ledgers if ledger.warehouse is not None]
+        warehouses = {ledger.warehouse or "" for ledger in ledgers}
         found: dict[str, Digest] = {}
-        for ledger in ledgers:
-            if missing := [path for path in paths if path not in found]:
-                found |= ledger.ask(missing)
+        for warehouse in warehouses:
+            others = [other for other in warehouses if other != warehouse]
+            mine = [path for path in paths if not any(is_below(path, other) for other in others)]
+            if mine:  # below it, or below none: written when the warehouse was another folder
+                found |= _any_of([ledger for ledger in ledgers if ledger.warehouse == warehouse], mine)
         return found
 
     def keep(self, found: Mapping[str, Digest | None]) -> None:
@@ -147,6 +154,18 @@ class Known:
             self._found.update(found)
             while len(self._found) > KNOWN_MAX:
                 self._found.popitem(last=False)
+
+
+def _any_of(ledgers: Sequence[Digests], paths: list[str]) -> dict[str, Digest]:
+    """A warehouse has one ledger, so the first that answers knows all."""
+    trouble: HarnessError | None = None
+    for ledger in ledgers:
+        try:
+            return ledger.ask(paths)
+        except HarnessError as error:
+            trouble = error
+    assert trouble is not None
+    raise trouble
 
 
 KNOWN: Final = Known()

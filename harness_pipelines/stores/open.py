@@ -88,7 +88,7 @@ class Stores:
     settings: Settings
 
     def __post_init__(self) -> None:
-        self.digests = Digests(lambda: self.readers, lambda: self.database)
+        self.digests = Digests(lambda: self.readers, lambda: self.database, warehouse=self.settings.warehouse)
         KNOWN.bind(self.digests)
 
     @property
