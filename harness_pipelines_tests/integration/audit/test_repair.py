@@ -195,8 +195,9 @@ def test_a_metadata_file_is_made_again_and_the_table_goes_on(both: TableRig, nam
     path = head.views[name].metadata
     damage(path) if how == "flipped" else local(path).unlink()
     forget_what_was_read()
-    with pytest.raises((LakeFileBroken, LakeFileMissing)):
-        both.table.read()
+    if name == "batch":  # which has all rows: the stream view is not asked
+        with pytest.raises((LakeFileBroken, LakeFileMissing)):
+            both.table.read()
     assert repair_file(both.stores, both.table.row, path, dry_run=True).version is None
     assert repair_file(both.stores, both.table.row, path).version == head.version + 1
     both.assert_exact()

@@ -32,7 +32,7 @@ from harness_pipelines.stages.moving import FAILURES_MAX
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores import upkeep
 from harness_pipelines.stores.lake_runs import stream_files
-from harness_pipelines.stores.spark_write import SparkFailed
+from harness_pipelines.stores.lake_scan import LakeFileMissing
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import COORDINATES, TableRig
@@ -421,7 +421,7 @@ def test_a_small_file_that_is_gone_is_named_and_nothing_is_published(rig: TableR
     kept = victim.read_bytes()
     victim.unlink()
 
-    with claimed(rig) as claim, pytest.raises(SparkFailed, match="Spark could not stage move"):
+    with claimed(rig) as claim, pytest.raises(LakeFileMissing, match=f"{victim.name} is gone"):
         compact.compact_once(rig.stores, rig.table.row, claim, trigger="test")
     assert head(rig) == before
 
