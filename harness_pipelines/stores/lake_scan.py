@@ -299,13 +299,14 @@ def check_ends(view: PinnedView, query: LakeQuery) -> None:
     """Compare with their digests the files by which another engine finds the rows of *query*.
 
     Of data files that is all but the pages. What this process has parsed before is read again: an engine reads it now.
-    Raises: FileDamaged, OSError.
+    Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable.
     """
     chosen = choose_files(view, query, LakeStats())
     files = [data.file_path for file in chosen for data in (file.data, file.deletes) if data is not None]
 
     def check(path: str) -> None:
-        view.io.new_input(path).open().close()
+        with named_errors(query, path):
+            view.io.new_input(path).open().close()
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="check") as pool:
         list(pool.map(check, [view.location, *view.manifests, *files]))
