@@ -153,10 +153,9 @@ class Storm:
             raise CannotGoOn(f"the producer ended by itself:\n{self._producer.last_words()}")
 
     def _say_progress(self) -> None:
-        lake = {name: sum(highs.values()) for name, highs in self._in_lake().items()}
-        seen = {name: sum(highs.values()) for name, highs in self._seen.items()}
-        where = ", ".join(f"{name}: {seen[name]} read, {lake.get(name)} in the lake" for name in self.truths)
-        self._say(f"{self._result.reads} reads, {len(self._result.outages)} faults so far; {where}")
+        """From what the readers said: the ledger may be what is stopped now, and the schedule goes on."""
+        seen = ", ".join(f"{name}: {sum(highs.values())}" for name, highs in self._seen.items())
+        self._say(f"{self._result.reads} reads, {len(self._result.outages)} faults so far; records read of {seen}")
 
     def _refresh(self) -> None:
         for truth in self.truths.values():
@@ -256,24 +255,24 @@ class Storm:
         for name, moved in self._moved(marks).items():
             if not moved:
                 self._result.frozen += 1
-                here = f"reads show {self._seen[name]}, the lake has {self._in_lake().get(name)}"
+                here = f"reads show {self._seen[name]}, the lake has {self._in_lake(moved=True).get(name)}"
                 self.find(f"{name} is frozen: {thaw_s:g} s after the last fault {here}, it was at {marks[name]}")
 
     def _moved(self, marks: Mapping[str, Mapping[int, int]]) -> dict[str, bool]:
-        """Of which tables a record at or after *marks* is in the lake and was read, in each partition."""
-        lake = self._in_lake()
+        """Of which tables a record at or after *marks* was moved to the lake and read, in each partition."""
+        lake = self._in_lake(moved=True)
         return {
             name: all(min(lake.get(name, {}).get(p, 0), self._seen[name].get(p, 0)) > mark for p, mark in of.items())
             for name, of in marks.items()
         }
 
-    def _in_lake(self) -> Reached:
-        """How far each table is in the last of its views; nothing when the ledger does not answer."""
+    def _in_lake(self, *, moved: bool = False) -> Reached:
+        """How far each table is in the last of its views, or how far tier *moved* it; nothing without the ledger."""
         reached: Reached = {}
         for name, truth in self.truths.items():
             with suppress(TryAgain):  # a session of before the last restart
                 bounds = {p.partition: p.bounds for p in self._world.tables[name].positions()}
-                last = "stream_hi" if truth.subject.views == "stream" else "batch_hi"
+                last = "stream_hi" if moved or truth.subject.views == "stream" else "batch_hi"
                 reached[name] = {p: getattr(b, last) for p, b in bounds.items()}
         return reached
 
