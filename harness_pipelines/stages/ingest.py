@@ -29,8 +29,16 @@ from harness_pipelines.protocol.keys import partitions_grown
 from harness_pipelines.protocol.schemas import SchemaMoved, check_columns, check_schema
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.stages.refusing import limit_of
+from harness_pipelines.stages.unfit import unfit_of, without
 from harness_pipelines.stores.adbc import AdbcSessions
-from harness_pipelines.stores.buffer import DecodedRange, Segments, SegmentWriter, Violations, with_coordinates
+from harness_pipelines.stores.buffer import (
+    DecodedRange,
+    RowsUnfit,
+    Segments,
+    SegmentWriter,
+    Violations,
+    with_coordinates,
+)
 from harness_pipelines.stores.ports import IngestPosition, RefusedRecord, Segment, TableRow
 from harness_pipelines.stores.ports_log import (
     Log,
@@ -152,10 +160,39 @@ def ingest_unit(
     """
     faults.point("ingest.after_plan")
     batches, decoded, due = _decoded(table, codec, batches)
+    take = partial(_taken, table, batches, writer=writer, segment=segment, identity=identity)
+    decode = partial(decode_batch, table, codec)
+    try:
+        rows = take(decoded, decode=decode)
+    except RowsUnfit:
+        unfit = unfit_of(table, batches, decoded, lambda some: writer.trouble(segment.current(), some))
+        if unfit and table.spec.on_error == "stop":
+            raise _stopped(table, unfit[min(unfit)], by_check=False) from None
+        rows = take([without(unfit, one) for one in decoded], decode=lambda batch: without(unfit, decode(batch)))
+    if due is not None:
+        raise due
+    return rows
+
+
+def _taken(
+    table: TableRow,
+    batches: Sequence[PartitionBatch],
+    decoded: Sequence[DecodedRange],
+    *,
+    decode: Callable[[PartitionBatch], DecodedRange],
+    writer: SegmentWriter,
+    segment: OpenSegment,
+    identity: Callable[[], TopicIdentity],
+) -> int:
+    """Commit what *batches* were *decoded* to; returns the number of rows.
+
+    Raises: RefusedTooMany, when what comes before the record that is one too many was taken; what
+    `SegmentWriter.commit` raises.
+    """
     limit = limit_of(table, decoded, partial(segment.segments.refused, table))
     if limit is not None:  # what comes before is taken
         cut = [below(batch, limit.at[p].offset) if (p := batch.partition) in limit.at else batch for batch in batches]
-        decoded = [decode_batch(table, codec, batch) for batch in cut if batch.high > batch.low]
+        decoded = [decode(batch) for batch in cut if batch.high > batch.low]
     rows = 0
     if decoded:
         decoded = with_digests(table, decoded)
@@ -167,8 +204,6 @@ def ingest_unit(
             rows = writer.commit(segment.renew(), decoded, confirm=confirm)
     if limit is not None:
         raise limit.error()
-    if due is not None:
-        raise due
     return rows
 
 

@@ -18,6 +18,8 @@ import pyarrow as pa
 from psycopg.errors import UniqueViolation
 
 from harness_pipelines import faults
+from harness_pipelines.codecs.base import NO_TEXT
+from harness_pipelines.codecs.culprits import told
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
@@ -48,6 +50,7 @@ from harness_pipelines.stores.segment_types import (
 )
 
 SCHEMA = "harness_buffer"
+_PROGRAM_LIMIT = "54000"  #: a row is larger than a page takes
 NO_MOVE = -1  #: the number of no move
 REFUSED_BYTES_MAX = 16 * 2**10  #: of a record that is set aside together with others
 REFUSED_TOGETHER = 1_000
@@ -78,6 +81,14 @@ class DecodedRange:
     digest: int | None = None  #: sum of the digests of the rows as they will be in the lake; kept for audits
 
 
+class RowsUnfit(HarnessError):
+    """Postgres does not store some row; nothing was written."""
+
+    def __init__(self, table: str, *, said: str, is_too_large: bool) -> None:
+        self.said, self.is_too_large = said, is_too_large
+        super().__init__(f"{table}: Postgres does not store a row: {said}; nothing was written")
+
+
 class SegmentWriter:
     """One ingest connection. Not safe for use by two threads at once."""
 
@@ -98,7 +109,7 @@ class SegmentWriter:
         that the rows were read from.
 
         Raises: SegmentClosed, SchemaMoved, BoundaryGap (REFRESH), FencedOut (NEVER), OutcomeUnknown (RESOLVE),
-        PostgresUnreachable.
+        PostgresUnreachable; RowsUnfit, of which `trouble` tells for fewer rows.
         """
         with self._explained():
             connection = self._connected()
@@ -115,6 +126,29 @@ class SegmentWriter:
         self._tell(connection)
         return count
 
+    def trouble(self, segment: Segment, rows_: pa.Table) -> RowsUnfit | None:
+        """Why *rows_* cannot be stored: they are written and taken back. Raises: PostgresUnreachable."""
+        try:
+            with self._explained():
+                connection = self._connected()
+                try:
+                    with connection.cursor() as cursor:
+                        self._copy(cursor, segment, rows_)
+                finally:
+                    with suppress(adbc_driver_manager.Error):
+                        connection.rollback()
+        except RowsUnfit as unfit:
+            return unfit
+        return None
+
+    def _copy(self, cursor: Any, segment: Segment, rows_: pa.Table) -> None:
+        """Raises: RowsUnfit for what no column of the segment has; the driver's errors."""
+        try:
+            copied = to_copy(rows_)
+        except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
+            raise RowsUnfit(self._table.name, said=told(error), is_too_large=False) from error
+        cursor.adbc_ingest(segment.name, copied, mode="append", db_schema_name=SCHEMA)
+
     def close(self) -> None:
         if self._connection is not None:
             self._sessions.end(self._connection)
@@ -129,7 +163,7 @@ class SegmentWriter:
             check_writable(segment.name, found["state"] if found else None)
             batch = pa.concat_tables([r.rows for r in ranges])
             if batch.num_rows:
-                cursor.adbc_ingest(segment.name, to_copy(batch), mode="append", db_schema_name=SCHEMA)
+                self._copy(cursor, segment, batch)
             refused = [record for taken in ranges for record in taken.refused]
             self._refuse(cursor, refused)
             if counted := [_violations(taken, one) for taken in ranges for one in taken.violations]:
@@ -236,6 +270,8 @@ class SegmentWriter:
         except (adbc_driver_manager.Error, pa.ArrowInvalid) as error:
             if getattr(error, "sqlstate", None) == UniqueViolation.sqlstate:  # a refused record is there already
                 raise BoundaryGap(what="quarantine", partition=-1, expected_low=-1, got_low=-1) from error
+            if (unfit := _unfit(error, self._table.name)) is not None:
+                raise unfit from error
             found = named(error, Asked(dsn=self._sessions.dsn, table=self._table.name))
             if isinstance(found, PostgresUnreachable | PostgresReadOnly):
                 self.close()  # the next one may lead to another server
@@ -346,6 +382,16 @@ def with_coordinates(
     return pa.table({**coordinates, **operation, **{c.name: rows_.column(c.name) for c in columns}})
 
 
+def _unfit(error: Exception, table: str) -> RowsUnfit | None:
+    """Whether *error* is about the values of a row (SQLSTATE class 22), or about their size."""
+    state = (getattr(error, "sqlstate", None) or "").strip("\0")
+    if not (state.startswith("22") or state == _PROGRAM_LIMIT):
+        return None
+    lines = [line.partition("ERROR:")[2] or line for line in str(error).splitlines() if line.strip()]
+    said = " ".join(" ".join(lines[:1]).split())
+    return RowsUnfit(table, said=said, is_too_large=state == _PROGRAM_LIMIT)
+
+
 def _one(cursor: Any, name: str, *parameters: Any) -> dict[str, Any] | None:
     cursor.execute(sql(f"buffer/{name}"), parameters)
     row = cursor.fetchone()
@@ -370,7 +416,8 @@ def refused_json(record: RefusedRecord) -> dict[str, Any]:
 
 
 def _headers(record: RefusedRecord) -> list[list[str | None]]:
-    return [[name, None if value is None else value.hex()] for name, value in record.headers]
+    # Postgres' JSON has no U+0000.
+    return [[name.replace("\0", NO_TEXT), None if value is None else value.hex()] for name, value in record.headers]
 
 
 def _refusal(table_id: int, record: RefusedRecord) -> tuple[Any, ...]:
