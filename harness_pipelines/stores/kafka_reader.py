@@ -47,6 +47,8 @@ _SLICE_RECORDS = 1024  # larger slices fall out of the processor's cache and int
 _WAIT_STEP_S = 0.5
 _TRIES = 5
 _SECOND = itemgetter(1)
+#: What the client raises for a header's name; the interpreter finds that it gives a result all the same.
+_NO_TEXT = (UnicodeDecodeError, SystemError)
 
 POSITION_LOST = frozenset(
     {
@@ -356,14 +358,14 @@ def _headers_of(messages: list[Message]) -> list[Any]:
     """The headers of *messages*; the client raises for a record with a name that is not UTF-8, and gives none of it."""
     try:
         return list(map(Message.headers, messages))
-    except UnicodeDecodeError:
+    except _NO_TEXT:
         return [_readable_headers(message) for message in messages]
 
 
 def _readable_headers(message: Message) -> Any:
     try:
         return message.headers()
-    except UnicodeDecodeError:
+    except _NO_TEXT:
         return list(UNREADABLE_HEADERS)
 
 
