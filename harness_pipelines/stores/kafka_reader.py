@@ -355,18 +355,18 @@ class KafkaReader:
 
 
 def _headers_of(messages: list[Message]) -> list[Any]:
-    """The headers of *messages*; the client raises for a record with a name that is not UTF-8, and gives none of it."""
-    try:
-        return list(map(Message.headers, messages))
-    except _NO_TEXT:
-        return [_readable_headers(message) for message in messages]
+    """The headers of *messages*; of a record with a name that is not UTF-8 the client gives none.
 
-
-def _readable_headers(message: Message) -> Any:
-    try:
-        return message.headers()
-    except _NO_TEXT:
-        return list(UNREADABLE_HEADERS)
+    It raises for such a record, and ends the process if the record is asked a second time: each is asked once.
+    """
+    found: list[Any] = []
+    rest = map(Message.headers, messages)
+    while len(found) < len(messages):
+        try:
+            found.extend(rest)  # keeps what came before an error; the next call goes on behind it
+        except _NO_TEXT:
+            found.append(list(UNREADABLE_HEADERS))
+    return found
 
 
 def _joined(chunks: list[NDArray[np.int64]]) -> NDArray[np.int64]:
