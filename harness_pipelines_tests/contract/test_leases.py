@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import timedelta
 
+import psycopg
 import pytest
+from psycopg.errors import CheckViolation, InsufficientPrivilege
 
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.stores.ports import LeaseEnded, ReadState, TableRow
-from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, StoresRig
+from harness_pipelines.stores.postgres import READER, session_dsn
+from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig, StoresRig
 
 GRACE = timedelta(minutes=10)  #: of a spec that says nothing
 RETENTION = {"versions": "1h"}
@@ -309,3 +313,53 @@ def test_an_expire_that_slept_through_a_takeover_decides_nothing(stores: StoresR
     with pytest.raises(FencedOut, match="epoch 1 was taken over"):
         stores.upkeep.trim(table, asleep)
     assert stores.contents(table) == before
+
+
+def test_a_reader_reaches_leases_by_functions_alone_and_none_lasts_longer_than_a_day(real: RealRig):
+    table = real.table()
+    mine = real.leases.look(table, holder="me", lease=HOUR).lease_id
+    for statement in (
+        "UPDATE harness.leases SET until = 'infinity'",
+        "DELETE FROM harness.leases",
+        "INSERT INTO harness.leases (lease_id, table_id, version, bounds, holder, until, born) "
+        f"VALUES (gen_random_uuid(), {table.table_id}, 1, '{{}}', 'me', 'infinity', now())",
+    ):
+        with pytest.raises(InsufficientPrivilege), psycopg.connect(session_dsn(real.dsn, role=READER)) as connection:
+            connection.execute(statement)
+    with psycopg.connect(session_dsn(real.dsn, role=READER)) as connection:
+        taken = f"gen_random_uuid(), {table.table_id}, 1::bigint, '{{}}'::jsonb, 'me', interval '1000 days'"
+        connection.execute(f"SELECT harness.lease_take({taken})")  # type: ignore[arg-type]
+    [longest] = real.ask(
+        "SELECT max(until - born) AS longest FROM harness.leases WHERE table_id = %s", [table.table_id]
+    )
+    assert longest["longest"] == timedelta(hours=24)
+    with pytest.raises(CheckViolation):
+        real.ask("UPDATE harness.leases SET until = 'infinity' WHERE lease_id = %s", [mine])
+
+
+def test_no_login_touches_anothers_lease(real: RealRig):
+    table = real.table()
+    theirs = real.leases.look(table, holder="another", lease=HOUR).lease_id
+    name = f"login_{uuid.uuid4().hex[:8]}"
+    real.ask(f"CREATE ROLE {name} LOGIN IN ROLE harness_reader")
+    try:
+        with psycopg.connect(real.dsn, autocommit=True) as connection:
+            connection.execute(f"SET SESSION AUTHORIZATION {name}")  # type: ignore[arg-type]
+            renewed = connection.execute(
+                "SELECT harness.lease_renew(%s::uuid, interval '2 hours')", [theirs]
+            ).fetchone()
+            ended = connection.execute("SELECT harness.lease_end(%s::uuid)", [theirs]).fetchone()
+        assert (renewed, ended) == ((None,), (None,))
+        real.leases.finish(theirs)
+    finally:
+        real.ask(f"DROP ROLE {name}")
+
+
+def test_definers_functions_of_leases_look_nowhere_else(real: RealRig):
+    found = real.ask(
+        "SELECT proname, proconfig FROM pg_proc WHERE prosecdef AND pronamespace = 'harness'::regnamespace "
+        "AND proname LIKE 'lease%%'",
+        {},
+    )
+    assert {row["proname"] for row in found} == {"lease_take", "lease_renew", "lease_end"}
+    assert all("search_path=pg_catalog, pg_temp" in row["proconfig"] for row in found)

@@ -7,10 +7,12 @@ WHERE %(name)s::text IS NULL OR namespace || '.' || name = %(name)s ORDER BY nam
 
 -- name: hold
 -- A lease on the head, whatever state the rest is in: what fsck looks at is not removed meanwhile.
-INSERT INTO harness.leases (lease_id, table_id, version, bounds, holder, until, born)
-SELECT gen_random_uuid(), t.table_id, max(v.version), '{}', 'fsck', clock_timestamp() + %(lease)s, clock_timestamp()
-FROM harness.tables t JOIN harness.versions v USING (table_id) WHERE t.namespace || '.' || t.name = %(name)s
-GROUP BY t.table_id RETURNING lease_id, table_id
+WITH head AS MATERIALIZED (
+    SELECT gen_random_uuid() AS lease_id, t.table_id, max(v.version) AS version
+    FROM harness.tables t JOIN harness.versions v USING (table_id) WHERE t.namespace || '.' || t.name = %(name)s
+    GROUP BY t.table_id
+)
+SELECT lease_id, table_id, harness.lease_take(lease_id, table_id, version, '{}', 'fsck', %(lease)s::interval) FROM head
 
 -- name: table
 SELECT table_id, namespace, name, spec, cluster_id, topic, topic_id, outbox_seq, retained_from, stopped,

@@ -35,11 +35,11 @@ WITH wanted AS (
 ), segments AS (
     SELECT coalesce(jsonb_agg(to_jsonb(s) ORDER BY s.seq), '[]') AS segments
     FROM harness.segments s WHERE s.table_id = %(table_id)s AND s.state <> 'retired'
-), lease AS (
-    INSERT INTO harness.leases (lease_id, table_id, version, bounds, holder, until, born)
-    SELECT %(lease_id)s, %(table_id)s, w.version, p.positions, %(holder)s, clock_timestamp() + %(lease)s, clock_timestamp()
+), lease AS MATERIALIZED (
+    SELECT %(lease_id)s::uuid AS lease_id, harness.lease_take(
+        %(lease_id)s::uuid, %(table_id)s::integer, w.version, p.positions, %(holder)s::text, %(lease)s::interval
+    ) AS until
     FROM wanted w, positions p
-    RETURNING lease_id, until
 )
 SELECT w.*, p.positions, s.segments, l.lease_id, l.until, t.retained_from, clock_timestamp() AS now
 FROM wanted w, positions p, segments s, harness.tables t LEFT JOIN lease l ON true WHERE t.table_id = %(table_id)s
@@ -79,12 +79,10 @@ SELECT seq, event, payload FROM harness.outbox
 WHERE table_id = %(table_id)s AND seq > %(after)s ORDER BY seq LIMIT %(limit)s
 
 -- name: renew_lease
-UPDATE harness.leases SET until = least(clock_timestamp() + %(lease)s, born + interval '24 hours')
-WHERE lease_id = %(lease_id)s AND until > clock_timestamp() AND born + interval '24 hours' > clock_timestamp()
-RETURNING until
+SELECT until FROM harness.lease_renew(%(lease_id)s::uuid, %(lease)s::interval) AS until WHERE until IS NOT NULL
 
 -- name: end_lease
-DELETE FROM harness.leases WHERE lease_id = %(lease_id)s RETURNING until > clock_timestamp() AS alive
+SELECT alive FROM harness.lease_end(%(lease_id)s::uuid) AS alive WHERE alive IS NOT NULL
 
 -- name: async_commit
 SET LOCAL synchronous_commit = off
