@@ -328,7 +328,7 @@ def test_a_reader_reaches_leases_by_functions_alone_and_none_lasts_longer_than_a
             connection.execute(statement)
     with psycopg.connect(session_dsn(real.dsn, role=READER)) as connection:
         taken = f"gen_random_uuid(), {table.table_id}, 1::bigint, '{{}}'::jsonb, 'me', interval '1000 days'"
-        connection.execute(f"SELECT harness.lease_take({taken})")  # type: ignore[arg-type]
+        connection.execute(f"SELECT harness.lease_take({taken})")
     [longest] = real.ask(
         "SELECT max(until - born) AS longest FROM harness.leases WHERE table_id = %s", [table.table_id]
     )
@@ -344,7 +344,7 @@ def test_no_login_touches_anothers_lease(real: RealRig):
     real.ask(f"CREATE ROLE {name} LOGIN IN ROLE harness_reader")
     try:
         with psycopg.connect(real.dsn, autocommit=True) as connection:
-            connection.execute(f"SET SESSION AUTHORIZATION {name}")  # type: ignore[arg-type]
+            connection.execute(f"SET SESSION AUTHORIZATION {name}")
             renewed = connection.execute(
                 "SELECT harness.lease_renew(%s::uuid, interval '2 hours')", [theirs]
             ).fetchone()
