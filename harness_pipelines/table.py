@@ -64,8 +64,9 @@ class Table:
         """All rows of one consistent cut as Arrow, without a JVM.
 
         *columns* may name coordinate columns; *where* is a SQL-like predicate; *at* is a version, the name of a
-        snapshot, or a moment: the version that was the newest then; with *tail* the records that only Kafka has are
-        decoded too. Raises: VersionGone, SnapshotUnknown, LeaseEnded, WhereError, ...
+        snapshot, or a moment: the version that was the newest then. Each of them gives the same rows for ever, the
+        newest version too; without *at* the newest rows are read, and with *tail* the records that only Kafka has are
+        decoded as well. Raises: VersionGone, SnapshotUnknown, LeaseEnded, WhereError, ...
         """
         from harness_pipelines.read.arrow import read_arrow
         from harness_pipelines.read.tail import read_tail
@@ -148,7 +149,7 @@ class Table:
         deleted), each with the coordinates of the record; a delete of what was not there is left out.
         Raises: VersionGone, UsageError, and as `read`.
         """
-        from harness_pipelines.read.changes import changes_plan, state_plan
+        from harness_pipelines.read.changes import changes_plan
         from harness_pipelines.read.preimages import read_pre_images
         from harness_pipelines.read.selection import Selection
 
@@ -156,7 +157,7 @@ class Table:
         wanted = Selection(columns=columns, where=where, coordinates=True, changelog=True)
         with self._leased(at=to_version, tail=False) as (plan, hold):
             versions = self.versions()
-            part = changes_plan(plan, versions, since=from_version, to=to_version)
+            part = changes_plan(plan, versions, since=from_version)
             if not pre_images:
                 found = reader.read(part, wanted, check_lease=hold.finish)
                 return found.sort_by([("_kafka_partition", "ascending"), ("_kafka_offset", "ascending")])
@@ -167,8 +168,7 @@ class Table:
                         "there is no one shape for rows before and after; ask for the changes up to that version and "
                         "from it on, or without pre-images"
                     )
-                before = state_plan(old, versions, at=from_version)
-                found = read_pre_images(reader, part, before, wanted, check_lease=older.check)
+                found = read_pre_images(reader, part, old, wanted, check_lease=older.check)
             hold.finish()
         return found
 

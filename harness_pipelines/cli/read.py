@@ -31,7 +31,7 @@ TABLE_ROWS = 100  #: shown by `--format table` unless --limit says otherwise
 @click.option(
     "--where", metavar="SQL", help="Only rows for which this holds, such as \"amount > 10 and city = 'Oslo'\"."
 )
-@at_option("The table as it was then.")
+@at_option("The table as it was then: the same rows each time, of the newest version too.  [default: the newest rows]")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"At most so many rows.  [table: {TABLE_ROWS}]")
 @click.option(
     "--sample",

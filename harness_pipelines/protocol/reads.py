@@ -53,8 +53,11 @@ def cut_now(version: Version, positions: Mapping[int, Bounds], segments: Sequenc
     return _cut(bounds, segments, None)
 
 
-def cut_of_old(version: Version, later: Sequence[Version], segments: Sequence[Segment]) -> Cut[Segment]:
-    """The cut of a version that has successors: its own bounds, its buffered rows from wherever they are by now."""
+def cut_of_version(version: Version, later: Sequence[Version], segments: Sequence[Segment]) -> Cut[Segment]:
+    """The cut of a version that was asked for, the head too: its own bounds, so the same rows for ever.
+
+    Its buffered rows come from wherever they are by now: *later* are the versions after it.
+    """
     return _cut(dict(version.bounds), segments, answering_version(version, later))
 
 

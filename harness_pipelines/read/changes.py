@@ -13,13 +13,13 @@ from harness_pipelines.protocol.versions import Version, VersionGone
 Part = TypeVar("Part", LakePart, BufferPart, TailPart)
 
 
-def changes_plan(plan: ReadPlan, versions: Sequence[Version], *, since: int, to: int | None) -> ReadPlan:
-    """The plan of version *to* (None: of this instant) with what it has and version *since* had not.
+def changes_plan(plan: ReadPlan, versions: Sequence[Version], *, since: int) -> ReadPlan:
+    """*plan*, of a version or of this instant, with what it has and version *since* had not.
 
-    Per partition that is ``[buffer_hi(since), buffer_hi(to))``, all of it in the stream view and the buffer, so that
+    Per partition that is ``[buffer_hi(since), buffer_hi(plan))``, all of it in the stream view and the buffer, so that
     the changes from 1 to 2 and from 2 to 3 are those from 1 to 3. *versions* are those that can be read, listed after
     *plan* was made. Read it with `Selection.changelog`.
-    Raises: VersionGone, UsageError when *to* is older than *since*.
+    Raises: VersionGone, UsageError when *plan* is of an older version than *since*.
     """
     had = version_of(plan, versions, since).buffer_hi
     if plan.version < since:
@@ -27,8 +27,7 @@ def changes_plan(plan: ReadPlan, versions: Sequence[Version], *, since: int, to:
             f"{plan.table}: changes from version {since} to {plan.version}: the first must be the older one"
         )
     low = {p: had.get(p, b.start) for p, b in plan.bounds.items()}
-    # The newest version is read up to this instant, but its changes end where those after it begin.
-    high = {p: b.buffer_hi for p, b in plan.bounds.items()} if to is None else version_of(plan, versions, to).buffer_hi
+    high = {p: b.buffer_hi for p, b in plan.bounds.items()}
     return log_plan(plan, version_of(plan, versions, plan.version), low=low, high=high)
 
 
@@ -56,14 +55,6 @@ def log_plan(plan: ReadPlan, read: Version, *, low: Mapping[int, int], high: Map
         overlay=None,  # the changes of recalled rows are in the stream view, as all are
         buffer=plan.buffer and _cut(plan.buffer, low, high),
         tail=plan.tail and _cut(plan.tail, low, high),
-    )
-
-
-def state_plan(plan: ReadPlan, versions: Sequence[Version], *, at: int) -> ReadPlan:
-    """The plan of version *at* with no more than that version had: the newest one is read up to this instant."""
-    [high] = [version.buffer_hi for version in versions if version.version == at]
-    return replace(
-        plan, buffer=plan.buffer and _cut(plan.buffer, {}, high), tail=plan.tail and _cut(plan.tail, {}, high)
     )
 
 

@@ -67,7 +67,7 @@ def corrections_passed(
     hold: Hold,
 ) -> pa.Table:
     """Those of *told* that `changes_plan` leaves out, as `read_corrections`. Raises: as both."""
-    changes_plan(plan, versions, since=since, to=plan.version)  # refuses what it refuses
+    changes_plan(plan, versions, since=since)  # refuses what it refuses
     had = version_of(plan, versions, since).buffer_hi
     part = passed_plan(plan, version_of(plan, versions, plan.version), had)
     found = list(read_corrections(reader, part, selection, told=passed(told, had), check_lease=hold.check))

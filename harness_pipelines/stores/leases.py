@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.reads import At, cut_now, cut_of_old
+from harness_pipelines.protocol.reads import At, cut_now, cut_of_version
 from harness_pipelines.protocol.versions import Version, VersionGone
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.ports import LeaseEnded, ReadState, TableRow
@@ -32,9 +32,10 @@ class Leases:
     def look(self, table: TableRow, *, holder: str, lease: timedelta, at: At | None = None) -> ReadState:
         """Lease a version and read the bounds of this instant.
 
-        *at* is a version, the name of a snapshot, or a moment: the version that was the head then. The trim lock is
-        taken shared in a statement of its own: what retire and expire decided before is visible to the next statement,
-        and what they decide later sees the lease.
+        *at* is a version, the name of a snapshot, or a moment: the version that was the head then. Each of them has
+        its own bounds, the head too, so that it shows the same rows for ever. The trim lock is taken shared in a
+        statement of its own: what retire and expire decided before is visible to the next statement, and what they
+        decide later sees the lease.
 
         Raises: VersionGone when *at* is not retained, SnapshotUnknown.
         """
@@ -59,9 +60,11 @@ class Leases:
                     f"{table.name}: version {wanted} is not retained"
                     + (f" (the oldest is {row['retained_from']})" if row else "; `harness status` shows the newest")
                 )
+            if at is None:
+                return state_of(row)
             key = {"table_id": table.table_id, "version": row["version"]}
-            later = connection.execute(sql("reads/answering"), key).fetchall() if at is not None else []
-            return state_of(row, later=[rows.version(r) for r in later], named=named)
+            later = [rows.version(r) for r in connection.execute(sql("reads/answering"), key)]
+            return state_of(row, later=later, named=named)
 
     def renew(self, lease_id: str, *, lease: timedelta) -> datetime:
         """Extend a lease that is alive. Raises: LeaseEnded."""
@@ -91,16 +94,19 @@ class Leases:
 
 
 def state_of(
-    row: Mapping[str, Any], *, later: Sequence[Version] = (), named: Mapping[int, Bounds] | None = None
+    row: Mapping[str, Any], *, later: Sequence[Version] | None = None, named: Mapping[int, Bounds] | None = None
 ) -> ReadState:
-    """What a *row* of a look tells; an old version's with those that came *later*, or with the bounds of a snapshot."""
+    """What a *row* of a look tells: of this instant, or of the version that was asked for with those that came *later*.
+
+    *named* are the bounds of a snapshot of the version.
+    """
     version = rows.version(row) if named is None else replace(rows.version(row), bounds=named)
     positions = {
         int(p): Bounds(start=start, batch_hi=start, stream_hi=start, buffer_hi=buffer_hi)
         for p, (start, buffer_hi) in (row["positions"] or {}).items()
     }
     segments = [rows.segment(_times(s)) for s in row["segments"]]
-    cut = cut_of_old(version, later, segments) if later or named is not None else cut_now(version, positions, segments)
+    cut = cut_now(version, positions, segments) if later is None else cut_of_version(version, later, segments)
     return ReadState(
         version=version,
         bounds=cut.bounds,

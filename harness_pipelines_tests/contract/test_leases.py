@@ -94,6 +94,19 @@ def test_rows_that_were_buffered_after_the_version_are_in_its_read(stores: Store
     assert look(stores, table).bounds[0].buffer_hi == 18
 
 
+def test_the_head_that_is_asked_for_by_its_number_has_its_own_bounds(stores: StoresRig, table):
+    head = stores.move(table, {0: 0}, {0: 4})
+    asked = look(stores, table, at=head.version)
+    stores.ingest(table, {0: (15, 18)})
+    stores.ledger.add_partitions(table, {1: 7})
+
+    again = look(stores, table, at=head.version)
+
+    assert again.bounds == asked.bounds == {0: Bounds(start=0, batch_hi=0, stream_hi=4, buffer_hi=15)}
+    assert names(again) == segments(stores, table, "closed", "open")
+    assert look(stores, table).bounds[0].buffer_hi == 18, "without a number it is read up to this instant"
+
+
 def test_a_partition_that_joined_is_read_from_its_start(stores: StoresRig, table):
     stores.join(table, {1: 7})
 

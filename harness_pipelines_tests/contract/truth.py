@@ -183,19 +183,20 @@ class Truth:
     # -- reading --------------------------------------------------------------------------------------------
 
     def promised(self, at: int | None) -> Rows | None:
-        """The rows that a read must give: of now, or of an old version; ``None`` if that is not retained."""
-        number = self.head.number if at is None else at
-        if not max(self.retained_from, 1) <= number <= self.head.number:
+        """The rows that a read must give: of now, or of a version; ``None`` if that is not retained."""
+        if at is None:
+            return self.good(self.starts, self.buffer_hi)
+        if not max(self.retained_from, 1) <= at <= self.head.number:
             return None
-        known = self.versions[number - 1]
-        return self.good(self.starts, self.buffer_hi if known is self.head else known.buffer_hi)
+        return self.good(self.starts, self.versions[at - 1].buffer_hi)
 
     def looked(self, at: int | None, *, length: int, on: list[Any]) -> TrueLease:
         rows = self.promised(at)
         assert rows is not None
         version = self.versions[(at or self.head.number) - 1]
         until = self.now + min(length, LEASE_AGE_M)
-        made = TrueLease(version.number, rows, self.buffered(version), self.now, length, until, on)
+        high = self.buffer_hi if at is None else version.buffer_hi
+        made = TrueLease(version.number, rows, self.buffered(version, high), self.now, length, until, on)
         self.leases.append(made)
         return made
 
@@ -205,10 +206,9 @@ class Truth:
     def renewed(self, lease: TrueLease) -> None:
         lease.until = min(self.now + lease.length, lease.born + LEASE_AGE_M)
 
-    def buffered(self, version: TrueVersion) -> Rows:
-        """Rows of *version* that a reader who comes now takes from the buffer."""
-        high = self.buffer_hi if version is self.head else version.buffer_hi
-        if version is not self.head and all(self.stream_hi[p] >= at for p, at in high.items()):
+    def buffered(self, version: TrueVersion, high: Offsets) -> Rows:
+        """Rows of *version* below *high* that a reader who comes now takes from the buffer."""
+        if all(self.stream_hi[p] >= at for p, at in high.items()):
             return Counter()  # the lake has all of them by now
         return self.good({**self.starts, **version.stream_hi}, high)
 
@@ -217,7 +217,7 @@ class Truth:
         settled = [v for v in self.versions if v.at <= self.now - GRACE_M]
         rows = self.good({**self.starts, **settled[-1].stream_hi} if settled else self.starts, self.buffer_hi)
         for version in self.versions[max(self.retained_from, 1) - 1 :]:
-            rows |= self.buffered(version)
+            rows |= self.buffered(version, version.buffer_hi)
         for lease in self.leases:
             if self.lives(lease):
                 rows |= lease.buffered

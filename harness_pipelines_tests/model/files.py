@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from harness_pipelines.protocol.reads import Cut, cut_of_old
+from harness_pipelines.protocol.reads import Cut, cut_of_version
 from harness_pipelines.protocol.segments import HasMaxHi
 from harness_pipelines.protocol.versions import reached_versions
 from harness_pipelines_tests.model import build
@@ -73,7 +73,7 @@ def _reached(rows: tuple[Published, ...], retained_from: int, leased: Names, bas
 def _plan(rows: tuple[Published, ...], number: int) -> Reader:
     """What a reader of version *number* opens."""
     known = build.versions(rows)
-    cut: Cut[HasMaxHi] = cut_of_old(known[number - 1], known[number:], ())
+    cut: Cut[HasMaxHi] = cut_of_version(known[number - 1], known[number:], ())
     metadata, files = [-number], list(rows[number - 1].files)
     bounds = cut.bounds[0]
     if cut.answered_by is not None and cut.answered_by.version != number:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from harness_pipelines.protocol.reads import Cut, cut_of_old
+from harness_pipelines.protocol.reads import Cut, cut_of_version
 from harness_pipelines.protocol.segments import HasMaxHi
 from harness_pipelines.protocol.versions import reached_versions
 from harness_pipelines_tests.model import build
@@ -112,7 +112,7 @@ def _reached(
 def _plan(rows: tuple[Published, ...], pin: Pin) -> Reader:
     """What a reader of the snapshot opens."""
     old = build.pinned(rows, ((pin.version, (pin.buffer_hi,)),))[0]
-    cut: Cut[HasMaxHi] = cut_of_old(old, build.versions(rows)[pin.version :], ())
+    cut: Cut[HasMaxHi] = cut_of_version(old, build.versions(rows)[pin.version :], ())
     bounds, row = cut.bounds[0], rows[pin.version - 1]
     names, answering = {-pin.version, *row.files}, cut.answered_by.version if cut.answered_by else 0
     if answering:

@@ -169,10 +169,12 @@ FAULTS: dict[str, tuple[Any, str, Any, AnyModel, str]] = {
         mutants.OVERLAYS_REVERT,
         "S16/S17",
     ),
-    "cut_of_old takes its bounds from the newest": (
+    "cut_of_version takes its bounds from the newest": (
         views_state,
-        "cut_of_old",
-        lambda version, later, segments: reads.cut_of_old(replace(version, bounds=later[-1].bounds), later, segments),
+        "cut_of_version",
+        lambda version, later, segments: reads.cut_of_version(
+            replace(version, bounds=[version, *later][-1].bounds), later, segments
+        ),
         mutants.VIEWS_READ,
         "S2",
     ),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.reads import Cut, cut_now, cut_of_old
+from harness_pipelines.protocol.reads import Cut, cut_of_version
 from harness_pipelines.protocol.segments import HasMaxHi
 from harness_pipelines.protocol.versions import EFFECTS, ViewName, reached_versions
 from harness_pipelines_tests.model import build
@@ -162,11 +162,7 @@ def reading(rows: tuple[Published, ...], number: int, records: int, contents: Co
     """
     known = build.versions(rows)
     version, later = known[(bounds_of or number) - 1], known[bounds_of or number :]
-    cut: Cut[HasMaxHi] = (
-        cut_of_old(version, later, ())
-        if later
-        else cut_now(version, {0: Bounds(start=0, batch_hi=0, stream_hi=0, buffer_hi=records)}, ())
-    )
+    cut: Cut[HasMaxHi] = cut_of_version(version, later, ())
     row, bounds, names = rows[number - 1], cut.bounds[0], [*names_of(rows[number - 1])]
     below = [o for o in rows_in(row.batch_files, contents) if o < bounds.batch_hi]
     between = [o for o in rows_in(row.files, contents) if bounds.batch_hi <= o < bounds.stream_hi]

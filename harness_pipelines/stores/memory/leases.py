@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from uuid import uuid4
 
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.reads import cut_now, cut_of_old
+from harness_pipelines.protocol.reads import cut_now, cut_of_version
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.stores.memory.state import Books, Lease, MemoryState
 from harness_pipelines.stores.ports import LeaseEnded, ReadState, TableRow
@@ -22,7 +22,7 @@ class MemoryLeases:
         self.state = state
 
     def look(self, table: TableRow, *, holder: str, lease: timedelta, at: int | None = None) -> ReadState:
-        """Lease a version and read the bounds of this instant. Raises: VersionGone."""
+        """Lease the version *at* with its own bounds, or the head with those of this instant. Raises: VersionGone."""
         with self.state.transaction() as books:
             versions, retained_from = books.versions[table.table_id], books.tables[table.table_id].retained_from
             version = versions[-1] if at is None else next((v for v in versions if v.version == at), None)
@@ -36,9 +36,10 @@ class MemoryLeases:
             books.leases[lease_id] = Lease(table_id=table.table_id, version=version.version, born=now, until=until)
             later = [v for v in versions if v.version > version.version]
             segments = books.segments_of(table.table_id)
-            cut = (
-                cut_of_old(version, later, segments) if later else cut_now(version, _positions(books, table), segments)
-            )
+            if at is None:
+                cut = cut_now(version, _positions(books, table), segments)
+            else:
+                cut = cut_of_version(version, later, segments)
             return ReadState(
                 version=version,
                 bounds=cut.bounds,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, BoundsBroken, buffered, covers
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open, halve, next_attempt, plan_ranges
-from harness_pipelines.protocol.reads import Cut, cut_now, cut_of_old
+from harness_pipelines.protocol.reads import Cut, cut_now, cut_of_version
 from harness_pipelines.protocol.segments import may_hold, may_retire, needed, retirable
 from harness_pipelines.protocol.versions import (
     Version,
@@ -81,11 +81,12 @@ class Life:
     def look(self, back: int) -> None:
         version = self.versions[max(-1 - back, -len(self.versions))]
         if version.version >= self.retained_from:
-            self.leases.append((version, self.cut(version)))
+            now = back == 0
+            cut = cut_now(version, self.bounds, self.segments) if now else self.cut(version)
+            self.leases.append((version, cut))
 
     def cut(self, version: Version) -> Cut[Rows]:
-        later = self.versions[version.version :]
-        return cut_of_old(version, later, self.segments) if later else cut_now(version, self.bounds, self.segments)
+        return cut_of_version(version, self.versions[version.version :], self.segments)
 
     def trim(self) -> None:
         known = [v for v in self.versions if v.version >= self.retained_from]

@@ -12,7 +12,7 @@ from harness_pipelines.protocol.bounds import BoundaryGap, Bounds
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.files import condemned_before
 from harness_pipelines.protocol.moves import Move, MoveState, branch_of, dead_branches, move_of, took_effect
-from harness_pipelines.protocol.reads import cut_now, cut_of_old
+from harness_pipelines.protocol.reads import cut_now, cut_of_version
 from harness_pipelines.protocol.schemas import SchemaMoved
 from harness_pipelines.protocol.segments import SegmentClosed, check_unit, check_writable, may_drop, needed
 from harness_pipelines.protocol.versions import Version, View, kept_versions, reached_versions
@@ -86,8 +86,8 @@ def test_an_old_version_is_answered_by_the_buffer_until_a_later_one_has_its_rows
     old, between, later = version(1, 0, 2), version(2, 1, 2), version(3, 2, 2)
     segment = Segment("a", "closed", {0: 2})
 
-    assert cut_of_old(old, [between], [segment]).segments == (segment,)
-    cut = cut_of_old(old, [between, later], [segment])
+    assert cut_of_version(old, [between], [segment]).segments == (segment,)
+    cut = cut_of_version(old, [between, later], [segment])
     assert (cut.answered_by, cut.segments, cut.bounds) == (later, (), old.bounds)
 
 
