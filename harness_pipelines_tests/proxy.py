@@ -53,6 +53,10 @@ class TcpProxy:
         self.cut()
         self._flows.set()
 
+    def lead_to(self, host: str, port: int) -> None:
+        """New connections go to another server."""
+        self._target = (host, port)
+
     def freeze(self) -> None:
         """Keep all connections, take new ones, and carry nothing: a server that hangs. Ends with `down` alone."""
         self._flows.clear()

@@ -17,6 +17,7 @@ from harness_pipelines.audit import fsck_batch, fsck_buffer, fsck_lake, fsck_led
 from harness_pipelines.audit.digest import as_first, row_digests, shown, total_digest
 from harness_pipelines.audit.fsck_rules import RULES, Found, LogSeen, Look, Rule
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
+from harness_pipelines.protocol.history import NamedMove
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.spec.locations import folder_of
 from harness_pipelines.stores.books import Books, TableDamaged, held, read_books, table_names
@@ -169,7 +170,17 @@ class _Looks:
             log_trouble=trouble,
             recalled=dict(self._recalled(books)),
             moved=self._moved(books),
+            forgotten=self._forgotten(books),
         )
+
+    def _forgotten(self, books: Books) -> Sequence[NamedMove]:
+        from harness_pipelines.stores.standing import lost_moves
+
+        try:
+            return lost_moves(self.stores, self.stores.tables.table(books.name))
+        except (HarnessError, OSError) as error:  # what cannot be read is the finding of other rules
+            self.trouble.setdefault((books.name, "lake"), str(error))
+            return ()
 
     def _moved(self, books: Books) -> Mapping[int, NDArray[np.int64]] | HarnessError:
         if not books.moved.offsets:

@@ -97,6 +97,18 @@ def _is_known(snapshot: SnapshotSeen, books: Books, view: ViewName) -> bool:
     return MOVE in snapshot.summary or snapshot.snapshot in published
 
 
+@rule("S28", "every move that the newest metadata files name is in the ledger, by number and nonce", "lake")
+def history_is_whole(look: Look) -> Iterator[Found]:
+    if look.forgotten:
+        shown = ", ".join(str(one.move_id) for one in look.forgotten[-SHOWN_MAX:])
+        yield Found(
+            "history",
+            f"history lost: the lake names move {shown}, which this ledger does not have: it was restored from an "
+            f"older backup, or a stand-by was promoted that lacked it; `harness reconcile {look.books.name} --yes` "
+            "goes on",
+        )
+
+
 @rule("S28", "a version's snapshots say by their summaries which move, attempt and ranges made them", "lake")
 def summaries_agree(look: Look) -> Iterator[Found]:
     moves = {m.move_id: m for m in look.books.moves}
@@ -125,6 +137,8 @@ def _made_by(
     if version.revert_of is not None:
         if (found := summary.get(MOVE)) != str(move.move_id):
             yield Found(where, f"{where} is revert {move.move_id}, its snapshot was made by move {found}")
+    elif version.version in look.books.begun and not move.ranges:
+        return  # it begins a history with what the version before it had
     elif _writes(look, move, view.name) and (wrong := _differences(summary, move)):
         yield Found(where, f"{where}, move {move.move_id}: {wrong}")
 

@@ -24,8 +24,11 @@ def version_numbers(look: Look) -> Iterator[Found]:
     if not numbers:
         yield Found("versions", "the table has no version; its first one is made with it")
         return
-    if missing := set(range(1, numbers[-1] + 1)) - set(numbers):
-        yield Found(f"versions {spelled(missing)}", f"no row for {spelled(missing)}; the head is {numbers[-1]}")
+    for before, after in pairwise([0, *numbers]):
+        missing = range(before + 1, min(look.books.begun.get(after, after), after))
+        if missing:
+            shown = f"{missing[0]}-{missing[-1]}" if len(missing) > 1 else str(missing[0])
+            yield Found(f"versions {shown}", f"no row for {shown}; the head is {numbers[-1]}")
 
 
 @rule("S3", "bounds are in order: start <= batch_hi <= stream_hi <= buffer_hi")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.history import NamedMove
 from harness_pipelines.protocol.reverts import in_effect
 from harness_pipelines.protocol.versions import EFFECTS, View, ViewName
 from harness_pipelines.stores.books import Books, MoveRow, VersionRow
@@ -83,6 +84,7 @@ class Look:
     log: LogSeen | None
     log_trouble: str | None = None  #: why the topic is not what the table was made from
     recalled: Mapping[str, tuple[int, str]] = field(default_factory=dict)  #: rows and digest of tables of recalled rows
+    forgotten: Sequence[NamedMove] = ()  #: moves that the lake names and the ledger lost
     #: By partition the records of quarantine whose bytes are in the lake, from there; or why they cannot be read.
     moved: Mapping[int, NDArray[np.int64]] | HarnessError = field(default_factory=dict)
 
@@ -109,9 +111,7 @@ class Look:
     def lineage(self) -> frozenset[int]:
         """The versions whose moves make up the head: those that a revert undid are not among them."""
         known: dict[int, int | None] = {v.version: v.revert_of for v in self.books.versions}
-        # A version whose row is gone is another rule's finding; here it counts as one that was not undone.
-        every = dict.fromkeys(range(1, max(known, default=0) + 1)) | known
-        return in_effect(every, max(known, default=0))
+        return in_effect(known, max(known, default=0))
 
     @cached_property
     def tier_moves(self) -> list[MoveRow]:

@@ -113,6 +113,7 @@ def settle(stores: Stores, table: TableRow, report: Report, *, take_over: bool =
         table = stores.ledger.table(table.name)
     stores.reconciler.end_claims_ahead(table)
     apply_plan(stores, table, report.lake)
+    stores.ownership.follow()
     if report.lake.way is not Way.ADOPT:  # else the adoption has closed them
         for move in report.abandon:
             _abandon(stores, table, move)

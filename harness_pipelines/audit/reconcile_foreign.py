@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stores.lake_foreign import ForeignFilesFound, foreign_files, replace_foreign
+from harness_pipelines.stores.nonces import nonce_of
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.reconcile import FOREIGN_PARTITION, AdoptedMove
 
@@ -103,7 +104,8 @@ def accept_foreign(stores: Stores, table: TableRow, found: ForeignRows) -> Forei
         rows=found.rows,
     )
     move_id = stores.reconciler.reserve(table, move, on=head)
-    view = replace_foreign(files, move_id=move_id, first=found.low, schema_version=table.schema_version)
+    nonce = nonce_of(stores.database, move_id)
+    view = replace_foreign(files, move_id=move_id, nonce=nonce, first=found.low, schema_version=table.schema_version)
     move = replace(move, move_id=move_id)
     published = stores.reconciler.accept(table, pointer=found.pointer, stream=view, on=head, move=move)
     return replace(found, move_id=move_id, version=published.version)

@@ -16,7 +16,7 @@ from harness_pipelines.audit.reconcile_batch import BatchPlan, made, overlays_of
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.history import Continued, check_not_shorter, continue_from
+from harness_pipelines.protocol.history import Continued, NamedMove, check_not_shorter, continue_from
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.stores.catalog import MetadataMissing
@@ -51,7 +51,7 @@ class LakePlan:
 
     way: Way
     why: str = ""
-    highest: int = 0  #: the largest move number that the lake names
+    forgotten: tuple[NamedMove, ...] = ()  #: moves that the lake names and the ledger lost
     retained_from: int = 0  #: the first version from which on every metadata file is there
     adoption: Adoption | None = None
     batch: BatchPlan | None = None  #: None: the batch view stays as it is, or there is none
@@ -71,7 +71,7 @@ class LakePlan:
             case Way.BATCH:
                 return self.batch.act if self.batch else None
             case Way.KAFKA:
-                return f"go on from Kafka; move numbers of the lost time never come again{batch}"
+                return f"go on from Kafka; numbers of the lost time never come again{batch}"
             case Way.ADOPT:
                 assert self.adoption is not None
                 return f"publish {self.adoption.head.metadata} as the next version{batch}"
@@ -99,8 +99,13 @@ class _Known:
     starts: Mapping[int, int]
     buffer_hi: Mapping[int, int]
     stream_hi: Mapping[int, int]
-    highest: int
+    forgotten: tuple[NamedMove, ...]
     retained_from: int = field(default=0)
+
+    @property
+    def named(self) -> str:
+        """For people: what the lake names and the ledger does not."""
+        return f"move {', '.join(str(one.move_id) for one in self.forgotten[-3:])}"
 
 
 def plan_lake(stores: Stores, table: TableRow) -> LakePlan:
@@ -110,18 +115,18 @@ def plan_lake(stores: Stores, table: TableRow) -> LakePlan:
     """
     view = table.effects[Stage.TIER].view
     pointer = stores.tables.pointer(table, view)
-    highest = stores.standing.highest_in_lake(table, stores.tables)
-    if highest <= stores.reconciler.highest_move(table):
-        return _without_recalled(stores, table, highest)
-    known = _read(stores, table, view, pointer, highest)
+    forgotten = tuple(stores.standing.lost(table, stores.tables))
+    if not forgotten:
+        return _without_recalled(stores, table)
+    known = _read(stores, table, view, pointer, forgotten)
     if (against := _against_kafka(table, known)) is None:
         batch = plan_batch(stores, table, known.stream_hi, kept={p: b.batch_hi for p, b in known.head.bounds.items()})
         return LakePlan(
             way=Way.KAFKA,
             batch=batch,
-            why=f"the lake names move {highest}, the ledger does not; Kafka still has every record from the ledger's "
+            why=f"the lake names {known.named}, the ledger does not; Kafka still has every record from the ledger's "
             "positions on",
-            highest=highest,
+            forgotten=forgotten,
             # What the head's batch view lacks, the older versions lack as well.
             retained_from=known.retained_from if batch is None else known.head.version + 1,
             again=_again(known.buffer_hi, known.marks),
@@ -129,7 +134,7 @@ def plan_lake(stores: Stores, table: TableRow) -> LakePlan:
     return _adopting(stores, table, known, against)
 
 
-def _without_recalled(stores: Stores, table: TableRow, highest: int) -> LakePlan:
+def _without_recalled(stores: Stores, table: TableRow) -> LakePlan:
     """Rows that were recalled are in the stream view too: where their table is gone, the batch view is made from it."""
     head = stores.tables.head(table)
     if not (gone := sorted({one.segment for one in head.overlays} - overlays_of(stores, table))):
@@ -139,7 +144,6 @@ def _without_recalled(stores: Stores, table: TableRow, highest: int) -> LakePlan
         way=Way.BATCH,
         why=f"{', '.join(gone)}, which had rows of the batch view, is not in Postgres",
         batch=plan_batch(stores, table, head.stream_hi, kept=batch_hi),
-        highest=highest,
         retained_from=head.version + 1,
     )
 
@@ -149,14 +153,14 @@ def apply_plan(stores: Stores, table: TableRow, plan: LakePlan) -> None:
     if plan.way is Way.NONE:
         return
     batch = made(stores, table, plan.batch) if plan.batch else None
-    highest, retained_from = plan.highest, plan.retained_from
+    lost, retained_from = plan.forgotten, plan.retained_from
     if plan.way in (Way.KAFKA, Way.BATCH):
-        stores.reconciler.go_on(table, highest=highest, retained_from=retained_from, batch=batch)
+        stores.reconciler.go_on(table, lost=lost, retained_from=retained_from, batch=batch)
     elif plan.adoption is not None:
-        stores.reconciler.adopt(table, plan.adoption, highest=highest, retained_from=retained_from, batch=batch)
+        stores.reconciler.adopt(table, plan.adoption, lost=lost, retained_from=retained_from, batch=batch)
 
 
-def _read(stores: Stores, table: TableRow, view: ViewName, pointer: str, highest: int) -> _Known:
+def _read(stores: Stores, table: TableRow, view: ViewName, pointer: str, forgotten: tuple[NamedMove, ...]) -> _Known:
     history = LakeHistory.of(stores.catalog, table, pointer, view=view)
     positions = {p.partition: p.bounds for p in stores.tables.positions(table)}
     found = stores.log.describe(table.spec.topic)
@@ -174,7 +178,7 @@ def _read(stores: Stores, table: TableRow, view: ViewName, pointer: str, highest
         starts={p: b.start for p, b in positions.items()},
         buffer_hi={p: b.buffer_hi for p, b in positions.items()},
         stream_hi={p: b.stream_hi for p, b in positions.items()},
-        highest=highest,
+        forgotten=forgotten,
         retained_from=max(gone, default=-1) + 1,
     )
 
@@ -235,9 +239,9 @@ def _adopting(stores: Stores, table: TableRow, known: _Known, against: str) -> L
     )
     return LakePlan(
         way=Way.ADOPT,
-        why=f"the lake names move {known.highest}, the ledger does not, and it cannot go on from Kafka: {against}. "
+        why=f"the lake names {known.named}, the ledger does not, and it cannot go on from Kafka: {against}. "
         "Records that were set aside in the lost time are lost with the database",
-        highest=known.highest,
+        forgotten=known.forgotten,
         retained_from=known.retained_from,
         adoption=adoption,
         batch=plan_batch(stores, table, after.stream_hi),
@@ -272,7 +276,16 @@ def _moves(stores: Stores, table: TableRow, known: _Known, state: LakeState, aft
         lo, hi = {p: r[0] for p, r in after.unnamed.items()}, {p: r[1] for p, r in after.unnamed.items()}
         made.append(AdoptedMove(move_id=None, stage="tier", lo=lo, hi=hi, rows=untold))
     made += [
-        AdoptedMove(move_id=m.move_id, stage="tier", lo=m.lo, hi=m.hi, rows=m.rows, bytes=m.bytes, attempt=m.attempt)
+        AdoptedMove(
+            move_id=m.move_id,
+            stage="tier",
+            lo=m.lo,
+            hi=m.hi,
+            rows=m.rows,
+            bytes=m.bytes,
+            attempt=m.attempt,
+            nonce=m.nonce,
+        )
         for m in after.moves
     ]
     if table.spec.buffer == "none":

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 
 RANGES_PROPERTY = "harness.ranges"
+HISTORY_LOST, PROMOTED = "history_lost", "promoted"  #: events behind which versions go on from a larger number
 
 
 class HistoryBroken(HarnessError):
@@ -26,6 +28,7 @@ class PastMove:
     rows: int
     bytes: int
     snapshot: int
+    nonce: str = ""  #: "": the move is older than nonces
 
     @property
     def lo(self) -> dict[int, int]:
@@ -34,6 +37,14 @@ class PastMove:
     @property
     def hi(self) -> dict[int, int]:
         return {r.partition: r.high for r in self.ranges}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class NamedMove:
+    """A move that a metadata file names."""
+
+    move_id: int
+    nonce: str  #: "": nothing tells it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,3 +137,28 @@ def check_not_shorter(stream_hi: Vector, moves: Iterable[PastMove]) -> None:
                 f"the lake's newest metadata ends partition {partition} at {high}, the ledger at "
                 f"{stream_hi[partition]}: it is the lake that was set back, not the ledger"
             )
+
+
+def lost_of(named: Iterable[NamedMove], known: Mapping[int, Collection[str]], *, highest: int) -> list[NamedMove]:
+    """Of the moves that the lake names those that the ledger never had, or gave the number of to another move.
+
+    No move writes a file before the ledger has its row, so each of them stands for history that the ledger lost.
+    *known* has the nonces of the ledger's moves by number. Without a nonce only the number can tell: above *highest*,
+    the largest that the ledger gave to a move of the table that writes files.
+    """
+
+    def is_lost(one: NamedMove) -> bool:
+        if not one.nonce:
+            return one.move_id > highest and one.move_id not in known
+        return not {one.nonce, ""} & set(known.get(one.move_id, ()))
+
+    return sorted(one for one in set(named) if is_lost(one))
+
+
+def number_behind(given: int, *, now: datetime) -> int:
+    """A number that no history gave before: the present moment in milliseconds, if not yet larger.
+
+    What a lost history gave out cannot be asked for. But each history goes on from one more than it has, from its own
+    beginning or from such a moment, and no table publishes a thousand versions a second for long.
+    """
+    return max(given + 1, int(now.timestamp() * 1000))

@@ -50,6 +50,7 @@ class Move:
     rows: int | None = None
     parts: tuple[str, ...] = ()  #: of the batch view, by path in its tree: somebody asked that they be written anew
     recall: int | None = None  #: the request to recall or release rows that it answers
+    nonce: str = ""  #: no other move has it, one of the same number neither; "": the move is older than nonces
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -130,6 +131,8 @@ def check_open(move: Move, current: Move | None) -> None:
     """
     if current is None:
         raise MoveClosed(f"move {move.move_id} is not in the ledger; nothing was written")
+    if current.nonce != move.nonce:
+        raise MoveClosed(f"another move was given the number {move.move_id}; nothing was written")
     if current.state is not MoveState.PLANNED:
         raise MoveClosed(f"move {move.move_id} is {current.state} already; nothing was written")
     if current.attempt != move.attempt or current.epoch != move.epoch:
@@ -151,7 +154,8 @@ def next_attempt(move: Move, *, epoch: int) -> Move:
 
 def took_effect(move: Move, current: Move | None) -> bool:
     """What a lost answer of COMMIT meant, from the move's row read under the locks of the publish."""
-    return current is not None and current.state is MoveState.COMMITTED and current.attempt == move.attempt
+    ours = current is not None and current.nonce == move.nonce and current.attempt == move.attempt
+    return ours and current is not None and current.state is MoveState.COMMITTED
 
 
 def dead_branches(branches: Iterable[str], moves: Iterable[tuple[int, int, str]]) -> list[str]:

@@ -6,6 +6,7 @@ Nothing is taken away by a revert: offsets between the old ``stream_hi`` and the
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -189,12 +190,14 @@ def in_effect(revert_of: Mapping[int, int | None], head: int) -> frozenset[int]:
 
     *revert_of* has every version of the table, ``None`` for those that are no revert.
     """
+    numbers = sorted(revert_of)
     found: set[int] = set()
-    at: int | None = head
-    while at is not None and at in revert_of:
-        found.add(at)
-        restored = revert_of[at]
-        at = at - 1 if restored is None else restored
+    at = bisect_right(numbers, head)
+    while at:
+        number = numbers[at - 1]  # not one less: behind a lost history numbers go on from a larger one
+        found.add(number)
+        restored = revert_of[number]
+        at = at - 1 if restored is None else bisect_right(numbers, restored)
     return frozenset(found)
 
 

@@ -105,8 +105,11 @@ def _publish(stores: Stores, table: TableRow, changes: Changes, *, by: str, sche
     stores.standing.check(table, stores.ledger)
     told, found = plan(stores, table, changes)
 
-    def build(pointers: Mapping[ViewName, str]) -> Mapping[ViewName, Swap]:
-        return {v: build_schema(stores.lake, table, found, view=v, base=base) for v, base in pointers.items()}
+    def build(pointers: Mapping[ViewName, str], move_id: int) -> Mapping[ViewName, Swap]:
+        return {
+            view: build_schema(stores.lake, table, found, move_id=move_id, view=view, base=base)
+            for view, base in pointers.items()
+        }
 
     published = stores.evolutions(table).publish(replace(found, schema_id=schema_id), build, by=by)
     log.info("evolve.published", by=by, version=published.version, **told.to_json())

@@ -28,6 +28,7 @@ from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.keys import partitions_grown
 from harness_pipelines.protocol.schemas import SchemaMoved, check_columns, check_schema
 from harness_pipelines.protocol.segments import SegmentClosed
+from harness_pipelines.stages.log_epochs import check_epochs
 from harness_pipelines.stages.refusing import limit_of
 from harness_pipelines.stages.unfit import unfit_of, without
 from harness_pipelines.stores.adbc import AdbcSessions
@@ -301,6 +302,7 @@ class IngestLoop:
         self._poll_s = poll_s
         self._not_before = 0.0  # the monotonic clock
         self._refreshed = False  # since the last commit
+        self._epochs: dict[int, int | None] = {}  # of the last record that was taken, by partition
 
     def start(self, partitions: Iterable[int]) -> None:
         """Begin at the ledger's positions.
@@ -313,6 +315,9 @@ class IngestLoop:
         positions = {p: found[p].buffer_hi for p in wanted}
         check_decodes(self.table, found)
         check_source(self.table, self._log, positions, known=found)
+        fresh = [p for p in wanted if self._epochs.get(p, -1) != found[p].leader_epoch]
+        check_epochs(self.table, self._log, {p: (found[p].buffer_hi, found[p].leader_epoch) for p in fresh})
+        self._epochs |= {p: found[p].leader_epoch for p in fresh}
         if self._reader is None:
             self._reader = self._log.reader(self.table.spec.topic, positions, identity=self.table.identity)
         else:
@@ -330,6 +335,8 @@ class IngestLoop:
         batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, self._poll_s) if b.high > b.low]
         if not batches:
             return 0
+        led_anew = {b.partition: (b.low, self._epochs.get(b.partition)) for b in batches if self._is_led_anew(b)}
+        check_epochs(self.table, self._log, led_anew)
         keeps_up = sum(len(b) for b in batches) <= CAUGHT_UP_RECORDS
         self._not_before = time.monotonic() + UNIT_EVERY_S if keeps_up else 0.0
         identity = self._log.identity_async(self.table.spec.topic)
@@ -339,6 +346,7 @@ class IngestLoop:
             )
             self._count(batches, rows)
             self._refreshed = False
+            self._epochs |= {b.partition: b.leader_epoch for b in batches if b.leader_epoch is not None}
             if keeps_up:
                 self._open.index()
         except HarnessError as error:
@@ -350,6 +358,11 @@ class IngestLoop:
             if again or error.exit_code == 75:
                 raise
         return sum(len(b) for b in batches)
+
+    def _is_led_anew(self, batch: PartitionBatch) -> bool:
+        """Another leader wrote *batch* than what was taken before it."""
+        before = self._epochs.get(batch.partition)
+        return before is not None and batch.leader_epoch is not None and batch.leader_epoch != before
 
     def _count(self, batches: Sequence[PartitionBatch], rows: int) -> None:
         self.progress.rows += rows

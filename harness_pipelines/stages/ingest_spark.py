@@ -25,6 +25,7 @@ from harness_pipelines.stages.ingest import (
     check_source,
     ingest_unit,
 )
+from harness_pipelines.stages.log_epochs import check_epochs
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import Log, PartitionBatch, below
 
@@ -73,6 +74,7 @@ def ingest_on_spark(stores: Stores, table: TableRow, claim: Claim) -> SparkInges
     check_decodes(table, known)
     positions = {p: found.buffer_hi for p, found in known.items()}
     check_source(table, stores.log, positions, known=positions)
+    check_epochs(table, stores.log, {p: (at.buffer_hi, at.leader_epoch) for p, at in known.items()})
     marks = stores.log.watermarks(table.spec.topic, positions)
     ranges = [
         OffsetRange(partition=p, low=low, high=min(marks[p].end, low + RANGE_OFFSETS_MAX))

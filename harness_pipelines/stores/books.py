@@ -211,6 +211,7 @@ class Books:
     snapshots: Sequence[Version] = ()  #: what named snapshots pin, with the bounds that it is read with
     overlays: Sequence[OverlayRow] = ()
     moved: Moved = field(default_factory=Moved)
+    begun: Mapping[int, int] = field(default_factory=dict)  #: versions that begin a history -> first number left out
 
     @property
     def retained(self) -> list[VersionRow]:
@@ -303,6 +304,7 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
             buffered=_buffered(connection, key, segments, positions, moves=moves),
             snapshots=versions_named(connection, table["table_id"]),
             overlays=[_overlay(row) for row in connection.execute(sql("overlays/all"), key)],
+            begun={row["version"]: row["left_out"] for row in _all(connection, "begun", key)},
         )
 
 

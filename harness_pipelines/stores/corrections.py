@@ -31,7 +31,7 @@ from harness_pipelines.protocol.corrections import (
 )
 from harness_pipelines.protocol.reverts import in_effect
 from harness_pipelines.protocol.schemas import check_schema
-from harness_pipelines.protocol.versions import Version, ViewName, check_base
+from harness_pipelines.protocol.versions import Version, VersionGone, ViewName, check_base
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.buffer import REFUSED_TOGETHER, refused_json
 from harness_pipelines.stores.outcome import published_by
@@ -136,9 +136,20 @@ class Corrections:
         ]
 
     def between(self, since: int, to: int) -> dict[Coordinate, Kind]:
-        """What corrections, and reverts that undid some, made of records from version *since* to *to*."""
+        """What corrections, and reverts that undid some, made of records from version *since* to *to*.
+
+        Raises: VersionGone for a version that the ledger does not know, as one of a history that was lost.
+        """
+        if since == to:
+            return {}
         key = {**self._key, "since": since, "to": to}
-        if since >= to or not self._database.rows("corrections/any_between", key)[0]["any"]:
+        found_between = self._database.rows("corrections/any_between", key)[0]
+        if not found_between["known"]:
+            raise VersionGone(
+                f"{self._table.name}: the ledger has no version {since}: it is of a history that was lost, so nothing "
+                "tells what became since of records that were read then. Begin at `earliest`"
+            )
+        if not found_between["any"]:
             return {}
         history = self._database.rows("revert/lineage", self._key)
         revert_of = {row["version"]: row["revert_of"] for row in history}

@@ -128,6 +128,20 @@ class LogTruncated(HarnessError):
         )
 
 
+class LogRewritten(HarnessError):
+    """The log was cut below the position and has grown again: other records have the offsets of what was read."""
+
+    def __init__(self, topic: str, *, partition: int, position: int, expected: int, found: int) -> None:
+        self.topic, self.partition, self.position = topic, partition, position
+        name, there = place(topic, partition)
+        super().__init__(
+            f"topic {name!r} partition {there}: the last record below the position {position} is of leader epoch "
+            f"{found}, the table read it in epoch {expected}: Kafka lost records after they were read (an unclean "
+            "leader election) and gave their offsets to others; nothing was written. The table stops here and stays "
+            "readable; apply the spec under another name to take the log as it is now"
+        )
+
+
 class RecordsLost(HarnessError):
     """The log starts above the position: retention removed records that were never read."""
 

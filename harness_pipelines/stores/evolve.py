@@ -34,7 +34,8 @@ log = structlog.get_logger(__name__)
 OPTIMISTIC_BUILDS = 3
 
 #: Writes the metadata of the views with the new schema, on top of these pointers.
-BuildSchema = Callable[[Mapping[ViewName, str]], Mapping[ViewName, Swap]]
+#: From the metadata file of each view and the number of the move.
+BuildSchema = Callable[[Mapping[ViewName, str], int], Mapping[ViewName, Swap]]
 
 
 class Evolutions:
@@ -57,10 +58,10 @@ class Evolutions:
         move_id = self._reserve(by)
         for _ in range(OPTIMISTIC_BUILDS):
             pointers = self._pointers()
-            swaps = build(pointers)
+            swaps = build(pointers, move_id)
             faults.point("evolve.before_lock")
             try:
-                return self._commit_known(evolved, move_id, lambda locked, s=swaps: _prepared(s, locked))  # type: ignore[misc]
+                return self._commit_known(evolved, move_id, lambda locked, _, s=swaps: _prepared(s, locked))  # type: ignore[misc]
             except PointerMoved as moved:
                 log.info("evolve.pointer_moved", table=self._table.name, detail=str(moved))
         return self._commit_known(evolved, move_id, build)
@@ -107,7 +108,7 @@ class Evolutions:
         if evolved.narrows:
             check_none_recalled(self._table, head)
             self._check_none_corrected(connection)
-        swaps = build(pointers)
+        swaps = build(pointers, move_id)
         for name, swap in swaps.items():
             check_base(head, swap.base_snapshot, view=name)
         schema_version = head.schema_version + 1

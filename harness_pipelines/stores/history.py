@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyarrow.fs import FileSelector, FileType
@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.protocol.history import Extent, PastMove, parse_ranges
+from harness_pipelines.protocol.history import Extent, NamedMove, PastMove, parse_ranges
 from harness_pipelines.protocol.moves import Move, move_of
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.locations import folder_of, normal
@@ -20,10 +20,12 @@ from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION,
 from harness_pipelines.stores.lake_deletes import ForeignDeletes, split
 from harness_pipelines.stores.lake_revert import STREAM_HI
 from harness_pipelines.stores.manifests import entries_of, manifests_of
+from harness_pipelines.stores.nonces import EVOLVED, NONCE
 from harness_pipelines.stores.places import listed, opened, size_of
 from harness_pipelines.stores.ports import TableRow
 
-TIPS_MAX = 3  #: newest metadata files that are looked at by those who only want to know whether the ledger is older
+TIPS_MAX = 12  #: newest metadata files that are looked at by those who only want to know whether the ledger is older
+SHOWN_MAX = 3
 _NUMBERED = re.compile(r"^(\d+)-.*\.metadata\.json$")
 
 
@@ -90,11 +92,10 @@ class LakeHistory:
         """The past of a view of *table* whose catalog row names *pointer*, which itself may be gone."""
         return cls(catalog, (table.spec.namespace, table.views[view]), folder_of(pointer))
 
-    def highest_move(self, *, at_least: int) -> int:
-        """The largest move id that the newest metadata files name, of those numbered *at_least* and above; 0 if none.
+    def named_moves(self, *, at_least: int, seen: Collection[str] = ()) -> dict[str, set[NamedMove]]:
+        """The moves that the newest metadata files name, by file: of those numbered *at_least* and above.
 
-        No move writes a file before the ledger has its row, so a ledger without that id is older than the lake.
-        Raises: LakeAway for an empty folder, because what the catalog names is in it.
+        Files that were *seen* are left out. Raises: LakeAway for an empty folder: what the catalog names is in it.
         """
         folder = f"{self.location}/metadata"
         if not _names(folder):
@@ -102,11 +103,7 @@ class LakeHistory:
                 f"{folder} holds no file, and the catalog names one there: the warehouse is not mounted, or somebody "
                 "emptied it (`harness fsck` names what is gone); nothing was written, it is tried again"
             )
-        ids = [0]
-        for view in self._tips(at_least):
-            ids += [int(s.summary[MOVE] or 0) for s in view.metadata.snapshots if s.summary and s.summary[MOVE]]
-            ids += [move for ref in view.metadata.refs if (move := move_of(ref)) is not None]
-        return max(ids)
+        return {file.path: set(_named(view)) for file, view in self._tips(at_least, seen)}
 
     def newest(self, *, at_least: int = 0) -> LakeState:
         """The state of the newest metadata file that is whole: readable, all its files there, nobody else's rows in it.
@@ -126,7 +123,7 @@ class LakeHistory:
                 return state
             trouble = f"{len(state.gone)} data files are gone" if state.gone else "another writer's rows are in it"
             why.append(f"{file.path}: {trouble}")
-        shown = "; ".join(why[:TIPS_MAX]) or "there is no metadata file"
+        shown = "; ".join(why[:SHOWN_MAX]) or "there is no metadata file"
         raise LakeHistoryMissing(f"{self.location}: nothing there can be taken over ({shown}); nothing was changed")
 
     def read(self, file: MetadataFile, stored: frozenset[str] | None = None) -> LakeState:
@@ -153,10 +150,11 @@ class LakeHistory:
         stored = self._stored()
         return not any(_is_gone(path, stored) for path in paths)
 
-    def _tips(self, at_least: int) -> Iterator[Table]:
-        for file in metadata_files(self.location, at_least=at_least)[:TIPS_MAX]:
+    def _tips(self, at_least: int, seen: Collection[str]) -> Iterator[tuple[MetadataFile, Table]]:
+        newest = [f for f in metadata_files(self.location, at_least=at_least) if f.path not in seen][:TIPS_MAX]
+        for file in newest:
             try:
-                yield self._catalog.at(self._identifier, file.path)
+                yield file, self._catalog.at(self._identifier, file.path)
             except MetadataMissing:  # half written when its writer died: it was never published
                 continue
 
@@ -198,6 +196,19 @@ def _names(folder: str) -> list[str]:
     return [entry.base_name for entry in entries if entry.type is FileType.File]
 
 
+def _named(view: Table) -> Iterator[NamedMove]:
+    """The moves that a metadata file names: of its snapshots, of branches that hold none, of its columns."""
+    for snapshot in view.metadata.snapshots:
+        if snapshot.summary and (move := snapshot.summary[MOVE]):
+            yield NamedMove(move_id=int(move), nonce=snapshot.summary[NONCE] or "")
+    for ref in view.metadata.refs:
+        if (branch := move_of(ref)) is not None:
+            yield NamedMove(move_id=branch, nonce="")
+    if evolved := view.metadata.properties.get(EVOLVED):
+        move, _, nonce = evolved.partition("/")
+        yield NamedMove(move_id=int(move), nonce=nonce)
+
+
 def _ancestry(view: Table, head: Snapshot) -> Iterator[Snapshot]:
     current: Snapshot | None = head
     while current is not None:
@@ -232,6 +243,7 @@ def _past_move(snapshot: Snapshot) -> PastMove:
         rows=int(summary["added-records"] or 0),
         bytes=int(summary["added-files-size"] or 0),
         snapshot=snapshot.snapshot_id,
+        nonce=summary[NONCE] or "",
     )
 
 

@@ -48,6 +48,8 @@ from harness_pipelines.stores.digests import FileDamaged
 from harness_pipelines.stores.lake_deletes import DeletesBroken, ForeignDeletes, Hidden, Positions
 from harness_pipelines.stores.lake_replace import Replacement, replace_files
 from harness_pipelines.stores.manifests import ManifestDamaged, entries_of, manifests_of
+from harness_pipelines.stores.nonces import NONCE, nonce_of
+from harness_pipelines.stores.nonces import told_of as nonce_told
 from harness_pipelines.stores.ports import Swap, TableRow, view_dropped, view_names
 from harness_pipelines.stores.postgres import Database
 
@@ -314,6 +316,7 @@ class Lake:
         base_snapshot = _head(current).snapshot
         properties = {
             MOVE: str(move_id),
+            NONCE: nonce_of(self.database, move_id),
             ATTEMPT: "1",
             SCHEMA_VERSION: str(table.schema_version),
             RANGES: "",
@@ -360,6 +363,7 @@ class Lake:
         view = current if lake_revert.same_table(current.metadata, known.metadata) else known
         properties = {
             MOVE: str(move_id),
+            NONCE: nonce_of(self.database, move_id),
             ATTEMPT: "1",
             SCHEMA_VERSION: str(target.schema_version),
             lake_revert.REVERT_OF: str(target.version),
@@ -437,6 +441,7 @@ def summary_of(move: Move, *, view: Table | None, overlays: Sequence[Overlay] | 
     found = {
         MOVE: str(move.move_id),
         ATTEMPT: str(move.attempt),
+        **nonce_told(move),
         SCHEMA_VERSION: str(move.schema_version),
         RANGES: ",".join(f"{r.partition}:{r.low}-{r.high}" for r in move.ranges),
     }

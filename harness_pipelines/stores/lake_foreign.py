@@ -15,6 +15,7 @@ from harness_pipelines.protocol.versions import View
 from harness_pipelines.stores.checked_io import write_data_files
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, reachable
 from harness_pipelines.stores.manifests import entries_of, manifests_of
+from harness_pipelines.stores.nonces import NONCE
 from harness_pipelines.stores.parquet import check_pages, damage_named
 from harness_pipelines.stores.reconcile import FOREIGN_PARTITION
 
@@ -46,7 +47,7 @@ def foreign_files(view: Table, published: Table) -> ForeignFilesFound | None:
     )
 
 
-def replace_foreign(found: ForeignFilesFound, *, move_id: int, first: int, schema_version: int) -> View:
+def replace_foreign(found: ForeignFilesFound, *, move_id: int, nonce: str, first: int, schema_version: int) -> View:
     """Write the added rows anew in the pseudo-partition, from offset *first* on, in place of the writer's own files.
 
     The metadata is written on top of what was found, and published by nobody yet. Raises: LakeAway.
@@ -56,6 +57,7 @@ def replace_foreign(found: ForeignFilesFound, *, move_id: int, first: int, schem
         rows = _as_no_partition(_read(view, found.added), first)
         properties = {
             MOVE: str(move_id),
+            NONCE: nonce,
             ATTEMPT: "1",
             SCHEMA_VERSION: str(schema_version),
             RANGES: "",  # of the log: none

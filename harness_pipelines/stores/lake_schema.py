@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurrentSchemaUpdate
+from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurrentSchemaUpdate, SetPropertiesUpdate
 
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.types import lake_fields
 from harness_pipelines.stores.lake import Lake, reachable
+from harness_pipelines.stores.nonces import EVOLVED, nonce_of
 from harness_pipelines.stores.ports import Swap
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def next_field_id(views: Iterable[Table]) -> int:
     return max(view.metadata.last_column_id for view in views) + 1
 
 
-def build_schema(lake: Lake, table: TableRow, evolved: Evolved, *, view: ViewName, base: str) -> Swap:
+def build_schema(lake: Lake, table: TableRow, evolved: Evolved, *, move_id: int, view: ViewName, base: str) -> Swap:
     """Write the metadata of *view* with the fields of *evolved*, on top of the metadata file *base*.
 
     The coordinates and what else is not the user's stay behind them. Raises: LakeAway, MetadataMissing.
@@ -34,7 +35,8 @@ def build_schema(lake: Lake, table: TableRow, evolved: Evolved, *, view: ViewNam
     snapshot = current.metadata.current_snapshot_id or -1
     with reachable(table.name, "writing the new schema"), current.transaction() as transaction:
         schema = evolved_schema(current.schema(), table, evolved)
-        transaction._apply((AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1)), ())
+        told = SetPropertiesUpdate(updates={EVOLVED: f"{move_id}/{nonce_of(lake.database, move_id)}"})
+        transaction._apply((AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1), told), ())
         if unused := unused_schemas(transaction.table_metadata):
             transaction._apply((RemoveSchemasUpdate(schema_ids=unused),), ())
     return Swap(

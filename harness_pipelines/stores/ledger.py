@@ -46,7 +46,7 @@ from harness_pipelines.stores.ports import (
     view_dropped,
 )
 from harness_pipelines.stores.ports_log import TopicIdentity
-from harness_pipelines.stores.postgres import Connection, Database, sql
+from harness_pipelines.stores.postgres import Connection, Database, RowGone, sql
 from harness_pipelines.stores.recalls import check_there, recall_done
 from harness_pipelines.stores.revert import Reverts
 from harness_pipelines.stores.states import commit_within
@@ -116,7 +116,7 @@ class PostgresLedger:
         Raises: SpecMoved, where the spec is not the one of *table* any more; SpecDisagrees.
         """
         with self.database.transaction() as connection:
-            _run(connection, "ledger/lock_table", table_id=table.table_id)
+            _run(connection, "ledger/lock_row", table_id=table.table_id)
             specs.write(connection, table, spec, what="these are settings")
         return self.table(spec.table)
 
@@ -159,7 +159,7 @@ class PostgresLedger:
         They are decoded with the schema in force, whatever the holder of *claim* last heard of it. Raises: FencedOut.
         """
         with self.database.transaction() as connection:
-            _run(connection, "ledger/lock_table", table_id=claim.table_id)
+            _run(connection, "ledger/lock_row", table_id=claim.table_id)
             self._insert_partitions(connection, claim.table_id, starts)
             self._check_claim(connection, claim)
 
@@ -286,7 +286,10 @@ class PostgresLedger:
     # -- versions -------------------------------------------------------------------------------------------
 
     def head(self, table: TableRow) -> Version:
-        return rows.version(self.database.rows("ledger/head", {"table_id": table.table_id})[0])
+        found = self.database.rows("ledger/head", {"table_id": table.table_id})
+        if not found:
+            raise TableUnknown(f"table {table.name} is not in the ledger any more")
+        return rows.version(found[0])
 
     def versions(self, table: TableRow) -> list[Version]:
         """All versions that can still be read, oldest first."""
@@ -457,9 +460,9 @@ class PostgresLedger:
 
         def ask() -> Version | None:
             with self.database.transaction() as connection:
-                _run(connection, "ledger/lock_table", table_id=table.table_id)
-                found = _one(connection, "ledger/lock_move", move_id=boundary.move.move_id)
-                if not took_effect(boundary.move, rows.move(found)):
+                _run(connection, "ledger/lock_row", table_id=table.table_id)
+                found = connection.execute(sql("ledger/lock_move"), {"move_id": boundary.move.move_id}).fetchone()
+                if not took_effect(boundary.move, rows.move(found) if found else None):
                     return None
                 key = {"table_id": table.table_id, "move_id": boundary.move.move_id}
                 return rows.version(_one(connection, "reads/version_of_move", **key))
@@ -536,7 +539,11 @@ def _run(connection: Connection, statement: str, /, **parameters: Any) -> int:
 
 def _one(connection: Connection, statement: str, /, **parameters: Any) -> Mapping[str, Any]:
     row = connection.execute(sql(statement), parameters).fetchone()
-    assert row is not None, f"{statement} returned no row"
+    if row is None:
+        raise RowGone(
+            f"{statement} found no row where this process knows one: the database was restored, a stand-by was "
+            "promoted that lacked it, or the table was dropped; nothing was written, look again"
+        )
     return row
 
 

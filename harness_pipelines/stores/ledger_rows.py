@@ -69,6 +69,7 @@ def move(row: Row) -> Move:
         rows=row["rows"],
         parts=tuple(row["parts"]),
         recall=row["recall"],
+        nonce="" if row["nonce"] is None else str(row["nonce"]),
     )
 
 

@@ -250,7 +250,7 @@ class Stores:
     def standing(self) -> Standing:
         from harness_pipelines.stores.standing import Standing
 
-        return Standing(self.ownership, self.reconciler, self.catalog)
+        return Standing(self.ownership, self.reconciler, self.catalog, self.database)
 
     @once
     def log(self) -> Log:

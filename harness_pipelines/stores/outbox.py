@@ -21,8 +21,8 @@ IDLE_S = 15.0  #: a third of a subscriber's lease and less
 class Event:
     """One thing that happened to a table."""
 
-    seq: int  #: 1, 2, 3, ... of the table: who has it has all before it
-    event: str  #: created, published, reverted, reconciled, accepted-foreign
+    seq: int  #: 1, 2, 3, ... of the table, larger ones behind `promoted` and `history_lost`: who has it has all before
+    event: str  #: created, published, reverted, reconciled, accepted-foreign, promoted, history_lost
     payload: Mapping[str, Any]  #: the version that it made, the move that made it, ...
 
     def to_json(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def published_by(database: Database, table: TableRow, move_id: int, unknown: Out
 
     def ask() -> Version | None:
         with database.transaction() as connection:
-            connection.execute(sql("ledger/lock_table"), key)
+            connection.execute(sql("ledger/lock_row"), key)
             found = connection.execute(sql("reads/version_of_move"), {**key, "move_id": move_id}).fetchone()
             return None if found is None else rows.version(found)
 

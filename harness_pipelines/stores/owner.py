@@ -2,7 +2,9 @@
 
 Two ledgers that publish to one lake would each remove what only the other one reaches. A copy of a ledger has its id
 too, so the mark also names the database that it is in. A copy of the disks has even that: so the ledger keeps an epoch,
-which the mark names and a take-over writes anew, and the copy that did not take over does not know it.
+which the mark names and a take-over writes anew, and the copy that did not take over does not know it. A stand-by has
+the epoch as well: so the mark names the timeline that Postgres writes. Of two servers of one ledger the warehouse is
+that of the one which was promoted, as soon as it works, and a primary that comes back finds it taken.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from harness_pipelines.stores.places import opened
 from harness_pipelines.stores.postgres import Database
 
 MARK = ".harness-owner.json"
-TRUSTED_S = 60.0  #: so long a mark that was read is believed, but by those who remove files
+TRUSTED_S = 20.0  #: so long a mark that was read is believed, but by those who remove files
 
 
 class WarehouseTaken(HarnessError):
@@ -40,12 +42,23 @@ class Owner:
     instance: str  #: the cluster's system identifier and the database's oid
     epoch: str  #: uuid of its last take-over; before the first one the ledger's own
     database: str  #: for people: name, host and port
+    timeline: int = 0  #: that its server writes: larger after each promotion; 0 in marks from before it was named
 
     def is_same(self, other: Owner) -> bool:
         return (self.ledger, self.instance, self.epoch) == (other.ledger, other.instance, other.epoch)
 
+    def may_work(self, mark: Owner) -> bool:
+        """The mark is this ledger's, and was not written by a server that was promoted since."""
+        return self.is_same(mark) and mark.timeline <= self.timeline
+
     def to_json(self) -> dict[str, Any]:
-        return {"ledger": self.ledger, "instance": self.instance, "epoch": self.epoch, "database": self.database}
+        return {
+            "ledger": self.ledger,
+            "instance": self.instance,
+            "epoch": self.epoch,
+            "database": self.database,
+            "timeline": self.timeline,
+        }
 
 
 class Ownership:
@@ -56,7 +69,7 @@ class Ownership:
         self._trusted_until = -inf  #: monotonic seconds; -inf: it was not seen to be this ledger's
 
     def check(self) -> None:
-        """The warehouse is this ledger's, by a mark that was read lately. Cheap: it is read once a minute at most.
+        """The warehouse is this ledger's, by a mark that was read lately. Cheap: it is read every `TRUSTED_S` at most.
 
         One that was this ledger's and is away holds nobody up: who needs the lake finds that out by himself.
         Raises: as `confirm`.
@@ -88,7 +101,7 @@ class Ownership:
                     )
                 self._write(ours, replaces=False)
                 found = self._found()  # of several that came at once, the mark names one
-            if found is None or not found.is_same(ours):
+            if found is None or not ours.may_work(found):
                 raise WarehouseTaken(_explained(self._warehouse, ours, found))
         except WarehouseTaken:
             self._trusted_until = -inf
@@ -102,7 +115,17 @@ class Ownership:
             found = self._found()
         except WarehouseTaken:
             return f"an unknown ledger: {MARK} cannot be read"
-        return None if found is None or found.is_same(ours) else _told(ours, found)
+        return None if found is None or ours.may_work(found) else _told(ours, found)
+
+    def follow(self) -> None:
+        """Let the mark name the timeline of a server that was promoted. It must know all that the lake names.
+
+        Raises: as `confirm`.
+        """
+        ours, found = self.ours(), self._found()
+        if found is not None and ours.is_same(found) and found.timeline < ours.timeline:
+            self._write(ours, replaces=True)
+            self.confirm()
 
     def take_over(self) -> None:
         """Make the warehouse this ledger's, whosever it was, under an epoch that no copy of this ledger knows.
@@ -117,7 +140,13 @@ class Ownership:
         row = self._database.rows("reconcile/ledger_id")[0]
         place = conninfo_to_dict(self._database.dsn)
         where = f"{row['database']} at {place.get('host', 'the local socket')}:{place.get('port', 5432)}"
-        return Owner(ledger=row["ledger_id"], instance=row["instance"], epoch=row["epoch"], database=where)
+        return Owner(
+            ledger=row["ledger_id"],
+            instance=row["instance"],
+            epoch=row["epoch"],
+            database=where,
+            timeline=row["timeline"],
+        )
 
     def _found(self) -> Owner | None:
         """Whom the mark names; ``None`` when there is no mark. Raises: LakeAway, WarehouseTaken for a damaged mark."""
@@ -134,6 +163,7 @@ class Ownership:
                 instance=words["instance"],
                 epoch=words.get("epoch", words["ledger"]),  # before there were epochs nobody had taken over
                 database=words["database"],
+                timeline=int(words.get("timeline", 0)),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise WarehouseTaken(
@@ -175,6 +205,11 @@ def _create(path: Path, text: bytes) -> None:
 
 
 def _told(ours: Owner, found: Owner) -> str:
+    if ours.is_same(found):
+        return (
+            f"a server of this database that was promoted since (timeline {found.timeline}, {found.database}; this one "
+            f"writes timeline {ours.timeline})"
+        )
     if found.ledger == ours.ledger:
         return f"another copy of this ledger, in database {found.database}"
     return f"the ledger {found.ledger} in database {found.database}"

@@ -70,6 +70,14 @@ class NotInitialised(HarnessError):
     """The database has no ledger, or one of another harness version."""
 
 
+class LedgerPromoted(TryAgain):
+    """The database was promoted or restored, and the table was not compared with its lake since."""
+
+
+class RowGone(TryAgain):
+    """The ledger lacks a row that this process has read or written: it was set back, or the table was dropped."""
+
+
 class MissingRole(HarnessError):
     """The login may not act as a worker or reader."""
 
@@ -160,6 +168,10 @@ def named(error: Exception, asked: Asked) -> HarnessError | None:
             f"{asked.about}{asked.place} may only be read, as a stand-by or with a full disk: {said}; {asked.outcome}, "
             "it is tried again over another connection"
         )
+    if state == "HP002":
+        return LedgerPromoted(
+            f"{asked.about}{said}; {asked.outcome}. The next worker compares them, or `harness reconcile TABLE --yes`"
+        )
     if state == "57014" or state[:2] in {"40", "55"}:  # canceled; rolled back, as in a deadlock; held by another one
         return LedgerBusy(
             f"{asked.about}another session holds what is needed, or it took too long, try again: {said}; "
@@ -205,6 +217,7 @@ class Database:
 
     def __init__(self, dsn: str, *, role: str | None = WORKER, size: int = 8) -> None:
         self.dsn = session_dsn(dsn, role=role)
+        self.connections = 0  #: made so far: another one may lead to another server
         self._lost_at = -inf
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             self.dsn,
@@ -214,6 +227,7 @@ class Database:
             max_size=size,
             timeout=15,
             reconnect_timeout=10,
+            configure=self._connected,
             check=self._try_out,
             reset=_given_back,
             open=False,
@@ -247,6 +261,9 @@ class Database:
             finally:
                 if connection.closed:  # what ended it may have ended the others
                     self._lost_at = time.monotonic()
+
+    def _connected(self, _connection: Connection) -> None:
+        self.connections += 1
 
     def _try_out(self, connection: Connection) -> None:
         """Let the pool replace a session that ended while it was idle; a round trip, so not after each use."""

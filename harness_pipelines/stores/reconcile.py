@@ -16,12 +16,13 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.claims import LEASE_MAX
-from harness_pipelines.protocol.history import HistoryBroken, floor_after
+from harness_pipelines.protocol.history import HISTORY_LOST, HistoryBroken, NamedMove, floor_after, number_behind
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores import specs
+from harness_pipelines.stores.numbers import begin_history, next_version, tell
 from harness_pipelines.stores.ports import PointerMoved, TableRow, TableUnknown, view_dropped
-from harness_pipelines.stores.postgres import Connection, Database, sql
+from harness_pipelines.stores.postgres import Connection, Database, RowGone, sql
 
 TRIGGER = "reconcile"
 ACCEPT_FOREIGN = "accept-foreign"
@@ -43,6 +44,7 @@ class AdoptedMove:
     rows: int
     bytes: int = 0
     attempt: int = 1
+    nonce: str = ""  #: as the lake names it; "": the ledger gives it one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,35 +95,57 @@ class Reconciler:
     def restore_columns(self, table: TableRow) -> None:
         """Give the spec the columns of the schema in force, and leave its settings. Raises: SpecMoved."""
         with self.database.transaction() as connection:
-            connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
+            connection.execute(sql("ledger/lock_row"), {"table_id": table.table_id})
             specs.write(connection, table, specs.with_columns_of_schema(table), what="these are columns")
 
-    def go_on(self, table: TableRow, *, highest: int, retained_from: int, batch: NewBatch | None = None) -> None:
-        """Let a ledger that was set back go on by itself: no number of the lost time comes again.
+    def go_on(
+        self, table: TableRow, *, lost: Sequence[NamedMove], retained_from: int, batch: NewBatch | None = None
+    ) -> None:
+        """Let a ledger that lost the moves *lost* go on by itself: no number of the lost time comes again.
 
-        *batch* is published as the next version, where the one that the ledger names is not whole any more.
+        *batch* is published with the next version, where the one that the ledger names is not whole any more.
         Raises: TableHeld, PointerMoved.
         """
         with self._locked(table) as connection:
             if batch is not None:
                 self._swap(connection, table, "batch", old=batch.pointer, new=batch.view.metadata)
-            self._skip_numbers(connection, table, highest)
-            if batch is not None:
-                self._begin_batch(connection, table, batch)
+                self._begin_batch(connection, table, batch, lost=lost)
+            elif lost:
+                self._over(connection, table, lost)
+                begin_history(connection, table, event=HISTORY_LOST, lost=lost)
             self._retain(connection, table, retained_from)
             connection.execute(sql("ledger/stop_table"), {"table_id": table.table_id, "stopped": None, "stage": None})
 
-    def _begin_batch(self, connection: Connection, table: TableRow, batch: NewBatch) -> None:
+    def _begin_batch(
+        self, connection: Connection, table: TableRow, batch: NewBatch, *, lost: Sequence[NamedMove]
+    ) -> None:
         """Publish a version that has *batch*, by a move that stands for all that made it."""
         _run(connection, "abandon_open", table_id=table.table_id, why="the batch view that it was made on is replaced")
         head = rows.version(_one(connection, "ledger/head", table_id=table.table_id))
+        following = self._following(connection, table, head, lost)
         stands_for = AdoptedMove(move_id=None, stage="otree", lo={}, hi={}, rows=0)
-        given = self._insert_move(connection, table, stands_for, base=head.version)
-        now = _one(connection, "reads/now")["now"]
-        following = replace(head, version=head.version + 1, move_id=given, revert_of=None, committed_at=now)
-        following = _with_batch(following, batch)
+        given = self._insert_move(connection, table, stands_for, base=following.version - 1)
+        following = _with_batch(replace(following, move_id=given), batch)
         self._set_batch_hi(connection, following)
-        self._publish(connection, table, following, event="reconciled")
+        self._publish(connection, following, after=head, lost=lost)
+
+    def _following(self, connection: Connection, table: TableRow, head: Version, lost: Sequence[NamedMove]) -> Version:
+        """The version behind *head*; where history was lost its number lies behind all that were given out."""
+        if lost:
+            self._over(connection, table, lost)
+            return next_version(connection, head)
+        now = _one(connection, "reads/now")["now"]
+        return replace(head, version=head.version + 1, move_id=None, revert_of=None, committed_at=now)
+
+    @staticmethod
+    def _over(connection: Connection, table: TableRow, lost: Sequence[NamedMove]) -> None:
+        """The history of the moves *lost* is over: neither they nor numbers of that time are given again."""
+        now = _one(connection, "reads/now")["now"]
+        highest = number_behind(max(one.move_id for one in lost), now=now)
+        connection.execute(sql("reconcile/raise_move_ids"), {"highest": highest})
+        told = {"move_ids": [one.move_id for one in lost], "nonces": [one.nonce for one in lost]}
+        connection.execute(sql("history/note_lost"), {"table_id": table.table_id, **told})
+        connection.execute(sql("history/begin"), {"table_id": table.table_id})
 
     @staticmethod
     def _set_batch_hi(connection: Connection, version: Version) -> None:
@@ -134,7 +158,7 @@ class Reconciler:
         table: TableRow,
         adoption: Adoption,
         *,
-        highest: int,
+        lost: Sequence[NamedMove],
         retained_from: int,
         batch: NewBatch | None = None,
     ) -> Version:
@@ -147,28 +171,20 @@ class Reconciler:
                 self._swap(connection, table, "batch", old=batch.pointer, new=batch.view.metadata)
             self._swap(connection, table, "stream", old=adoption.pointer, new=adoption.head.metadata)
             now_open = {"table_id": table.table_id, "why": "open when the ledger was brought up to the lake"}
-            self._skip_numbers(connection, table, highest)
-            head = _one(connection, "ledger/head", table_id=table.table_id)
+            head = rows.version(_one(connection, "ledger/head", table_id=table.table_id))
+            following = self._following(connection, table, head, lost)
             last: int | None = None
             for move in adoption.moves:
-                given = self._insert_move(connection, table, move, base=head["version"])
+                given = self._insert_move(connection, table, move, base=following.version - 1)
                 last = given if move.stage == "tier" else last
             _run(connection, "abandon_open", **now_open)
             self._set_bounds(connection, table, adoption)
-            following = replace(
-                rows.version(head),
-                version=head["version"] + 1,
-                stream=adoption.head,
-                bounds=_bounds(adoption),
-                move_id=last,
-                revert_of=None,
-                committed_at=head["now"],
-            )
+            following = replace(following, stream=adoption.head, bounds=_bounds(adoption), move_id=last)
             if batch is not None:
                 following = _with_batch(following, batch)
                 self._set_batch_hi(connection, following)
             connection.execute(sql("quarantine/keep_files"), {"table_id": table.table_id})
-            self._publish(connection, table, following, event="reconciled")
+            self._publish(connection, following, after=head, lost=lost)
             self._retain(connection, table, retained_from)
             return following
 
@@ -192,7 +208,7 @@ class Reconciler:
         It counts as abandoned until it is accepted. Raises: TableHeld.
         """
         key = {"table_id": table.table_id, "base_version": on.version, "schema_version": table.schema_version}
-        with self._locked(table) as connection:
+        with self._locked(table, row="ledger/lock_table") as connection:
             ranges = {"lo": rows.vector(move.lo), "hi": rows.vector(move.hi)}
             return int(_one(connection, "reconcile/reserve_foreign", **key, **ranges)["move_id"])
 
@@ -201,7 +217,7 @@ class Reconciler:
 
         Raises: TableHeld, PointerMoved.
         """
-        with self._locked(table) as connection:
+        with self._locked(table, row="ledger/lock_table") as connection:
             self._swap(connection, table, "stream", old=pointer, new=stream.metadata)
             head = rows.version(_one(connection, "ledger/head", table_id=table.table_id))
             if head.version != on.version:
@@ -213,7 +229,8 @@ class Reconciler:
             following = replace(
                 head, version=head.version + 1, stream=stream, move_id=given, revert_of=None, committed_at=now
             )
-            self._publish(connection, table, following, event="accepted-foreign")
+            self._record(connection, following)
+            self._tell(connection, following, event="accepted-foreign")
             return following
 
     def accepted(self, table: TableRow) -> list[Mapping[str, Any]]:
@@ -223,15 +240,15 @@ class Reconciler:
     # -- parts of these transactions ------------------------------------------------------------------------
 
     @contextmanager
-    def _locked(self, table: TableRow) -> Iterator[Connection]:
+    def _locked(self, table: TableRow, *, row: str = "ledger/lock_row") -> Iterator[Connection]:
         """A transaction of the owner that holds the table's row, while nobody holds a claim; late holders are fenced.
 
-        Raises: TableHeld.
+        *row* is how it is locked. Raises: TableHeld.
         """
         key = {"table_id": table.table_id}
         with self.database.transaction() as connection:
             connection.execute(sql("drop/as_owner"))
-            if connection.execute(sql("ledger/lock_table"), key).fetchone() is None:
+            if connection.execute(sql(row), key).fetchone() is None:
                 raise TableUnknown(f"table {table.name} is not there any more; nothing was changed")
             yield connection
             # Claims are looked at last, as every commit does; one that is taken after this look is fenced by the next.
@@ -253,14 +270,6 @@ class Reconciler:
         _run(connection, "put_pointer", **where, old=old, new=new)
 
     @staticmethod
-    def _skip_numbers(connection: Connection, table: TableRow, highest: int) -> None:
-        """After this the ledger's highest number of the table is no smaller than the lake's."""
-        connection.execute(sql("reconcile/raise_move_ids"), {"highest": highest})
-        number = _one(connection, "reconcile/next_move_id")["move_id"]
-        key = {"move_id": number, "table_id": table.table_id, "schema_version": table.schema_version}
-        _run(connection, "note_lost_moves", **key)
-
-    @staticmethod
     def _insert_move(connection: Connection, table: TableRow, move: AdoptedMove, *, base: int) -> int:
         number = move.move_id or _one(connection, "reconcile/next_move_id")["move_id"]
         made = connection.execute(
@@ -277,8 +286,12 @@ class Reconciler:
                 "trigger": ACCEPT_FOREIGN if FOREIGN_PARTITION in move.lo else TRIGGER,
                 "rows": move.rows,
                 "bytes": move.bytes,
+                "nonce": move.nonce or None,
             },
         ).fetchone()
+        if made is None and move.nonce and move.nonce != _nonce(connection, number):
+            # The ledger gave the number again, to another move: the lake's gets one of its own.
+            return Reconciler._insert_move(connection, table, replace(move, move_id=None), base=base)
         if made is None:
             raise HistoryBroken(
                 f"{table.name}: the lake names move {number}, and the ledger has another move by that number: it was "
@@ -287,12 +300,27 @@ class Reconciler:
             )
         return int(number)
 
-    def _publish(self, connection: Connection, table: TableRow, following: Version, *, event: str) -> None:
-        key = {"table_id": table.table_id}
+    def _publish(
+        self, connection: Connection, following: Version, *, after: Version, lost: Sequence[NamedMove]
+    ) -> None:
+        """The version, and its event: where history was lost it says which numbers are left out."""
+        self._record(connection, following)
+        if lost:
+            tell(connection, following, after=after, event=HISTORY_LOST, lost=lost)
+        else:
+            self._tell(connection, following, event="reconciled")
+
+    @staticmethod
+    def _record(connection: Connection, following: Version) -> None:
         connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+        key = {"table_id": following.table_id, "stopped": None, "stage": None}
+        connection.execute(sql("ledger/stop_table"), key)
+
+    @staticmethod
+    def _tell(connection: Connection, following: Version, *, event: str) -> None:
         payload = Jsonb({"version": following.version, "move": following.move_id})
-        connection.execute(sql("ledger/append_outbox"), {**key, "event": event, "payload": payload})
-        connection.execute(sql("ledger/stop_table"), {**key, "stopped": None, "stage": None})
+        key = {"table_id": following.table_id, "event": event, "payload": payload}
+        connection.execute(sql("ledger/append_outbox"), key)
 
     @staticmethod
     def _retain(connection: Connection, table: TableRow, retained_from: int) -> None:
@@ -313,11 +341,16 @@ def _with_batch(version: Version, batch: NewBatch) -> Version:
     return replace(version, batch=batch.view, bounds=bounds, layout=layout, overlays=())
 
 
+def _nonce(connection: Connection, move_id: int) -> str:
+    return str(_one(connection, "history/nonce", move_id=move_id)["nonce"])
+
+
 def _run(connection: Connection, statement: str, /, **parameters: Any) -> int:
     return connection.execute(sql(f"reconcile/{statement}"), parameters).rowcount
 
 
 def _one(connection: Connection, statement: str, /, **parameters: Any) -> Mapping[str, Any]:
     row = connection.execute(sql(statement), parameters).fetchone()
-    assert row is not None, f"{statement} returned no row"
+    if row is None:
+        raise RowGone(f"{statement} found no row where one must be; nothing was written, look again")
     return row

@@ -23,6 +23,7 @@ from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.secret import redact
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
+from harness_pipelines.stores.nonces import told_of
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.spark import SparkAway, is_closed_channel
 
@@ -89,6 +90,7 @@ def append_to_branch(frame: DataFrame, target: BranchTarget, *, file_bytes: int 
     properties: Mapping[str, str] = {
         MOVE: str(move.move_id),
         ATTEMPT: str(move.attempt),
+        **told_of(move),
         SCHEMA_VERSION: str(move.schema_version),
         RANGES: ",".join(f"{r.partition}:{r.low}-{r.high}" for r in move.ranges),
     }

@@ -12,6 +12,7 @@ from typing import Any
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines_tests.model.corrections import Corrections
 from harness_pipelines_tests.model.files import Files
+from harness_pipelines_tests.model.history import History
 from harness_pipelines_tests.model.ingest import Ingest
 from harness_pipelines_tests.model.ingest import Left as IngestLeft
 from harness_pipelines_tests.model.moves import Left, Moves
@@ -94,6 +95,7 @@ RESTORES = Restores(records=2, name="restores: the lake is taken over, two rever
 RESTORES_LONG = Restores(records=3, reverts=1, name="restores: the lake is taken over, a revert")
 RANGES_CALM = Ranges(crashes=0, reverts=0, name="ranges: without crashes")
 CORRECTIONS_CALM = Corrections(crashes=0, name="corrections: without crashes")
+HISTORY = History(name="history: promotions, backups, a server that comes back")
 DROPS = Schemas(name="schemas: a drop by two at once, old reads")
 SPECS = Specs()
 
@@ -121,7 +123,7 @@ SUITE: tuple[AnyModel, ...] = (
     *(RANGES, RANGES_CALM, RANGES_TWICE),
     *(RESTORES, RESTORES_LONG),
     DROPS,
-    SPECS,
+    *(SPECS, HISTORY),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -340,6 +342,17 @@ MUTANTS: Mapping[str, Mutant] = {
         Stage.INGEST, ("joins_as_the_holder_knows",), SPECS, "S22"
     ),
     "a partition joins without the claim": Mutant(Stage.INGEST, ("joins_without_claim",), SPECS, "S5"),
+    # -- histories
+    "a ledger is not compared with the lake": Mutant(None, ("lake_not_compared",), HISTORY, "S29"),
+    "moves are compared by number alone, and staged before": Mutant(
+        None, ("nonces_not_compared", "staged_before_compared"), HISTORY, "S29"
+    ),
+    "a commit does not ask in which history it is": Mutant(None, ("commit_without_history",), HISTORY, "S3"),
+    "a commit takes the row of another move of its number": Mutant(None, ("nonce_of_row_ignored",), HISTORY, "S9"),
+    "numbers go on where the ledger ends": Mutant(None, ("numbers_go_on",), HISTORY, "S3"),
+    "numbers go on where nothing seems lost": Mutant(None, ("numbers_go_on_unless_lost",), HISTORY, "S3"),
+    "numbers skip as many each time": Mutant(None, ("numbers_skip_some",), HISTORY, "S3"),
+    "a server that was left behind does not read the mark": Mutant(None, ("mark_not_read",), HISTORY, "S5"),
     # -- readers
     "a reader looks before it leases": Mutant(None, ("look_before_lease",), READS, "S10"),
     "a reader takes no trim lock": Mutant(None, ("reader_without_lock",), READS, "S10"),

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
-from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.reads import Cut, cut_of_version
 from harness_pipelines.protocol.segments import HasMaxHi

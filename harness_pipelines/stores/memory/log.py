@@ -41,6 +41,7 @@ class _Entry:
     key: bytes | None = None
     headers: Headers | None = None
     transaction: MemoryTransaction | None = None
+    epoch: int = 0  #: of the leader that took it
     control: bool = False  #: the marker that ends a transaction; it takes an offset and is never returned
 
     @property
@@ -63,6 +64,7 @@ class _Partition:
         return next(held, self.next_offset)
 
     def append(self, entry: _Entry) -> int:
+        entry.epoch = self.epoch
         self.entries.append(entry)
         self.next_offset = entry.offset + 1
         return entry.offset
@@ -344,7 +346,7 @@ class MemoryLogReader:
             values=[entry.value for entry in taken],
             keys=[entry.key for entry in taken],
             headers=[entry.headers for entry in taken],
-            leader_epoch=part.epoch if taken else None,
+            leader_epoch=taken[-1].epoch if taken else None,
         )
 
 

@@ -64,9 +64,16 @@ SELECT count(*) AS events, coalesce(min(seq), 0) AS first, coalesce(max(seq), 0)
 FROM harness.outbox WHERE table_id = %(table_id)s
 
 -- name: outbox_gaps
+-- An event that begins a history says which numbers are left out.
 SELECT before + 1 AS low, seq AS high FROM (
-    SELECT seq, lag(seq, 1, 0::bigint) OVER (ORDER BY seq) AS before FROM harness.outbox WHERE table_id = %(table_id)s
-) s WHERE seq <> before + 1 ORDER BY seq LIMIT %(limit)s
+    SELECT seq, event, lag(seq, 1, 0::bigint) OVER (ORDER BY seq) AS before
+    FROM harness.outbox WHERE table_id = %(table_id)s
+) s WHERE seq <> before + 1 AND event NOT IN ('history_lost', 'promoted') ORDER BY seq LIMIT %(limit)s
+
+-- name: begun
+-- The versions with which a history begins, each with the number before it from which on numbers are left out.
+SELECT (payload ->> 'version')::bigint AS version, (payload ->> 'from')::bigint AS left_out FROM harness.outbox
+WHERE table_id = %(table_id)s AND event IN ('history_lost', 'promoted')
 
 -- name: quarantined
 -- Records that are set aside or given up, per partition: those that the lake answers for, and those of the buffer.

@@ -49,7 +49,12 @@ SELECT stopped, stopped_stage FROM harness.tables WHERE table_id = %(table_id)s 
 UPDATE harness.tables SET stopped = NULL, stopped_stage = NULL WHERE table_id = %(table_id)s AND stopped = %(was)s
 
 -- name: lock_table
-SELECT table_id, outbox_seq, retained_from, stopped FROM harness.tables WHERE table_id = %(table_id)s FOR NO KEY UPDATE
+SELECT table_id, outbox_seq, retained_from, stopped, harness.require_history(history) FROM harness.tables
+WHERE table_id = %(table_id)s FOR NO KEY UPDATE
+
+-- name: lock_row
+-- For those who publish no version: the table need not be compared with its lake since a stand-by was promoted.
+SELECT table_id FROM harness.tables WHERE table_id = %(table_id)s FOR NO KEY UPDATE
 
 -- name: lock_pointer
 SELECT metadata_location FROM public.iceberg_tables
@@ -182,12 +187,13 @@ WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s FOR KE
 
 -- name: insert_claim
 INSERT INTO harness.claims (table_id, stage, shard, holder, epoch, lease_until)
-VALUES (%(table_id)s, %(stage)s, %(shard)s, %(holder)s, 1, clock_timestamp() + %(lease)s)
+VALUES (%(table_id)s, %(stage)s, %(shard)s, %(holder)s, 1 + harness.epochs_from(), clock_timestamp() + %(lease)s)
 ON CONFLICT DO NOTHING
 RETURNING *
 
 -- name: take_claim
-UPDATE harness.claims SET holder = %(holder)s, epoch = epoch + 1, lease_until = clock_timestamp() + %(lease)s
+-- An epoch that a history gave which is over is not given again: each timeline has epochs of its own.
+UPDATE harness.claims SET holder = %(holder)s, epoch = greatest(epoch, harness.epochs_from()) + 1, lease_until = clock_timestamp() + %(lease)s
 WHERE table_id = %(table_id)s AND stage = %(stage)s AND shard = %(shard)s
 RETURNING *
 

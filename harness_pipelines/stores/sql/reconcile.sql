@@ -26,14 +26,6 @@ FROM (SELECT pg_get_serial_sequence('harness.moves', 'move_id') AS name) s
 -- name: next_move_id
 SELECT nextval(pg_get_serial_sequence('harness.moves', 'move_id')) AS move_id
 
--- name: note_lost_moves
--- Stands for every move that the lost ledger had given a number to, up to the highest.
-INSERT INTO harness.moves (move_id, table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, error)
-OVERRIDING SYSTEM VALUE
-VALUES (%(move_id)s, %(table_id)s, 'tier', 0, '{}', '{}', %(schema_version)s, 'ABANDONED', 0, 'reconcile',
-        'numbers up to this one were given out by a ledger that is lost')
-ON CONFLICT DO NOTHING
-
 -- name: reserve_foreign
 -- The metadata names the move, so the ledger has its row before any file is written.
 INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, error)
@@ -44,14 +36,15 @@ RETURNING move_id
 -- name: adopt_move
 INSERT INTO harness.moves AS m
     (move_id, table_id, stage, shard, lo, hi, base_version, schema_version, state, attempt, epoch, trigger, rows, bytes,
-     committed_at)
+     nonce, committed_at)
 OVERRIDING SYSTEM VALUE
 VALUES (%(move_id)s, %(table_id)s, %(stage)s, 0, %(lo)s, %(hi)s, %(base_version)s, %(schema_version)s, 'COMMITTED',
-        %(attempt)s, 0, %(trigger)s, %(rows)s, %(bytes)s, clock_timestamp())
+        %(attempt)s, 0, %(trigger)s, %(rows)s, %(bytes)s, coalesce(%(nonce)s::uuid, gen_random_uuid()), clock_timestamp())
 ON CONFLICT (move_id) DO UPDATE
     SET state = 'COMMITTED', attempt = excluded.attempt, rows = excluded.rows, bytes = excluded.bytes,
         error = NULL, committed_at = clock_timestamp()
     WHERE m.table_id = excluded.table_id AND m.stage = excluded.stage AND m.lo = excluded.lo AND m.hi = excluded.hi
+        AND (m.nonce IS NULL OR m.nonce = coalesce(%(nonce)s::uuid, m.nonce))
         AND (m.state = 'PLANNED' OR (m.state = 'ABANDONED' AND m.trigger = 'accept-foreign'))
 RETURNING move_id
 
@@ -90,6 +83,7 @@ WHERE table_id = %(table_id)s AND trigger = 'accept-foreign' AND state = 'COMMIT
 
 -- name: ledger_id
 SELECT l.ledger_id::text AS ledger_id, l.epoch::text AS epoch, current_database() AS database,
+       split_part(harness.history(), '/', 2)::int AS timeline,
        (SELECT c.system_identifier::text FROM pg_control_system() c) || '/' ||
        (SELECT d.oid::text FROM pg_database d WHERE d.datname = current_database()) AS instance
 FROM harness.ledger l

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import struct
 import subprocess
 from pathlib import Path
 
@@ -75,6 +76,23 @@ class PrivateBroker:
         if self._process is not None:
             self._process.kill()
             self._process.wait(DEADLINE_S)
+
+    def cut(self, topic: str, partition: int, offset: int) -> None:
+        """Take the record batches from *offset* on out of the log of a broker that was killed.
+
+        So an unclean leader election cuts what its new leader lacks. The broker makes indexes and snapshots again.
+        """
+        folder = self.data / f"{topic}-{partition}"
+        [segment] = folder.glob("*.log")
+        content, at = segment.read_bytes(), 0
+        while at < len(content):
+            base, length = struct.unpack_from(">qi", content, at)
+            if base >= offset:
+                break
+            at += 12 + length
+        segment.write_bytes(content[:at])
+        for made in (*folder.glob("*.index"), *folder.glob("*.timeindex"), *folder.glob("*.snapshot")):
+            made.unlink()
 
     def send(self, number: signal.Signals) -> None:
         """SIGSTOP makes it hang, SIGCONT lets it go on."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.history import (
     Extent,
     HistoryBroken,
+    NamedMove,
     PastMove,
     check_not_shorter,
     continue_from,
     floor_after,
+    lost_of,
+    number_behind,
     parse_ranges,
 )
 
@@ -78,3 +83,35 @@ def test_a_revert_counts_on_no_row_that_the_buffer_never_held(
     trim_floor: int, buffer_hi: int, stream_hi: int, floor: int
 ):
     assert floor_after(trim_floor, buffer_hi=buffer_hi, stream_hi=stream_hi) == floor
+
+
+# -- history that a ledger lost -----------------------------------------------------------------------------
+
+
+def named(*moves: tuple[int, str]) -> list[NamedMove]:
+    return [NamedMove(move_id=move_id, nonce=nonce) for move_id, nonce in moves]
+
+
+@pytest.mark.parametrize(
+    ("lake", "known", "lost"),
+    [
+        ([(1, "a"), (2, "b")], {1: {"a"}, 2: {"b"}}, []),
+        ([(1, "a"), (2, "b")], {1: {"a"}}, [(2, "b")]),
+        ([(2, "b")], {2: {"c"}}, [(2, "b")]),  # the number was given again
+        ([(2, "b"), (2, "c")], {2: {"b", "c"}}, []),  # what was lost is noted
+        ([(2, "b")], {2: {""}}, []),  # the ledger's move is older than nonces
+        ([(2, "")], {}, []),  # a number that was given, of a move from before
+        ([(9, "")], {}, [(9, "")]),  # one that was not
+        ([(9, "")], {9: {"x"}}, []),  # a branch names no nonce
+    ],
+)
+def test_what_the_lake_names_and_the_ledger_never_had_is_lost(lake, known, lost):
+    assert lost_of(named(*lake), known, highest=5) == named(*lost)
+
+
+def test_numbers_go_on_behind_all_that_any_history_gave_out():
+    first = number_behind(7, now=datetime(2026, 1, 1, tzinfo=UTC))
+    again = number_behind(7, now=datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC))  # the same backup, a second later
+    assert first == 1_767_225_600_000
+    assert again == first + 1000
+    assert number_behind(again, now=datetime(2020, 1, 1, tzinfo=UTC)) == again + 1

@@ -22,6 +22,7 @@ from harness_pipelines.protocol.moves import (
     may_relayout,
     next_attempt,
     plan_ranges,
+    took_effect,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -132,6 +133,15 @@ def test_a_closed_move_may_not_publish(state: MoveState):
         check_open(a_move(), a_move(state=state))
     with pytest.raises(MoveClosed, match="not in the ledger"):
         check_open(a_move(), None)
+
+
+def test_a_move_is_not_published_by_the_row_of_another_that_was_given_its_number():
+    mine = a_move(nonce="a")
+    check_open(mine, a_move(nonce="a"))
+    with pytest.raises(MoveClosed, match="another move was given the number"):
+        check_open(mine, a_move(nonce="b"))
+    assert not took_effect(mine, a_move(nonce="b", state=MoveState.COMMITTED))
+    assert took_effect(mine, a_move(nonce="a", state=MoveState.COMMITTED))
 
 
 def test_an_attempt_has_a_branch_of_its_own_and_all_else_in_common():

@@ -109,6 +109,12 @@ def test_versions_in_effect_jump_from_a_revert_to_what_it_restored():
     assert in_effect(revert_of, 6) == {1, 2, 3, 6}
 
 
+def test_versions_in_effect_go_on_over_numbers_that_a_lost_history_gave_out():
+    revert_of: dict[int, int | None] = {1: None, 2: None, 1000: None, 1001: None, 1002: 2, 1003: None}
+    assert in_effect(revert_of, 1001) == {1, 2, 1000, 1001}
+    assert in_effect(revert_of, 1003) == {1, 2, 1002, 1003}
+
+
 def test_a_claim_is_fenced_and_free_but_for_ingest():
     claim = Claim(table_id=1, stage=Stage.TIER, shard=0, holder="h", epoch=3, lease_until=NOW + timedelta(seconds=30))
     assert fenced(claim, now=NOW) == replace(claim, epoch=4, lease_until=NOW)

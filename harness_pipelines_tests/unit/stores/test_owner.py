@@ -24,10 +24,12 @@ class Ledger:
     def __init__(self, instance: str = "7/16384") -> None:
         self.ledger = self.epoch = str(uuid4())
         self.instance = instance
+        self.timeline = 1
 
-    def rows(self, name: str) -> list[dict[str, str]]:
+    def rows(self, name: str) -> list[dict[str, Any]]:
         assert name == "reconcile/ledger_id"
-        return [{"ledger_id": self.ledger, "epoch": self.epoch, "database": "lake", "instance": self.instance}]
+        told = {"ledger_id": self.ledger, "epoch": self.epoch, "database": "lake", "instance": self.instance}
+        return [{**told, "timeline": self.timeline}]
 
     def run(self, name: str) -> int:
         assert name == "reconcile/new_epoch"
@@ -73,6 +75,26 @@ def test_a_copy_of_the_disks_loses_the_warehouse_as_soon_as_one_side_took_over(t
         copied.confirm()
 
 
+def test_a_server_that_was_promoted_takes_the_warehouse_from_the_one_that_was_left_behind(tmp_path: Path):
+    ledger = Ledger()
+    left, promoted = of(ledger, tmp_path), copy.copy(ledger)
+    left.confirm()
+    promoted.timeline = 2
+    follows = of(promoted, tmp_path)
+    follows.confirm()  # it may look before it knows that it has all that the lake names
+    left.confirm()
+
+    follows.follow()
+
+    with pytest.raises(WarehouseTaken, match=r"promoted since \(timeline 2, .*this one writes timeline 1"):
+        left.confirm()
+    follows.confirm()
+    with pytest.raises(WarehouseTaken):
+        left.confirm()
+    left.follow()
+    follows.confirm()
+
+
 def test_of_two_ledgers_that_come_at_once_the_first_has_the_warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     first, second = of(Ledger(), tmp_path), of(Ledger(), tmp_path)
     looks, nothing = second._found, iter([None])
@@ -84,7 +106,7 @@ def test_of_two_ledgers_that_come_at_once_the_first_has_the_warehouse(tmp_path: 
     first.confirm()
 
 
-def test_a_mark_is_believed_for_a_minute_and_then_read_again(tmp_path: Path, clock: Clock):
+def test_a_mark_is_believed_for_a_while_and_then_read_again(tmp_path: Path, clock: Clock):
     ours = of(Ledger(), tmp_path)
     ours.check()
     of(Ledger(), tmp_path).take_over()

@@ -1,0 +1,117 @@
+"""A Postgres primary of a test's own, with an asynchronous stand-by that is cut off, promoted, or left behind."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from harness_pipelines.services.base import Place
+from harness_pipelines.services.postgres import USER, Postgres, find_binaries
+from harness_pipelines.services.process import ProcessId, identify
+from harness_pipelines_tests.producer import wait_until
+
+SERVER_S = 90.0
+
+
+class Server:
+    """One Postgres server; its folder outlives it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        (home / "logs").mkdir(parents=True, exist_ok=True)
+        self._service = Postgres(Place(home=home, jars=None))
+        self.port = free_port()
+        self._process: ProcessId | None = None
+
+    @property
+    def data(self) -> Path:
+        return self.home / "postgres" / "data"
+
+    @property
+    def dsn(self) -> str:
+        return self._service.address((self.port,))
+
+    def start(self, *, fresh: bool = False) -> None:
+        """Start it, with a new cluster and database if it is *fresh*, and wait until it answers."""
+        self._service.prepare((self.port,), lambda _: None)
+        self._process = self._service.launch((self.port,))
+        wait_until(lambda: self._service.is_ready((self.port,)), "the server answers", deadline_s=SERVER_S)
+        if fresh:
+            self._service.finish((self.port,))
+
+    def end(self, number: signal.Signals = signal.SIGQUIT) -> None:
+        """End it, by default at once, as a machine does that fails."""
+        process, self._process = self._process, None
+        if process is not None and identify(process.pid) == process:
+            os.kill(process.pid, number)
+            wait_until(lambda: identify(process.pid) != process, "the server ended", deadline_s=SERVER_S)
+
+    def configure(self, **settings: str) -> None:
+        """Settings for the next start, or for the next reload."""
+        for name, value in settings.items():
+            self.run(f"ALTER SYSTEM SET {name} = '{value}'")
+
+    def run(self, text: str) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            cursor = connection.execute(text.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def copy_to(self, home: Path, *, standby: bool) -> Server:
+        """A base backup of now as a server of its own, not started; a *standby* goes on to follow this one."""
+        made = Server(home)
+        made.data.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(self.home / "secrets", home / "secrets")
+        place = conninfo_to_dict(self.dsn)
+        words = " ".join(f"{key}={place[key]}" for key in ("host", "port", "user", "password"))
+        tool = find_binaries(None, None) / "pg_basebackup"
+        command = [str(tool), "-d", words, "-D", str(made.data), "-X", "stream", "-c", "fast", *(["-R"] * standby)]
+        subprocess.run(command, check=True, timeout=SERVER_S, capture_output=True)
+        give(made.data.parent)
+        return made
+
+    # -- a stand-by ---------------------------------------------------------------------------------------------
+
+    def await_caught_up(self, primary: Server) -> None:
+        """Wait until this stand-by has replayed all that *primary* has written by now."""
+        [(wanted,)] = primary.run("SELECT pg_current_wal_flush_lsn()::text")
+
+        def is_there() -> bool:
+            return bool(self.run(f"SELECT coalesce(pg_last_wal_replay_lsn() >= '{wanted}', false)")[0][0])
+
+        wait_until(is_there, "the stand-by has caught up", deadline_s=SERVER_S)
+
+    def cut_off(self) -> None:
+        """Nothing that the primary commits from now on reaches this stand-by."""
+        self.configure(primary_conninfo="")
+        self.run("SELECT pg_reload_conf()")
+        wait_until(
+            lambda: not self.run("SELECT FROM pg_stat_wal_receiver"), "the stand-by is cut off", deadline_s=SERVER_S
+        )
+
+    def promote(self) -> None:
+        assert self.run("SELECT pg_promote(true, 60)") == [(True,)]
+
+
+def give(folder: Path) -> None:
+    """Let the user that the servers run as have *folder*."""
+    if os.geteuid() == 0:
+        user = pwd.getpwnam("postgres")
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+__all__ = ["USER", "Server", "free_port", "give"]
