@@ -120,7 +120,7 @@ def test_who_claims_while_reconcile_is_about_to_commit_is_fenced(
         return run(connection, statement, **parameters)
 
     monkeypatch.setattr(reconcile, "_run", claimed_first)
-    Reconciler(real.owner, catalog=CATALOG).go_on(table, highest=0, retained_from=0)
+    Reconciler(real.owner, catalog=CATALOG).go_on(table, lost=(), retained_from=0)
     [late] = made
     with pytest.raises(FencedOut):
         real.ledger.renew(late, lease=HOUR)
