@@ -98,7 +98,7 @@ def test_the_head_that_is_asked_for_by_its_number_has_its_own_bounds(stores: Sto
     head = stores.move(table, {0: 0}, {0: 4})
     asked = look(stores, table, at=head.version)
     stores.ingest(table, {0: (15, 18)})
-    stores.ledger.add_partitions(table, {1: 7})
+    stores.join(table, {1: 7})
 
     again = look(stores, table, at=head.version)
 
