@@ -65,6 +65,8 @@ class Standing:
         """
         self._ownership.check()
         known = self._compared.setdefault(table.table_id, _Compared())
+        # Whether the server is still the one of before shows only when it is asked something.
+        self._database.rows("history/of_table", {"table_id": table.table_id})
         connections, now = self._database.connections, time.monotonic()
         if known.connections == connections and now < known.at + COMPARED_S:
             return
