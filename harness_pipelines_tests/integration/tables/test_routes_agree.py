@@ -223,7 +223,7 @@ def test_every_route_gives_the_extremes_of_every_type(make_rig: MakeRig, tmp_pat
         produce(rig, EXTREMES)
         stepped(rig, tier)
     assert rig.quarantine() == {}
-    Routes(rig, tmp_path).assert_agree(SESSIONS)
+    Routes(rig, tmp_path).assert_agree(SESSIONS if shape == "both" else SESSIONS[1:])
 
 
 @pytest.mark.parametrize("name", ["spark.sql.parser.quotedRegexColumnNames", "spark.sql.parser.escapedStringLiterals"])
@@ -283,7 +283,9 @@ FLOATS = {
 VALUES = [float("nan"), float("inf"), float("-inf"), -0.0, 0.0, 1.5]
 
 
-@pytest.mark.parametrize("spec", [{"views": "both", "layout": {}}, {"buffer": "none"}])
+@pytest.mark.parametrize(
+    "spec", [{"views": "both", "layout": {}}, pytest.param({"buffer": "none"}, marks=pytest.mark.long)]
+)
 def test_every_route_gives_the_floats_that_are_no_numbers(make_rig: MakeRig, tmp_path: Path, spec: dict[str, Any]):
     columns = {"f": "float", "d": "double", "l": "list<double>"}
     rig = make_rig(partitions=1, format="avro", schema={"text": json.dumps(FLOATS)}, columns=columns, **spec)
