@@ -8,7 +8,7 @@ is not done again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness_pipelines.layout.files import FileStats, place
@@ -77,6 +77,11 @@ def left_of(
             yield from below(path + "1")
 
     return list(below(""))
+
+
+def parts_with(tree: RegionTree, files: Sequence[FileStats], paths: Collection[str]) -> list[str]:
+    """The smallest parts that hold the files at *paths*: regions, and where files span several the node above them."""
+    return [place(tree, file) for file in files if file.path in paths]
 
 
 def at_once(parts: Sequence[Due], *, budget_bytes: int) -> list[Due]:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.layout.files import classify, place
+from harness_pipelines.layout.files import classify
 from harness_pipelines.layout.parts import Due
-from harness_pipelines.layout.requested import Request, at_once
+from harness_pipelines.layout.requested import Request, at_once, parts_with
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.where import parse_where
@@ -149,7 +149,7 @@ def _matching(stores: Stores, table: TableRow, head: Version, layout: Layout, wh
     predicate = parse_where(where, {column.name: column.type for column in table.spec.columns})
     files = stores.lake.region_files(table, head.batch.metadata)
     found = paths_matching(head.batch.metadata, predicate)
-    return [place(layout.tree, file) for file in files if file.path in found]
+    return parts_with(layout.tree, files, found)
 
 
 def _looked_at(stores: Stores, table: TableRow, head: Version, request: Request) -> Reclustering:

@@ -372,19 +372,6 @@ def test_a_relayout_that_fails_in_every_attempt_is_left_out_and_merges_go_on(
     rig.assert_exact()
 
 
-def test_what_a_where_means_is_written_anew_though_its_file_spans_regions(rig: TableRig):
-    taken(rig, 1000)
-    merged(rig)
-    taken(rig, 20)  # few: they wait in one file high in the tree
-    merged(rig)
-    tree, found = layout(rig).tree, files(rig)
-    assert None in classify(tree, found)
-    newest = max(id_ for _, _, id_ in rig.truth)
-    asked = recluster.plan_recluster(rig.stores, rig.table.row, where=f"id = {newest}")
-    spanning = {file.path for file, home in zip(found, classify(tree, found), strict=True) if home is None}
-    assert spanning & {file.path for part in asked.parts for file in part.files}
-
-
 @pytest.mark.long
 def test_a_lease_of_an_old_reader_is_honoured_through_three_relayouts(rig: TableRig):
     grown(rig)

@@ -7,7 +7,7 @@ import pytest
 from harness_pipelines.layout.boxes import At
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.files import Extent, FileStats
-from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
+from harness_pipelines.layout.requested import Request, as_due, at_once, left_of, parts_with
 from harness_pipelines.layout.tree import RegionTree
 
 TREE = RegionTree.single([IndexedColumn("n", "long")]).split("", 0, At(50)).split("0", 0, At(25))  # 00 01 1
@@ -50,6 +50,14 @@ def test_a_file_over_several_regions_stays_where_its_part_was_not_asked_for_or_i
 
     assert left(request("01"), across) == []
     assert left(request(), across, budget=200) == []
+
+
+def test_a_file_over_several_regions_is_meant_by_what_it_may_hold():
+    across = file(20, 40, sequence=7)
+    chosen = parts_with(TREE, [*SETTLED, across], {across.path})
+
+    assert chosen == ["0"]
+    assert left(request(*chosen), across) == ["0"]
 
 
 def test_what_came_after_the_request_is_none_of_its_business():
