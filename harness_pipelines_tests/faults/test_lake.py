@@ -158,8 +158,9 @@ def test_a_spark_session_that_ended_is_trouble_once_and_the_next_attempt_has_its
         rig = TableRig(harness, kafka)
         rig.produce(10)
         rig.ingest()
-        session: Any = harness.stores.spark()
-        session.client.release_session()  # as after a restart of the server: only the server knows
+        with harness.stores.spark_sessions.working() as found:
+            session: Any = found
+            session.client.release_session()  # as after a restart of the server: only the server knows
         rig.tier()
         assert set(rig.status().values()) == {(10, 10)}
         [move] = [m for m in harness.stores.ledger.moves(rig.table.row) if m["stage"] == "tier"]
