@@ -43,6 +43,7 @@ class Joiner:
         self._asked = threading.Event()
         self.generation = 0  #: how often the partitions to read have changed
         self.joined_at = -math.inf  #: monotonic seconds, when partitions joined last
+        self._known: frozenset[int] | None = None  # partitions of the table at the last look
         self._complete_at = -math.inf  # when a look began that found all of them known
 
     def knows_all_since(self, moment: float) -> bool:
@@ -77,6 +78,9 @@ class Joiner:
         """True: the table knows all partitions of its topic. Raises: PartitionsGrown, FencedOut, what the log does."""
         table, stores = self._owner.table, self._owner.stores
         known = stores.segments.positions(table)
+        if self._known is not None and self._known != known.keys():
+            self.generation += 1  # they joined, and the answer of the commit may have been lost
+        self._known = frozenset(known)
         starts = ingest.join_partitions(table, stores.log, known=known)
         if not starts:
             return True
@@ -86,7 +90,6 @@ class Joiner:
         if (claim := self._claim()) is None:
             return False
         stores.ledger.add_partitions(claim, starts)
-        self.generation += 1
         self.joined_at = time.monotonic()
         log.info("ingest.partitions_joined", table=table.name, partitions=sorted(starts))
         return False
