@@ -37,7 +37,8 @@ def test_partitions_that_joined_are_read_though_the_answer_of_the_commit_was_los
     stores: Any = SimpleNamespace(segments=ledger, ledger=ledger, log=None)
     owner: Any = SimpleNamespace(table=SimpleNamespace(name="a.b", spec=SimpleNamespace(key=())), stores=stores)
     owner.stop = threading.Event()
-    joiner = Joiner(owner, lambda: SimpleNamespace())  # type: ignore[arg-type]
+    claim: Any = SimpleNamespace()
+    joiner = Joiner(owner, lambda: claim)
 
     waits: list[object] = []
 
@@ -45,7 +46,7 @@ def test_partitions_that_joined_are_read_though_the_answer_of_the_commit_was_los
         waits.append(error)
 
     backoff: Any = SimpleNamespace(reset=lambda: None, wait=wait)
-    joiner._asked.wait = lambda _timeout=None: owner.stop.set()  # type: ignore[method-assign,assignment,return-value]
+    joiner._asked.wait = lambda _timeout=None: owner.stop.set()  # type: ignore[method-assign,assignment]
     joiner.forever(backoff)
 
     assert joiner.generation == 1
