@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -15,11 +16,13 @@ from harness_pipelines.audit.reconcile_lake import LakePlan, Way, apply_plan, pl
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.schemas import SpecDisagrees, check_columns
+from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.stores.catalog import MetadataMissing
 from harness_pipelines.stores.history import is_staged
 from harness_pipelines.stores.overview import Overview
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.reconcile import TableHeld
+from harness_pipelines.stores.upkeep import fence
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -121,7 +124,7 @@ def settle(stores: Stores, table: TableRow, report: Report, *, take_over: bool =
     opened = {table.effects[Stage(row["stage"])].view for row in _publishing(stores, table)}
     for view in sorted(table.views.keys() - opened):
         if dead := stores.upkeep.dead_branches(table, view=view):
-            stores.lake.drop_branches(table, dead, view=view)
+            _drop_branches(stores, table, dead, view=view)
     after = look(stores, stores.ledger.table(table.name))
     return Report(table=table.name, verdicts=report.verdicts, lake=report.lake, settled=not after.acts)
 
@@ -258,6 +261,17 @@ def _dead_branches(stores: Stores, table: TableRow, lake: LakePlan, open_moves: 
 
 
 # -- acts ---------------------------------------------------------------------------------------------------
+
+
+def _drop_branches(stores: Stores, table: TableRow, dead: Sequence[str], *, view: ViewName) -> None:
+    """As expire does, in its place: one that sleeps here has lost its claim to expire, and changes nothing."""
+    claim = stores.ledger.claim(table, Stage.EXPIRE, shard=0, holder=str(uuid4()), lease=LEASE)
+    if claim is None:
+        raise TableHeld(f"{table.name}: a worker has taken expire meanwhile; it drops the branches")
+    try:
+        stores.lake.drop_branches(table, dead, view=view, fence=partial(fence, claim=claim))
+    finally:
+        stores.ledger.release(claim)
 
 
 def _abandon(stores: Stores, table: TableRow, move: Move) -> None:

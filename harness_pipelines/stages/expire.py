@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -20,6 +21,7 @@ from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.stores.lake import reachable
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.raw_bytes import Moved
+from harness_pipelines.stores.upkeep import fence
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -78,7 +80,7 @@ def expire_once(
         raise held_up[0]
     with reachable(table.name, "expire"):
         if not dry_run:
-            _drop_dead_branches(stores, table)
+            _drop_dead_branches(stores, table, claim)
         faults.point("expire.before_condemn")
         condemned = stores.upkeep.condemn(table, dry_run=dry_run)
     expired = Expired(
@@ -110,7 +112,7 @@ def _going_on(held_up: list[HarnessError]) -> Iterator[None]:
         held_up.append(error)
 
 
-def _drop_dead_branches(stores: Stores, table: TableRow) -> None:
+def _drop_dead_branches(stores: Stores, table: TableRow, claim: Claim) -> None:
     for view in table.views:
         if dead := stores.upkeep.dead_branches(table, view=view):
-            stores.lake.drop_branches(table, dead, view=view)
+            stores.lake.drop_branches(table, dead, view=view, fence=partial(fence, claim=claim))

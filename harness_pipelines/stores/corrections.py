@@ -34,6 +34,7 @@ from harness_pipelines.protocol.schemas import check_schema
 from harness_pipelines.protocol.versions import Version, VersionGone, ViewName, check_base
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.buffer import REFUSED_TOGETHER, refused_json
+from harness_pipelines.stores.built import check_kept
 from harness_pipelines.stores.outcome import published_by
 from harness_pipelines.stores.ports import PointerMoved, RefusedRecord, Swap, TableRow, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, sql
@@ -254,6 +255,7 @@ class Corrections:
         swaps = build(found.head, found.pointers, move_id)
         for name, swap in swaps.items():
             check_base(found.head, swap.base_snapshot, view=name)
+        check_kept(connection, self._table, [file for swap in swaps.values() for file in swap.built])
         buffered = connection.execute(sql("ledger/ingest_positions"), self._key).fetchall()
         now = connection.execute(sql("reads/now")).fetchone()
         assert now is not None

@@ -26,6 +26,7 @@ from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores import specs
 from harness_pipelines.stores.buffer import make_segment
+from harness_pipelines.stores.built import check_kept
 from harness_pipelines.stores.outcome import published_by
 from harness_pipelines.stores.ports import PointerMoved, Swap, TableRow, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, sql
@@ -111,6 +112,8 @@ class Evolutions:
         swaps = build(pointers, move_id)
         for name, swap in swaps.items():
             check_base(head, swap.base_snapshot, view=name)
+        connection.execute(sql("reads/share_trim_lock"), self._key)
+        check_kept(connection, self._table, [file for swap in swaps.values() for file in swap.built])
         schema_version = head.schema_version + 1
         connection.execute(sql("evolve/hold_ingest"), self._key)
         taken = connection.execute(sql("evolve/set_schema"), {**self._key, "schema_version": schema_version}).fetchall()

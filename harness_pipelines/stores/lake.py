@@ -6,7 +6,7 @@ head, and only after they were checked from metadata.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,6 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, TableUpdate
 from pyiceberg.types import BooleanType, LongType
 
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
@@ -32,6 +31,7 @@ from harness_pipelines.spec.locations import normal
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import lake_fields, user_fields
 from harness_pipelines.stores import lake_corrections, lake_deletes, lake_regions, lake_revert
+from harness_pipelines.stores.built import brought, check_kept
 from harness_pipelines.stores.by_path import ByPath
 from harness_pipelines.stores.catalog import (
     BATCH_HI,
@@ -51,7 +51,8 @@ from harness_pipelines.stores.manifests import ManifestDamaged, entries_of, mani
 from harness_pipelines.stores.nonces import NONCE, nonce_of
 from harness_pipelines.stores.nonces import told_of as nonce_told
 from harness_pipelines.stores.ports import Swap, TableRow, view_dropped, view_names
-from harness_pipelines.stores.postgres import Database
+from harness_pipelines.stores.postgres import Connection, Database, sql
+from harness_pipelines.stores.tidying import tidying
 
 CORRECTIONS = "harness.corrections"  #: of a replay: how many rows it put back
 MOVE, ATTEMPT, SCHEMA_VERSION, RANGES = (
@@ -75,6 +76,7 @@ VIEW_PROPERTIES: Mapping[str, str] = {
     "commit.manifest.min-count-to-merge": "20",
 }
 BRANCH_TRIES = 10
+Fence = Callable[[Connection], None]
 _highest_of: ByPath[tuple[tuple[int, int, str], ...]] = ByPath(20_000)
 
 
@@ -338,7 +340,7 @@ class Lake:
                         append.append_data_file(file)
             keep = table.spec.retention.snapshots
             transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=()), ())
-        return Swap(view=view, old=base, base_snapshot=base_snapshot, new=_head(current))
+        return Swap(view=view, old=base, base_snapshot=base_snapshot, new=_head(current), built=brought(current))
 
     def hide(
         self, table: TableRow, metadata: str, positions: Mapping[str, Positions], *, view: ViewName = "batch"
@@ -359,8 +361,8 @@ class Lake:
         Raises: MetadataMissing, SnapshotMissing.
         """
         published, wanted = head.views[name], target.views[name]
-        current, known = self.load(table, base, view=name), self.load(table, published.metadata, view=name)
-        view = current if lake_revert.same_table(current.metadata, known.metadata) else known
+        known = self.load(table, published.metadata, view=name)
+        view = lake_revert.built_on(known, lambda: self.load(table, base, view=name))
         properties = {
             MOVE: str(move_id),
             NONCE: nonce_of(self.database, move_id),
@@ -379,7 +381,7 @@ class Lake:
             transaction._apply(updates, ())
             branches = [name for name in view.metadata.refs if move_of(name) is not None]
             transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=branches), ())
-        return Swap(view=name, old=base, base_snapshot=published.snapshot, new=_head(view))
+        return Swap(view=name, old=base, base_snapshot=published.snapshot, new=_head(view), built=brought(view))
 
     def region_files(self, table: TableRow, metadata: str) -> list[FileStats]:
         """The files of the batch view that *metadata* fixes, as the region tree sees them."""
@@ -403,13 +405,18 @@ class Lake:
         snapshot = self.load(table, metadata, view="batch").metadata.current_snapshot()
         return (snapshot.sequence_number or 0) if snapshot else 0
 
-    def drop_branches(self, table: TableRow, dead: Sequence[str], *, view: ViewName = "stream") -> bool:
-        """Remove the branches of dead attempts. False if the pointer moved meanwhile."""
+    def drop_branches(
+        self, table: TableRow, dead: Sequence[str], *, view: ViewName = "stream", fence: Fence | None = None
+    ) -> bool:
+        """Remove the branches of dead attempts. False if the pointer moved meanwhile.
+
+        *fence* is the last check of the transaction. Raises: what it raises; BuiltGone.
+        """
         current = self.current(table, view)
         old = current.metadata_location
         with current.transaction() as transaction:
             transaction._apply(tidying(transaction.table_metadata, keep=2**31, drop=dead), ())
-        return self._move_pointer(table, view, old=old, new=current.metadata_location)
+        return self._move_pointer(table, view, old=old, new=current.metadata_location, fence=fence)
 
     def _pointer(self, table: TableRow, view: ViewName) -> str:
         key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.views[view]}
@@ -417,9 +424,17 @@ class Lake:
             raise view_dropped(table, view)
         return str(found[0]["metadata_location"])
 
-    def _move_pointer(self, table: TableRow, view: ViewName, *, old: str, new: str) -> bool:
+    def _move_pointer(self, table: TableRow, view: ViewName, *, old: str, new: str, fence: Fence | None = None) -> bool:
+        """Let the catalog name *new* in place of *old*; False if it names another one. Raises: BuiltGone."""
         key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.views[view]}
-        return self.database.run("ledger/move_pointer", {**key, "old": old, "new": new}) == 1
+        with self.database.transaction() as connection:
+            if not connection.execute(sql("ledger/move_pointer"), {**key, "old": old, "new": new}).rowcount:
+                return False
+            connection.execute(sql("reads/share_trim_lock"), {"table_id": table.table_id})
+            check_kept(connection, table, [new])
+            if fence is not None:
+                fence(connection)
+            return True
 
 
 def _properties(spec: TableSpec, view: ViewName) -> dict[str, str]:
@@ -576,18 +591,6 @@ def _check_hull(table: TableRow, move: Move, files: Sequence[tuple[DataFile, tup
             raise StagedWrong(
                 f"{where}: {file.file_path} holds offsets {low}..{high}, outside the move; nothing was published"
             )
-
-
-def tidying(metadata: Any, *, keep: int, drop: Sequence[str]) -> tuple[TableUpdate, ...]:
-    """Updates that remove the branches of *drop* and all but the newest *keep* snapshots that no ref names."""
-    gone = [name for name in drop if name in metadata.refs]
-    named = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in gone}
-    staged = {metadata.refs[name].snapshot_id for name in gone} - named
-    newest = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0, reverse=True)
-    kept = {s.snapshot_id for s in [s for s in newest if s.snapshot_id not in staged][:keep]} | named
-    old = [s.snapshot_id for s in metadata.snapshots if s.snapshot_id not in kept]
-    updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=name) for name in gone]
-    return (*updates, RemoveSnapshotsUpdate(snapshot_ids=old)) if old else tuple(updates)
 
 
 def _head(table: Table) -> View:

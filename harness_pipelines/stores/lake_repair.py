@@ -19,11 +19,12 @@ from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.locations import normal
 from harness_pipelines.stores import lake_corrections
 from harness_pipelines.stores.catalog import BATCH_HI, RECALLED, MetadataMissing, vector_text
-from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, Lake, reachable, reached_by, tidying
+from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, Lake, reachable, reached_by
 from harness_pipelines.stores.lake_replace import Replacement, replace_files
 from harness_pipelines.stores.lake_revert import restoring_snapshot, restoring_updates
 from harness_pipelines.stores.manifests import manifests_of, understood
 from harness_pipelines.stores.ports import Swap, TableRow
+from harness_pipelines.stores.tidying import tidying
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,7 @@ parent is the restored snapshot: the ancestors of main are the moves that are in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from uuid import uuid4
 
 from pyiceberg.manifest import write_manifest_list
@@ -27,6 +27,7 @@ from pyiceberg.table.update import (
 )
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.stores.catalog import MetadataMissing
 from harness_pipelines.stores.manifests import manifests_of
 
 REVERT_OF, STREAM_HI = "harness.revert-of", "harness.stream-hi"
@@ -39,6 +40,15 @@ class SnapshotMissing(HarnessError):
 def same_table(current: TableMetadata, known: TableMetadata) -> bool:
     """False when another engine dropped the view and made it anew, or raised its format."""
     return (current.table_uuid, current.format_version) == (known.table_uuid, known.format_version)
+
+
+def built_on(known: Table, load: Callable[[], Table]) -> Table:
+    """What the catalog names, by *load*; *known*, what the ledger published, if that is another table or is gone."""
+    try:
+        current = load()
+    except MetadataMissing:
+        return known
+    return current if same_table(current.metadata, known.metadata) else known
 
 
 def restoring_snapshot(view: Table, restored: Table, snapshot: int, *, properties: Mapping[str, str]) -> Snapshot:

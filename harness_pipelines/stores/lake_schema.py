@@ -12,6 +12,7 @@ from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurr
 
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.types import lake_fields
+from harness_pipelines.stores.built import brought
 from harness_pipelines.stores.lake import Lake, reachable
 from harness_pipelines.stores.nonces import EVOLVED, nonce_of
 from harness_pipelines.stores.ports import Swap
@@ -44,6 +45,7 @@ def build_schema(lake: Lake, table: TableRow, evolved: Evolved, *, move_id: int,
         old=base,
         base_snapshot=snapshot,
         new=View(metadata=current.metadata_location, snapshot=snapshot),
+        built=brought(current),
     )
 
 

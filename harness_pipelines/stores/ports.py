@@ -211,6 +211,7 @@ class Swap:
     base_snapshot: int  #: the snapshot of main in *old*; the ledger must have published it
     new: View
     layout: LayoutState | None = None  #: where the move changed it
+    built: tuple[str, ...] = ()  #: files that no open move stands for: the commit asks whether they are there still
 
 
 #: Writes the metadata of a revert of one view: its name, the pointer that is built on, head, target, move id.

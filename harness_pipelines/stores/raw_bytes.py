@@ -29,11 +29,12 @@ from harness_pipelines.spec.locations import folder_of, is_below, normal
 from harness_pipelines.stores.catalog import OFFSET, StagingCatalog
 from harness_pipelines.stores.conform import conformed
 from harness_pipelines.stores.kafka_times import kafka_times
-from harness_pipelines.stores.lake import VIEW_PROPERTIES, reachable, tidying
+from harness_pipelines.stores.lake import VIEW_PROPERTIES, reachable
 from harness_pipelines.stores.lake_corrections import PARTITION, written
 from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, LakeStats, scan
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import Connection, Database, sql
+from harness_pipelines.stores.tidying import tidying
 from harness_pipelines.stores.upkeep import fence
 
 log = structlog.get_logger(__name__)

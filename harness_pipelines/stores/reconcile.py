@@ -20,6 +20,7 @@ from harness_pipelines.protocol.history import HISTORY_LOST, HistoryBroken, Name
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores import specs
+from harness_pipelines.stores.built import check_whole
 from harness_pipelines.stores.numbers import begin_history, next_version, tell
 from harness_pipelines.stores.ports import PointerMoved, TableRow, TableUnknown, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, RowGone, sql
@@ -104,9 +105,9 @@ class Reconciler:
         """Let a ledger that lost the moves *lost* go on by itself: no number of the lost time comes again.
 
         *batch* is published with the next version, where the one that the ledger names is not whole any more.
-        Raises: TableHeld, PointerMoved.
+        Raises: TableHeld, PointerMoved, BuiltGone.
         """
-        with self._locked(table) as connection:
+        with self._locked(table, [batch.view.metadata] if batch else []) as connection:
             if batch is not None:
                 self._swap(connection, table, "batch", old=batch.pointer, new=batch.view.metadata)
                 self._begin_batch(connection, table, batch, lost=lost)
@@ -164,9 +165,10 @@ class Reconciler:
     ) -> Version:
         """Publish the lake's newest metadata as the next version, with the moves that made it; all or nothing.
 
-        Raises: TableHeld, PointerMoved, HistoryBroken when the ledger has used the numbers otherwise.
+        Raises: TableHeld, PointerMoved, BuiltGone, HistoryBroken when the ledger has used the numbers otherwise.
         """
-        with self._locked(table) as connection:
+        found = [adoption.head.metadata, *([batch.view.metadata] if batch else [])]
+        with self._locked(table, found) as connection:
             if batch is not None:
                 self._swap(connection, table, "batch", old=batch.pointer, new=batch.view.metadata)
             self._swap(connection, table, "stream", old=adoption.pointer, new=adoption.head.metadata)
@@ -215,9 +217,9 @@ class Reconciler:
     def accept(self, table: TableRow, *, pointer: str, stream: View, on: Version, move: AdoptedMove) -> Version:
         """Publish *stream*, which holds another writer's rows in the pseudo-partition, on top of version *on*.
 
-        Raises: TableHeld, PointerMoved.
+        Raises: TableHeld, PointerMoved, BuiltGone.
         """
-        with self._locked(table, row="ledger/lock_table") as connection:
+        with self._locked(table, [stream.metadata], row="ledger/lock_table") as connection:
             self._swap(connection, table, "stream", old=pointer, new=stream.metadata)
             head = rows.version(_one(connection, "ledger/head", table_id=table.table_id))
             if head.version != on.version:
@@ -240,10 +242,13 @@ class Reconciler:
     # -- parts of these transactions ------------------------------------------------------------------------
 
     @contextmanager
-    def _locked(self, table: TableRow, *, row: str = "ledger/lock_row") -> Iterator[Connection]:
+    def _locked(
+        self, table: TableRow, found: Sequence[str] = (), *, row: str = "ledger/lock_row"
+    ) -> Iterator[Connection]:
         """A transaction of the owner that holds the table's row, while nobody holds a claim; late holders are fenced.
 
-        *row* is how it is locked. Raises: TableHeld.
+        *row* is how it is locked. It publishes the metadata files *found*, of which all files have to be there.
+        Raises: TableHeld, BuiltGone.
         """
         key = {"table_id": table.table_id}
         with self.database.transaction() as connection:
@@ -251,6 +256,7 @@ class Reconciler:
             if connection.execute(sql(row), key).fetchone() is None:
                 raise TableUnknown(f"table {table.name} is not there any more; nothing was changed")
             yield connection
+            connection.execute(sql("reads/take_trim_lock"), key)
             # Claims are looked at last, as every commit does; one that is taken after this look is fenced by the next.
             if held := connection.execute(sql("drop/live_claims"), key).fetchall():
                 who = ", ".join(f"{c['stage']} by {c['holder']} until {c['lease_until']:%H:%M:%S} UTC" for c in held)
@@ -259,6 +265,8 @@ class Reconciler:
                     "lease has ended, then run the same command again"
                 )
             _run(connection, "fence_all", table_id=table.table_id)
+            for location in found:
+                check_whole(connection, table, location)
 
     def _swap(self, connection: Connection, table: TableRow, view: ViewName, *, old: str, new: str) -> None:
         where = {"catalog": self.catalog, "namespace": table.spec.namespace, "view": table.views[view]}

@@ -21,6 +21,7 @@ from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reverts import Held, RevertPlan, check_revert, in_effect, plan_revert, reverted
 from harness_pipelines.protocol.versions import Version, VersionGone, ViewName, answering_version
 from harness_pipelines.stores import ledger_rows as rows
+from harness_pipelines.stores.built import check_kept
 from harness_pipelines.stores.corrections import readable_versions, restored_corrections
 from harness_pipelines.stores.outcome import published_by
 from harness_pipelines.stores.ports import BuildRevert, PointerMoved, Swap, TableRow, TableUnknown
@@ -173,9 +174,9 @@ class Reverts:
         locked = self._lock(connection, to)
         plan = locked.plan
         check_revert(plan)
-        new = {
-            view: build(view, pointer, plan.head, plan.target, move_id).new for view, pointer in locked.pointers.items()
-        }
+        swaps = [build(view, base, plan.head, plan.target, move_id) for view, base in locked.pointers.items()]
+        new = {swap.view: swap.new for swap in swaps}
+        check_kept(connection, self._table, [file for swap in swaps for file in swap.built])
         buffered = connection.execute(sql("ledger/ingest_positions"), self._key).fetchall()
         now = connection.execute(sql("reads/now")).fetchone()
         assert now is not None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from harness_pipelines.protocol.claims import Stage
+from harness_pipelines import faults
+from harness_pipelines.protocol.claims import FencedOut, Stage
+from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.stages.expire import Expired, expire_once
 from harness_pipelines.stores import catalog, upkeep
 from harness_pipelines.stores.catalog import MetadataMissing
@@ -113,3 +117,52 @@ def test_with_nothing_to_delete_the_lake_is_not_walked(real: RealRig):
     table = real.table(retention=RETENTION)  # a view without any file: to walk it fails
 
     assert real.upkeep.delete_ripe(table, real.claim(table, Stage.EXPIRE)) == []  # type: ignore[attr-defined]
+
+
+# -- files of open moves, holders that sleep ----------------------------------------------------------------
+
+
+def orphan_of(real: RealRig, table: TableRow, name: str) -> Path:
+    """A file beside the view's metadata that looks older than all that there is: the storage's clock is behind."""
+    path = Path(urlsplit(real.ledger.pointer(table, "stream")).path).parent / name
+    path.write_bytes(bytes(10))
+    os.utime(path, (0, 0))
+    return path
+
+
+def test_what_was_condemned_after_an_open_move_was_planned_is_left_to_it(real: RealRig, table: TableRow):
+    mover = real.claim(table)
+    move = real.plan(table, mover, {0: 0}, {0: 10})
+    file = orphan_of(real, table, "of-the-move.avro")
+    real.pass_time(timedelta(minutes=30))
+    upkeep: Any = real.upkeep
+    assert file.as_uri() in {one.path for one in upkeep.condemn(table)}
+    real.ask("UPDATE harness.condemned_files SET since = since - interval '15 minutes'")
+    claim = real.claim(table, Stage.EXPIRE)
+
+    assert upkeep.delete_ripe(table, claim) == []
+    assert file.exists()
+
+    real.ledger.close_move(mover, move, state=MoveState.ABANDONED, error="test")
+    assert upkeep.delete_ripe(table, claim) == [file.as_uri()]
+
+
+def test_a_holder_that_sleeps_between_two_files_deletes_no_second_one(real: RealRig, table: TableRow):
+    files = [orphan_of(real, table, f"{number}.avro") for number in range(2)]
+    upkeep: Any = real.upkeep
+    upkeep.condemn(table)
+    real.ask("UPDATE harness.condemned_files SET since = since - interval '1 day'")
+    asleep = real.claim(table, Stage.EXPIRE, lease=timedelta(minutes=1))
+
+    def taken_over() -> None:
+        real.pass_time(2 * HOUR)
+        real.claim(table, Stage.EXPIRE)
+
+    faults.arm("expire.during_trim", taken_over)
+    try:
+        with pytest.raises(FencedOut):
+            upkeep.delete_ripe(table, asleep)
+    finally:
+        faults.disarm()
+
+    assert [file.exists() for file in files] == [False, True]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines_tests.model.acts import Acts
 from harness_pipelines_tests.model.corrections import Corrections
 from harness_pipelines_tests.model.files import Files
 from harness_pipelines_tests.model.history import History
@@ -42,6 +43,7 @@ FILES = Files(name="files: old reads")
 FILES_MOVES = Files(readers=0, name="files: open moves")
 FILES_CRASH = Files(records=1, crashes=1, readers=0, name="files: abandoned moves")
 FILES_REVERT = Files(records=1, reverts=1, readers=0, name="files: reverts")
+ACTS = Acts(name="acts: without an open move")
 VIEWS = Views(ViewsLeft(ends=1), records=3, tiered=2, merged=1, name="views: two attempts")
 VIEWS_FAULTS = Views(ViewsLeft(crashes=1, ends=1, lost=1), tiered=2, merged=1, name="views: faults")
 VIEWS_SMALL = Views(ViewsLeft(ends=1), tiered=2, merged=1, name="views: two attempts, small")
@@ -103,6 +105,7 @@ SPECS = Specs()
 SUITE: tuple[AnyModel, ...] = (
     *(FAULTS, HALVES, REVERTS, REVERTS_SLOW, PUBLISHERS, FOREIGN),
     *(SEGMENTS, SCHEMAS, READS, READS_LONG, FILES, FILES_MOVES, FILES_CRASH, FILES_REVERT),
+    ACTS,
     *(
         VIEWS,
         VIEWS_SMALL,
@@ -279,6 +282,13 @@ MUTANTS: Mapping[str, Mutant] = {
     "files of open moves are condemned": Mutant(EXPIRE, ("open_moves_ignored",), FILES_CRASH, "S27"),
     "files are deleted without a second look": Mutant(EXPIRE, ("deleted_without_recheck",), FILES, "S10"),
     "files are deleted when they are condemned": Mutant(EXPIRE, ("deleted_without_grace",), FILES, "S11"),
+    "files of acts without an open move are condemned": Mutant(EXPIRE, ("acts_not_reserved",), ACTS, "S27"),
+    "branches are dropped without a fence": Mutant(EXPIRE, ("drop_unfenced", "drop_unchecked"), ACTS, "S10"),
+    "an act publishes what is gone": Mutant(REPLAY, ("acts_unchecked",), ACTS, "S10"),
+    "an act publishes what is about to be deleted": Mutant(REPLAY, ("condemned_published",), ACTS, "S10"),
+    "an act looks whether its files are there without the trim lock": Mutant(
+        EVOLVE, ("acts_without_trim_lock",), ACTS, "S10"
+    ),
     "expire looks at the stream view only": Mutant(EXPIRE, ("stream_view_only",), VIEWS_READ, "S10"),
     "the files that an open merge reads are not reached": Mutant(EXPIRE, ("bases_not_reached",), VIEWS_READ, "S10"),
     "files of an open relayout are removed": Mutant(EXPIRE, ("open_moves_ignored",), VIEWS_READ, "S27"),

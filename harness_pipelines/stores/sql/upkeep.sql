@@ -17,7 +17,14 @@ SELECT v.* FROM harness.versions v WHERE v.table_id = %(table_id)s AND v.version
 SELECT base_version FROM harness.moves WHERE table_id = %(table_id)s AND state = 'PLANNED' AND base_version IS NOT NULL
 
 -- name: oldest_open_move
-SELECT min(planned_at) AS planned_at FROM harness.moves WHERE table_id = %(table_id)s AND state = 'PLANNED'
+-- Acts that people ask for (replay, evolve, revert, accept-foreign) have no claim and no open move: epoch 0, and abandoned
+-- until they commit. What they write is left alone for an hour, as what an open move writes whose claim has ended.
+SELECT least((
+    SELECT min(planned_at) FROM harness.moves WHERE table_id = %(table_id)s AND state = 'PLANNED'
+), (
+    SELECT min(planned_at) FROM harness.moves WHERE table_id = %(table_id)s AND state = 'ABANDONED' AND epoch = 0
+        AND planned_at > clock_timestamp() - interval '1 hour'
+)) AS planned_at
 
 -- name: moves_by_id
 SELECT move_id, attempt, state FROM harness.moves WHERE move_id = ANY(%(move_ids)s)
@@ -69,9 +76,15 @@ DELETE FROM harness.condemned_files WHERE table_id = %(table_id)s AND NOT (path 
 -- Condemned for a grace, and before the oldest open move was planned: whatever the storage's clock says of its age, a
 -- file that such a move writes was not there then. Both times are of this one clock.
 SELECT path, bytes FROM harness.condemned_files
-WHERE table_id = %(table_id)s AND since <= clock_timestamp() - %(grace)s AND since <= coalesce((
+WHERE table_id = %(table_id)s AND since <= clock_timestamp() - %(grace)s AND since <= coalesce(least((
     SELECT min(planned_at) FROM harness.moves m WHERE m.table_id = %(table_id)s AND m.state = 'PLANNED'
-), clock_timestamp()) ORDER BY since, path
+), (
+    SELECT min(planned_at) FROM harness.moves m WHERE m.table_id = %(table_id)s AND m.state = 'ABANDONED'
+        AND m.epoch = 0 AND m.planned_at > clock_timestamp() - interval '1 hour'
+)), clock_timestamp()) ORDER BY since, path
+
+-- name: condemned_of
+SELECT path FROM harness.condemned_files WHERE table_id = %(table_id)s AND path = ANY(%(paths)s) ORDER BY path LIMIT 1
 
 -- name: forget_file
 WITH noted AS (DELETE FROM harness.file_digests WHERE path = %(path)s)
