@@ -143,7 +143,8 @@ class QuarantineSide:
         """The same, with bytes that are in the lake read from there. Raises: as `raw_bytes.read`."""
         rows = self._rows(low, high)
         found = self._held(rows)
-        moved = [(self.partition, row["offset"]) for row in rows if row["in_lake"]]
+        # Of a head what is stored says nothing of the digest of the whole.
+        moved = [(self.partition, row["offset"]) for row in rows if row["in_lake"] and row["whole"]]
         for (_, offset), raw in raw_bytes.read(self.database, self.table, moved) if moved else ():
             found[offset] = replace(found[offset], value=_sha256(raw["value"]), key=_sha256(raw["key"]))
         return found

@@ -87,7 +87,7 @@ def list_command(
         check_wanted(row, wanted)
         reasons = counts_set_aside(readers, row, wanted)
         records = set_aside(readers, row, wanted, state=state, limit=limit)
-    shown = {"table": table, "reasons": [dict(r) for r in reasons], "records": [_plain(r, row.spec) for r in records]}
+    shown = {"table": table, "reasons": [dict(r) for r in reasons], "records": [_listed(r, row.spec) for r in records]}
 
     def human() -> None:
         for one in reasons:
@@ -96,6 +96,7 @@ def list_command(
             click.echo(f"{one['records']:,} {one['reason']}{state}: {where}")
         for record in records:
             lies = " (bytes in the lake)" if record["in_lake"] else ""
+            lies += "" if record["whole"] else f" (the first of {_bytes(record):,} bytes are kept)"
             click.echo(f"  {record['partition']}:{record['offset']}  {record['reason']}: {record['detail']}{lies}")
         if not reasons:
             click.echo("nothing is quarantined")
@@ -126,7 +127,8 @@ def show_command(settings: Settings, /, table: str, partition: int, offset: int,
             f"{table}: no quarantined record at partition {partition}, offset {offset}; "
             f"`harness quarantine list {table}` lists them"
         )
-    shown = _plain(found[0], row.spec)
+    [record] = found
+    shown = _shown(record, row.spec)
 
     def human() -> None:
         click.echo(f"{table}, partition {partition}, offset {offset}, set aside at {shown['recorded_at']:%F %T} UTC")
@@ -138,7 +140,9 @@ def show_command(settings: Settings, /, table: str, partition: int, offset: int,
         if shown["kafka_time"] is not None:
             click.echo(f"time:   {shown['kafka_time']:%F %T} UTC in Kafka")
         for part in ("key", "value"):
-            click.echo(f"{part}:   {_text(found[0][part])}")
+            click.echo(f"{part}:   {_text(record[part])}")
+            if not record["whole"] and (size := record[f"{part}_bytes"]) is not None:
+                click.echo(f"        of its {size:,} bytes the first are kept")
         for name, value in shown["headers"]:
             click.echo(f"header {name}: {value}")
 
@@ -230,20 +234,28 @@ def drop_command(
         raise not_asked("give them up")
 
 
-def _plain(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:
-    """A record for JSON: bytes as text where they are text, and as hex always; none that are in the lake alone."""
+def _listed(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:
+    """A record for JSON, without its bytes."""
     from harness_pipelines.codecs.wire import schema_id_of
     from harness_pipelines.spec.formats import names_schema
     from harness_pipelines.stores.kafka_times import kafka_time
 
+    begins = record["value_begins"]
+    named = schema_id_of(bytes(begins)) if names_schema(spec) and begins else record["schema_id"]
+    more = {"kafka_time": kafka_time(record["kafka_ms"]), "schema_id": named}
+    return {name: value for name, value in record.items() if name not in {"kafka_ms", "value_begins"}} | more
+
+
+def _shown(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:
+    """The same with its bytes: as text where they are text, and as hex always."""
     raw = {part: None if record[part] is None else bytes(record[part]) for part in ("key", "value")}
     texts = {f"{part}_text": _decoded(value) for part, value in raw.items()}
-    ms = record["kafka_ms"]
-    more = {
-        "kafka_time": kafka_time(ms),
-        "schema_id": schema_id_of(raw["value"]) if names_schema(spec) and raw["value"] else record["schema_id"],
-    }
-    return {name: value for name, value in record.items() if name != "kafka_ms"} | raw | texts | more
+    return _listed(record, spec) | raw | texts
+
+
+def _bytes(record: Mapping[str, Any]) -> int:
+    """Of key and value, as they were."""
+    return (record["key_bytes"] or 0) + (record["value_bytes"] or 0)
 
 
 def _decoded(value: bytes | None) -> str | None:

@@ -41,6 +41,7 @@ log = structlog.get_logger(__name__)
 BATCH_RECORDS = 10_000  #: of one boundary commit
 TRIES = 5  #: when others settle records of a batch at the same time
 SHOWN_MAX = 20
+ONLY_A_HEAD = "only its first bytes are kept; while Kafka has the record, `harness replay` of its range decodes it"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,9 +112,11 @@ def replay(
 
 def drop(stores: Stores, table: TableRow, wanted: Wanted, *, dry_run: bool = False) -> int:
     """Give up quarantined records: they stay accounted for, and are never rows. Returns how many."""
-    count = 0
-    for batch in _batches(stores, table, wanted):
-        count += len(batch) if dry_run else stores.corrections(table).drop([one.at for one in batch], by=who())
+    check_wanted(table, wanted)
+    count, after, corrections = 0, BEFORE_ALL, stores.corrections(table)
+    while found := corrections.held_at(wanted, after=after, limit=BATCH_RECORDS):
+        count += len(found) if dry_run else corrections.drop(found, by=who())
+        after = found[-1]
     return count
 
 
@@ -213,6 +216,8 @@ def _decoded(
     table: TableRow, batch: Sequence[HeldRecord], codec: RecordCodec
 ) -> tuple[pa.Table, list[tuple[HeldRecord, str, str]], int]:
     """Rows with their coordinates, in the order of the batch, what is refused still, and how many are filtered."""
+    heads = [(one, str(Reason.TOO_LARGE), ONLY_A_HEAD) for one in batch if not one.whole]
+    batch = [one for one in batch if one.whole]
     decoded = codec.decode(
         [one.record.value for one in batch],
         [one.record.key for one in batch],
@@ -239,7 +244,7 @@ def _decoded(
         parts = [
             with_coordinates(decoded.rows, partition=0, offsets=empty, timestamps_ms=empty, columns=table.spec.columns)
         ]
-    return pa.concat_tables(parts), refused, decoded.filtered
+    return pa.concat_tables(parts), heads + refused, decoded.filtered
 
 
 def _coordinates(rows: pa.Table) -> list[Coordinate]:

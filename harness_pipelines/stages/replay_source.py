@@ -205,12 +205,28 @@ def _kept(stores: Stores, table: TableRow, wanted: OffsetRange) -> Records:
 
 
 def _held(stores: Stores, table: TableRow, wanted: OffsetRange) -> list[HeldRecord]:
-    return stores.corrections(table).held(
+    """Raises: RangeRefused."""
+    corrections, found, size = stores.corrections(table), list[HeldRecord](), 0
+    asked, after, below = (
         Wanted(partition=wanted.partition),
-        after=(wanted.partition, wanted.low - 1),
-        below=(wanted.partition, wanted.high),
-        limit=RECORDS_MAX,
+        (wanted.partition, wanted.low - 1),
+        (wanted.partition, wanted.high),
     )
+    while len(found) <= RECORDS_MAX and size <= BYTES_MAX:  # with more it is refused
+        part = corrections.held(asked, after=after, below=below, limit=RECORDS_MAX)
+        if not part:
+            break
+        found, after = found + part, part[-1].at
+        size += sum(len(one.record.key or b"") + len(one.record.value or b"") for one in part)
+    for one in found:
+        if not one.whole:
+            at = one.record.offset
+            raise RangeRefused(
+                f"{table.name}: of the quarantined record at offset {at} of partition {wanted.partition} only the "
+                f"first bytes are kept, and Kafka has dropped it; nothing was changed. Replay what is before it (--to "
+                f"{at}) and behind it (--from {at + 1})"
+            )
+    return found
 
 
 def _bytes(column: pa.ChunkedArray) -> list[bytes | None]:

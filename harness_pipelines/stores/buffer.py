@@ -18,7 +18,6 @@ import pyarrow as pa
 from psycopg.errors import UniqueViolation
 
 from harness_pipelines import faults
-from harness_pipelines.codecs.base import NO_TEXT
 from harness_pipelines.codecs.culprits import told
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap
@@ -40,6 +39,7 @@ from harness_pipelines.stores.postgres import (
     named,
     sql,
 )
+from harness_pipelines.stores.refused import Kept, kept
 from harness_pipelines.stores.segment_types import (
     OPERATION,
     segment_ddl,
@@ -54,6 +54,11 @@ _PROGRAM_LIMIT = "54000"  #: a row is larger than a page takes
 NO_MOVE = -1  #: the number of no move
 REFUSED_BYTES_MAX = 16 * 2**10  #: of a record that is set aside together with others
 REFUSED_TOGETHER = 1_000
+#: The parameters of `buffer/refuse` behind the table's number.
+_REFUSAL = (
+    "partition", "offset", "reason", "detail", "key", "value", "headers", "kafka_ms", "whole", "key_bytes",
+    "value_bytes", "key_sha256", "value_sha256",
+)  # fmt: skip
 MOVE_ROWS_MAX = 1_000_000  #: an accounting row is closed and the next begun after so many rows
 
 
@@ -175,14 +180,13 @@ class SegmentWriter:
 
     def _refuse(self, cursor: Any, refused: Sequence[RefusedRecord]) -> None:
         """Set records aside: the usual small ones many at a time, for one by one they cost ten times as much."""
-        table_id = self._table.table_id
-        small = [r for r in refused if len(r.value or b"") + len(r.key or b"") <= REFUSED_BYTES_MAX]
+        table_id, records = self._table.table_id, [kept(record) for record in refused]
+        small = [r for r in records if r.bytes <= REFUSED_BYTES_MAX]
         for first in range(0, len(small), REFUSED_TOGETHER):
-            told = orjson.dumps([refused_json(r) for r in small[first : first + REFUSED_TOGETHER]]).decode()
+            told = orjson.dumps([r.to_json() for r in small[first : first + REFUSED_TOGETHER]]).decode()
             cursor.execute(sql("buffer/refuse_many"), (table_id, told))
-        if len(small) < len(refused):
-            large = [r for r in refused if len(r.value or b"") + len(r.key or b"") > REFUSED_BYTES_MAX]
-            cursor.executemany(sql("buffer/refuse"), [_refusal(table_id, r) for r in large])
+        for large in (r for r in records if r.bytes > REFUSED_BYTES_MAX):  # together they may be too large for Arrow
+            cursor.execute(sql("buffer/refuse"), _refusal(table_id, large))
 
     def _advance(
         self, cursor: Any, claim: Claim, segment: Segment, ranges: Sequence[DecodedRange], count: int
@@ -402,33 +406,7 @@ def _violations(taken: DecodedRange, one: Violations) -> dict[str, Any]:
     return {"partition": taken.partition, "check_name": one.check, "severity": one.severity, "records": one.records}
 
 
-def refused_json(record: RefusedRecord) -> dict[str, Any]:
-    return {
-        "partition": record.partition,
-        "offset": record.offset,
-        "reason": record.reason,
-        "detail": record.detail,
-        "key": None if record.key is None else record.key.hex(),
-        "value": None if record.value is None else record.value.hex(),
-        "headers": _headers(record),
-        "kafka_ms": record.kafka_ms,
-    }
-
-
-def _headers(record: RefusedRecord) -> list[list[str | None]]:
-    # Postgres' JSON has no U+0000.
-    return [[name.replace("\0", NO_TEXT), None if value is None else value.hex()] for name, value in record.headers]
-
-
-def _refusal(table_id: int, record: RefusedRecord) -> tuple[Any, ...]:
-    return (
-        table_id,
-        record.partition,
-        record.offset,
-        record.reason,
-        record.detail,
-        record.key,
-        record.value,
-        orjson.dumps(_headers(record)).decode(),
-        record.kafka_ms,
-    )
+def _refusal(table_id: int, record: Kept) -> tuple[Any, ...]:
+    told = record.parameters()
+    told["headers"] = orjson.dumps(record.headers()).decode()
+    return (table_id, *(told[name] for name in _REFUSAL))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -33,17 +34,19 @@ from harness_pipelines.protocol.reverts import in_effect
 from harness_pipelines.protocol.schemas import check_schema
 from harness_pipelines.protocol.versions import Version, VersionGone, ViewName, check_base
 from harness_pipelines.stores import ledger_rows as rows
-from harness_pipelines.stores.buffer import REFUSED_TOGETHER, refused_json
+from harness_pipelines.stores.buffer import REFUSED_TOGETHER
 from harness_pipelines.stores.built import check_kept
 from harness_pipelines.stores.outcome import published_by
 from harness_pipelines.stores.ports import PointerMoved, RefusedRecord, Swap, TableRow, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, sql
+from harness_pipelines.stores.refused import kept
 from harness_pipelines.stores.set_aside import set_aside, with_bytes
 from harness_pipelines.stores.snapshots import versions_named
 
 log = structlog.get_logger(__name__)
 OPTIMISTIC_BUILDS = 3
 HELD = "held"
+HELD_BYTES = 256 * 2**20  #: of keys, values and headers that are held in memory
 Vectors = tuple[Vector, Vector]  #: per partition ``[low, high)``
 
 #: Writes the metadata of the views with the rows put back, on top of these pointers, which are those of this version;
@@ -57,6 +60,7 @@ class HeldRecord:
 
     record: RefusedRecord
     kafka_ms: int  #: -1: the log had no time for it
+    whole: bool  #: False: of key, value and headers only the first bytes are kept
 
     @property
     def at(self) -> Coordinate:
@@ -116,12 +120,20 @@ class Corrections:
     ) -> list[HeldRecord]:
         """The first *limit* of the *wanted* records that are held behind *after*, by partition and offset.
 
-        Those at and above *below* are left out. Raises: as `with_bytes`.
+        Those at and above *below* are left out, and those behind the first with which they are more than HELD_BYTES.
+        Raises: as `with_bytes`.
         """
         found = set_aside(self._database, self._table, wanted, state=HELD, after=after, limit=limit)
         if below is not None:
             found = [row for row in found if (row["partition"], row["offset"]) < below]
+        sizes = accumulate((row["kept_bytes"] for row in found), initial=0)
+        found = [row for row, before in zip(found, sizes, strict=False) if before <= HELD_BYTES]
         return [_held(row) for row in with_bytes(self._database, self._table, found)]
+
+    def held_at(self, wanted: Wanted, *, after: Coordinate, limit: int) -> list[Coordinate]:
+        """Where the first *limit* of them are; their bytes are not looked at."""
+        found = set_aside(self._database, self._table, wanted, state=HELD, after=after, limit=limit)
+        return [(row["partition"], row["offset"]) for row in found]
 
     def in_effect(self) -> list[InEffect]:
         """Records that were put back and not taken back by a revert, by coordinate."""
@@ -294,7 +306,7 @@ class Corrections:
         back = [at for at, change in zip(wanted, changes, strict=True) if change.kind is Kind.ADDED]
         connection.execute(sql("corrections/settle"), {**key, **_places(back), "state": "replayed", "by": by})
         for first in range(0, len(correction.refused), REFUSED_TOGETHER):
-            aside = [refused_json(record) for record in correction.refused[first : first + REFUSED_TOGETHER]]
+            aside = [kept(record).to_json() for record in correction.refused[first : first + REFUSED_TOGETHER]]
             connection.execute(sql("corrections/set_aside"), {**key, "records": orjson.dumps(aside).decode()})
         told_of = {
             "kinds": [str(change.kind) for change in changes],
@@ -374,4 +386,5 @@ def _held(row: Mapping[str, Any]) -> HeldRecord:
             headers=[(name, None if value is None else bytes.fromhex(value)) for name, value in row["headers"]],
         ),
         kafka_ms=row["kafka_ms"],
+        whole=row["whole"],
     )

@@ -48,6 +48,7 @@ from harness_pipelines.stores.ports import (
 from harness_pipelines.stores.ports_log import TopicIdentity
 from harness_pipelines.stores.postgres import Connection, Database, RowGone, sql
 from harness_pipelines.stores.recalls import check_there, recall_done
+from harness_pipelines.stores.refused import kept
 from harness_pipelines.stores.revert import Reverts
 from harness_pipelines.stores.states import commit_within
 
@@ -471,21 +472,9 @@ class PostgresLedger:
 
 
 def insert_refused(connection: Connection, table_id: int, boundary: Boundary) -> None:
-    for record in boundary.refused:
-        _run(
-            connection,
-            "ledger/insert_quarantined",
-            table_id=table_id,
-            partition=record.partition,
-            offset=record.offset,
-            reason=record.reason,
-            detail=record.detail,
-            key=record.key,
-            value=record.value,
-            kafka_ms=record.kafka_ms,
-            move_id=boundary.move.move_id,
-            headers=Jsonb([[name, None if value is None else value.hex()] for name, value in record.headers]),
-        )
+    for one in map(kept, boundary.refused):
+        more = {"table_id": table_id, "move_id": boundary.move.move_id, "headers": Jsonb(one.headers())}
+        _run(connection, "ledger/insert_quarantined", **one.parameters(), **more)
     broken = Counter((record.partition, record.check) for record in boundary.refused if record.check)
     for (partition, check), records in sorted(broken.items()):
         counted = {"partition": partition, "check_name": check, "severity": "quarantine", "records": records}

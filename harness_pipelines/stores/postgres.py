@@ -314,10 +314,13 @@ class Database:
                 if not connection.closed:
                     connection.autocommit = False
 
-    def rows(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[DictRow]:
-        """Run the query *name*, which changes nothing, in a transaction of its own and return its rows."""
+    def rows(self, name: str, parameters: Mapping[str, Any] | None = None, *, binary: bool = False) -> list[DictRow]:
+        """Run the query *name*, which changes nothing, in a transaction of its own and return its rows.
+
+        *binary*: how values are sent; bytes as text are twice as many.
+        """
         with self.reading() as connection:
-            return connection.execute(sql(name), parameters or {}).fetchall()
+            return connection.execute(sql(name), parameters or {}, binary=binary).fetchall()
 
     def run(self, name: str, parameters: Mapping[str, Any] | None = None) -> int:
         """Run the statement *name* in a transaction of its own and return how many rows it touched."""

@@ -8,7 +8,7 @@ is read and built on, whatever the catalog names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -41,6 +41,8 @@ log = structlog.get_logger(__name__)
 Row = Mapping[str, Any]
 BATCH_BYTES, BATCH_RECORDS = 32 * 2**20, 50_000  #: of one file and one transaction: they are held in memory
 BATCHES_MAX = 64  #: of one run of expire; the next one goes on
+RECORD_BYTES_MAX = 256 * 2**20  #: a record from before heads were kept may have more: it stays where it is
+STAY_MAX = 20  #: of those, so many are named
 SNAPSHOTS = 20  #: kept: the newest is read, the others are for a backup of Postgres that is older
 SCHEMA_ID_MAX = 2**31 - 1
 OFFSETS_MAX = 2**63 - 1
@@ -109,9 +111,10 @@ class Moved:
 
     records: int = 0
     bytes: int = 0
+    stay: tuple[str, ...] = ()  #: `partition:offset` of the first that are too large to be moved
 
-    def to_json(self) -> dict[str, int]:
-        return {"records": self.records, "bytes": self.bytes}
+    def to_json(self) -> dict[str, Any]:
+        return {"records": self.records, "bytes": self.bytes, "stay": list(self.stay)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +140,23 @@ class RawBytes:
         Raises: QuarantineNameTaken, MovedMeanwhile, FencedOut, MetadataMissing, LakeAway; OutcomeUnknown: the next run
         finds what became of it.
         """
-        key = {"table_id": table.table_id}
+        key = {"table_id": table.table_id, "one_max": RECORD_BYTES_MAX}
+        found = self._database.rows("quarantine/stay", {**key, "limit": STAY_MAX})
+        stay = tuple(f"{one['partition']}:{one['offset']}" for one in found)
         held: int = self._database.rows("quarantine/in_postgres", key)[0]["bytes"]
         limit = table.spec.quarantine_mb * 2**20
         due = held - limit // 2 if held > limit else 0
         if dry_run or not due:
-            return Moved(**self._database.rows("quarantine/due", {**key, "bytes": due})[0])
-        moved = Moved()
+            return Moved(**self._database.rows("quarantine/due", {**key, "bytes": due})[0], stay=stay)
+        moved = Moved(stay=stay)
         for _ in range(BATCHES_MAX):
             want = {**key, "bytes": min(due - moved.bytes, BATCH_BYTES), "records": BATCH_RECORDS}
-            if not (batch := self._database.rows("quarantine/oldest", want)):
+            if not (batch := self._database.rows("quarantine/oldest", want, binary=True)):
                 break
             self._move(table, claim, batch)
-            moved = Moved(records=moved.records + len(batch), bytes=moved.bytes + sum(one["bytes"] for one in batch))
-        log.info("quarantine.moved", table=table.name, records=moved.records, bytes=moved.bytes)
+            records, size = moved.records + len(batch), moved.bytes + sum(one["bytes"] for one in batch)
+            moved = replace(moved, records=records, bytes=size)
+        log.info("quarantine.moved", table=table.name, **moved.to_json())
         return moved
 
     def _move(self, table: TableRow, claim: Claim, batch: Sequence[Row]) -> None:

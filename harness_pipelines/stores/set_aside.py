@@ -9,9 +9,11 @@ from typing import Any
 from harness_pipelines.protocol.corrections import Coordinate, Wanted
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import Database
+from harness_pipelines.stores.refused import HEAD_BYTES, WHOLE_BYTES_MAX
 
 Row = Mapping[str, Any]
 BEFORE_ALL: Coordinate = (-1, -1)
+TOGETHER = 100  #: records that are asked for at once
 
 
 def set_aside(
@@ -25,21 +27,39 @@ def set_aside(
 ) -> list[Row]:
     """The first *limit* of the *wanted* records behind *after*, by partition and offset.
 
-    With the bytes that Postgres has: of a record that is `in_lake` it has none; see `with_bytes`.
+    Without their bytes: see `with_bytes`.
     """
-    more = {"state": state, "after_partition": after[0], "after_offset": after[1], "limit": limit}
+    more = {
+        "whole_max": WHOLE_BYTES_MAX,
+        "state": state,
+        "after_partition": after[0],
+        "after_offset": after[1],
+        "limit": limit,
+    }
     return list(database.rows("quarantine/records", _key(table, wanted) | more))
 
 
 def with_bytes(database: Database, table: TableRow, records: Sequence[Row]) -> list[Row]:
-    """*records* with their key, value and headers, wherever these are. Raises: as `raw_bytes.read`."""
-    moved = [(one["partition"], one["offset"]) for one in records if one["in_lake"]]
-    if not moved:
-        return list(records)
-    from harness_pipelines.stores import raw_bytes  # and PyIceberg
+    """*records* with their key, value and headers, wherever these are, or what is kept of one that is not `whole`.
 
-    found = dict(raw_bytes.read(database, table, moved))
-    return [{**one, **found.get((one["partition"], one["offset"]), {})} for one in records]
+    Raises: as `raw_bytes.read`.
+    """
+    bytes_of: dict[Coordinate, Row] = {}
+    there = [one for one in records if not one["in_lake"]]
+    for first in range(0, len(there), TOGETHER):
+        wanted = there[first : first + TOGETHER]
+        key: dict[str, Any] = {"table_id": table.table_id, "whole_max": WHOLE_BYTES_MAX, "head": HEAD_BYTES}
+        key |= {word + "s": [one[word] for one in wanted] for word in ("partition", "offset")}
+        # As text bytes are twice as many, which may be more than Postgres sends.
+        for row in database.rows("quarantine/bytes", key, binary=True):
+            bytes_of[row["partition"], row["offset"]] = row
+    moved = [(one["partition"], one["offset"]) for one in records if one["in_lake"]]
+    moved += [at for one in there if (at := (one["partition"], one["offset"])) not in bytes_of]  # meanwhile
+    if moved:
+        from harness_pipelines.stores import raw_bytes  # and PyIceberg
+
+        bytes_of |= raw_bytes.read(database, table, moved)
+    return [{**one, **bytes_of[one["partition"], one["offset"]]} for one in records]
 
 
 def counts_set_aside(database: Database, table: TableRow, wanted: Wanted) -> list[Row]:

@@ -15,12 +15,14 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.corrections import Wanted
 from harness_pipelines.stores import raw_bytes
+from harness_pipelines.stores.corrections import Corrections
 from harness_pipelines.stores.drop import drop_table
 from harness_pipelines.stores.lake_corrections import written
 from harness_pipelines.stores.lake_scan import LakeQuery, LakeStats, scan
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.raw_bytes import Moved, QuarantineNameTaken, RawBytesMissing
-from harness_pipelines.stores.set_aside import set_aside, with_bytes
+from harness_pipelines.stores.refused import HEAD_BYTES
+from harness_pipelines.stores.set_aside import BEFORE_ALL, set_aside, with_bytes
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
 from harness_pipelines_tests.contract.test_expire import expire
 
@@ -87,16 +89,24 @@ def in_the_lake(real: RealRig, table: TableRow) -> list[dict[str, Any]]:
 def test_the_oldest_bytes_go_to_an_iceberg_table_and_half_of_the_limit_stays(
     real: RealRig, table: TableRow, claim: Claim
 ):
-    before = records(real, table)
+    before = with_bytes(real.readers, table, records(real, table))
     told = real.raw_bytes.move(table, claim, dry_run=True)
     assert (told.records, moved(real, table)) == (RECORDS - 1, [])
 
     assert real.raw_bytes.move(table, claim) == told
     assert moved(real, table) == list(range(RECORDS - 1))
     assert real.raw_bytes.move(table, claim) == Moved()
-    assert [one["value"] is None for one in records(real, table)] == [one["in_lake"] for one in records(real, table)]
+    kept = real.ask(
+        'SELECT value IS NULL AND in_lake AS gone FROM harness.quarantine WHERE table_id = %s ORDER BY "offset"',
+        [table.table_id],
+    )
+    assert [one["gone"] for one in kept] == [True] * (RECORDS - 1) + [False]
     for was, now in zip(before, with_bytes(real.readers, table, records(real, table)), strict=True):
-        assert {**now, "in_lake": False} == was
+        assert {**now, "in_lake": False, "kept_bytes": 0} == {
+            **was,
+            "kept_bytes": 0,
+            "value_begins": now["value_begins"],
+        }
 
     first, second, *_ = in_the_lake(real, table)
     assert (first["key"], first["_kafka_timestamp"], first["schema_id"]) == (None, None, None)
@@ -137,7 +147,7 @@ def test_a_mover_that_dies_has_moved_all_or_nothing_and_the_next_run_moves_what_
     def die() -> None:
         raise faults.FaultInjected
 
-    before = records(real, table)
+    before = with_bytes(real.readers, table, records(real, table))
     faults.arm(point, die)
     with pytest.raises(faults.FaultInjected):
         expire(real, table)
@@ -246,6 +256,29 @@ def test_dropping_the_table_drops_its_quarantine_from_the_catalog(real: RealRig,
     dropped = drop_table(real.database, table, catalog=CATALOG)
     assert f"{table.spec.namespace}.{table.quarantine}" in dropped.views
     assert pointers(real, table) == []
+
+
+def test_a_record_of_hundreds_of_megabytes_from_before_heads_were_kept_is_listed_shown_and_given_up(
+    real: RealRig, table: TableRow, claim: Claim
+):
+    """As text its bytes are more than Postgres sends in one message."""
+    real.ask(
+        'INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, value, recorded_at) '
+        "VALUES (%s, 0, 100, 'too_large', 'large', convert_to(repeat('x', 600 * 1024 * 1024), 'UTF8'), '2020-01-01')",
+        [table.table_id],
+    )
+    [large] = set_aside(real.readers, table, Wanted(partition=0, offset=100), limit=2)
+    assert (large["offset"], large["value_bytes"], large["whole"]) == (100, 600 * 2**20, False)
+    [told] = with_bytes(real.readers, table, [large])
+    assert told["value"] == b"x" * HEAD_BYTES
+
+    moved_now = real.raw_bytes.move(table, claim)
+    assert (moved_now.records, moved_now.stay) == (RECORDS - 1, ("0:100",)), "it holds up no other one"
+    corrections = Corrections(real.database, table, catalog=CATALOG)
+    [held] = corrections.held(Wanted(offset=100, partition=0), after=BEFORE_ALL, limit=9)
+    assert (held.whole, len(held.record.value or b"")) == (False, HEAD_BYTES)
+    assert corrections.held_at(Wanted(offset=100, partition=0), after=BEFORE_ALL, limit=9) == [(0, 100)]
+    assert corrections.drop([(0, 100)], by="test") == 1
 
 
 def test_bytes_that_are_not_where_the_ledger_says_are_told_by_name(real: RealRig, table: TableRow, claim: Claim):

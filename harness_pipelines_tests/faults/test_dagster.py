@@ -18,7 +18,7 @@ from dagster._core.scheduler.instigation import TickStatus
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.corrections import Wanted
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores.set_aside import set_aside
+from harness_pipelines.stores.set_aside import set_aside, with_bytes
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.dagster_rig import RUN_S, DagsterRig, dagster_over
 from harness_pipelines_tests.producer import wait_until
@@ -167,7 +167,8 @@ def test_runs_that_fail_come_less_often_until_the_cause_is_repaired_and_cost_no_
         wait_until(lambda: _taken(sick) == 51, "the sick table goes on by itself", deadline_s=2 * RUN_S)
         dagster.await_truth()
         well.assert_exact()
-    [record] = set_aside(sick.stores.readers, sick.table.row, Wanted(), limit=2)
+    readers, row = sick.stores.readers, sick.table.row
+    [record] = with_bytes(readers, row, set_aside(readers, row, Wanted(), limit=2))
     assert (record["partition"], record["offset"], record["value"]) == (0, 20, b"no json")
 
 

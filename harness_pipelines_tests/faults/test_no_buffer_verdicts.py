@@ -15,7 +15,7 @@ from harness_pipelines.protocol.evolution import Changes
 from harness_pipelines.stages.replay import drop
 from harness_pipelines.stages.revert import revert_table
 from harness_pipelines.stores.errors import RecordsLost
-from harness_pipelines.stores.set_aside import set_aside
+from harness_pipelines.stores.set_aside import set_aside, with_bytes
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.test_evolve import add
 from harness_pipelines_tests.faults.test_replay import ODD, again, lenient, offsets, states
@@ -27,7 +27,8 @@ WITH_SCHEMA_ID = b"\0\0\0\0\7" + b'{"id":1'
 
 
 def aside(rig: TableRig, **wanted: Any) -> list[Mapping[str, Any]]:
-    found = set_aside(rig.stores.database, rig.table.row, Wanted(**wanted), limit=100)
+    database, table = rig.stores.database, rig.table.row
+    found = with_bytes(database, table, set_aside(database, table, Wanted(**wanted), limit=100))
     return [{name: row[name] for name in TOLD} for row in found]
 
 

@@ -1,6 +1,6 @@
 -- name: quarantined
--- Of bytes that are in the lake what they were when they were moved there.
-SELECT "offset", reason, in_lake, coalesce(value_sha256, sha256(value)) AS value_digest,
+-- Of bytes that are in the lake what they were when they were moved there; of a head what the whole was.
+SELECT "offset", reason, in_lake, whole, coalesce(value_sha256, sha256(value)) AS value_digest,
        coalesce(key_sha256, sha256(key)) AS key_digest
 FROM harness.quarantine
 WHERE table_id = %(table_id)s AND partition = %(partition)s AND state <> 'replayed'

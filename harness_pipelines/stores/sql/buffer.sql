@@ -10,10 +10,12 @@ SELECT * FROM harness.advance_ingest($1::integer, $2::integer, $3::text::jsonb, 
 SELECT buffer_hi, schema_version FROM harness.ingest_positions WHERE table_id = $1 AND partition = $2
 
 -- name: refuse
-INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers, kafka_ms)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text::jsonb, $9)
+INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers, kafka_ms, whole, key_bytes,
+                                value_bytes, key_sha256, value_sha256)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text::jsonb, $9, $10, $11, $12, $13, $14)
 
 -- name: refuse_many
+-- All of them are whole.
 INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value, headers, kafka_ms)
 SELECT $1::integer, r.partition, r."offset", r.reason, r.detail, decode(r.key, 'hex'), decode(r.value, 'hex'), r.headers,
        r.kafka_ms

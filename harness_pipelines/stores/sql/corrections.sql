@@ -28,11 +28,13 @@ WHERE q.table_id = %(table_id)s AND q.partition = w.partition AND q."offset" = w
 
 -- name: set_aside
 -- Records of rows that are removed, or that were neither rows nor held; one that had been put back is held again.
-INSERT INTO harness.quarantine AS q (table_id, partition, "offset", reason, detail, key, value, headers, kafka_ms)
+INSERT INTO harness.quarantine AS q (table_id, partition, "offset", reason, detail, key, value, headers, kafka_ms, whole,
+                                     key_bytes, value_bytes, key_sha256, value_sha256)
 SELECT %(table_id)s, r.partition, r."offset", r.reason, r.detail, decode(r.key, 'hex'), decode(r.value, 'hex'), r.headers,
-       r.kafka_ms
+       r.kafka_ms, r.whole, r.key_bytes, r.value_bytes, decode(r.key_sha256, 'hex'), decode(r.value_sha256, 'hex')
 FROM json_to_recordset(%(records)s::json) AS r (
-    partition integer, "offset" bigint, reason text, detail text, key text, value text, headers jsonb, kafka_ms bigint
+    partition integer, "offset" bigint, reason text, detail text, key text, value text, headers jsonb, kafka_ms bigint,
+    whole boolean, key_bytes bigint, value_bytes bigint, key_sha256 text, value_sha256 text
 )
 ON CONFLICT (table_id, partition, "offset") DO UPDATE
 SET state = 'held', reason = EXCLUDED.reason, detail = EXCLUDED.detail, settled_by = NULL, settled_at = NULL,

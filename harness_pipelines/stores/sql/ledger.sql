@@ -216,9 +216,10 @@ SET records = v.records + excluded.records, last_at = clock_timestamp()
 -- name: insert_quarantined
 -- A revert lets tier read the same records of Kafka again: one that it refuses again, or now, is held.
 INSERT INTO harness.quarantine AS q
-    (table_id, partition, "offset", reason, detail, key, value, headers, kafka_ms, refused_by)
+    (table_id, partition, "offset", reason, detail, key, value, headers, kafka_ms, whole, key_bytes, value_bytes, key_sha256,
+     value_sha256, refused_by)
 VALUES (%(table_id)s, %(partition)s, %(offset)s, %(reason)s, %(detail)s, %(key)s, %(value)s, %(headers)s, %(kafka_ms)s,
-        ARRAY[%(move_id)s::bigint])
+        %(whole)s, %(key_bytes)s, %(value_bytes)s, %(key_sha256)s, %(value_sha256)s, ARRAY[%(move_id)s::bigint])
 ON CONFLICT (table_id, partition, "offset") DO UPDATE
 SET state = CASE WHEN q.dropped_at IS NULL THEN 'held' ELSE 'dropped' END, reason = EXCLUDED.reason,
     detail = EXCLUDED.detail, refused_by = coalesce(q.refused_by, '{}') || EXCLUDED.refused_by

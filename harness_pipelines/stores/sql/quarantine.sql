@@ -3,7 +3,13 @@
 -- or told apart where these are in the lake.
 
 -- name: records
-SELECT partition, "offset", reason, detail, key, value, headers, schema_id, in_lake, state, settled_by, settled_at, recorded_at,
+-- Without their bytes, but for the first ones; how many there are of each, and how many are kept.
+SELECT partition, "offset", reason, detail, substring(value FROM 1 FOR 5) AS value_begins, schema_id, in_lake, state, settled_by,
+       settled_at, recorded_at, coalesce(key_bytes, octet_length(key)) AS key_bytes,
+       coalesce(value_bytes, octet_length(value)) AS value_bytes,
+       whole AND greatest(octet_length(key), octet_length(value), 0) <= %(whole_max)s AS whole,
+       CASE WHEN in_lake AND whole THEN coalesce(key_bytes, 0) + coalesce(value_bytes, 0)
+            ELSE coalesce(octet_length(key), 0)::bigint + coalesce(octet_length(value), 0) + pg_column_size(headers) END AS kept_bytes,
        coalesce(kafka_ms, (extract(epoch FROM recorded_at) * 1000)::bigint) AS kafka_ms
 FROM harness.quarantine
 WHERE table_id = %(table_id)s
@@ -20,6 +26,15 @@ WHERE table_id = %(table_id)s
   AND (%(set_aside_until)s::timestamptz IS NULL OR recorded_at < %(set_aside_until)s)
   AND (partition, "offset") > (%(after_partition)s::int, %(after_offset)s::bigint)
 ORDER BY partition, "offset" LIMIT %(limit)s
+
+-- name: bytes
+-- Of the given records that have them in Postgres. Of one from before heads were kept that is too large, the head.
+SELECT q.partition, q."offset", q.headers,
+       CASE WHEN octet_length(q.key) > %(whole_max)s THEN substring(q.key FROM 1 FOR %(head)s) ELSE q.key END AS key,
+       CASE WHEN octet_length(q.value) > %(whole_max)s THEN substring(q.value FROM 1 FOR %(head)s) ELSE q.value END AS value
+FROM harness.quarantine q
+JOIN unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS w (partition, "offset") USING (partition, "offset")
+WHERE q.table_id = %(table_id)s AND NOT q.in_lake
 
 -- name: counts
 SELECT state, reason, partition, count(*) AS records, min("offset") AS first_offset, max("offset") AS last_offset,
@@ -39,8 +54,14 @@ WHERE table_id = %(table_id)s
 GROUP BY state, reason, partition ORDER BY array_position(ARRAY['held', 'replayed', 'dropped'], state), reason, partition
 
 -- name: in_postgres
+-- What can be moved: no single record has more bytes than are held in memory.
 SELECT count(*) AS records, coalesce(sum(bytes), 0)::bigint AS bytes FROM harness.quarantine_in_postgres
-WHERE table_id = %(table_id)s
+WHERE table_id = %(table_id)s AND bytes <= %(one_max)s
+
+-- name: stay
+-- Records from before heads were kept that have more.
+SELECT partition, "offset" FROM harness.quarantine_in_postgres
+WHERE table_id = %(table_id)s AND bytes > %(one_max)s ORDER BY partition, "offset" LIMIT %(limit)s
 
 -- name: kept
 -- How many records were ever set aside, and where their bytes are.
@@ -53,14 +74,14 @@ FROM harness.quarantine WHERE table_id = %(table_id)s
 -- The oldest records that have so many bytes.
 SELECT count(*) AS records, coalesce(sum(bytes), 0)::bigint AS bytes FROM (
     SELECT bytes, sum(bytes) OVER (ORDER BY recorded_at, partition, "offset") - bytes AS before
-    FROM harness.quarantine_in_postgres WHERE table_id = %(table_id)s
+    FROM harness.quarantine_in_postgres WHERE table_id = %(table_id)s AND bytes <= %(one_max)s
 ) o WHERE before < %(bytes)s
 
 -- name: oldest
 -- The same, at most so many: however many there are, no others are looked at.
 SELECT partition, "offset", reason, detail, key, value, headers, recorded_at, kafka_ms, bytes FROM (
     SELECT f.*, sum(bytes) OVER (ORDER BY recorded_at, partition, "offset") - bytes AS before FROM (
-        SELECT * FROM harness.quarantine_in_postgres WHERE table_id = %(table_id)s
+        SELECT * FROM harness.quarantine_in_postgres WHERE table_id = %(table_id)s AND bytes <= %(one_max)s
         ORDER BY recorded_at, partition, "offset" LIMIT %(records)s
     ) f
 ) o WHERE before < %(bytes)s ORDER BY partition, "offset"
@@ -82,6 +103,7 @@ WHERE table_id = %(table_id)s AND quarantine_metadata IS NOT DISTINCT FROM %(old
 -- name: empty
 -- The bytes are in the lake; what audits and filters ask of them stays.
 UPDATE harness.quarantine q SET in_lake = true, key = NULL, value = NULL, headers = '[]', schema_id = w.schema_id,
-    key_sha256 = sha256(key), value_sha256 = sha256(value)
+    key_sha256 = coalesce(key_sha256, sha256(key)), value_sha256 = coalesce(value_sha256, sha256(value)),
+    key_bytes = coalesce(key_bytes, octet_length(key)), value_bytes = coalesce(value_bytes, octet_length(value))
 FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[], %(schema_ids)s::int[]) AS w (partition, "offset", schema_id)
 WHERE q.table_id = %(table_id)s AND q.partition = w.partition AND q."offset" = w."offset" AND NOT q.in_lake
