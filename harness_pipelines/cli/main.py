@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import click
 
+from harness_pipelines.cli.ending import end_in_time
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.secret import redact
 from harness_pipelines.spec.settings import Settings
@@ -154,6 +155,7 @@ def cli(ctx: click.Context, home: Path | None) -> None:
 
 def main() -> None:
     """Run the command line (the entry point `harness`)."""
+    end_in_time()
     faulthandler.enable()  # what a library in C ends tells where it was called
     try:
         cli(prog_name="harness")

@@ -46,6 +46,7 @@ TIDY_EVERY_S = 2.0  #: how often otree and compact do: nobody waits for them, an
 EXPIRE_EVERY_S = 60.0
 RESTART_EVERY_S = 1.0  #: how often the ledger is asked what the table is stopped by
 JOIN_S = 0.5  #: how often a worker that is in a hurry interrupts what its threads have on Spark
+HURRY_S_MAX = 8.0  #: how long a worker that is in a hurry waits for threads that hang in somebody else's server
 _OF_EVERY_TABLE = frozenset({Stage.INGEST, Stage.EXPIRE})
 SEGMENT_BYTES_MAX = 32 * 2**20
 _ON_SPARK = frozenset({Stage.TIER, Stage.OTREE, Stage.COMPACT})
@@ -87,8 +88,7 @@ class Worker:
             worker.start()
         try:
             while not self.stop.wait(0.05 if self.options.until_idle else every_s):
-                for worker in self._tables:
-                    worker.refresh()
+                self._refresh(deadline)
                 if on_progress:
                     on_progress(self.progress)
                 if self.options.until_idle and self._is_idle():
@@ -106,6 +106,13 @@ class Worker:
             if worker.fatal and (self.options.until_idle or isinstance(worker.fatal, StageBroken)):
                 raise worker.fatal
 
+    def _refresh(self, deadline: float | None) -> None:
+        """Look at each table; one whose log does not answer takes seconds, and there may be many."""
+        for worker in self._tables:
+            if self.stop.is_set() or (deadline is not None and time.monotonic() >= deadline):
+                return
+            worker.refresh()
+
     def _is_idle(self) -> bool:
         """No table has anything left to do, or could do it, for as long as the worker was to wait for more."""
         if not all(worker.finished() for worker in self._tables):
@@ -116,17 +123,23 @@ class Worker:
         return now - self._idle_since >= self.options.linger_s or any(worker.fatal for worker in self._tables)
 
     def _end(self) -> None:
-        """Wait for the threads, and give back what they held."""
+        """Wait for the threads, in a hurry not for those that hang, and give back what the others held."""
         self.stop.set()
         for worker in self._tables:
             worker.wake()
-        while any(worker.is_alive for worker in self._tables):
+        hurried_at = math.inf
+        while any(worker.is_alive for worker in self._tables) and time.monotonic() < hurried_at + HURRY_S_MAX:
             if self._hurried:
+                hurried_at = min(hurried_at, time.monotonic())
                 self.stores.spark_sessions.interrupt()
-            for worker in self._tables:
-                worker.join(JOIN_S)
+            alive = [worker for worker in self._tables if worker.is_alive]
+            for worker in alive:
+                worker.join(JOIN_S / len(alive))
         for worker in self._tables:
-            worker.release()
+            if worker.is_alive:  # its claims end by themselves; whoever takes them is safe from it
+                log.warning("worker.left_behind", table=worker.table.name, after_s=HURRY_S_MAX)
+            else:
+                worker.release()
 
 
 class _TableWorker:

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from math import inf
+from math import inf, isinf
 from typing import Any, LiteralString, cast
 
 import psycopg
+from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool
@@ -29,6 +30,26 @@ class Connection(psycopg.Connection[DictRow]):
     """A session of the pool, which knows when it was given back."""
 
     used_at = -inf  #: monotonic seconds
+    deadline_s = 130.0  #: how long an answer is waited for
+
+    @classmethod
+    def of(cls, dsn: str, *, autocommit: bool = False) -> Connection:
+        """A session outside of any pool. Raises: psycopg.Error."""
+        connection = cls.connect(dsn, autocommit=autocommit, row_factory=dict_row)
+        connection.deadline_s = deadline_s(dsn)
+        return connection
+
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        """Wait for an answer, and not for ever: a stopped server's kernel goes on to acknowledge what it is sent."""
+        if timeout is not None:  # somebody waits for news, or has a reason
+            return super().wait(gen, interval, timeout)
+        try:
+            return super().wait(gen, interval, None if isinf(self.deadline_s) else self.deadline_s)
+        except psycopg.errors._WaitTimeout as late:
+            self.pgconn.finish()
+            raise psycopg.errors.ConnectionTimeout(
+                f"no answer within {self.deadline_s:.0f} s, the connection was given up"
+            ) from late
 
 
 TRUSTED_S = 2.0  #: a session that was used so lately is not tried out first
@@ -40,6 +61,8 @@ SESSION_OPTIONS: Mapping[str, str] = {
     "statement_timeout": "120s",
     "idle_in_transaction_session_timeout": "30s",
 }
+LATE_S = 5.0  #: after Postgres itself should have ended a statement, it is not waited for any longer
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _KEEPALIVES: Mapping[str, str] = {
     "connect_timeout": "10",
     "keepalives": "1",
@@ -134,6 +157,15 @@ def _flags(options: Mapping[str, str]) -> str:
     return " ".join(f"-c {name}={value}" for name, value in options.items())
 
 
+def deadline_s(dsn: str) -> float:
+    """How long an answer over a session of *dsn* is waited for: a little longer than Postgres lets a statement run."""
+    options = f"-c statement_timeout={SESSION_OPTIONS['statement_timeout']} {conninfo_to_dict(dsn).get('options', '')}"
+    found = re.findall(r"\bstatement_timeout\s*=\s*'?(\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d)?", options)
+    number, unit = found[-1]  # of several, the last one counts
+    own_s = float(number) * _SECONDS[unit or "ms"]
+    return own_s + LATE_S if own_s else inf  # 0: without a limit, as somebody wished
+
+
 @contextmanager
 def explained(dsn: str, *, table: str | None = None) -> Iterator[None]:
     """Turn the driver's errors into the harness's own, without secrets."""
@@ -217,6 +249,7 @@ class Database:
 
     def __init__(self, dsn: str, *, role: str | None = WORKER, size: int = 8) -> None:
         self.dsn = session_dsn(dsn, role=role)
+        self._deadline_s = deadline_s(self.dsn)
         self.connections = 0  #: made so far: another one may lead to another server
         self._lost_at = -inf
         self._pool: ConnectionPool[Connection] = ConnectionPool(
@@ -247,7 +280,7 @@ class Database:
             # The first connection is made here so that a wrong address fails at once and by its own message.
             with (
                 explained(self.dsn),
-                psycopg.connect(self.dsn, autocommit=True, row_factory=dict_row) as connection,
+                Connection.of(self.dsn, autocommit=True) as connection,
             ):
                 _check_fits(connection)
             self._pool.open()
@@ -262,8 +295,9 @@ class Database:
                 if connection.closed:  # what ended it may have ended the others
                     self._lost_at = time.monotonic()
 
-    def _connected(self, _connection: Connection) -> None:
+    def _connected(self, connection: Connection) -> None:
         self.connections += 1
+        connection.deadline_s = self._deadline_s
 
     def _try_out(self, connection: Connection) -> None:
         """Let the pool replace a session that ended while it was idle; a round trip, so not after each use."""
@@ -356,7 +390,7 @@ def migrate(dsn: str) -> list[str]:
     All in one transaction under an advisory lock, so two `harness init` at once do it once.
     Raises: NotInitialised when the database is newer than this harness or a migration was edited.
     """
-    with explained(dsn), psycopg.connect(session_dsn(dsn, role=None), row_factory=dict_row) as connection:
+    with explained(dsn), Connection.of(session_dsn(dsn, role=None)) as connection:
         connection.execute(sql("init/lock"))
         connection.execute(sql("init/create_migrations"))
         missing = _not_applied(connection, migrations())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -191,3 +193,39 @@ def test_a_segment_that_was_dropped_by_hand_stops_its_table_by_name_and_no_other
     assert re.search(
         rf"{sick.name}: a segment of the buffer is gone .*{segment.name}.*reconcile SPEC --rebuild", said, re.S
     )
+
+
+def test_a_postgres_that_is_there_and_does_not_answer_is_given_up_by_its_address(proxy: PostgresProxy):
+    """A stopped server's kernel goes on to acknowledge, so only the client's own clock ends the wait."""
+    database = Database(with_session(proxy.dsn, statement_timeout="1s"))
+    try:
+        with database.reading() as connection:
+            connection.execute("SELECT 1")
+        proxy.freeze()
+        asked_at = time.monotonic()
+        with (
+            pytest.raises(
+                PostgresUnreachable, match=r"Postgres at 127.0.0.1:\d+ is not answering: no answer within 6 s"
+            ),
+            database.reading() as connection,
+        ):
+            connection.execute("SELECT 2")
+        assert time.monotonic() - asked_at < 15
+    finally:
+        database.close()
+
+
+@pytest.mark.parametrize("tables", [1, 7])
+def test_a_worker_whose_postgres_hangs_ends_15_s_after_sigterm(make_rig, settings, proxy: PostgresProxy, tables: int):
+    rigs = [make_rig() for _ in range(tables)]
+    for rig in rigs:
+        rig.produce(5)
+    names = [rig.name for rig in rigs]
+    with Command(replace(settings, dsn=proxy.dsn), "run", *names, "--stage", "ingest") as command:
+        for rig in rigs:
+            rig.await_rows(5)
+        proxy.freeze()
+        asked_at = time.monotonic()
+        command.send(signal.SIGTERM)
+        command.await_end(deadline_s=30)
+    assert time.monotonic() - asked_at < 15

@@ -1,0 +1,34 @@
+"""A SIGTERM ends a process whose main thread is in C and never comes back."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+from harness_pipelines.cli.ending import TERMINATED
+
+# The main thread holds no lock of Python's and runs no line of it: the handler is never called.
+HANGS = """
+import ctypes, signal
+from harness_pipelines.cli.ending import end_in_time
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+end_in_time(0.2)
+print("ready", flush=True)
+libc = ctypes.CDLL(None)
+while True:
+    libc.sleep(60)
+"""
+
+
+def test_a_command_that_hangs_in_c_ends_after_sigterm_and_says_so():
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == TERMINATED
+    assert "without waiting for what does not answer" in said
