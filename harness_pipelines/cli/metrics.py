@@ -138,6 +138,8 @@ class WorkerCollector(Collector):
         self._worker, self._tables = worker, tables
         self._names = [table.name for table in tables]
         self._stages = sorted(worker.options.stages)
+        # Nobody ever holds a stage that a table does not have, and nobody is missed there.
+        self._never = {t.name: {Stage.INGEST} if t.spec.buffer == "none" else set() for t in tables}
         self._look = Timely(self._ask, wait_s=LOOK_S_MAX)
 
     def describe(self) -> Iterable[Family]:
@@ -152,7 +154,7 @@ class WorkerCollector(Collector):
         shown["harness_scrape_ok"].add_metric([], states is not None)
         for state in states or ():
             _show_state(shown, state)
-            for stage in sorted({*self._stages, *state.claims, *state.moves}):
+            for stage in sorted({*self._stages, *state.claims, *state.moves} - self._never[state.name]):
                 _show_stage(shown, state, stage)
         for table in self._tables:
             shown["harness_freshness_lake_goal_seconds"].add_metric([table.name], table.spec.freshness.lake)

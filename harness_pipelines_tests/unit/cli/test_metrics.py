@@ -78,8 +78,11 @@ def url(ledger: Ledger, progress: TableProgress) -> Iterator[str]:
         stop=threading.Event(),
         progress=[progress],
     )
-    spec = SimpleNamespace(freshness=SimpleNamespace(lake=900.0), tier=SimpleNamespace(max_rows=500_000))
-    tables: Any = [SimpleNamespace(name="a.b", spec=spec)]
+    spec = SimpleNamespace(
+        buffer="postgres", freshness=SimpleNamespace(lake=900.0), tier=SimpleNamespace(max_rows=500_000)
+    )
+    bare = SimpleNamespace(buffer="none", **goals)
+    tables: Any = [SimpleNamespace(name="a.b", spec=spec), SimpleNamespace(name="a.bare", spec=bare)]
     with endpoint(LOOPBACK, 0) as (registry, at):
         registry.register(WorkerCollector(worker, tables))
         yield at
@@ -154,6 +157,13 @@ def test_what_the_ledger_says_is_shown_as_it_is(url: str):
     assert found.value("harness_move_stuck", table="a.b", stage="otree") == 1
     assert found.value("harness_open_move_attempts", table="a.b", stage="tier") == 0
     assert found.value("harness_scrape_ok") == 1
+
+
+def test_a_table_without_a_buffer_has_no_ingest_that_somebody_could_miss(url: str, ledger: Ledger):
+    ledger.found = [state(name="a.bare", claims={})]
+    shown = scrape(url).samples("harness_claim_lease_seconds")
+    assert {dict(labels)["stage"] for labels in shown} >= {"tier"}
+    assert "ingest" not in {dict(labels)["stage"] for labels in shown}
 
 
 def test_what_is_not_known_has_no_sample(url: str, ledger: Ledger):
