@@ -78,9 +78,8 @@ def url(ledger: Ledger, progress: TableProgress) -> Iterator[str]:
         stop=threading.Event(),
         progress=[progress],
     )
-    spec = SimpleNamespace(
-        buffer="postgres", freshness=SimpleNamespace(lake=900.0), tier=SimpleNamespace(max_rows=500_000)
-    )
+    goals = {"freshness": SimpleNamespace(lake=900.0), "tier": SimpleNamespace(max_rows=500_000)}
+    spec = SimpleNamespace(buffer="postgres", **goals)
     bare = SimpleNamespace(buffer="none", **goals)
     tables: Any = [SimpleNamespace(name="a.b", spec=spec), SimpleNamespace(name="a.bare", spec=bare)]
     with endpoint(LOOPBACK, 0) as (registry, at):
