@@ -149,6 +149,12 @@ class Kafka:
         return child_environment(self._place.home, self.name, {})
 
     def _format(self) -> None:
+        if self._data.exists() and (kept := _logs(self._data)):
+            raise ServicesError(
+                f"{self._data} has no meta.properties, and yet holds logs of {len(kept)} partitions ({kept[0]}, ...); "
+                "formatting would remove them, so nothing was started or removed. Put the file back from a backup, or "
+                "move the folder away if what it holds is not needed"
+            )
         shutil.rmtree(self._data, ignore_errors=True)  # left by a format that was cut off
         java = self._java("-Xmx256m", "-XX:TieredStopAtLevel=1")
         # One argument: an id may begin with a dash, which the tool would take for an option.
@@ -170,3 +176,8 @@ class Kafka:
 
     def _cluster_id(self) -> str:
         return secret(self._folder / "cluster-id")[:22]
+
+
+def _logs(data: Path) -> list[str]:
+    """The folders of *data* that hold records; a format that was cut off leaves none."""
+    return sorted({log.parent.name for log in data.glob("*/*.log") if log.stat().st_size})

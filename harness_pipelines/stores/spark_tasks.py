@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import threading
 import zipfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -73,10 +76,12 @@ def ship(spark: SparkSession) -> None:
             _shipped.add(spark)
 
 
+@cache
 def package_zip() -> Path:
-    """The package as a zip that Python can import from, its SQL files included."""
-    root = Path(harness_pipelines.__file__).parent
-    made = Path(mkdtemp(prefix="harness-")) / "harness_pipelines.zip"
+    """The package as a zip that Python can import from, its SQL files included; one per process, gone with it."""
+    root, folder = Path(harness_pipelines.__file__).parent, mkdtemp(prefix="harness-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    made = Path(folder) / "harness_pipelines.zip"
     with zipfile.ZipFile(made, "w") as archive:
         for file in sorted(root.rglob("*")):
             if file.suffix in {".py", ".sql"}:
