@@ -154,7 +154,7 @@ class _TableWorker:
             for stage in worker.options.stages
         }
         self._threads: list[threading.Thread] = []
-        self._ingests: list[ingest.IngestLoop] = []
+        self._counts: dict[int, ingest.IngestProgress] = {}  # by thread; its loops come and go
         self._last_refresh = 0.0
         self._looked_at = -math.inf  #: monotonic seconds, before the positions that are shown were read
         self._caught_up_at: float | None = None  #: monotonic seconds, since when all that is known is moved
@@ -278,10 +278,10 @@ class _TableWorker:
                     self._restart.look()
 
     def _look(self) -> None:
-        if self._ingests:
-            self.progress.rows = sum(loop.progress.rows for loop in self._ingests)
-            self.progress.refused = sum(loop.progress.refused for loop in self._ingests)
-            self.progress.commits = sum(loop.progress.commits for loop in self._ingests)
+        if counts := list(self._counts.values()):
+            self.progress.rows = sum(one.rows for one in counts)
+            self.progress.refused = sum(one.refused for one in counts)
+            self.progress.commits = sum(one.commits for one in counts)
         with suppress(HarnessError):
             looked_at = time.monotonic()
             positions = self.stores.ledger.positions(self.table)
@@ -376,7 +376,7 @@ class _TableWorker:
             poll_s=ingest.LAST_POLL_S if self.worker.options.until_idle else ingest.POLL_S,
             run_id=self.worker.options.run_id,
         )
-        self._ingests.append(loop)
+        loop.progress = self._counts.setdefault(number, loop.progress)
         try:
             self._ingest(loop, backoff, number)
         finally:

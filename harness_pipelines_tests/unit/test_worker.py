@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -12,7 +14,7 @@ import pytest
 
 from harness_pipelines.faults import FaultInjected
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.stages import expire, trouble, worker
+from harness_pipelines.stages import expire, ingest, trouble, worker
 from harness_pipelines.stages.claims import ClaimKeeper
 from harness_pipelines.stages.worker import StageBroken, Worker, WorkerOptions
 from harness_pipelines.stores.upkeep import SizeGuard
@@ -190,3 +192,29 @@ def test_a_claim_is_renewed_whatever_a_renewal_met(books: Books):
     wait_until(lambda: books.renewals >= 3, "the first renewal failed, others followed")
     keeper.release()
     assert books.released == [1]
+
+
+def test_a_loop_that_begins_again_goes_on_with_its_threads_counts(books: Books, monkeypatch: pytest.MonkeyPatch):
+    made: list[weakref.ref[Any]] = []
+
+    class Loop:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.progress = ingest.IngestProgress()
+            made.append(weakref.ref(self))
+
+        def close(self) -> None:
+            pass
+
+    def ingest_once(_self: Any, loop: Loop, _backoff: Any, _number: int) -> None:
+        loop.progress.rows += 5
+
+    monkeypatch.setattr(ingest, "IngestLoop", Loop)
+    monkeypatch.setattr(worker._TableWorker, "_ingest", ingest_once)
+    stores: Any = SimpleNamespace(ledger=books, log=None, segments=None, writer_sessions=None, schemas=None)
+    one = worker._TableWorker(Worker(stores, [], WorkerOptions()), table(1, "a.b"))
+    for number in (0, 0, 1):
+        one._ingest_forever(one._watching, number)
+
+    assert {number: counts.rows for number, counts in one._counts.items()} == {0: 10, 1: 5}
+    gc.collect()
+    assert [loop() for loop in made] == [None] * 3, "a loop that has ended is not kept"
