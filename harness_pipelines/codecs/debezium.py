@@ -24,6 +24,7 @@ from harness_pipelines.codecs.keys import wrapper
 from harness_pipelines.codecs.parts import Part, at, inside
 from harness_pipelines.codecs.refusals import explained, malformed, refusal, unsound
 from harness_pipelines.codecs.shapes import NULL, Unfit, shown
+from harness_pipelines.codecs.whole import Records
 from harness_pipelines.codecs.wire import gathered
 from harness_pipelines.protocol.keys import DELETE, PUT
 from harness_pipelines.spec.arrow import arrow_schema
@@ -112,7 +113,8 @@ class DebeziumEvents:
         self._unavailable = Unavailable(spec.unavailable_value, spec.columns)
         self._at_once = _AtOnce(spec.columns)
 
-    def sort(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> tuple[list[Part], list[Refused]]:
+    def sort(self, records: Records) -> tuple[list[Part], list[Refused]]:
+        values, keys = records.values, records.keys
         refused: dict[int, Unfit] = {}
         made: list[_Rows] = []
         others: list[int] = []  # what is read one by one

@@ -22,7 +22,7 @@ from harness_pipelines.codecs.policy import Policy
 from harness_pipelines.codecs.refusals import refusal
 from harness_pipelines.codecs.schemas import Schemas, SchemaUnusable, WrittenSchema
 from harness_pipelines.codecs.shapes import Unfit
-from harness_pipelines.codecs.whole import fields_of
+from harness_pipelines.codecs.whole import Records, fields_of
 from harness_pipelines.codecs.wire import Named, grouped
 from harness_pipelines.codecs.with_schema import KNOWN_MAX, Readers
 from harness_pipelines.codecs.written import NoFit, Written, field_of, found_by
@@ -78,7 +78,8 @@ class DebeziumAvroEvents:
             except NoFit as why:
                 raise SchemaUnusable(f"the `schema` of the spec: {why}") from why
 
-    def sort(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> tuple[list[Part], list[Refused]]:
+    def sort(self, records: Records) -> tuple[list[Part], list[Refused]]:
+        values, keys = records.values, records.keys
         refused: dict[int, Unfit] = {}
         parts: list[Part] = []
         by_key = _Group()
@@ -86,10 +87,10 @@ class DebeziumAvroEvents:
             if value is None:
                 self._by_key(i, keys[i], by_key, refused)
         for events, places, payloads in self._grouped(values, refused):
-            records, wrong = events.reader.read(payloads)
+            found, wrong = events.reader.read(payloads)
             refused |= {places[position]: why for position, why in wrong.items()}
             read = [place for position, place in enumerate(places) if position not in wrong]
-            parts += self._sorted(events, dict(zip(read, records, strict=True)), keys, by_key, refused)
+            parts += self._sorted(events, dict(zip(read, found, strict=True)), keys, by_key, refused)
         parts += by_key.part(DELETE, self._keys, "the record's key")
         return parts, [refusal(i, why) for i, why in sorted(refused.items())]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from harness_pipelines.codecs.base import Codec, Decoded, Refused
 from harness_pipelines.protocol.keys import PUT
+
+if TYPE_CHECKING:
+    from harness_pipelines.codecs.whole import Records
 
 OPERATION = "_op"
 Retold = Callable[[Refused, int], Refused]  #: the same refusal, at its position in the input
@@ -40,8 +43,8 @@ class Part:
 class Sorter(Protocol):
     """Tells what records do. A record's part never depends on the records beside it."""
 
-    def sort(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> tuple[list[Part], list[Refused]]:
-        """Sort records by their *values* and *keys*; all are in a part or refused."""
+    def sort(self, records: Records) -> tuple[list[Part], list[Refused]]:
+        """Sort *records*; all are in a part or refused."""
         ...
 
 

@@ -18,7 +18,8 @@ from harness_pipelines.codecs.base import Codec, Decoded, Due, Headers, Reason, 
 from harness_pipelines.codecs.contract import judge_of
 from harness_pipelines.codecs.culprits import Apart
 from harness_pipelines.codecs.debezium import DebeziumEvents
-from harness_pipelines.codecs.formats import delete_rule, key_codec, value_codec
+from harness_pipelines.codecs.deletes import Rule, delete_rule
+from harness_pipelines.codecs.formats import key_codec, value_codec
 from harness_pipelines.codecs.parts import OPERATION, Part, Sorter, at, decode_parts, places_of
 from harness_pipelines.codecs.schemas import NoSchemas, Schemas
 from harness_pipelines.codecs.transform import transformer_of
@@ -43,13 +44,14 @@ class RecordCodec:
         self._transformer = transformer_of(spec)
         # What is decoded are the fields; only what comes after knows the columns that are made of them.
         columns = tuple(replace(c, exact=c.name in spec.key) for c in input_columns(spec))
-        spec = spec.model_copy(update={"columns": columns, "transform": None})
         known = schemas or NoSchemas()
+        rule = delete_rule(spec, known, self._transformer) if spec.key else None
+        spec = spec.model_copy(update={"columns": columns, "transform": None})
         fields = fields_of(spec)
         self._values = value_codec(spec, fields, known, due=due)
         self._sorter: Sorter | None = None
         if spec.key:
-            self._sorter = _sorter(spec, self._values, known, due=due)
+            self._sorter = _sorter(spec, self._values, known, rule, due=due)
         stored = [c for c in spec.stored if c.name in {f.name for f in fields}]
         self._schema = arrow_schema(stored).insert(0, pa.field(OPERATION, pa.string(), nullable=False))
         self._whole = WholeColumns(spec)
@@ -72,45 +74,44 @@ class RecordCodec:
 
     def _all(self, records: Records) -> Decoded:
         """Raises: whatever one of *records* makes a part of it raise."""
-        decoded = self._decoded(records.values, records.keys)
+        decoded = self._decoded(records)
         if self._whole:
             decoded = self._whole.added(decoded, records)
         if self._transformer is not None:
             decoded = self._transformer.transformed(decoded)
         return decoded if self._judge is None else self._judge.judged(decoded)
 
-    def _decoded(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> Decoded:
+    def _decoded(self, records: Records) -> Decoded:
         if self._sorter is None:
-            return self._values.decode(values)
-        return decode_parts(*self._sorter.sort(values, keys), self._schema)
+            return self._values.decode(records.values)
+        return decode_parts(*self._sorter.sort(records), self._schema)
 
 
-def _sorter(spec: TableSpec, values: Codec, schemas: Schemas, *, due: Due) -> Sorter:
+def _sorter(spec: TableSpec, values: Codec, schemas: Schemas, rule: Rule | None, *, due: Due) -> Sorter:
     if spec.format == "debezium":
         return DebeziumEvents(spec)
     if spec.format == "debezium-avro":
         from harness_pipelines.codecs.debezium_avro import DebeziumAvroEvents
 
         return DebeziumAvroEvents(spec, schemas, due=due)
-    return _Keyed(spec, values, schemas)
+    return _Keyed(spec, values, schemas, rule)
 
 
 class _Keyed:
     """`Sorter` of plain values: one that is missing deletes, and so does one that the spec's rule speaks of."""
 
-    def __init__(self, spec: TableSpec, values: Codec, schemas: Schemas) -> None:
+    def __init__(self, spec: TableSpec, values: Codec, schemas: Schemas, rule: Rule | None) -> None:
         self._values = values
         self._key = key_codec(spec, schemas)
-        self._says_delete = delete_rule(spec, schemas)
+        self._ruled = rule
         named = [c for c in fields_of(spec) if c.name in spec.key]
         in_order = sorted(named, key=lambda c: spec.key.index(c.name))
-        self._value_key = value_codec(spec, in_order, schemas, all_fields=False) if self._says_delete else self._key
+        self._value_key = value_codec(spec, in_order, schemas, all_fields=False) if rule else self._key
 
-    def sort(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> tuple[list[Part], list[Refused]]:
+    def sort(self, records: Records) -> tuple[list[Part], list[Refused]]:
+        values, keys = records.values, records.keys
         none = np.array([value is None for value in values], np.bool_)
-        ruled = np.zeros(len(values), np.bool_)
-        if self._says_delete is not None:
-            ruled = np.array([value is not None and self._says_delete(value) for value in values], np.bool_)
+        ruled = np.zeros(len(values), np.bool_) if self._ruled is None else self._ruled(records)
         parts = [
             Part(operation=PUT, codec=self._values, values=at(values, places), places=places)
             for places in places_of(~(none | ruled))

@@ -139,6 +139,16 @@ class Transformer:
             index = int(accepted[places[at]])
             failed[int(places[at])] = Refused(index=index, reason=Reason.TRANSFORM, detail=detail[:DETAIL_CHARS])
 
+    def reads(self, name: str) -> tuple[str, ...]:
+        """The fields that the column *name* is made of."""
+        return next(one.reads for one in self._derive if one.name == name)
+
+    def made(self, name: str, rows: pa.Table, count: int) -> pa.ChunkedArray:
+        """The column *name* of *count* records whose fields are *rows*; NULL where its expression fails."""
+        [one] = [one for one in self._derive if one.name == name]
+        [column], _ = self._evaluated([one], _some(rows, count))
+        return column
+
     # -- DuckDB ---------------------------------------------------------------------------------------------
 
     def _evaluated(self, wanted: Sequence[Compiled], rows: pa.Table) -> tuple[list[pa.ChunkedArray], dict[int, str]]:
@@ -209,7 +219,7 @@ class Transformer:
         fields = [name for name in self._fields if name in rows.column_names]
         chosen = ", ".join(f"{sql} AS c{i}" for i, sql in enumerate(expressions))
         with self._database.cursor() as cursor:
-            cursor.register(RECORD, rows.select(fields))
+            cursor.register(RECORD, rows.select(fields) if fields else rows)
             found = cursor.execute(f"SELECT {chosen} FROM {RECORD}").to_arrow_table()
         types = [pa.struct([("v", one.type)]) if of_struct else one.type for one in wanted]
         return [column.cast(kind) for column, kind in zip(found.columns, types, strict=True)]
@@ -239,6 +249,11 @@ class Transformer:
     def _unusable(self, name: str, sql: str, why: str) -> TransformUnusable:
         place = "filter" if name == "filter" else f"derive.{name}"
         return TransformUnusable(f"{self._table}: transform.{place}: {sql!r}: {why}; nothing was changed")
+
+
+def _some(rows: pa.Table, count: int) -> pa.Table:
+    """*rows* with a column, so that DuckDB sees *count* of them where an expression reads no field."""
+    return rows if rows.num_columns else pa.table({OPERATION: pa.repeat(PUT, count)})
 
 
 def transformer_of(spec: TableSpec) -> Transformer | None:

@@ -43,6 +43,11 @@ class Records:
         headers = None if self.headers is None else self.headers[low:high]
         return Records(values=self.values[low:high], keys=self.keys[low:high], headers=headers)
 
+    def at(self, places: Sequence[int]) -> Records:
+        """Those at *places*."""
+        headers = None if self.headers is None else [self.headers[i] for i in places]
+        return Records(values=[self.values[i] for i in places], keys=[self.keys[i] for i in places], headers=headers)
+
 
 class WholeColumns:
     """Adds columns to decoded rows. In a delete all but those of the key are NULL."""

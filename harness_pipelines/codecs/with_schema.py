@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from harness_pipelines.codecs.avro import ANY_NAME, AvroReader
 from harness_pipelines.codecs.base import Codec, Reason
 from harness_pipelines.codecs.by_schema import Reader, Refusing, SchemaCodec, unfit
-from harness_pipelines.codecs.formats import JsonRule, Rule, Wrapped, says
+from harness_pipelines.codecs.formats import Wrapped
 from harness_pipelines.codecs.json import JsonCodec
 from harness_pipelines.codecs.json_schema import JsonSchemaCodec
 from harness_pipelines.codecs.policy import Policy
 from harness_pipelines.codecs.protobuf import ProtobufFile
 from harness_pipelines.codecs.schemas import Schemas, SchemaUnusable, WrittenSchema
 from harness_pipelines.codecs.shapes import Unfit
-from harness_pipelines.codecs.wire import Framed, Named, opened
-from harness_pipelines.codecs.written import BOOLEANS, NoFit, Written, first_there, found_by
+from harness_pipelines.codecs.wire import Framed, Named
+from harness_pipelines.codecs.written import NoFit, Written, found_by
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.formats import GivenSchema
-from harness_pipelines.spec.keys import DeleteRule
 
 KINDS = {"avro": "AVRO", "debezium-avro": "AVRO", "protobuf": "PROTOBUF", "json-schema": "JSON"}
 KNOWN_MAX = 1_000  #: schemas, and messages of them, whose codecs are kept
@@ -172,57 +171,3 @@ class Readers:
         if self._format == "json-schema":
             return schema
         return AvroReader(schema, is_debezium=self._format == "debezium-avro")
-
-
-def rule_with_schema(
-    format_: str, rule: DeleteRule, names: Sequence[str], given: GivenSchema | None, *, schemas: Schemas
-) -> Rule:
-    """Whether a value says that it deletes; what cannot be read says nothing, and is refused as a put.
-
-    *names*: of the rule's field, in the order in which they count.
-    """
-    by_json, tell = JsonRule(rule, names), says(rule)
-    readers, known = Readers(format_, schemas), dict[Named | None, Callable[[bytes], Any]]()
-    alone = readers.given(given) if given is not None else None
-
-    def telling(reader: Reader | WrittenSchema | Unfit) -> Callable[[bytes], bool]:
-        if isinstance(reader, Unfit):
-            return lambda payload: False
-        if isinstance(reader, WrittenSchema):
-            return by_json
-        try:
-            fields = found_by(reader.written.fields, names)
-        except NoFit:
-            fields = []
-        if not fields:
-            return lambda payload: False
-
-        def told(payload: bytes) -> bool:
-            records, _ = reader.read([payload])
-            if not records:
-                return False
-            field = fields[first_there(fields, records[0])]
-            value, meant = field.get(records[0]), field.written.names
-            if field.written.kind == "boolean" and isinstance(value, bytes):
-                value = BOOLEANS.get(value)
-            return tell(meant.get(value) if meant is not None and isinstance(value, int) else value)
-
-        return told
-
-    def deletes(value: bytes) -> bool:
-        if alone is not None:
-            named, end = None, 0
-        else:
-            header = opened(value, has_indexes=format_ == "protobuf")
-            if isinstance(header, Unfit):
-                return False
-            named, end = header
-        if named not in known:
-            reader = alone or (readers.of(named) if named is not None else None)
-            assert reader is not None
-            if isinstance(reader, Unfit):
-                return False  # it may be known later
-            known[named] = telling(reader)
-        return bool(known[named](value[end:]))
-
-    return deletes

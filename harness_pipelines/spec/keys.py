@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -23,11 +23,24 @@ class DeleteRule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    field: Annotated[str, Field(min_length=1, description="A field of the record's value, a column or not.")]
+    field: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="A field of the record's value, a column or not, its path (payload.op), or a column that "
+            "`transform` makes.",
+        ),
+    ]
     values: Annotated[
         tuple[Annotated[str | int | bool, Field(union_mode="smart")], ...],
         Field(min_length=1, description="A record with one of these there is a delete."),
     ]
+
+    def column_of(self, names: Container[str]) -> str | None:
+        """Which of *names* the field is, or begins with: a name may have dots. None where it is none of them."""
+        parts = self.field.split(".")
+        found = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+        return next((name for name in found if name in names), None)
 
 
 def _delete(value: Any) -> Any:

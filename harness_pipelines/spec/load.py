@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.columns import ColumnWords
 from harness_pipelines.spec.contract import ColumnChecks, Contract, RowCheck, StopAbove
+from harness_pipelines.spec.deletes import never_fires
 from harness_pipelines.spec.formats import SCHEMA_CHARS_MAX, GivenSchema
 from harness_pipelines.spec.table import (
     Freshness,
@@ -95,7 +96,17 @@ def load_spec_text(text: str, *, source: str = "<text>", folder: Path | None = N
             problems.append(SpecProblem(line=reader.line(place), field=field, message=_message(dict(one), place)))
     if problems:
         raise SpecError(source, problems)
+    check_rule(spec, source=source, line=reader.line(("delete", "field")))
     return spec
+
+
+def check_rule(spec: TableSpec, *, source: str, line: int | None = None) -> None:
+    """Tables that are there keep such a rule: it is asked where a spec is applied, not where one is read back.
+
+    Raises: SpecError where no record can be a delete by the rule of *spec*.
+    """
+    if (why := never_fires(spec)) is not None:
+        raise SpecError(source, [SpecProblem(line=line, field="delete", message=why)])
 
 
 def _read_schemas(words: dict[str, Any], reader: _Reader, folder: Path) -> list[SpecProblem]:

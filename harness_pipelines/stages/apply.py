@@ -9,7 +9,7 @@ from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.schemas import SpecMoved
 from harness_pipelines.protocol.topics import topics_of
-from harness_pipelines.spec.load import load_spec
+from harness_pipelines.spec.load import check_rule, load_spec
 from harness_pipelines.spec.table import StartAt, TableSpec
 from harness_pipelines.spec.types import iceberg_fields
 from harness_pipelines.stores.errors import TopicCompacted
@@ -32,6 +32,7 @@ def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
     word differs that cannot change), TopicRecreated; SpecMoved, where somebody else changed the spec meanwhile.
     """
     wanted = spec if isinstance(spec, TableSpec) else load_spec(spec)
+    check_rule(wanted, source=wanted.table)
     RecordCodec(wanted, stores.schemas)  # a contract or schema of the spec that cannot be used makes no table
     identity = stores.log.describe(wanted.topic)
     try:
