@@ -1,7 +1,7 @@
 """Every route to the rows of a table gives the same values, in every session: Arrow is compared with Spark.
 
 Tables with and without a buffer, keyed and not, with one view or both; each record lies in another tier; the values are
-the extremes of every type; sessions have other time zones, ANSI off, names by their case.
+the extremes of every type; sessions have other time zones, ANSI off, names by their case; columns are changed between.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
+from harness_pipelines.protocol.evolution import Changes
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Type, parse_type
 from harness_pipelines.stores.spark_stage import SessionUnfit
 from harness_pipelines_tests.integration.read.test_union_spark import in_sparks_words
+from harness_pipelines_tests.integration.tables.test_spark_source import Sink
 from harness_pipelines_tests.rig import OTREE, TableRig
+from harness_pipelines_tests.unit.codecs import values as json_values
 from harness_pipelines_tests.wire import avro_bytes
 
 MakeRig = Callable[..., TableRig]
@@ -126,7 +132,7 @@ class Routes:
     def types(self) -> dict[str, Type]:
         return {column.name: column.type for column in self.rig.harness.table(self.rig.name).spec.columns}
 
-    def assert_agree(self, sessions: list[dict[str, str]]) -> None:
+    def assert_agree(self, sessions: list[dict[str, str]], *, streams: bool = False) -> None:
         types, table = self.types, self.rig.harness.table(self.rig.name)
         wanted = [*types, *COORDINATES]
         expected = rows_of(table.read(columns=wanted), types)
@@ -139,7 +145,26 @@ class Routes:
                     "source": self.spark.read.format("harness").option("table", self.rig.name).load(),
                 }.items():
                     self._compare(rows_of(frame.toArrow(), types), expected, types, f"{route} {changed}")
+                if streams:
+                    self._assert_streams(types, changed)
                 self.spark.catalog.dropTempView(view)
+
+    def _assert_streams(self, types: Mapping[str, Type], changed: Mapping[str, str]) -> None:
+        """The log by Python's stream and by Spark's; what only Kafka has, Spark's does not bring."""
+        table = self.rig.harness.table(self.rig.name)
+        log = pa.concat_tables([batch.rows for batch in table.stream(follow=False)])
+        reached = {p.partition: p.bounds for p in table.positions()}
+        expected = [
+            row
+            for row in rows_of(log, types)
+            if row[-1] < (reached[row[-2]].stream_hi if table.spec.buffer == "none" else reached[row[-2]].buffer_hi)
+        ]
+        folder = self.folder / changed["spark.sql.session.timeZone"].replace("/", "_") / str(len(expected))
+        folder.mkdir(parents=True)
+        sink = Sink(self.rig, folder)
+        sink.take_all()
+        found = self.spark.read.parquet(str(folder / "rows")).toArrow()
+        self._compare(rows_of(found, types), expected, types, f"stream {changed}")
 
     @staticmethod
     def _compare(found: list[Any], expected: list[Any], types: Mapping[str, Type], route: str) -> None:
@@ -169,6 +194,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "keyed": {"views": "both", "key": ["ts", "d38"], "layout": {"columns": ["ts"]}},
     "keyed, no buffer": {"views": "stream", "key": ["tz"], "buffer": "none", "layout": {}},
 }
+EVOLUTIONS: list[dict[str, Any]] = [
+    {"add": (Column(name="more", type=parse_type("struct<x: int, ts: timestamp>")),)},
+    {"drop": ("s",), "add": (Column(name="s", type=parse_type("long")),)},
+    {"rename": (("bin", "bytes"),)},
+    {"widen": (("i", parse_type("long")), ("f", parse_type("double")))},
+    {"order": ("u", "t", "l")},
+    {"drop": ("n.ts",), "add": (Column(name="n.ts", type=parse_type("timestamp")),)},
+]
 
 
 def make(make_rig: MakeRig, shape: str) -> TableRig:
@@ -201,6 +234,43 @@ def test_a_session_that_reads_our_expressions_otherwise_is_refused_by_name(make_
     with settings_of(spark, {name: "true"}), pytest.raises(SessionUnfit, match=name):
         rig.table.to_spark(spark)
     assert rig.table.to_spark(spark).count() == 0
+
+
+def drawn(count: int) -> list[bytes]:
+    """Records with random values of every column."""
+    parts = {name: json_values.written(parse_type(kind)) for name, kind in COLUMNS.items()}
+    found: list[bytes] = []
+
+    @settings(max_examples=count, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
+    @given(st.fixed_dictionaries(parts))
+    def draw(one: Mapping[str, tuple[str, Any]]) -> None:
+        found.append(("{" + ",".join(f"{json.dumps(n)}:{text}" for n, (text, _) in one.items()) + "}").encode())
+
+    draw()
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)  # some minutes where the machine has nothing else to do
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_route_gives_the_same_values_across_evolutions(make_rig: MakeRig, tmp_path: Path, shape: str):
+    rig = make(make_rig, shape)
+    routes = Routes(rig, tmp_path)
+    for tier in tiers_of(rig):
+        produce(rig, EXTREMES)
+        rig.kafka.produce(rig.topic, 0, drawn(30))
+        stepped(rig, tier)
+    routes.assert_agree(SESSIONS, streams=not rig.table.spec.key and rig.table.spec.views != "batch")
+    for i, changes in enumerate(EVOLUTIONS):
+        if rig.table.spec.buffer == "none":
+            rig.tier()
+        rig.harness.table(rig.name).evolve(Changes(**changes))
+        rig.table = rig.harness.table(rig.name)
+        row = {**nested(MOST), "more": {"x": i, "ts": LEAST["ts"]}, "s": i, "bytes": "/w=="}
+        produce(rig, [row])
+        stepped(rig, ("buffer", "batch", "stream")[i % 3])
+        routes.assert_agree(SESSIONS[i % 2 :][:1])
+    assert rig.table.audit(full=True).to_json()["ok"]
 
 
 FLOATS = {
