@@ -19,7 +19,7 @@ from typing import Any
 import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
-from harness_pipelines.codecs.avro_numbers import SUSPECT, Numbers
+from harness_pipelines.codecs.avro_numbers import SUSPECT, Numbers, may_be_suspect
 from harness_pipelines.codecs.base import Reason
 from harness_pipelines.codecs.schemas import WrittenSchema
 from harness_pipelines.codecs.shapes import Unfit
@@ -45,6 +45,7 @@ _LOGICAL: Mapping[tuple[str, str], tuple[Kind, Unit]] = {
     ("long", "local-timestamp-nanos"): ("local", "ns"),
 }
 _CONNECT_NAME, _CONNECT_TIMESTAMP = "connect.name", "org.apache.kafka.connect.data.Timestamp"
+_CONNECT_DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _CONNECT: Mapping[str, tuple[Kind, Unit]] = {
     "org.apache.kafka.connect.data.Date": ("date", "d"),
     "org.apache.kafka.connect.data.Time": ("time", "ms"),
@@ -143,7 +144,7 @@ class AvroReader:
 
     def _fit(self, records: Sequence[Any], payloads: Sequence[bytes]) -> bool:
         """Whether all numbers fit into 64 bits. Mostly nothing looks otherwise; then what it was read as says it."""
-        if not SUSPECT.search(b"\0".join(payloads)):
+        if not may_be_suspect(b"\0".join(payloads)):
             return True
         return all(
             not SUSPECT.search(payload) or self._is_as_written(record, payload) or not self._numbers.trouble(payload)
@@ -332,6 +333,9 @@ class _Walk:
             return Written(kind="decimal", name=_SCALED)
         if (known := self._known.get(schema["name"])) is not None:
             return known
+        names = [field["name"] for field in schema["fields"]]
+        if len(set(names)) != len(names):  # of both values one would be left, and nobody could say which
+            raise _unusable(f"{schema['name']} has two fields of the same name")
         deeper = (*inside, schema["name"])
         fields = tuple(self._field(one, deeper) for one in schema["fields"])
         made = Written(kind="struct", name=f"record {schema['name']}", fields=fields)
@@ -374,9 +378,11 @@ def _meant(kind: str, schema: Mapping[str, Any], *, is_debezium: bool) -> Writte
     logical, connect = (told if isinstance(told := schema.get(word), str) else None for word in (_MEANT, _CONNECT_NAME))
     name = f"{kind} ({logical or connect})" if logical or connect else kind
     if logical == "decimal" and kind in {"bytes", "fixed"}:
-        digits, scale = schema.get("precision"), schema.get("scale", 0)
-        # True is an int of Python's, and no number of JSON's.
-        if type(digits) is type(scale) is int and 0 <= scale <= digits and digits > 0:
+        digits: Any = schema.get("precision")
+        scale: Any = schema.get("scale", 0)
+        # True is an int of Python's, and no number of JSON's. Kafka Connect's decimals have scales that Avro has not.
+        is_told = type(digits) is type(scale) is int
+        if is_told and digits > 0 and (0 <= scale <= digits or connect == _CONNECT_DECIMAL):
             return Written(kind="decimal", name=f"decimal({digits}, {scale})", scale=scale, digits=digits)
     column = COLUMNS.get(connect or "")
     if connect == _CONNECT_TIMESTAMP and is_debezium:

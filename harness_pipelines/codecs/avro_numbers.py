@@ -10,9 +10,20 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 SUSPECT = re.compile(rb"[\x80-\xff]{9}[\x02-\xff]")  #: a number that does not fit; or text that is not ASCII
 _BYTES: Mapping[str, int] = {"null": 0, "float": 4, "double": 8}
 _VARINT_BYTES = 10
+
+
+def may_be_suspect(text: bytes) -> bool:
+    """Whether nine bytes in a row have their highest bit. If not, `SUSPECT` finds nothing: this is the quicker look."""
+    high = np.frombuffer(text, np.uint8) >> 7
+    two = high[:-1] & high[1:]
+    four = two[:-2] & two[2:]
+    eight = four[:-4] & four[4:]
+    return bool((eight[:-1] & high[8:]).any())
 
 
 class _TooLong(Exception):

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from harness_pipelines.codecs.base import Codec, Decoded, Refused
+from harness_pipelines.codecs.refusals import DETAIL_CHARS
 from harness_pipelines.protocol.keys import PUT
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def moved(refused: Refused, index: int) -> Refused:
 
 def inside(where: str) -> Retold:
     """What the refusals of a part begin with."""
-    return lambda refused, index: replace(refused, index=index, detail=f"{where}: {refused.detail}")
+    return lambda refused, index: replace(refused, index=index, detail=f"{where}: {refused.detail}"[:DETAIL_CHARS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,9 +110,10 @@ def type_of(written: Written) -> Type:
             raise NoFit(f"{written.name} does not tell how many digits it has")
         case "decimal":
             assert written.digits is not None
-            if written.digits > DECIMAL_DIGITS_MAX:
+            digits = max(written.digits + max(-written.scale, 0), written.scale)
+            if digits > DECIMAL_DIGITS_MAX:
                 raise NoFit(f"{written.name} has more digits than {DECIMAL_DIGITS_MAX}, which a column has at most")
-            return DecimalType(written.digits, written.scale)
+            return DecimalType(digits, max(written.scale, 0))
         case "list":
             assert written.element is not None
             return ListType(type_of(written.element))

@@ -20,7 +20,7 @@ from harness_pipelines.codecs.culprits import Apart
 from harness_pipelines.codecs.debezium import DebeziumEvents
 from harness_pipelines.codecs.deletes import Rule, delete_rule
 from harness_pipelines.codecs.formats import key_codec, value_codec
-from harness_pipelines.codecs.parts import OPERATION, Part, Sorter, at, decode_parts, places_of
+from harness_pipelines.codecs.parts import OPERATION, Part, Sorter, at, decode_parts, inside, places_of
 from harness_pipelines.codecs.schemas import NoSchemas, Schemas
 from harness_pipelines.codecs.transform import transformer_of
 from harness_pipelines.codecs.whole import Records, WholeColumns, fields_of
@@ -130,4 +130,4 @@ def _of_the_key(refused: Refused, index: int) -> Refused:
     if refused.reason is Reason.NULL_VALUE:
         detail = "the record has neither a value nor a key: it deletes nothing"
         return replace(refused, index=index, reason=Reason.MISSING_KEY, detail=detail)
-    return replace(refused, index=index, detail=f"the key of a record without a value: {refused.detail}")
+    return inside("the key of a record without a value")(refused, index)

@@ -246,8 +246,11 @@ def _boolean(kind: pa.DataType) -> Convert:
     """Booleans, or the bytes of them: Avro's have one, which is 0 or 1."""
 
     def convert(cells: Cells) -> pa.Array:
-        if bytes not in set(map(type, cells)):
+        types = set(map(type, cells))
+        if bytes not in types:
             return pa.array(cells, kind)
+        if types == {bytes} and (numbers := np.frombuffer(b"".join(cells), np.uint8)).max() <= 1:
+            return pa.array(numbers.view(np.bool_))
         if wrong := [i for i, cell in enumerate(cells) if cell not in BOOLEANS]:
             raise Misfits({i: Unfit(Reason.MALFORMED, f"the byte {cells[i].hex()} is no boolean") for i in wrong})
         return pa.array([BOOLEANS[cell] for cell in cells], kind)

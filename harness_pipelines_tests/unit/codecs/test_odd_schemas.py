@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from harness_pipelines.codecs.avro import AvroReader
+from harness_pipelines.codecs.avro_numbers import SUSPECT, may_be_suspect
 from harness_pipelines.codecs.base import Decoded, Reason
+from harness_pipelines.codecs.policy import type_of
 from harness_pipelines.codecs.proto_text import without_options
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.codecs.schemas import WrittenSchema
@@ -173,6 +177,23 @@ def test_a_union_as_the_schema_of_keys() -> None:
     assert [(one.index, one.reason) for one in found.refused] == [(1, Reason.MISSING_KEY)]
 
 
+def test_a_decimal_of_kafka_connect_may_have_a_scale_below_0() -> None:
+    words = {"logicalType": "decimal", "connect.name": "org.apache.kafka.connect.data.Decimal"}
+    schema = avro(record(("x", {"type": "bytes", "precision": 5, "scale": -2, **words})))
+    found = decoded("avro", {"x": "decimal(9,0)"}, schema, b"\x02\x7b")
+    assert found.rows.to_pylist() == [{"x": Decimal(12_300)}]
+    assert str(type_of(AvroReader(schema).written.fields[0].written)) == "decimal(7, 0)"
+
+
+def test_two_fields_of_one_name_are_no_record() -> None:
+    found = decoded(
+        "avro", {"id": "long", "x": "long"}, avro(record(ID, ("x", "long"), ("x", "string"))), b"\x02\x04\x02a"
+    )
+    assert [(one.reason, "two fields of the same name" in one.detail) for one in found.refused] == [
+        (Reason.UNUSABLE_SCHEMA, True)
+    ]
+
+
 def test_a_boolean_is_0_or_1_wherever_it_is() -> None:
     nested = ("l", {"type": "array", "items": ["null", "boolean"]})
     schema = avro(record(("b", "boolean"), nested))
@@ -200,6 +221,14 @@ def test_a_number_of_more_than_64_bits_is_malformed(number: bytes) -> None:
     found = decoded("avro", {"id": "long"}, schema, b"\x02\x00", number + b"\x00", b"\x04\x02a")
     assert found.rows.column("id").to_pylist() == [1, 2]
     assert said(found) == [(1, Reason.MALFORMED, "not Avro of R: a number has more than 64 bits")]
+
+
+@pytest.mark.parametrize("high", range(12))
+@pytest.mark.parametrize("around", [b"", b"a", b"a" * 9])
+def test_the_quick_look_for_such_numbers_misses_none(high: int, around: bytes) -> None:
+    text = around + b"\xff" * high + around
+    assert may_be_suspect(text) == (high >= 9)
+    assert may_be_suspect(text) or not SUSPECT.search(text)
 
 
 def test_text_whose_bytes_look_like_such_a_number_is_text() -> None:
