@@ -18,6 +18,7 @@ from harness_pipelines.protocol.overlays import told
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.locations import normal
 from harness_pipelines.stores import lake_corrections
+from harness_pipelines.stores.built import brought
 from harness_pipelines.stores.catalog import BATCH_HI, RECALLED, MetadataMissing, vector_text
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, Lake, reachable, reached_by
 from harness_pipelines.stores.lake_replace import Replacement, replace_files
@@ -63,7 +64,7 @@ def build_repair(
     made = current.metadata.current_snapshot()
     assert made is not None
     new = View(metadata=current.metadata_location, snapshot=made.snapshot_id)
-    return Swap(view=view, old=base, base_snapshot=head.snapshot_id, new=new)
+    return Swap(view=view, old=base, base_snapshot=head.snapshot_id, new=new, built=brought(current))
 
 
 def build_metadata(
@@ -95,7 +96,7 @@ def build_metadata(
             keep = table.spec.retention.snapshots
             transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=branches), ())
     new = View(metadata=base.metadata_location, snapshot=snapshot.snapshot_id)
-    return Swap(view=view, old=pointer, base_snapshot=pinned, new=new)
+    return Swap(view=view, old=pointer, base_snapshot=pinned, new=new, built=brought(base))
 
 
 def _first_readable(lake: Lake, table: TableRow, view: ViewName, known: Sequence[str]) -> Table:
