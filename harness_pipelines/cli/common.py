@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from harness_pipelines.errors import UsageError
-from harness_pipelines.protocol.reads import At, at_of, moment_of
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
     from harness_pipelines.client import Harness
+    from harness_pipelines.protocol.reads import At
     from harness_pipelines.table import Table
 
 AGAIN_S = 5.0  #: until the next try, while a service is away
@@ -90,6 +90,8 @@ class AtType(click.ParamType):  # type: ignore[type-arg]  # at run time it has n
     name = "at"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> At:
+        from harness_pipelines.protocol.reads import at_of  # what a spec is comes with it
+
         try:
             return at_of(str(value))
         except ValueError as error:
@@ -102,6 +104,8 @@ class MomentType(click.ParamType):  # type: ignore[type-arg]  # at run time it h
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        from harness_pipelines.protocol.reads import moment_of
+
         try:
             return moment_of(str(value))
         except ValueError:

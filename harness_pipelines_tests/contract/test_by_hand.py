@@ -56,7 +56,7 @@ def test_a_server_that_takes_no_writes_is_waited_for_over_another_connection(rea
         with database.session() as connection:
             first = connection.info.backend_pid
         with pytest.raises(PostgresReadOnly, match="may only be read.*nothing was written, it is tried again"):
-            database.run("ledger/stop_table", {"table_id": table.table_id, "stopped": "x"})
+            database.run("ledger/stop_table", {"table_id": table.table_id, "stopped": "x", "stage": None})
         with database.session() as connection:
             assert connection.info.backend_pid != first
     finally:

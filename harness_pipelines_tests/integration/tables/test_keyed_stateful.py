@@ -112,10 +112,12 @@ class KeyedMachine(RuleBasedStateMachine):
     # -- the judge ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Every version, in Arrow."""
+        """Every version, and the newest rows, in Arrow."""
         for version in self.rig.table.versions():
             rows = self.rig.table.read(columns=self.columns, at=version.version)
             self.compare(rows, version, "Arrow")
+        now = {p.partition: p.bounds.buffer_hi for p in self.rig.table.positions()}
+        self.judge(self.rig.table.read(columns=self.columns), now, "newest rows in Arrow")
 
     def teardown(self) -> None:
         self.rig.ingest()
@@ -133,15 +135,16 @@ class KeyedMachine(RuleBasedStateMachine):
         return [*(c.name for c in self.rig.table.spec.columns), "_kafka_partition", "_kafka_offset"]
 
     def compare(self, rows: pa.Table, version: Version, engine: str) -> None:
-        found = sorted(zip(*(rows.column(name).to_pylist() for name in self.columns), strict=True), key=repr)
-        expected = sorted(self.rig.state(self.bounds(version)).values(), key=repr)
-        assert found == expected, f"version {version.version} in {engine}"
+        self.judge(rows, self.bounds(version), f"version {version.version} in {engine}")
 
     def bounds(self, version: Version) -> Mapping[int, int]:
-        """What a read of *version* has: of the newest one everything up to now."""
-        if version.version == self.rig.head.version:
-            return {p.partition: p.bounds.buffer_hi for p in self.rig.table.positions()}
+        """What a read of *version* has, the newest one too: no more than when it was published."""
         return version.buffer_hi
+
+    def judge(self, rows: pa.Table, bounds: Mapping[int, int], what: str) -> None:
+        found = sorted(zip(*(rows.column(name).to_pylist() for name in self.columns), strict=True), key=repr)
+        expected = sorted(self.rig.state(bounds).values(), key=repr)
+        assert found == expected, what
 
 
 @pytest.mark.timeout(400 * LONGER)
