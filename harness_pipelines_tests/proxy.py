@@ -95,6 +95,10 @@ class TcpProxy:
         """What looks at the requests of a new connection, if anything does."""
         return None
 
+    def passed_on(self, data: bytes) -> bytes:
+        """What the server gets of the request *data*."""
+        return data
+
     def cut_here(self, *, client: socket.socket, server: socket.socket, data: bytes) -> None:
         """Cut the connection whose request *data* a watch chose."""
         self.forget(client, server)
@@ -123,12 +127,13 @@ class TcpProxy:
             with self._lock:
                 self._open += [client, server]
             for source, sink, watch in ((client, server, self.watch()), (server, client, None)):
-                threading.Thread(target=self._pump, args=(source, sink, watch), daemon=True).start()
+                threading.Thread(target=self._pump, args=(source, sink, watch, source is client), daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, watch: Watch | None) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, watch: Watch | None, asks: bool) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
                 self._flows.wait()
+                data = self.passed_on(data) if asks else data
                 if watch is not None and watch(data):
                     self.cut_here(client=source, server=sink, data=data)
                     return
@@ -201,6 +206,23 @@ class PostgresProxy(TcpProxy):
         with suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)
             server.sendall(data)
+
+
+class PoolerProxy(TcpProxy):
+    """A proxy that drops the options of a session, as PgBouncer does with ``ignore_startup_parameters = options``."""
+
+    def __init__(self, dsn: str) -> None:
+        place = conninfo_to_dict(dsn)
+        super().__init__(str(place.get("host") or "127.0.0.1"), int(place.get("port") or 5432))
+        self.dsn = make_conninfo(dsn, host="127.0.0.1", hostaddr=None, port=self.port)
+
+    def passed_on(self, data: bytes) -> bytes:
+        version, pairs = data[4:8], data[8:].split(b"\0")
+        if version != b"\0\3\0\0" or b"options" not in pairs:  # no first message of a session
+            return data
+        at = pairs.index(b"options")
+        body = version + b"\0".join(pairs[:at] + pairs[at + 2 :])
+        return (len(body) + 4).to_bytes(4, "big") + body
 
 
 def end_socket(one: socket.socket) -> None:

@@ -16,6 +16,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.services.state import make_home, make_private
 from harness_pipelines.spec.settings import Settings
 
 DATABASE = "dagster"
@@ -50,8 +51,9 @@ class ControlRoom:
         if not (source / "workspace.yaml").is_file():
             raise UsageError("Dagster needs a checkout: workspace.yaml and dagster.yaml are not part of the wheel")
         assert settings.dsn is not None
-        self.home.mkdir(parents=True, exist_ok=True)
-        self.logs.mkdir(parents=True, exist_ok=True)
+        make_home(settings.home)
+        for folder in (self.home, self.logs):
+            make_private(folder)
         for name in ("workspace.yaml", "dagster.yaml"):
             shutil.copyfile(source / name, self.home / name)
         return {

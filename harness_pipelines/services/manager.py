@@ -17,11 +17,12 @@ from harness_pipelines.services.kafka import Kafka
 from harness_pipelines.services.postgres import Postgres
 from harness_pipelines.services.process import end, is_alive, strays, tail, wait_until
 from harness_pipelines.services.spark import Spark
-from harness_pipelines.services.state import Record, StateFile, free_ports, is_free
+from harness_pipelines.services.state import Record, StateFile, free_ports, is_free, make_private
 from harness_pipelines.services.values import SERVICE_NAMES, Endpoints, ServiceName, ServiceState, ServiceStatus
 from harness_pipelines.spec.settings import Settings
 
 LOCK_TIMEOUT_S = 180.0
+PRIVATE_FOLDERS = ("warehouse", "kafka", "spark", "logs")  #: Postgres makes its own private
 PORT_PATIENCE_S = 0.5  # how long the old port may still be held by what just ended
 START_ATTEMPTS = 3  # another program can take a free port before the service does
 
@@ -83,7 +84,8 @@ class Services:
         names = self._own(only)
         self._cancelled.clear()
         with self._exclusive(progress):
-            (self.home / "warehouse").mkdir(exist_ok=True)
+            for folder in PRIVATE_FOLDERS:
+                make_private(self.home / folder)
             with ThreadPoolExecutor(max_workers=len(SERVICE_NAMES), thread_name_prefix="services-up") as pool:
                 starts = [pool.submit(self._start, name, progress) for name in names]
                 try:

@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import socket
+import stat
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from harness_pipelines.services.process import ProcessId, wait_until
 
 FIRST_PORT, LAST_PORT = 20_000, 32_000  # below the kernel's range for outgoing connections (32768 and up)
 LOOPBACK = "127.0.0.1"
+_LOCK = "services.lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +75,8 @@ class StateFile:
     @contextlib.contextmanager
     def exclusive(self, *, timeout_s: float, waiting: Callable[[], None]) -> Iterator[None]:
         """Hold the home's lock; a crash of the holder frees it. Raises: ServicesBusy."""
-        self.home.mkdir(parents=True, exist_ok=True)
-        with (self.home / "services.lock").open("a") as lock:
+        make_home(self.home)
+        with (self.home / _LOCK).open("a") as lock:
             if not _try_lock(lock.fileno()):
                 waiting()
                 if not wait_until(lambda: _try_lock(lock.fileno()), timeout_s=timeout_s):
@@ -91,6 +93,27 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def make_home(home: Path) -> None:
+    """Have the folder *home*, which its user alone may enter.
+
+    A folder that was there before with other things in it, such as a folder for all users, stays as it is: the
+    services' own folders in it are private each.
+    """
+    if not home.exists() or (home / _LOCK).exists() or not any(home.iterdir()):
+        make_private(home)
+
+
+def make_private(folder: Path) -> None:
+    """Have *folder*, which its user alone may enter, whatever the umask, and whoever could enter it before.
+
+    So nobody else reads what is in it, whatever the modes of the files.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = folder.stat()
+    if stat.S_IMODE(found.st_mode) & 0o077 and os.geteuid() in (0, found.st_uid):
+        folder.chmod(0o700)
 
 
 def replace_file(path: Path, text: str, mode: int = 0o644) -> None:

@@ -74,6 +74,10 @@ _KEEPALIVES: Mapping[str, str] = {
 }
 #: How the driver says that a session is over; the last one is no OperationalError to it.
 _SESSION_LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.IdleInTransactionSessionTimeout)
+#: Arrives with the other options of a session or not at all: a pooler drops them all.
+_DIRECT = "harness.direct"
+#: How poolers refuse a session with options: PgBouncer, and the proxy of Amazon RDS.
+_POOLER_REFUSES = ("unsupported startup parameter", "command-line options")
 _MIGRATIONS = files("harness_pipelines.stores") / "sql" / "migrations"
 
 
@@ -103,6 +107,10 @@ class RowGone(TryAgain):
 
 class MissingRole(HarnessError):
     """The login may not act as a worker or reader."""
+
+
+class SessionsPooled(HarnessError):
+    """Between the harness and the database is a pooler, which does not pass on what a session asks for."""
 
 
 class SegmentMissing(HarnessError):
@@ -147,7 +155,7 @@ def session_dsn(dsn: str, *, role: str | None) -> str:
     """
     settings = conninfo_to_dict(dsn)
     own = str(settings.pop("options", "") or "")
-    ours = {"TimeZone": "UTC"} | ({"role": role} if role else {})
+    ours = {"TimeZone": "UTC", _DIRECT: "on"} | ({"role": role} if role else {})
     options = " ".join(filter(None, (_flags(SESSION_OPTIONS), own, _flags(ours))))  # of two, the later counts
     given = {name: str(value) for name, value in settings.items() if value is not None}
     return make_conninfo("", **{**_KEEPALIVES, **given, "options": options})
@@ -209,6 +217,8 @@ def named(error: Exception, asked: Asked) -> HarnessError | None:
             f"{asked.about}another session holds what is needed, or it took too long, try again: {said}; "
             f"{asked.outcome}"
         )
+    if any(words in said for words in _POOLER_REFUSES):
+        return _pooled(said, asked)
     if not state or state == "25P03" or state[:2] in {"08", "53", "57", "58"}:
         return _away(said, asked)
     return None
@@ -244,12 +254,28 @@ def _away(said: str, asked: Asked) -> HarnessError:
     )
 
 
+def _pooled(found: str, asked: Asked) -> SessionsPooled:
+    return SessionsPooled(
+        f"{asked.about}{asked.place} is a pooler, such as PgBouncer, and not the database: a session needs its role, "
+        f"time zone and timeouts from its first statement on, and they do not arrive ({found}); {asked.outcome}. Give "
+        "HARNESS_DSN the address and port of the server itself; a pooler in session mode drops them too"
+    )
+
+
+def _check_direct(connection: psycopg.Connection[DictRow], *, dsn: str, role: str | None) -> None:
+    """The session has what it was opened with, so it is the database's own. Raises: SessionsPooled."""
+    found = connection.execute(sql("init/session")).fetchone() or {}
+    if found["direct"] != "on" or (role is not None and found["role"] != role):
+        raise _pooled(", ".join(f"{name} is {value or 'unset'}" for name, value in found.items()), Asked(dsn=dsn))
+
+
 class Database:
     """A pool of sessions of one role."""
 
     def __init__(self, dsn: str, *, role: str | None = WORKER, size: int = 8) -> None:
         self.dsn = session_dsn(dsn, role=role)
         self._deadline_s = deadline_s(self.dsn)
+        self._role = role
         self.connections = 0  #: made so far: another one may lead to another server
         self._lost_at = -inf
         self._pool: ConnectionPool[Connection] = ConnectionPool(
@@ -274,7 +300,7 @@ class Database:
     def session(self, *, table: str | None = None) -> Iterator[Connection]:
         """A session outside any transaction of the caller's; closed transactions only. Messages name *table*.
 
-        Raises: NotInitialised, at the first one, when the ledger is not of this harness.
+        Raises, at the first one: NotInitialised when the ledger is not of this harness, SessionsPooled.
         """
         if not self._opened:
             # The first connection is made here so that a wrong address fails at once and by its own message.
@@ -282,6 +308,7 @@ class Database:
                 explained(self.dsn),
                 Connection.of(self.dsn, autocommit=True) as connection,
             ):
+                _check_direct(connection, dsn=self.dsn, role=self._role)
                 _check_fits(connection)
             self._pool.open()
             self._opened = True
@@ -296,6 +323,9 @@ class Database:
                     self._lost_at = time.monotonic()
 
     def _connected(self, connection: Connection) -> None:
+        connection.autocommit = True  # one round trip
+        _check_direct(connection, dsn=self.dsn, role=self._role)
+        connection.autocommit = False
         self.connections += 1
         connection.deadline_s = self._deadline_s
 
@@ -391,6 +421,7 @@ def migrate(dsn: str) -> list[str]:
     Raises: NotInitialised when the database is newer than this harness or a migration was edited.
     """
     with explained(dsn), Connection.of(session_dsn(dsn, role=None)) as connection:
+        _check_direct(connection, dsn=dsn, role=None)
         connection.execute(sql("init/lock"))
         connection.execute(sql("init/create_migrations"))
         missing = _not_applied(connection, migrations())

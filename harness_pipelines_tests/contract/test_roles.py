@@ -10,8 +10,9 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from harness_pipelines.stores.postgres import migrate
+from harness_pipelines.stores.postgres import READER, WORKER, Database, SessionsPooled, migrate
 from harness_pipelines_tests.contract.stores_rig import RealRig
+from harness_pipelines_tests.proxy import PoolerProxy
 
 ROLES = ("harness_reader", "harness_consumer", "harness_worker")
 
@@ -147,3 +148,36 @@ def test_an_owner_without_superuser_makes_the_ledger(make_database: Callable[[],
             connection.execute(sql.SQL("REASSIGN OWNED BY {} TO CURRENT_USER").format(name))
             connection.execute(sql.SQL("DROP OWNED BY {} CASCADE").format(name))
             connection.execute(sql.SQL("DROP ROLE {}").format(name))
+
+
+# -- poolers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", [WORKER, READER, None])
+def test_a_pooler_that_drops_what_a_session_asks_for_is_refused_by_name(real: RealRig, role: str | None):
+    pooler = PoolerProxy(real.dsn)
+    database = Database(pooler.dsn, role=role)
+    try:
+        with pytest.raises(SessionsPooled, match=r"is a pooler.*lock_timeout is 0.*address and port of the server"):
+            database.rows("init/applied")
+        with pytest.raises(SessionsPooled, match="nothing was written"):
+            migrate(pooler.dsn)
+    finally:
+        database.close()
+        pooler.close()
+
+
+def test_a_pooler_that_comes_in_between_later_gets_no_session_either(real: RealRig):
+    pooler = PoolerProxy(real.dsn)
+    database = Database(real.dsn)
+    try:
+        with database.session() as connection:
+            assert connection.execute("SELECT current_setting('role') AS role").fetchone() == {"role": WORKER}
+        with (
+            psycopg.connect(pooler.dsn, row_factory=psycopg.rows.dict_row) as pooled,
+            pytest.raises(SessionsPooled),
+        ):
+            database._pool._configure(pooled)  # type: ignore[misc, arg-type]  # what the pool does with a new session
+    finally:
+        database.close()
+        pooler.close()

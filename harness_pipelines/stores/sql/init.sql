@@ -14,3 +14,7 @@ SELECT number, name, digest FROM public.harness_migrations ORDER BY number
 
 -- name: record
 INSERT INTO public.harness_migrations (number, name, digest) VALUES (%(number)s, %(name)s, %(digest)s)
+
+-- name: session
+SELECT current_setting('role') AS role, current_setting('lock_timeout') AS lock_timeout,
+       current_setting('harness.direct', true) AS direct

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,16 @@ from harness_pipelines.services.process import (
     tail,
     wait_until,
 )
-from harness_pipelines.services.state import LOOPBACK, Record, StateFile, free_ports, is_free, secret
+from harness_pipelines.services.state import (
+    LOOPBACK,
+    Record,
+    StateFile,
+    free_ports,
+    is_free,
+    make_home,
+    make_private,
+    secret,
+)
 
 
 def silent() -> None:
@@ -86,6 +96,46 @@ def test_a_secret_is_made_once_and_only_its_owner_may_read_it(tmp_path):
     assert secret(path) == secret(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[None]:
+    """A umask that takes nothing away."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_to_all")
+@pytest.mark.parametrize("before", ["missing", "empty", "of an older harness"])
+def test_a_home_is_its_users_alone_whatever_the_umask(tmp_path, before):
+    home = tmp_path / "home"
+    if before != "missing":
+        home.mkdir()
+    if before == "of an older harness":
+        (home / "services.lock").touch()
+        (home / "logs").mkdir()
+
+    with StateFile(home).exclusive(timeout_s=1, waiting=silent):
+        assert mode(home) == 0o700
+
+
+@pytest.mark.usefixtures("open_to_all")
+def test_a_folder_of_others_stays_open_and_what_is_made_in_it_is_private(tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "of_others").touch()
+    (shared / "logs").mkdir()
+
+    make_home(shared)
+    for name in ("logs", "kafka"):
+        make_private(shared / name)
+
+    assert [mode(path) for path in (shared, shared / "logs", shared / "kafka")] == [0o777, 0o700, 0o700]
 
 
 def test_ports_are_free_distinct_and_not_those_already_taken(tmp_path):

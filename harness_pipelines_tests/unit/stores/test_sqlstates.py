@@ -16,6 +16,7 @@ from harness_pipelines.stores.postgres import (
     PostgresReadOnly,
     PostgresUnreachable,
     SegmentMissing,
+    SessionsPooled,
     explained,
     named,
 )
@@ -91,6 +92,22 @@ def test_a_session_that_never_began_names_the_address_and_the_way_on(error: type
     said = r"Postgres at db\.example:5433 is not answering: gone; nothing was written, check HARNESS_DSN"
     with pytest.raises(PostgresUnreachable, match=said), explained(DSN):
         raise error("gone")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "FATAL:  unsupported startup parameter: options",
+        "FATAL:  unsupported startup parameter in options: role",
+        "FATAL:  Feature not supported: RDS Proxy currently doesn't support command-line options.",
+    ],
+)
+@pytest.mark.parametrize("state", [None, "08P01", "0A000"])
+def test_a_pooler_that_refuses_a_session_is_not_taken_for_a_database_that_is_away(said: str, state: str | None):
+    found = named(Told(state, said), Asked(dsn=DSN))
+    assert isinstance(found, SessionsPooled)
+    assert not isinstance(found, TryAgain)
+    assert all(words in str(found) for words in ("db.example:5433 is a pooler", said, "the server itself"))
 
 
 def test_a_missing_segment_is_named_with_its_table_and_the_way_on():
