@@ -124,8 +124,9 @@ def test_a_live_stream_does_not_show_what_is_set_aside(make_rig: MakeRig):
     rig.produce_misfit(bad(7))
     rig.produce(2)
     seen: list[int] = []
-    for batch in rig.table.stream(follow=False):
-        seen += batch.rows.column("id").to_pylist()
+    with rig.working(INGEST):  # which sets the record aside: until then the stream waits there
+        for batch in rig.table.stream(follow=False):
+            seen += batch.rows.column("id").to_pylist()
     assert sorted(seen) == sorted(number for _, _, number in rig.truth)
 
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg import sql as compose
 
@@ -108,9 +109,8 @@ def test_a_segment_waits_for_the_readers_that_began_before_it_was_retired(make_r
     assert frame.count() == truth
     rig.table.release(plan)
     assert retired() == []  # the frame's lease still holds it
-    with stores.database.session() as connection:
-        connection.execute("DELETE FROM harness.leases WHERE table_id = %s", [table.table_id])
-        connection.commit()
+    with psycopg.connect(stores.dsn) as owner:  # a lease belongs to the login that took it
+        owner.execute("DELETE FROM harness.leases WHERE table_id = %s", [table.table_id])
     wait_until(lambda: retired() != [], "the segment is retired")
     with pytest.raises(LeaseEnded, match=rf"lease {plan.lease_id} .*has ended.*nothing is returned"):
         read_arrow(plan, stores, columns=["id"], check_lease=check)

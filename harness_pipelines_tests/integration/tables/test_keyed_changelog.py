@@ -175,6 +175,8 @@ def test_a_topic_that_grows_under_a_worker_stops_its_ingest(make_keyed: MakeKeye
         wait_until(lambda: rig.status()[0][1] == 1, "the record is buffered")
         rig.kafka.add_partitions(rig.topic, 2)
         wait_until(lambda: "has 2 now" in str(working.progress[0].trouble), "its ingest stops")
+    with rig.working() as working:  # a unit of the first worker may have been under way when it was seen
+        wait_until(lambda: "has 2 now" in str(working.progress[0].trouble), "the next one does not begin")
         rig.put_numbers({1: 6})
     assert rig.status()[0][1] == 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -27,7 +27,7 @@ from harness_pipelines.table import Table
 from harness_pipelines_tests.contract.stores_rig import MemoryRig, fresh_view
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 TOPIC = "t"
 
@@ -197,7 +197,8 @@ def test_a_plan_that_fails_while_the_ledger_goes_away_says_what_failed_first(mon
 
 
 def test_a_frame_that_cannot_be_made_leaves_no_lease_but_its_callers():
-    world, nobody = World(), cast("SparkSession", None)
+    world = World()
+    nobody: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda _name, default: default))
     harness: Any = SimpleNamespace(stores=world.stores)
     table = Table(harness, world.table)
     with pytest.raises(WhereError):
