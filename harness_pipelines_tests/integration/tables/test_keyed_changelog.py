@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Event
 from typing import Any
 
 import psycopg
@@ -14,7 +15,7 @@ import pytest
 import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.keys import PartitionsGrown
-from harness_pipelines.stages import joining, worker
+from harness_pipelines.stages import ingest, joining, worker
 from harness_pipelines.stages.compact import compact_once
 from harness_pipelines.stages.worker import Worker, WorkerOptions
 from harness_pipelines.stores.ports import TableExists
@@ -167,17 +168,32 @@ def test_a_topic_that_grows_stops_every_route_that_takes_from_it(
 
 
 def test_a_topic_that_grows_under_a_worker_stops_its_ingest(make_keyed: MakeKeyed, monkeypatch: pytest.MonkeyPatch):
+    stopped = Event()
+
+    class Loop(ingest.IngestLoop):
+        """Tells when it begins no more: what was under way when the partition was seen is over then."""
+
+        def start(self, partitions: Iterable[int]) -> None:
+            try:
+                super().start(partitions)
+            except PartitionsGrown:
+                stopped.set()
+                raise
+
     monkeypatch.setattr(joining, "PARTITIONS_EVERY_S", 0.1)
     monkeypatch.setattr(worker, "INGEST_THREADS_MAX", 1)  # so that the one that tells is the one that stops
+    monkeypatch.setattr(ingest, "IngestLoop", Loop)
     rig = make_keyed(partitions=1)
     with rig.working() as working:
         rig.put_numbers({1: 5})
         wait_until(lambda: rig.status()[0][1] == 1, "the record is buffered")
         rig.kafka.add_partitions(rig.topic, 2)
-        wait_until(lambda: "has 2 now" in str(working.progress[0].trouble), "its ingest stops")
-    with rig.working() as working:  # a unit of the first worker may have been under way when it was seen
-        wait_until(lambda: "has 2 now" in str(working.progress[0].trouble), "the next one does not begin")
+        wait_until(lambda: "has 2 now" in str(working.progress[0].trouble), "the worker tells of it")
+        wait_until(stopped.is_set, "its ingest stops")
         rig.put_numbers({1: 6})
+    assert rig.status()[0][1] == 1
+    with rig.working() as working:
+        wait_until(lambda: "has 2 now" in str(working.progress[0].trouble), "the next one does not begin")
     assert rig.status()[0][1] == 1
 
 

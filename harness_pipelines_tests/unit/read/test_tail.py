@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,9 +25,6 @@ from harness_pipelines.stores.ports_log import PartitionBatch
 from harness_pipelines.stores.postgres import PostgresUnreachable
 from harness_pipelines.table import Table
 from harness_pipelines_tests.contract.stores_rig import MemoryRig, fresh_view
-
-if TYPE_CHECKING:
-    pass
 
 TOPIC = "t"
 
