@@ -18,7 +18,7 @@ from harness_pipelines.spec.settings import Settings
 
 PACKAGE = "harness_pipelines_tests"
 BENCHES = f"{PACKAGE}.bench"
-NAMES = "main, proof, layout, keyed, streams, formats, dagster"
+NAMES = "main, proof, layout, keyed, streams, formats, dagster, mutants"
 
 
 class NotMeasured(HarnessError):
@@ -35,8 +35,9 @@ def bench(settings: Settings, /, name: str, *, only: list[str] | None, quick: bo
     """Measure the figures of bench NAME beside their goals; needs a checkout.
 
     NAME is main (from Kafka to readers), proof (models, recovery, fsck, audit), layout (the batch view's clustering),
-    keyed (tables with a key), streams (all history, then live), formats (what it costs to decode and judge records)
-    or dagster (sensors, runs, hand-overs).
+    keyed (tables with a key), streams (all history, then live), formats (what it costs to decode and judge records),
+    dagster (sensors, runs, hand-overs) or mutants (each lock, fence, comparison and order of the ledger's SQL is broken
+    in turn: does a test notice?).
 
     Starts the embedded services if there are none. Makes topics and tables of its own and removes them. Exit code 1
     when something could not be measured; a goal that is missed is shown, not an error.
@@ -46,6 +47,7 @@ def bench(settings: Settings, /, name: str, *, only: list[str] | None, quick: bo
       harness bench main --json bench.json
       harness bench main --only freshness,reads --quick
       harness bench layout --only clustering
+      harness bench mutants --only upkeep,ledger/lock_table
     """
     groups = _groups(name, only)
     _services_up(settings)
@@ -88,9 +90,9 @@ def _groups(name: str, only: Sequence[str] | None) -> Mapping[str, Any]:
     groups: Mapping[str, Any] = getattr(module, "FIGURES", {})
     if not groups:
         raise UsageError(f"there is no bench {name!r}; there is: {NAMES}")
-    if unknown := set(only or ()) - set(groups):
+    if unknown := {group for group in only or () if group not in groups}:
         raise UsageError(f"bench {name} has no figures {', '.join(sorted(unknown))}; it has: {', '.join(groups)}")
-    return {group: measure for group, measure in groups.items() if only is None or group in only}
+    return {group: groups[group] for group in (groups if only is None else only)}
 
 
 @contextmanager

@@ -139,13 +139,18 @@ class Asked:
         return "nothing is returned" if self.reading else "nothing was written"
 
 
-@cache
 def sql(name: str) -> LiteralString:
-    """The SQL text called *name* (``file/section``): sections begin with ``-- name: section``."""
+    """The SQL text called *name* (``file/section``)."""
     source, _, section = name.partition("/")
+    return sections(source)[section]
+
+
+@cache
+def sections(source: str) -> Mapping[str, LiteralString]:
+    """The statements of one SQL file by name: each begins with ``-- name: section``."""
     text = (files("harness_pipelines.stores") / "sql" / f"{source}.sql").read_text(encoding="utf-8")
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
-    return cast(LiteralString, dict(zip(parts[1::2], parts[2::2], strict=True))[section].strip())
+    return {name: cast(LiteralString, body.strip()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def session_dsn(dsn: str, *, role: str | None) -> str:

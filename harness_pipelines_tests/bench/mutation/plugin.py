@@ -1,0 +1,165 @@
+"""A plugin of pytest: runs the tests once to see what each executes, then a few of them on each mutant.
+
+All in one process and with the fixtures of one session. A test that fails on a mutant is run once more without it:
+where it fails then too, what the mutant left behind is at fault, the fixtures are made again and the mutant
+is tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import Phase
+from hypothesis import settings as hypothesis_settings
+
+from harness_pipelines_tests.bench.mutation.plan import Mutant, mutants_of
+from harness_pipelines_tests.bench.mutation.watch import Watch
+
+SAID = "mutant> "  #: begins the lines that the bench reads
+FIRST = 8  #: tests that are tried first: those that have noticed most
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--mutants-task", help="the JSON file that says what to do")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if task := config.getoption("--mutants-task"):
+        config.pluginmanager.register(_Mutants(config, json.loads(Path(task).read_bytes())), "mutants")
+
+
+class _Mutants:
+    def __init__(self, config: pytest.Config, task: Mapping[str, Any]) -> None:
+        self._config, self._task = config, task
+        self._watch = Watch()
+        self._failed = False
+        self._ready: pytest.Item | None = None  #: whose fixtures stand
+        self._killers: Counter[str] = Counter()  #: mutants that each test has killed
+        hypothesis_settings.register_profile(
+            "mutants", deadline=None, database=None, phases=(Phase.explicit, Phase.generate), max_examples=15
+        )
+        hypothesis_settings.load_profile("mutants")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed |= report.failed
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        with self._watch.installed():
+            covered = self._covered(items)
+            for mutant in self._wanted(covered):
+                self._judge(mutant, _ways(covered, mutant), items)
+            self._rest()
+        return True
+
+    # -- what runs what -------------------------------------------------------------------------------------
+
+    def _covered(self, items: Mapping[str, pytest.Item]) -> Mapping[str, Any]:
+        """{test: its seconds and the (statement, caller)s that it runs}, of a file that is made once."""
+        path = Path(self._task["covered"])
+        known = json.loads(path.read_bytes()) if path.exists() else {}
+        for at, (nodeid, item) in enumerate(items.items()):
+            if nodeid in known:
+                continue
+            began = time.monotonic()
+            fails = self._fails(item)
+            ran = sorted(self._watch.seen)
+            if fails:
+                self._say(f"fails without a mutant, and is left out: {nodeid}")
+            again_s = time.monotonic() - began
+            known[nodeid] = {"seconds": round(again_s, 3), "ran": [] if fails else ran}
+            if at % 50 == 0:
+                path.write_text(json.dumps(known))
+        path.write_text(json.dumps(known))
+        return {nodeid: one for nodeid, one in known.items() if nodeid in items}
+
+    def _wanted(self, covered: Mapping[str, Any]) -> Iterator[Mutant]:
+        callers: dict[str, set[str]] = defaultdict(set)
+        for one in covered.values():
+            for statement, caller in one["ran"]:
+                callers[statement].add(caller)
+        judged = set(self._task["judged"])
+        for statement in self._task["statements"]:
+            for mutant in mutants_of(statement, callers[statement]):
+                if mutant.digest not in judged:
+                    yield mutant
+
+    # -- judging --------------------------------------------------------------------------------------------
+
+    def _judge(self, mutant: Mutant, ways: Sequence[str], items: Mapping[str, pytest.Item]) -> None:
+        """Say whether a test notices *mutant*: the quickest ones first, and those that have noticed others."""
+        began = time.monotonic()
+        found = {"name": mutant.name, "digest": mutant.digest, "statement": mutant.statement, "tests": len(ways)}
+        killed = None
+        first = sorted(ways, key=lambda nodeid: -self._killers[nodeid])[:FIRST]
+        for nodeid in [*first, *(one for one in ways if one not in first)]:
+            if time.monotonic() - began > self._task["budget_s"]:
+                break
+            if self._fails(items[nodeid], mutant):
+                if not self._fails(items[nodeid]):
+                    killed = nodeid
+                    break
+                self._rest()  # what was left behind goes with the fixtures
+                if self._fails(items[nodeid], mutant) and not self._fails(items[nodeid]):
+                    killed = nodeid
+                    break
+        if killed:
+            self._killers[killed] += 1
+        seconds = time.monotonic() - began
+        self._say(
+            json.dumps({**found, "killed": killed, "budget_s": self._task["budget_s"], "seconds": round(seconds, 2)})
+        )
+
+    def _fails(self, item: pytest.Item, mutant: Mutant | None = None) -> bool:
+        """Run *item*, whatever ran before it."""
+        if self._ready is not None:
+            item.session._setupstate.teardown_exact(item)
+        self._ready, self._failed = item, False
+        item._initrequest()  # type: ignore[attr-defined]
+        self._watch.seen.clear()
+        self._watch.mutant = mutant
+        try:
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=item.parent)  # all but its own fixtures are kept
+        finally:
+            self._watch.mutant = None
+        return self._failed
+
+    def _rest(self) -> None:
+        """End all fixtures."""
+        if self._ready is not None:
+            self._ready.session._setupstate.teardown_exact(None)
+            self._ready = None
+
+    def _say(self, text: str) -> None:
+        with _shown(self._config):
+            print(f"\n{SAID}{text}", flush=True)
+
+
+@contextmanager
+def _shown(config: pytest.Config) -> Iterator[None]:
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if capture is None:
+        yield
+        return
+    with capture.global_and_fixture_disabled():
+        yield
+
+
+def _ways(covered: Mapping[str, Any], mutant: Mutant) -> list[str]:
+    """The tests that run what *mutant* breaks, the quickest first."""
+    return sorted(
+        (
+            nodeid
+            for nodeid, one in covered.items()
+            if any(s == mutant.statement and mutant.caller in {None, c} for s, c in one["ran"])
+        ),
+        key=lambda nodeid: covered[nodeid]["seconds"],
+    )

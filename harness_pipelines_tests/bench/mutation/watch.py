@@ -1,0 +1,90 @@
+"""Which tests run which statement, and one statement broken while tests run: by the loader of SQL, in this process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, LiteralString
+
+import psycopg
+
+from harness_pipelines.stores import postgres
+from harness_pipelines_tests.bench.mutation.plan import Mutant
+
+_PACKAGE = "harness_pipelines."
+_PASS_ON = frozenset(
+    {"_run", "_one", "_rows", "sql", "run", "rows", "_check_claim", "_locked"}
+)  #: who asks for another
+
+
+class Watch:
+    """Stands in for the loader while a session of tests runs."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[str, str]] = set()  #: (statement, caller) since somebody emptied it
+        self.mutant: Mutant | None = None
+        self._loaded = postgres.sections
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Every statement is asked for through this."""
+        execute = postgres.Connection.execute
+        watch = self
+
+        def asked(connection: Any, query: Any, *args: Any, **named: Any) -> Any:
+            mutant = watch.mutant
+            if mutant is None or mutant.kind != "count" or query is not mutant.text:
+                return execute(connection, query, *args, **named)
+            connection.cursor_factory = _OneRow
+            try:
+                return execute(connection, query, *args, **named)
+            finally:
+                connection.cursor_factory = psycopg.Cursor
+
+        postgres.sections = lambda source: _Section(watch, source, watch._loaded(source))  # type: ignore[assignment]
+        postgres.Connection.execute = asked  # type: ignore[assignment, method-assign]
+        try:
+            yield
+        finally:
+            postgres.sections = watch._loaded
+            postgres.Connection.execute = execute  # type: ignore[method-assign]
+
+    def text(self, statement: str, was: LiteralString) -> LiteralString:
+        """What is sent for *statement*: what a test itself asks for is never broken."""
+        caller = _caller(sys._getframe(3))
+        if caller is None:
+            return was
+        self.seen.add((statement, caller))
+        mutant = self.mutant
+        if mutant is None or mutant.statement != statement or mutant.caller not in {None, caller}:
+            return was
+        return mutant.text
+
+
+class _Section(dict[str, LiteralString]):
+    def __init__(self, watch: Watch, source: str, texts: Mapping[str, LiteralString]) -> None:
+        super().__init__(texts)
+        self._watch, self._source = watch, source
+
+    def __getitem__(self, section: str) -> LiteralString:
+        return self._watch.text(f"{self._source}/{section}", super().__getitem__(section))
+
+
+class _OneRow(psycopg.Cursor[Any]):
+    """Says that one row was touched, whatever happened."""
+
+    @property
+    def rowcount(self) -> int:
+        return 1
+
+
+def _caller(frame: FrameType | None) -> str | None:
+    """The function of the package that wants the statement; ``None``: a test does."""
+    while frame is not None and frame.f_code.co_name in _PASS_ON:
+        frame = frame.f_back
+    if frame is None:
+        return None
+    module: str = frame.f_globals.get("__name__", "")
+    return f"{module.removeprefix(_PACKAGE)}.{frame.f_code.co_qualname}" if module.startswith(_PACKAGE) else None
