@@ -29,7 +29,8 @@ def table() -> None:
 def apply_command(settings: Settings, file: str, json_target: str | None) -> None:
     """Create the table that FILE describes, or take over its changed settings.
 
-    Checks the topic, then creates buffer and Iceberg table. A second call changes nothing.
+    Checks the topic, then creates buffer and Iceberg table. A second call changes nothing. Of what is new, it decodes
+    the newest and oldest 20 records of each partition, and says how many fit.
 
     \b
     Example:
@@ -50,12 +51,30 @@ def apply_command(settings: Settings, file: str, json_target: str | None) -> Non
         made = harness.apply(spec)
         what = "created" if before is None else "unchanged" if before == made.spec else "changed"
         shown = {**_summary(made), "result": what}
+        if what != "unchanged":
+            shown |= _sample(harness, made)
     emit(shown, json_target, lambda: _told(shown))
+
+
+def _sample(harness: Harness, made: Table) -> dict[str, Any]:
+    """How a sample of the topic fits; that it cannot be had changes nothing of what was applied."""
+    from harness_pipelines.stages.sampled import sample
+
+    try:
+        found = sample(harness.stores, made.row)
+    except HarnessError as error:
+        return {"sample": None, "sample_told": f"no record was looked at: {error}"}
+    return {"sample": found.to_json(), "sample_told": found.told()}
 
 
 def _told(shown: dict[str, Any]) -> None:
     name = shown["table"]
     click.echo(f"{shown['result']} {name}: topic {shown['topic']}, {len(shown['partitions'])} partitions")
+    if "sample_told" in shown:
+        click.echo(f"a sample of its records: {shown['sample_told']}")
+    if shown.get("sample") and shown["sample"]["records"] and not shown["sample"]["fit"]:
+        note("harness: no record of the sample is a row: correct the spec and apply it again; how records are decoded "
+             "may change while none is")  # fmt: skip
     if shown["result"] == "created":
         click.echo(f"next: harness run {name} --until-idle; harness read {name}")
 

@@ -53,8 +53,8 @@ def _share(value: Any) -> float:
             share = float(Decimal(value.strip()[:-1].strip()) / 100)
         except InvalidOperation:
             share = None
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
-        raise ValueError(f"{value!r} is no share; write 0% to below 100%, such as 5%, or a number such as 0.05")
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise ValueError(f"{value!r} is no share; write 0% to 100%, such as 5%, or a number such as 0.05")
     return float(share)
 
 

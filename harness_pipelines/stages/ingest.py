@@ -190,7 +190,7 @@ def _taken(
     Raises: RefusedTooMany, when what comes before the record that is one too many was taken; what
     `SegmentWriter.commit` raises.
     """
-    limit = limit_of(table, decoded, partial(segment.segments.refused, table))
+    limit = limit_of(table, decoded, segment.segments)
     if limit is not None:  # what comes before is taken
         cut = [below(batch, limit.at[p].offset) if (p := batch.partition) in limit.at else batch for batch in batches]
         decoded = [decode(batch) for batch in cut if batch.high > batch.low]

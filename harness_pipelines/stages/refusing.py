@@ -1,20 +1,37 @@
-"""Ingest stops where too many records were refused (`stop_above` of the spec)."""
+"""Ingest stops where too many records were refused: `stop_above` of the spec, and a table that takes none at all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.protocol.refusals import one_too_many
+from harness_pipelines.protocol.refusals import leading, one_too_many
 from harness_pipelines.stores.buffer import DecodedRange
-from harness_pipelines.stores.ports import RefusedRecord, TableRow
+from harness_pipelines.stores.ports import Beginning, RefusedRecord, TableRow
 
-RefusedBefore = Callable[[int, int, int], Sequence[int]]  #: partition, low, high -> offsets of records set aside there
+FIRST_RECORDS = 1_000  #: of a table: when all of them are refused, it is the spec that is wrong, not a producer
 
 
 class RefusedTooMany(HarnessError):
     """More records of a partition are refused than the spec lets pass."""
+
+
+class NothingFits(RefusedTooMany):
+    """No record of a table became a row, and so many were refused that its spec cannot be right."""
+
+
+class Refusals(Protocol):
+    """Who knows what was set aside before."""
+
+    def refused(self, table: TableRow, partition: int, low: int, high: int) -> Sequence[int]:
+        """Offsets of the records in ``[low, high)`` of a partition that were set aside, ascending."""
+        ...
+
+    def beginning(self, table: TableRow, *, limit: int) -> Beginning:
+        """How *table* began; no more than *limit* refused records are counted."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,32 +40,75 @@ class Limit:
 
     table: TableRow
     at: dict[int, RefusedRecord]  #: partition -> the first record that is one too many
+    why: Callable[[TableRow, RefusedRecord], RefusedTooMany]
 
     def error(self) -> RefusedTooMany:
-        rule, first = self.table.spec.stop_above, self.at[min(self.at)]
-        assert rule is not None
-        name = self.table.name
-        return RefusedTooMany(
-            f"{name}: partition {first.partition}, offset {first.offset}: more than {rule.records_max:,} of the last "
-            f"{rule.of_last:,} offsets are refused (`stop_above: {rule.refused:.6g}`), this one as {first.reason}: "
-            f"{first.detail}; nothing from this offset on was taken; `harness quarantine list {name}` has the others. "
-            "Repair the producer, or the contract; to set these records aside as well, raise or remove `stop_above`, "
-            "apply the spec and start the worker again"
-        )
+        return self.why(self.table, self.at[min(self.at)])
 
 
-def limit_of(table: TableRow, decoded: Sequence[DecodedRange], before: RefusedBefore) -> Limit | None:
+def limit_of(table: TableRow, decoded: Sequence[DecodedRange], before: Refusals) -> Limit | None:
     """Where *decoded* reaches the limit of *table*; None: nowhere, or there is none."""
+    if table.spec.stop_above is None:
+        return _nothing_fits(table, decoded, before)
     rule = table.spec.stop_above
-    if rule is None:
-        return None
     found: dict[int, RefusedRecord] = {}
     for taken in decoded:
         if not taken.refused:
             continue
         refused = {record.offset: record for record in taken.refused}
-        earlier = before(taken.partition, taken.low - rule.of_last, taken.low)
+        earlier = before.refused(table, taken.partition, taken.low - rule.of_last, taken.low)
         at = one_too_many(earlier, sorted(refused), of_last=rule.of_last, records_max=rule.records_max)
         if at is not None:
             found[taken.partition] = refused[at]
-    return Limit(table, found) if found else None
+    return Limit(table, found, _too_many) if found else None
+
+
+def _nothing_fits(table: TableRow, decoded: Sequence[DecodedRange], before: Refusals) -> Limit | None:
+    """Where a table stops of which no record became a row."""
+    if any(taken.filtered for taken in decoded) or not any(taken.refused for taken in decoded):
+        return None
+    first = [leading(_offsets(taken), [record.offset for record in taken.refused]) for taken in decoded]
+    began = [n for n, taken in zip(first, decoded, strict=True) if taken.rows.num_rows]
+    if began and min(began) < FIRST_RECORDS:
+        return None
+    seen = before.beginning(table, limit=FIRST_RECORDS)
+    if seen.taken:
+        return None
+    left = FIRST_RECORDS - seen.refused
+    if began and min(began) <= left:
+        return None
+    found: dict[int, RefusedRecord] = {}
+    for count, taken in zip(first, decoded, strict=True):
+        if count > left:
+            found[taken.partition] = sorted(taken.refused, key=lambda record: record.offset)[left]
+        left = max(left - count, 0)
+    return Limit(table, found, _none_taken) if found else None
+
+
+def _offsets(taken: DecodedRange) -> list[int]:
+    offsets: list[int] = taken.rows.column("_kafka_offset").to_pylist()
+    return offsets
+
+
+def _too_many(table: TableRow, first: RefusedRecord) -> RefusedTooMany:
+    rule, name = table.spec.stop_above, table.name
+    assert rule is not None
+    return RefusedTooMany(
+        f"{name}: partition {first.partition}, offset {first.offset}: more than {rule.records_max:,} of the last "
+        f"{rule.of_last:,} offsets are refused (`stop_above: {rule.refused:.6g}`), this one as {first.reason}: "
+        f"{first.detail}; nothing from this offset on was taken; `harness quarantine list {name}` has the others. "
+        "Repair the producer, or the contract; to set these records aside as well, raise or remove `stop_above`, "
+        "apply the spec and start the worker again"
+    )
+
+
+def _none_taken(table: TableRow, first: RefusedRecord) -> RefusedTooMany:
+    name = table.name
+    return NothingFits(
+        f"{name}: partition {first.partition}, offset {first.offset}: all of the first {FIRST_RECORDS:,} records are "
+        f"refused, this one as {first.reason}: {first.detail}; nothing from this offset on was taken; `harness "
+        f"quarantine list {name}` has the others. Is the spec right? Its words of decoding (`format`, `schema`, `from` "
+        "of a column, ...) may change while no record is a row: correct them, apply the spec and start the worker "
+        f"again; `harness quarantine replay {name} --yes` then puts back what fits. To set such records aside as well, "
+        "write a `stop_above` of your own (`stop_above: {refused: 100%}` never stops) and apply the spec"
+    )

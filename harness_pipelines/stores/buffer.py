@@ -29,7 +29,7 @@ from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stores import ledger_rows as rows
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.kafka_times import kafka_times
-from harness_pipelines.stores.ports import IngestPosition, RefusedRecord, Segment, TableRow
+from harness_pipelines.stores.ports import Beginning, IngestPosition, RefusedRecord, Segment, TableRow
 from harness_pipelines.stores.postgres import (
     Asked,
     Connection,
@@ -333,6 +333,11 @@ class Segments:
         """Offsets of the records in ``[low, high)`` of a partition that were set aside, ascending."""
         wanted = {"table_id": table.table_id, "partition": partition, "low": low, "high": high}
         return [row["offset"] for row in self.database.rows("buffer/refused", wanted)]
+
+    def beginning(self, table: TableRow, *, limit: int) -> Beginning:
+        """How *table* began; no more than *limit* refused records are counted."""
+        [found] = self.database.rows("buffer/beginning", {"table_id": table.table_id, "limit": limit})
+        return Beginning(**found)
 
     def sizes(self, table: TableRow) -> list[Mapping[str, Any]]:
         """Name, state, bytes and age in seconds of each segment."""

@@ -111,14 +111,19 @@ class PostgresLedger:
             _emit(connection, table_id, "created", {"version": 1})
             return table
 
-    def update_spec(self, table: TableRow, spec: TableSpec) -> TableRow:
+    def update_spec(self, table: TableRow, spec: TableSpec, *, decoding: bool = False) -> TableRow:
         """Replace the settings of a table; columns are evolved, never overwritten.
 
-        Raises: SpecMoved, where the spec is not the one of *table* any more; SpecDisagrees.
+        *decoding*: how records are decoded changes, too, which no row may depend on yet.
+        Raises: SpecMoved, where the spec is not the one of *table* any more; SpecDisagrees, TableInUse.
         """
         with self.database.transaction() as connection:
             _run(connection, "ledger/lock_row", table_id=table.table_id)
+            if decoding:
+                specs.check_unread(connection, table)
             specs.write(connection, table, spec, what="these are settings")
+            if decoding:
+                _run(connection, "ledger/update_schema_spec", table_id=table.table_id, spec=Jsonb(dump_spec(spec)))
         return self.table(spec.table)
 
     def tables(self) -> list[TableRow]:

@@ -159,6 +159,14 @@ class IngestPosition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What became of the first records of a table."""
+
+    refused: int  #: records that were set aside
+    taken: bool  #: some record became a row, or was left out by the filter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """One buffer table."""
 
@@ -294,7 +302,7 @@ class Ledger(Protocol):
         fields: Sequence[Mapping[str, Any]],
         views: Mapping[ViewName, View],
     ) -> TableRow: ...
-    def update_spec(self, table: TableRow, spec: TableSpec) -> TableRow: ...
+    def update_spec(self, table: TableRow, spec: TableSpec, *, decoding: bool = False) -> TableRow: ...
     def tables(self) -> list[TableRow]: ...
     def table(self, name: str) -> TableRow: ...
     def stop_table(self, table: TableRow, reason: str | None, *, stage: str | None = None) -> None: ...

@@ -7,9 +7,10 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from harness_pipelines.protocol.schemas import check_columns, check_spec
+from harness_pipelines.protocol.schemas import SpecMoved, check_columns, check_spec
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stores.drop import TableInUse
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import Connection, sql
 
@@ -34,6 +35,20 @@ def write(
     version: int = now["schema_version"]
     check_columns(spec, fields=fields or now["fields"], schema_version=version if fields is None else version + 1)
     connection.execute(sql("ledger/update_spec"), {**key, "spec": Jsonb(dump_spec(spec))})
+
+
+def check_unread(connection: Connection, table: TableRow) -> None:
+    """Raises: TableInUse, while somebody reads the log; SpecMoved, when a record has become a row."""
+    key = {"table_id": table.table_id}
+    for claim in connection.execute(sql("ledger/reading_claims"), key):
+        if claim["alive"]:
+            raise TableInUse(
+                f"{table.name}: how records are decoded was to be changed, and {claim['holder']} holds "
+                f"{claim['stage']}; nothing was changed. Stop the worker, and apply the spec again"
+            )
+    found = connection.execute(sql("buffer/beginning"), {**key, "limit": 1}).fetchone()
+    if found is None or found["taken"]:
+        raise SpecMoved(f"{table.name}: a record became a row meanwhile; nothing was changed. Apply the spec again")
 
 
 def with_columns_of_schema(table: TableRow) -> TableSpec:

@@ -38,11 +38,11 @@ def before_update(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
     """Let *act* happen once between what an apply reads and what it writes."""
     real, done = PostgresLedger.update_spec, threading.Event()
 
-    def late(ledger: PostgresLedger, table: TableRow, spec: hp.TableSpec) -> TableRow:
+    def late(ledger: PostgresLedger, table: TableRow, spec: hp.TableSpec, *, decoding: bool = False) -> TableRow:
         if not done.is_set():
             done.set()
             act()
-        return real(ledger, table, spec)
+        return real(ledger, table, spec, decoding=decoding)
 
     monkeypatch.setattr(PostgresLedger, "update_spec", late)
 

@@ -10,7 +10,7 @@ from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.segments import check_unit, check_writable
 from harness_pipelines.stores.buffer import DecodedRange
 from harness_pipelines.stores.memory.state import Books, MemoryState, MoveEntry
-from harness_pipelines.stores.ports import IngestPosition, Segment, TableRow
+from harness_pipelines.stores.ports import Beginning, IngestPosition, Segment, TableRow
 
 
 class MemorySegments:
@@ -43,6 +43,14 @@ class MemorySegments:
         """Offsets of the records in ``[low, high)`` of a partition that were set aside, ascending."""
         held = self.state.books.quarantine
         return sorted(o for t, p, o in held if (t, p) == (table.table_id, partition) and low <= o < high)
+
+    def beginning(self, table: TableRow, *, limit: int) -> Beginning:
+        """How *table* began; no more than *limit* refused records are counted."""
+        books = self.state.books
+        refused = sum(1 for owner, _, _ in books.quarantine if owner == table.table_id)
+        mine = [one.move for one in books.moves.values() if one.move.table_id == table.table_id]
+        taken = any(move.rows and move.state is MoveState.COMMITTED for move in mine)
+        return Beginning(refused=min(refused, limit), taken=taken)
 
     def rotate(self, table: TableRow) -> None:
         """Open the next segment and close the ones before it; a closed one knows the highest offset it can hold."""

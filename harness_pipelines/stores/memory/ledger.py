@@ -85,7 +85,7 @@ class MemoryLedger:
             books.emit(table.table_id, "created", {"version": 1})
             return table
 
-    def update_spec(self, table: TableRow, spec: TableSpec) -> TableRow:
+    def update_spec(self, table: TableRow, spec: TableSpec, *, decoding: bool = False) -> TableRow:
         with self.state.transaction() as books:
             found = books.tables[table.table_id]
             check_spec(table.name, read=table.spec, found=found.spec, what="these are settings")

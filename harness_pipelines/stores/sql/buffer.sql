@@ -74,6 +74,14 @@ SELECT "offset" FROM harness.quarantine
 WHERE table_id = %(table_id)s AND partition = %(partition)s AND "offset" >= %(low)s AND "offset" < %(high)s
 ORDER BY "offset"
 
+-- name: beginning
+-- More than the limit are not counted; of the moves the first that has rows is enough.
+SELECT (SELECT count(*) FROM (
+           SELECT FROM harness.quarantine WHERE table_id = %(table_id)s LIMIT %(limit)s
+       ) q) AS refused,
+       EXISTS (SELECT FROM harness.moves WHERE table_id = %(table_id)s AND state = 'COMMITTED' AND rows > 0)
+       OR EXISTS (SELECT FROM harness.filtered WHERE table_id = %(table_id)s AND records > 0) AS taken
+
 -- name: segment_sizes
 SELECT s.segment, s.state, s.created_at, coalesce(pg_table_size(c.oid), 0) AS bytes,
        extract(epoch FROM clock_timestamp() - s.created_at)::float8 AS age_s

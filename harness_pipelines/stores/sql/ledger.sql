@@ -52,6 +52,15 @@ UPDATE harness.tables SET stopped = NULL, stopped_stage = NULL WHERE table_id = 
 SELECT table_id, outbox_seq, retained_from, stopped, harness.require_history(history) FROM harness.tables
 WHERE table_id = %(table_id)s FOR NO KEY UPDATE
 
+-- name: update_schema_spec
+-- Of a table that has one schema yet.
+UPDATE harness.schemas SET spec = %(spec)s WHERE table_id = %(table_id)s AND schema_version = 1
+
+-- name: reading_claims
+-- Those who read the log; locked, so that nobody takes one over until this is over.
+SELECT stage, holder::text AS holder, lease_until > clock_timestamp() AS alive FROM harness.claims
+WHERE table_id = %(table_id)s AND stage IN ('ingest', 'tier') FOR NO KEY UPDATE
+
 -- name: lock_row
 -- For those who publish no version: the table need not be compared with its lake since a stand-by was promoted.
 SELECT table_id FROM harness.tables WHERE table_id = %(table_id)s FOR NO KEY UPDATE

@@ -1,0 +1,110 @@
+"""A spec that fits no record is seen: at apply, by a table that stops, and by a table that says how much it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness_pipelines.codecs.schemas import SchemaUnusable
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.corrections import Wanted
+from harness_pipelines.spec.load import dump_spec
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stages.refusing import FIRST_RECORDS, NothingFits, RefusedTooMany
+from harness_pipelines.stages.replay import replay
+from harness_pipelines.stages.sampled import sample
+from harness_pipelines.stores.drop import TableInUse
+from harness_pipelines.stores.ports import TableExists
+from harness_pipelines_tests.rig import TableRig
+
+from .conftest import MakeRig
+
+LATE = {"id": {"type": "long", "required": True}, "n": "int", "s": "string", "at": "timestamp"}
+
+
+def applied(rig: TableRig, **words: Any) -> None:
+    """Apply the rig's spec with other words."""
+    rig.table = rig.harness.apply(TableSpec.model_validate({**dump_spec(rig.table.spec), **words}))
+
+
+def timed(number: int) -> bytes:
+    return b'{"id":%d,"n":1,"s":"row","at":%d}' % (number, 1_700_000_000_000 + number)
+
+
+@pytest.mark.parametrize("words", [
+    {"format": "avro"},
+    {"format": "protobuf"},
+    {"format": "json-schema"},
+    {"format": "debezium-avro", "key": ["id"], "views": "both"},
+    {"key": ["id"], "key_format": "avro", "views": "both"},
+])  # fmt: skip
+def test_a_format_that_needs_a_schema_and_has_none_makes_no_table(make_rig: MakeRig, words: dict[str, Any]):
+    word = "key_format: avro" if words.get("key_format") else f"format: {words['format']}"
+    with pytest.raises(SchemaUnusable, match=rf"`{word}` needs a schema, and there is none.*HARNESS_REGISTRY"):
+        make_rig(**words)
+
+
+def test_a_table_of_which_no_record_is_a_row_stops_by_name_after_the_first_thousand(make_rig: MakeRig):
+    rig = make_rig(partitions=2)
+    for partition in (0, 1):
+        rig.kafka.produce(rig.topic, partition, [b'{"id":"%d"}' % n for n in range(1200)])
+    with pytest.raises(NothingFits, match=rf"{rig.name}: partition \d, offset \d+: all of the first 1,000 .* apply"):
+        rig.ingest()
+    kept = len(rig.quarantine())
+    assert FIRST_RECORDS <= kept <= 2 * FIRST_RECORDS, "what comes before is kept; partitions are taken side by side"
+    assert "all of the first 1,000" in (rig.harness.table(rig.name).row.stopped or "")
+    with pytest.raises(NothingFits):
+        rig.ingest()
+    assert len(rig.quarantine()) == kept
+    applied(rig, stop_above={"refused": "100%"})
+    rig.ingest()
+    assert len(rig.quarantine()) == 2400, "with a `stop_above` of its own it goes on"
+
+
+def test_a_table_that_took_a_row_is_not_stopped_by_others(make_rig: MakeRig):
+    rig = make_rig(partitions=1)
+    rig.kafka.produce(rig.topic, 0, [*[b"{"] * (FIRST_RECORDS - 1), *rig.values(1), *[b"{"] * 50])
+    rig.ingest()
+    rig.kafka.produce(rig.topic, 0, [b"{"] * 1500)
+    rig.ingest()
+    assert rig.table.positions()[0].bounds.buffer_hi == FIRST_RECORDS + 1550
+
+
+def test_what_decides_is_the_offset_not_how_records_came_in_batches(make_rig: MakeRig):
+    rig = make_rig(partitions=1)
+    rig.kafka.produce(rig.topic, 0, [*[b"{"] * (FIRST_RECORDS + 1), *rig.values(1)])
+    with pytest.raises(NothingFits, match=f"offset {FIRST_RECORDS}:"):
+        rig.ingest()
+
+
+def test_words_of_decoding_change_while_no_record_is_a_row_and_what_was_refused_comes_back(make_rig: MakeRig):
+    rig = make_rig(partitions=1, columns=LATE)
+    rig.kafka.produce(rig.topic, 0, [timed(n) for n in range(1100)])
+    with pytest.raises(RefusedTooMany):
+        rig.ingest()
+    right = {**LATE, "at": {"type": "timestamp", "from": "epoch_ms"}}
+    claim = rig.claim(Stage.INGEST)
+    with pytest.raises(TableInUse, match=r"holds ingest; nothing was changed. Stop the worker"):
+        applied(rig, columns=right)
+    rig.stores.ledger.release(claim)
+    applied(rig, columns=right)
+    rig.ingest()
+    rig.tier()
+    done = replay(rig.stores, rig.harness.table(rig.name).row, Wanted())
+    assert done.replayed == FIRST_RECORDS, done
+    assert rig.read() == rig.truth
+    with pytest.raises(TableExists, match="another `columns`"):
+        applied(rig, columns=LATE)
+    with pytest.raises(TableExists, match=r"another `transform`.*only while no record is a row"):
+        applied(rig, transform={"filter": "n > 1"})
+
+
+def test_apply_says_how_a_sample_fits(make_rig: MakeRig):
+    rig = make_rig(partitions=2, columns=LATE)
+    good = [b'{"id":%d,"at":"2026-01-01T00:00:00"}' % n for n in range(30)]
+    rig.kafka.produce(rig.topic, 0, [*good, timed(1)])
+    rig.kafka.produce(rig.topic, 1, good[:3])
+    found = sample(rig.stores, rig.table.row)
+    assert found.told() == ("33 of 34 fit; 1 wrong_type in at: expected string, got integer (partition 0, offset 30)")
+    assert found.to_json()["records"] == 34
