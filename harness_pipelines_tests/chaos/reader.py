@@ -1,6 +1,6 @@
 """A reader, a process of its own: whole union reads of every table again and again, each judged by the producer's log.
 
-After each one it reads an explicit version that it has read before: the rows must be the same for ever. Sends the
+After each one it reads an explicit version, the head or one before it: the rows must be the same for ever. Sends the
 parent one line per round: what it saw, what was wrong with it, or why there was none.
 """
 
@@ -161,12 +161,12 @@ class Reader:
             table.release(plan)
 
     def _again(self, table: hp.Table, one: Watched, *, head: int) -> str | None:
-        """Read one explicit version that was the head before; says what has changed since it was last read."""
+        """Read one explicit version, the head or one that was it before; says what has changed since it was last read.
+
+        Of the head too: an explicit version has its own bounds, whatever is in the buffer by now.
+        """
         one.remembered.setdefault(head, "")
-        older = [version for version in one.remembered if version < head]
-        if not older:
-            return None
-        version = self._dice.choice(older)
+        version = self._dice.choice(list(one.remembered))
         try:
             cut, rows = self._read(table, at=version)
         except VersionGone:

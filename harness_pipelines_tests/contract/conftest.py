@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from harness_pipelines.services import Endpoints
 from harness_pipelines.stores.postgres import migrate
+from harness_pipelines_tests.contract.bystander import Bystander
 from harness_pipelines_tests.contract.stores_rig import MemoryRig, RealRig, StoresRig
 
 
@@ -56,11 +57,20 @@ def opened(ledger_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     made.close()
 
 
+@pytest.fixture(scope="session")
+def bystander(opened: RealRig) -> Bystander:
+    """A table of everything, which no test is about."""
+    return Bystander(opened)
+
+
 @pytest.fixture
-def real(opened: RealRig) -> RealRig:
-    """Stores over Postgres and a folder, for the rules that memory cannot have."""
+def real(opened: RealRig, bystander: Bystander) -> Iterator[RealRig]:
+    """Stores over Postgres and a folder, for the rules that memory cannot have. No test touches another table."""
     opened.made.clear()
-    return opened
+    yield opened
+    bystander.assert_untouched()
+    for table in opened.made:
+        assert len(opened.same_names(table)) == 2 * len(table.views), f"names like {table.name}'s were touched"
 
 
 @pytest.fixture(params=["memory", "real"])

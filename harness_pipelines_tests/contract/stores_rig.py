@@ -334,6 +334,19 @@ class RealRig(StoresRig):
         self.raw_bytes = RawBytes(self.database, self.catalog, warehouse=folder.as_uri())
         self.lake = self._lake = Lake(self.catalog, self.database, warehouse=folder.as_uri())
 
+    def table(self, **words: Any) -> TableRow:
+        """As any rig's; another catalog and another namespace have tables of the same names."""
+        made = super().table(**words)
+        for catalog, namespace in (("another", made.spec.namespace), (CATALOG, "another")):
+            key = {"catalog": CATALOG, "namespace": made.spec.namespace, "names": list(made.views.values())}
+            self.ask(_SAME_NAMES, {**key, "its_catalog": catalog, "its_namespace": namespace})
+        return made
+
+    def same_names(self, table: TableRow) -> set[tuple[str, str, str]]:
+        """(catalog, namespace, name) that another catalog and another namespace have like *table*, untouched."""
+        found = self.ask(_UNTOUCHED, {"names": list(table.views.values())})
+        return {(row["catalog_name"], row["table_namespace"], row["table_name"]) for row in found}
+
     def ask(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[dict[str, Any]]:
         """Run a statement as the owner."""
         with self.owner.transaction() as connection:
@@ -356,8 +369,9 @@ class RealRig(StoresRig):
                 connection.execute(statement, {"by": by, "tables": [table.table_id for table in self.made]})
 
     def drop_view(self, table: TableRow, view: ViewName) -> None:
-        where = [table.spec.namespace, table.views[view]]
-        self.ask("DELETE FROM public.iceberg_tables WHERE table_namespace = %s AND table_name = %s", where)
+        where = [CATALOG, table.spec.namespace, table.views[view]]
+        row = "catalog_name = %s AND table_namespace = %s AND table_name = %s"
+        self.ask(f"DELETE FROM public.iceberg_tables WHERE {row}", where)
 
     def contents(self, table: TableRow) -> Any:
         held = {}
@@ -431,6 +445,16 @@ class RealRig(StoresRig):
             one.close()
 
 
+_SAME_NAMES = """
+INSERT INTO public.iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, previous_metadata_location,
+                                   iceberg_type)
+SELECT %(its_catalog)s, %(its_namespace)s, table_name, metadata_location, 'untouched', 'TABLE' FROM public.iceberg_tables
+WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = ANY(%(names)s)
+"""
+_UNTOUCHED = """
+SELECT catalog_name, table_namespace, table_name FROM public.iceberg_tables
+WHERE previous_metadata_location = 'untouched' AND table_name = ANY(%(names)s)
+"""
 _TIMES: Mapping[str, Sequence[str]] = {
     "tables": ["created_at"],
     "claims": ["lease_until"],

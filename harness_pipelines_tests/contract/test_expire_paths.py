@@ -68,7 +68,8 @@ def _two_runs(real: RealRig, table: TableRow, claim: Claim) -> list[str]:
     upkeep: Any = real.upkeep
     upkeep.condemn(real.again(table))
     real.ask("UPDATE harness.condemned_files SET since = since - interval '1 day'")
-    real.ask("UPDATE harness.moves SET planned_at = planned_at - interval '2 days'")
+    older = "UPDATE harness.moves SET planned_at = planned_at - interval '2 days' WHERE table_id = %s"
+    real.ask(older, [table.table_id])
     deleted: list[str] = upkeep.delete_ripe(real.again(table), claim)
     return deleted
 
