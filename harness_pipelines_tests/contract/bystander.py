@@ -1,7 +1,7 @@
-"""A table that nobody touches: it has something of everything, and a statement that forgets whose rows it means hits it.
+"""A table that nobody touches: it has something of everything. A statement that forgets whose rows it means hits it.
 
-It is there while every test over the real stores runs, and must be as it was afterwards. What a statement reads of it by
-mistake shows too: it is stopped, its versions and schemas have higher numbers, its moves are open and its claims held.
+It is there while every test over the real stores runs, and must be as it was afterwards. What a statement reads of it
+by mistake shows too: it is stopped, its versions and schemas have higher numbers, its moves are open, its claims held.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ INSERT INTO harness.schemas (table_id, schema_version, fields, spec, starts)
     SELECT table_id, 9, '[]', spec, starts FROM harness.schemas WHERE table_id = %(t)s;
 INSERT INTO harness.versions
     SELECT (jsonb_populate_record(v, jsonb_build_object('version', n, 'revert_of', r))).*
-    FROM harness.versions v, (VALUES (2, 1), (3, NULL), (1000, NULL)) AS w (n, r) WHERE table_id = %(t)s AND version = 1;
+    FROM harness.versions v, (VALUES (2, 1), (3, NULL), (1000, NULL)) AS w (n, r)
+    WHERE table_id = %(t)s AND version = 1;
 UPDATE harness.lake_positions SET stream_hi = partition * 10, batch_hi = partition * 5 WHERE table_id = %(t)s;
 UPDATE harness.ingest_positions SET buffer_hi = partition * 10 WHERE table_id = %(t)s;
 INSERT INTO harness.claims (table_id, stage, shard, holder, epoch, lease_until)
     SELECT %(t)s, stage, shard, gen_random_uuid(), 1000, clock_timestamp() + interval '10 days'
     FROM unnest(ARRAY['ingest', 'tier', 'otree', 'compact', 'expire']) AS stage, generate_series(0, 1) AS shard;
 INSERT INTO harness.recalls (table_id, act, wanted, asked_by) VALUES (%(t)s, 'recall', '', 'nobody');
-INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, planned_at,
-                           recall, rows, error)
+INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger,
+                           planned_at, recall, rows, error)
     SELECT %(t)s, stage, 0, '{"0": 0}', '{"0": 100}', 1, 1, state, 0, 'rows', clock_timestamp() - age,
            CASE WHEN stage = 'otree' THEN currval(pg_get_serial_sequence('harness.recalls', 'recall')) END, 1, 'none'
     FROM (VALUES ('tier', 'PLANNED', interval '3 hours'), ('otree', 'PLANNED', interval '3 hours'),
@@ -36,10 +37,12 @@ INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, v
     FROM generate_series(0, 1) AS p, generate_series(0, 19) AS o;
 INSERT INTO harness.corrections (table_id, version, partition, "offset", kind, digest, move_id)
     SELECT %(t)s, 2, 0, o, 'added', 'd', max(move_id) FROM harness.moves, generate_series(0, 9) AS o GROUP BY o;
-INSERT INTO harness.audits (table_id, partition, low, high, rows, refused, digest, evidence, status, witness, version, audited_at)
+INSERT INTO harness.audits (table_id, partition, low, high, rows, refused, digest, evidence, status, witness, version,
+                            audited_at)
     SELECT %(t)s, p, 0, 100, 100, 0, 'd', 'e', 'agrees', 'kafka', 1, clock_timestamp() FROM generate_series(0, 1) AS p;
 INSERT INTO harness.leases (lease_id, table_id, version, bounds, holder, until, born)
-    SELECT gen_random_uuid(), %(t)s, 1, '{}', 'nobody', clock_timestamp() + lasts, clock_timestamp() - interval '2 hours'
+    SELECT gen_random_uuid(), %(t)s, 1, '{}', 'nobody', clock_timestamp() + lasts,
+           clock_timestamp() - interval '2 hours'
     FROM unnest(ARRAY[interval '20 hours', interval '-1 hour']) AS lasts;
 INSERT INTO harness.condemned_files (table_id, path, bytes, since)
     VALUES (%(t)s, 'file:///nowhere/bystander.parquet', 1, clock_timestamp() - interval '1 day');

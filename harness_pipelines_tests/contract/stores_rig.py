@@ -446,9 +446,10 @@ class RealRig(StoresRig):
 
 
 _SAME_NAMES = """
-INSERT INTO public.iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, previous_metadata_location,
-                                   iceberg_type)
-SELECT %(its_catalog)s, %(its_namespace)s, table_name, metadata_location, 'untouched', 'TABLE' FROM public.iceberg_tables
+INSERT INTO public.iceberg_tables (catalog_name, table_namespace, table_name, metadata_location,
+                                   previous_metadata_location, iceberg_type)
+SELECT %(its_catalog)s, %(its_namespace)s, table_name, metadata_location, 'untouched', 'TABLE'
+FROM public.iceberg_tables
 WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = ANY(%(names)s)
 """
 _UNTOUCHED = """

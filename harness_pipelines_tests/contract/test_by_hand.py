@@ -96,7 +96,10 @@ def lake(real: RealRig) -> Lake:
 
 
 def test_a_view_that_another_engine_dropped_is_named(real: RealRig, table: TableRow, lake: Lake):
-    real.ask("DELETE FROM public.iceberg_tables WHERE table_name = %s", [table.tiered_view])
+    real.ask(
+        "DELETE FROM public.iceberg_tables WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s",
+        [CATALOG, table.spec.namespace, table.tiered_view],
+    )
     said = f"{table.name}: the catalog has no view {table.tiered_view}"
 
     with pytest.raises(TableUnknown, match=said):

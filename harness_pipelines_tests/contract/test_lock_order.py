@@ -1,0 +1,257 @@
+"""What each act locks before it looks: held up by one of these locks, it waits at that lock and has judged nothing."""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.evolution import Changes, evolved
+from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.protocol.overlays import Act as Asked
+from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.types import Primitive
+from harness_pipelines.stores.buffer import Segments
+from harness_pipelines.stores.corrections import Corrections
+from harness_pipelines.stores.evolve import Evolutions
+from harness_pipelines.stores.ports import Swap, TableRow
+from harness_pipelines.stores.postgres import Database
+from harness_pipelines.stores.recalls import Recalls
+from harness_pipelines.stores.reconcile import Reconciler
+from harness_pipelines.stores.snapshots import Snapshots
+from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, fresh_view
+from harness_pipelines_tests.producer import wait_until
+
+Act = Callable[[], object]
+#: {lock: how another session holds it, and what the statement that takes it has in it}
+LOCKS: Mapping[str, tuple[str, str]] = {
+    "table": (
+        "SELECT FROM harness.tables WHERE table_id = %(table_id)s FOR NO KEY UPDATE",
+        r"^SELECT table_id[^;]* FROM harness.tables\s[^;]*FOR NO KEY UPDATE$",
+    ),
+    "pointer": (
+        "SELECT FROM public.iceberg_tables WHERE table_namespace = %(namespace)s AND table_name = %(view)s FOR UPDATE",
+        r"^SELECT [^;]*FROM public.iceberg_tables[^;]*FOR UPDATE$",
+    ),
+    "positions": (
+        "SELECT FROM harness.lake_positions WHERE table_id = %(table_id)s FOR NO KEY UPDATE",
+        r"^SELECT [^;]*FROM harness.lake_positions[^;]*FOR NO KEY UPDATE$",
+    ),
+    "move": (
+        "SELECT FROM harness.moves WHERE table_id = %(table_id)s AND state = 'PLANNED' FOR NO KEY UPDATE",
+        r"^SELECT [^;]*FROM harness.moves[^;]*FOR NO KEY UPDATE$",
+    ),
+    "claims": (
+        "SELECT FROM harness.claims WHERE table_id = %(table_id)s FOR UPDATE",
+        r"^SELECT [^;]*FROM harness.claims[^;]*FOR (KEY SHARE|UPDATE)$",
+    ),
+    "trim": ("SELECT pg_advisory_xact_lock(1752330865, %(table_id)s)", r"^SELECT pg_advisory_xact_lock(_shared)?\("),
+    "ingest": ("SELECT pg_advisory_xact_lock(1752330868, %(table_id)s)", r"^SELECT pg_advisory_xact_lock\("),
+    "segments": ("SELECT pg_advisory_xact_lock(1752330866, %(table_id)s)", r"^SELECT pg_advisory_xact_lock\("),
+}
+_WAITS_AT = "SELECT query FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
+
+
+@pytest.fixture
+def other(real: RealRig) -> Iterator[Database]:
+    """Sessions of somebody else, who may see what all are doing."""
+    made = Database(real.dsn, role=None, size=2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def table(real: RealRig) -> TableRow:
+    made = real.table(partitions=1, views="stream")
+    real.ingest(made, {0: (0, 20)})
+    real.move(made, {0: 0}, {0: 10})
+    return made
+
+
+def publish(real: RealRig, table: TableRow) -> Act:
+    claim = real.claim(table)
+    move = real.plan(table, claim, {0: 10}, {0: 20})
+    return lambda: real.publish(table, claim, move)
+
+
+def plan(real: RealRig, table: TableRow) -> Act:
+    claim = real.claim(table)
+    return lambda: real.plan(table, claim, {0: 10}, {0: 20})
+
+
+def close(real: RealRig, table: TableRow) -> Act:
+    claim = real.claim(table)
+    move = real.plan(table, claim, {0: 10}, {0: 20})
+    return lambda: real.ledger.close_move(claim, move, state=MoveState.ABANDONED, error="a test")
+
+
+def apply(real: RealRig, table: TableRow) -> Act:
+    return lambda: real.ledger.update_spec(table, table.spec.model_copy(update={"quarantine_mb": 65}))
+
+
+def join(real: RealRig, table: TableRow) -> Act:
+    claim = real.claim(table, Stage.INGEST)
+    return lambda: real.ledger.add_partitions(claim, {1: 0})
+
+
+def look(real: RealRig, table: TableRow) -> Act:
+    return lambda: Corrections(real.database, table, catalog=CATALOG).look([(0, 1)])
+
+
+def give_up(real: RealRig, table: TableRow) -> Act:
+    return lambda: Corrections(real.database, table, catalog=CATALOG).drop([(0, 1)], by="me")
+
+
+def evolve(real: RealRig, table: TableRow) -> Act:
+    changes = Changes(add=(Column(name="more", type=Primitive("string")),))
+    found = evolved(table.spec, table.history[-1].fields, changes, next_id=1000)
+    head = real.ledger.head(table)
+
+    def build(pointers: Any, _move_id: int) -> Any:
+        base = head.stream.snapshot
+        return {v: Swap(view=v, old=old, base_snapshot=base, new=fresh_view()) for v, old in pointers.items()}
+
+    return lambda: Evolutions(real.database, table, catalog=CATALOG).publish(found, build, by="me")
+
+
+def plan_revert(real: RealRig, table: TableRow) -> Act:
+    return lambda: real.ledger.plan_revert(table, to=None, log_from={})
+
+
+def revert(real: RealRig, table: TableRow) -> Act:
+    def build(view: Any, base: str, head: Any, _target: Any, _move_id: int) -> Swap:
+        return Swap(view=view, old=base, base_snapshot=head.stream.snapshot, new=fresh_view())
+
+    real.ledger.release(real.claim(table))  # there is a row to lock
+    return lambda: real.ledger.revert(table, to=None, log_from={}, build=build)
+
+
+def trim(real: RealRig, table: TableRow) -> Act:
+    claim = real.claim(table, Stage.EXPIRE)
+    return lambda: real.upkeep.trim(table, claim)
+
+
+def delete_files(real: RealRig, table: TableRow) -> Act:
+    claim, upkeep = real.claim(table, Stage.EXPIRE), real.upkeep
+    return lambda: upkeep.delete_ripe(table, claim)  # type: ignore[attr-defined]
+
+
+def move_bytes(real: RealRig, table: TableRow) -> Act:
+    small = replace(table, spec=table.spec.model_copy(update={"quarantine_mb": 1}))
+    claim = real.claim(table, Stage.EXPIRE)
+    for first in (0, 4):  # its table is in the catalog from the first batch on
+        real.ask(
+            'INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, value) '
+            "SELECT %s, 0, o, 'malformed', 'no JSON', convert_to(repeat(md5(o::text), 20000), 'UTF8') "
+            "FROM generate_series(%s::int, %s::int) AS o",
+            [table.table_id, first, first + 3],
+        )
+        if not first:
+            assert real.raw_bytes.move(small, claim).records
+    return lambda: real.raw_bytes.move(small, claim)
+
+
+def ask_recall(real: RealRig, table: TableRow) -> Act:
+    return lambda: Recalls(real.database).ask(table, Asked.RECALL, where="id = 1", by="me")
+
+
+def cancel_recall(real: RealRig, table: TableRow) -> Act:
+    return lambda: Recalls(real.database).cancel(table)
+
+
+def take_snapshot(real: RealRig, table: TableRow) -> Act:
+    return lambda: Snapshots(real.database).create(f"s{uuid.uuid4().hex[:8]}", [table])
+
+
+def drop_snapshot(real: RealRig, table: TableRow) -> Act:
+    name = f"s{uuid.uuid4().hex[:8]}"
+    Snapshots(real.database).create(name, [table])
+    return lambda: Snapshots(real.database).drop(name)
+
+
+def read(real: RealRig, table: TableRow) -> Act:
+    return lambda: real.leases.look(table, holder="me", lease=HOUR)
+
+
+def reconcile(real: RealRig, table: TableRow) -> Act:
+    return lambda: Reconciler(real.owner, catalog=CATALOG).go_on(table, lost=(), retained_from=0)
+
+
+def restore_columns(real: RealRig, table: TableRow) -> Act:
+    return lambda: Reconciler(real.owner, catalog=CATALOG).restore_columns(table)
+
+
+def make_segment(real: RealRig, table: TableRow) -> Act:
+    return lambda: Segments(real.database).rotate(table)
+
+
+ACTS: Mapping[Callable[[RealRig, TableRow], Act], tuple[str, ...]] = {
+    publish: ("table", "pointer", "move", "positions", "claims"),
+    plan: ("table", "claims"),
+    close: ("move", "claims"),
+    apply: ("table",),
+    join: ("table", "claims"),
+    look: ("table", "pointer", "positions", "trim"),
+    give_up: ("table",),
+    evolve: ("table", "pointer", "trim", "ingest", "segments"),
+    plan_revert: ("table", "pointer", "positions", "trim"),
+    revert: ("table", "pointer", "positions", "trim", "claims"),
+    trim: ("table", "positions", "trim", "claims"),
+    delete_files: ("trim", "claims"),
+    move_bytes: ("table", "pointer", "claims"),
+    ask_recall: ("table",),
+    cancel_recall: ("table",),
+    take_snapshot: ("trim",),
+    drop_snapshot: ("trim",),
+    read: ("trim",),
+    reconcile: ("table", "trim"),
+    restore_columns: ("table",),
+    make_segment: ("segments",),
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "lock"),
+    [pytest.param(make, lock, id=f"{make.__name__}-{lock}") for make, locks in ACTS.items() for lock in locks],
+)
+def test_an_act_waits_at_the_lock_of_what_it_is_going_to_judge(
+    real: RealRig, table: TableRow, other: Database, make: Callable[[RealRig, TableRow], Act], lock: str
+):
+    hold, takes = LOCKS[lock]
+    act, failed = make(real, table), list[HarnessError]()
+
+    def run() -> None:
+        try:
+            act()
+        except HarnessError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    view = table.quarantine if make is move_bytes else table.tiered_view
+    with other.transaction() as connection:
+        key = {"table_id": table.table_id, "namespace": table.spec.namespace, "view": view}
+        connection.execute(hold, key)
+        thread.start()
+        pid = connection.info.backend_pid
+        wait_until(lambda: _waits_at(other, pid) is not None or not thread.is_alive(), "it waits, or is over")
+        found = _waits_at(other, pid)
+    thread.join(30)
+    assert not thread.is_alive()
+    assert found is not None, f"it did not wait: {failed}"
+    assert re.search(takes, found), f"it waited later, at: {found}"
+    assert not failed
+
+
+def _waits_at(database: Database, pid: int) -> str | None:
+    """The statement that is held up by the session *pid*."""
+    with database.session() as connection:
+        found = connection.execute(_WAITS_AT, [pid]).fetchone()
+        connection.rollback()
+    return re.sub(r"--[^\n]*\n", "", str(found["query"])).strip() if found else None
