@@ -6,16 +6,19 @@ semantic types, as `connect.name`), so nothing of `from` is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness_pipelines.codecs.base import Codec, Due, Reason, Refused
 from harness_pipelines.codecs.by_schema import Reader, RecordsCodec, unfit
 from harness_pipelines.codecs.debezium import NOTHING_TELLS, keyless, op_trouble
 from harness_pipelines.codecs.debezium_toast import Unavailable
+from harness_pipelines.codecs.envelopes import spread
 from harness_pipelines.codecs.formats import key_codec
 from harness_pipelines.codecs.parts import Part, inside
 from harness_pipelines.codecs.policy import Policy
@@ -27,6 +30,8 @@ from harness_pipelines.codecs.wire import Named, grouped
 from harness_pipelines.codecs.with_schema import KNOWN_MAX, Readers
 from harness_pipelines.codecs.written import NoFit, Written, field_of, found_by
 from harness_pipelines.protocol.keys import DELETE, PUT
+from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
 
 
@@ -93,6 +98,24 @@ class DebeziumAvroEvents:
             parts += self._sorted(events, dict(zip(read, found, strict=True)), keys, by_key, refused)
         parts += by_key.part(DELETE, self._keys, "the record's key")
         return parts, [refusal(i, why) for i, why in sorted(refused.items())]
+
+    def sources_of(self, column: Column) -> Callable[[Sequence[bytes | None]], pa.Array]:
+        """What gives the `source` of some events; *column* has its fields."""
+        nullable = replace(column, required=False)
+
+        def sources(values: Sequence[bytes | None]) -> pa.Array:
+            found = pa.nulls(len(values), arrow_type(column.type))
+            for events, places, payloads in self._grouped(values, {}):
+                records, wrong = events.reader.read(payloads)
+                read = [place for position, place in enumerate(places) if position not in wrong]
+                try:
+                    codec = RecordsCodec([nullable], events.reader.written)
+                except NoFit:  # the schema has no such `source`
+                    continue
+                found = pc.coalesce(spread(codec.decode(records), read, len(values)), found)
+            return found
+
+        return sources
 
     def _grouped(
         self, values: Sequence[bytes | None], refused: dict[int, Unfit]

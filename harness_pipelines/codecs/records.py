@@ -19,7 +19,9 @@ from harness_pipelines.codecs.contract import judge_of
 from harness_pipelines.codecs.culprits import Apart
 from harness_pipelines.codecs.debezium import DebeziumEvents
 from harness_pipelines.codecs.deletes import Rule, delete_rule
+from harness_pipelines.codecs.envelopes import JsonSources
 from harness_pipelines.codecs.formats import key_codec, value_codec
+from harness_pipelines.codecs.others import Others, Sources
 from harness_pipelines.codecs.parts import OPERATION, Part, Sorter, at, decode_parts, inside, places_of
 from harness_pipelines.codecs.schemas import NoSchemas, Schemas
 from harness_pipelines.codecs.transform import transformer_of
@@ -27,7 +29,7 @@ from harness_pipelines.codecs.whole import Records, WholeColumns, fields_of
 from harness_pipelines.protocol.keys import DELETE, PUT
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.spec.transform import input_columns
+from harness_pipelines.spec.transform import input_columns, source_column
 
 
 class RecordCodec:
@@ -46,7 +48,7 @@ class RecordCodec:
         columns = tuple(replace(c, exact=c.name in spec.key) for c in input_columns(spec))
         known = schemas or NoSchemas()
         rule = delete_rule(spec, known, self._transformer) if spec.key else None
-        spec = spec.model_copy(update={"columns": columns, "transform": None})
+        asked, spec = spec, spec.model_copy(update={"columns": columns, "transform": None})
         fields = fields_of(spec)
         self._values = value_codec(spec, fields, known, due=due)
         self._sorter: Sorter | None = None
@@ -55,6 +57,9 @@ class RecordCodec:
         stored = [c for c in spec.stored if c.name in {f.name for f in fields}]
         self._schema = arrow_schema(stored).insert(0, pa.field(OPERATION, pa.string(), nullable=False))
         self._whole = WholeColumns(spec)
+        self._others: Others | None = None
+        if self._transformer is not None:
+            self._others = Others(asked, self._transformer, known, _sources(asked, self._sorter))
         self._apart = Apart(spec.table, self._all)
 
     def decode(
@@ -77,14 +82,27 @@ class RecordCodec:
         decoded = self._decoded(records)
         if self._whole:
             decoded = self._whole.added(decoded, records)
-        if self._transformer is not None:
-            decoded = self._transformer.transformed(decoded)
+        if self._transformer is not None and self._others is not None:
+            decoded = self._others.left_out(decoded, records)
+            decoded = self._transformer.transformed(self._others.added(decoded, records))
         return decoded if self._judge is None else self._judge.judged(decoded)
 
     def _decoded(self, records: Records) -> Decoded:
         if self._sorter is None:
             return self._values.decode(records.values)
         return decode_parts(*self._sorter.sort(records), self._schema)
+
+
+def _sources(spec: TableSpec, sorter: Sorter | None) -> Sources | None:
+    """What tells where change events are from, where an expression of *spec* asks."""
+    if (column := source_column(spec)) is None:
+        return None
+    if isinstance(sorter, DebeziumEvents):
+        return JsonSources(column)
+    from harness_pipelines.codecs.debezium_avro import DebeziumAvroEvents
+
+    assert isinstance(sorter, DebeziumAvroEvents), "only change events have a source"
+    return sorter.sources_of(column)
 
 
 def _sorter(spec: TableSpec, values: Codec, schemas: Schemas, rule: Rule | None, *, due: Due) -> Sorter:

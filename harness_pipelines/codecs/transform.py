@@ -26,7 +26,7 @@ from harness_pipelines.codecs.storable import unstorable
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.spec.arrow import arrow_type
-from harness_pipelines.spec.transform import input_columns
+from harness_pipelines.spec.transform import input_columns, source_column
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -73,6 +73,8 @@ class Transformer:
         assert spec.transform is not None
         self._table, self._names = spec.table, [c.name for c in spec.columns]
         self._fields = {c.name: arrow_type(c.type) for c in input_columns(spec)}
+        if (beside := source_column(spec)) is not None:
+            self._fields[beside.name] = arrow_type(beside.type)
         self._required = {c.name for c in spec.columns if c.required and c.name in spec.transform.derive}
         self._database = _database(spec.table)
         types = {c.name: arrow_type(c.type) for c in spec.columns}
@@ -83,7 +85,8 @@ class Transformer:
     def transformed(self, decoded: Decoded) -> Decoded:
         """*decoded*, which has the fields, with the columns of the table; without the records that are no rows.
 
-        A delete of a keyed table goes through: it has no values but its key, and what it deletes must go.
+        A delete of a keyed table goes through: it has no values but its key, and what it deletes must go. (Those of
+        others are left out before: see `harness_pipelines.codecs.others`.)
         """
         rows = decoded.rows
         puts = np.ones(rows.num_rows, np.bool_)
@@ -104,7 +107,7 @@ class Transformer:
             rows=result.filter(pa.array(stay)).combine_chunks(),
             accepted=decoded.accepted[stay],
             refused=sorted([*decoded.refused, *failed.values()], key=lambda one: one.index),
-            filtered=filtered,
+            filtered=decoded.filtered + filtered,
         )
 
     def _filtered(
@@ -148,6 +151,20 @@ class Transformer:
         [one] = [one for one in self._derive if one.name == name]
         [column], _ = self._evaluated([one], _some(rows, count))
         return column
+
+    @property
+    def filter_reads(self) -> tuple[str, ...]:
+        """The fields in the filter; none, where there is no filter."""
+        return () if self._filter is None else self._filter.reads
+
+    def verdicts(self, rows: pa.Table, count: int) -> list[bool | None]:
+        """What the filter says of *count* records of which *rows* are some fields; the others are NULL."""
+        assert self._filter is not None
+        given = {name: rows.column(name) for name in rows.column_names}
+        given |= {n: pa.nulls(count, self._fields[n]) for n in self._filter.reads if n not in given}
+        [found], _ = self._evaluated([self._filter], pa.table(given))
+        told: list[bool | None] = found.to_pylist()
+        return told
 
     # -- DuckDB ---------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ to hold to become a row. Expressions are SQL over one record; what they may hold
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,10 +16,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from harness_pipelines.spec.columns import Column, Columns, alias_troubles
 from harness_pipelines.spec.sources import WHOLE
-from harness_pipelines.spec.types import ListType, MapType, StructType, Type
+from harness_pipelines.spec.types import ListType, MapType, StructType, Type, parse_type
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.table import TableSpec
+
+
+SOURCE = "source"
+_SOURCE_TYPE = "struct<connector: string, name: string, db: string, schema: string, table: string, collection: string>"
+_SOURCE_WORD = re.compile(rf'(?<!["\w.]){SOURCE}(?!["\w])|"{SOURCE}"', re.IGNORECASE)
 
 
 def _expression(value: Any) -> Any:
@@ -61,7 +67,27 @@ def input_columns(spec: TableSpec) -> tuple[Column, ...]:
     """What is decoded of a record: the columns that no expression makes, then the fields that are no columns."""
     made: Mapping[str, str] = spec.transform.derive if spec.transform else {}
     more = (spec.transform.fields or ()) if spec.transform else ()
-    return (*(c for c in spec.columns if c.name not in made), *more)
+    beside = source_column(spec)
+    return (*(c for c in spec.columns if c.name not in made), *(c for c in more if c is not beside))
+
+
+def source_column(spec: TableSpec) -> Column | None:
+    """What expressions over change events know as `source`: where the event is from, beside its row.
+
+    The spec may name its fields (`fields: {source: "struct<table: string>"}`); else it has those that connectors share.
+    None: no expression reads it, or the row has a field of this name.
+    """
+    transform = spec.transform
+    if transform is None or not spec.format.startswith("debezium"):
+        return None
+    for one in transform.fields or ():
+        if one.name == SOURCE and isinstance(one.type, StructType):
+            return one
+    taken = {name.lower() for c in (*spec.columns, *(transform.fields or ())) for name in c.names}
+    expressions = [*transform.derive.values(), *([transform.filter] if transform.filter else [])]
+    if SOURCE in taken or not any(_SOURCE_WORD.search(sql) for sql in expressions):
+        return None
+    return Column(name=SOURCE, type=parse_type(_SOURCE_TYPE))
 
 
 def transform_troubles(spec: TableSpec) -> Iterator[TransformTrouble]:

@@ -156,8 +156,8 @@ def test_so_many_refused_records_are_not_too_many(words: Any, records_max: int):
     assert StopAbove.model_validate(words).records_max == records_max
 
 
-@pytest.mark.parametrize("refused", ["5", "100%", 1, -0.1, True, "x%", None])
-def test_a_share_is_a_percentage_or_a_number_below_one(refused: Any):
+@pytest.mark.parametrize("refused", ["5", "101%", 1.01, -0.1, True, "x%", None])
+def test_a_share_is_a_percentage_or_a_number_up_to_one(refused: Any):
     with pytest.raises(ValidationError, match="is no share; write 0% to 100%"):
         StopAbove.model_validate({"refused": refused})
 
