@@ -109,6 +109,6 @@ def _none_taken(table: TableRow, first: RefusedRecord) -> RefusedTooMany:
         f"refused, this one as {first.reason}: {first.detail}; nothing from this offset on was taken; `harness "
         f"quarantine list {name}` has the others. Is the spec right? Its words of decoding (`format`, `schema`, `from` "
         "of a column, ...) may change while no record is a row: correct them, apply the spec and start the worker "
-        f"again; `harness quarantine replay {name} --yes` then puts back what fits. To set such records aside as well, "
+        f"again; `harness quarantine replay {name}` then puts back what fits. To set such records aside as well, "
         "write a `stop_above` of your own (`stop_above: {refused: 100%}` never stops) and apply the spec"
     )

@@ -6,6 +6,7 @@ way through disks, memory or copies is an error and never another value. Iceberg
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,10 +16,17 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, OutputFile
 from pyiceberg.io.fileformat import FileFormatFactory
-from pyiceberg.io.pyarrow import ParquetFormatModel, ParquetFormatWriter, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import (
+    DataFileStatistics,
+    ParquetFormatModel,
+    ParquetFormatWriter,
+    StatsAggregator,
+    _dataframe_to_data_files,
+)
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Properties
+from pyiceberg.types import StringType
 
 from harness_pipelines.stores.digests import Digest, FileDamaged, digest_of
 
@@ -30,6 +38,7 @@ ParquetFile: TypeAlias = pq.ParquetFile
 Scanner: TypeAlias = ds.Scanner
 MAGIC = b"PAR1"
 CHUNK_BYTES = 8 * 2**20
+_FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000
 _FORMAT = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(
         pre_buffer=True, buffer_size=8 * 2**20, page_checksum_verification=True
@@ -68,12 +77,43 @@ def data_files(metadata: TableMetadata, rows: pa.Table, io: FileIO) -> list[Data
     return list(_dataframe_to_data_files(metadata, rows, io))
 
 
+def text_above(text: str, length: int) -> str | None:
+    """The shortest bound above all texts that begin like *text* in its first *length* characters.
+
+    *text* itself, if it is no longer. None: no text is above, since all these characters are the last that there is.
+    """
+    if len(text) <= length:
+        return text
+    for end in range(length, 0, -1):
+        if (after := ord(text[end - 1]) + 1) <= sys.maxunicode:
+            # Behind U+D7FF come halves of pairs in UTF-16, which are no characters.
+            return text[: end - 1] + chr(_AFTER_SURROGATES if after == _FIRST_SURROGATE else after)
+    return None
+
+
+class _TextBounds(StatsAggregator):
+    """PyIceberg's bounds of a text column, of which some upper ones would be no text."""
+
+    def max_as_bytes(self) -> bytes | None:
+        if self.trunc_length is None or not isinstance(self.current_max, str):
+            return super().max_as_bytes()
+        above = text_above(self.current_max, self.trunc_length)
+        return None if above is None else self.serialize(above)
+
+
 class _Writer(ParquetFormatWriter):
-    """PyIceberg's writer, which has no property for checksums."""
+    """PyIceberg's writer, which has no property for checksums, with bounds of texts that are texts."""
 
     def __init__(self, output_file: OutputFile, file_schema: Schema, properties: Properties) -> None:
         super().__init__(output_file, file_schema, properties)
         self._parquet_writer_kwargs["write_page_checksum"] = True
+
+    def close(self) -> DataFileStatistics:
+        found = super().close()
+        for bounds in found.column_aggregates.values():
+            if isinstance(bounds, StatsAggregator) and bounds.primitive_type == StringType():
+                bounds.__class__ = _TextBounds
+        return found
 
 
 class _Model(ParquetFormatModel):
