@@ -85,17 +85,17 @@ def main() -> None:
     name, plan_path, path, how, place = sys.argv[1:]
     configure_logging()
     plan = ReadPlan.from_json(orjson.loads(Path(plan_path).read_bytes()))
-    with hp.connect() as harness:
-        table = harness.table(name)
-        with planted(Path(path), How(how), float(place)):
-            try:
+    try:
+        with hp.connect() as harness:
+            table = harness.table(name)
+            with planted(Path(path), How(how), float(place)):
                 said = {"read": digest_of(read_by_arrow(table, plan))}
-            except TryAgain as error:
-                said = {"away": f"{type(error).__name__}: {error}"}
-            except HarnessError as error:
-                said = {"refused": f"{type(error).__name__}: {error}"}
-            except Exception as error:  # told to the judge, to whom an error without a name is a finding
-                said = {"unnamed": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+    except TryAgain as error:  # also before anything is damaged: another fault may last
+        said = {"away": f"{type(error).__name__}: {error}"}
+    except HarnessError as error:
+        said = {"refused": f"{type(error).__name__}: {error}"}
+    except Exception as error:  # told to the judge, to whom an error without a name is a finding
+        said = {"unnamed": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
     tell(said)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
 import pytest
 
+from harness_pipelines_tests.chaos import damage
 from harness_pipelines_tests.chaos.damage import damaged, planted
 from harness_pipelines_tests.chaos.schedule import How
 
@@ -28,3 +30,18 @@ def test_the_file_is_as_before_when_the_block_ends_whatever_ends_it(tmp_path: Pa
         raise KeyError("anything")
     assert path.read_bytes() == ORIGINAL
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_read_that_cannot_begin_because_postgres_is_away_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+):
+    (tmp_path / "plan.json").write_bytes(b"{}")
+    (tmp_path / "file").write_bytes(b"as it was")
+    monkeypatch.setattr(damage.ReadPlan, "from_json", lambda _: None)
+    monkeypatch.setenv("HARNESS_DSN", "postgresql://nobody@127.0.0.1:1/nothing")
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["damage", "a.b", f"{tmp_path}/plan.json", f"{tmp_path}/file", "cut", "0.5"])
+    damage.main()
+    [told] = capfdbinary.readouterr().out.splitlines()
+    assert "PostgresUnreachable" in orjson.loads(told)["away"]
+    assert (tmp_path / "file").read_bytes() == b"as it was"

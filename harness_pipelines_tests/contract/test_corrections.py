@@ -1,0 +1,135 @@
+"""What a replay writes beside its version: of the records that it corrects, and of no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from harness_pipelines.protocol.corrections import Change, CorrectionsMoved, Kind
+from harness_pipelines.protocol.versions import Version, VersionGone
+from harness_pipelines.stores.corrections import Correction, Corrections
+from harness_pipelines.stores.ports import Swap, TableRow
+from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, fresh_view
+
+AT = (0, 5)  #: the record that is put back
+BESIDE = [(0, 4), (0, 6), (1, 5)]  #: records that are held as well
+SIGNED = [(0, 0, 5), (0, 5, 6), (0, 6, 10), (1, 0, 10)]  #: what audits have signed off
+KEPT = [one for one in SIGNED if one != (0, 5, 6)]
+
+
+@pytest.fixture
+def table(real: RealRig) -> TableRow:
+    made = real.table(views="stream")
+    real.ingest(made, {0: (0, 10), 1: (0, 10)})
+    real.move(made, {0: 0, 1: 0}, {0: 10, 1: 10})
+    real.ask("UPDATE harness.tables SET retained_from = 2 WHERE table_id = %s", [made.table_id])
+    for partition, offset in [AT, *BESIDE]:
+        real.ask(
+            'INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, value, headers, kafka_ms) '
+            "VALUES (%s, %s, %s, 'malformed', 'no JSON', '{', '[]', 0)",
+            [made.table_id, partition, offset],
+        )
+    sign(real, made)
+    return made
+
+
+def corrections(real: RealRig, table: TableRow) -> Corrections:
+    return Corrections(real.database, table, catalog=CATALOG)
+
+
+def put_back(real: RealRig, table: TableRow, *, meanwhile: Callable[[int], object] = lambda _: None) -> Version:
+    def build(head: Any, pointers: Any, move_id: int) -> Any:
+        meanwhile(move_id)
+        base = head.stream.snapshot
+        return {v: Swap(view=v, old=old, base_snapshot=base, new=fresh_view()) for v, old in pointers.items()}
+
+    correction = Correction(
+        changes={AT: Change(kind=Kind.ADDED, digest="0")}, states={AT: "held"}, bytes=1, decoder=None
+    )
+    return corrections(real, table).publish(correction, build, by="me", run_id=None)
+
+
+def revert(real: RealRig, table: TableRow, to: int) -> Version:
+    def build(view: Any, base: str, head: Any, _target: Any, _move_id: int) -> Swap:
+        return Swap(view=view, old=base, base_snapshot=head.stream.snapshot, new=fresh_view())
+
+    return real.ledger.revert(table, to=to, log_from={}, build=build)
+
+
+def states(real: RealRig, table: TableRow) -> Mapping[tuple[int, int], str]:
+    found = real.ask('SELECT partition, "offset", state FROM harness.quarantine WHERE table_id = %s', [table.table_id])
+    return {(row["partition"], row["offset"]): row["state"] for row in found}
+
+
+def sign(real: RealRig, table: TableRow) -> None:
+    for partition, low, high in SIGNED:
+        real.ask(
+            "INSERT INTO harness.audits (table_id, partition, low, high, rows, refused, digest, evidence, status, "
+            "witness, version, audited_at) VALUES (%s, %s, %s, %s, 1, 0, 'd', 'e', 'agrees', 'kafka', 1, now()) "
+            "ON CONFLICT DO NOTHING",
+            [table.table_id, partition, low, high],
+        )
+
+
+def signed(real: RealRig, table: TableRow) -> list[tuple[int, int, int]]:
+    found = real.ask("SELECT partition, low, high FROM harness.audits WHERE table_id = %s", [table.table_id])
+    return sorted((row["partition"], row["low"], row["high"]) for row in found)
+
+
+def test_a_replay_settles_its_records_and_has_audits_read_their_ranges_again(real: RealRig, table: TableRow):
+    put_back(real, table)
+    assert states(real, table) == {AT: "replayed", **dict.fromkeys(BESIDE, "held")}
+    assert signed(real, table) == KEPT
+    assert [(one.partition, one.offset) for one in corrections(real, table).in_effect()] == [AT]
+
+
+def test_a_revert_holds_the_records_again_and_has_audits_read_their_ranges_again(real: RealRig, table: TableRow):
+    before = real.ledger.head(table).version
+    put_back(real, table)
+    sign(real, table)
+    revert(real, table, before)
+    assert states(real, table) == {AT: "held", **dict.fromkeys(BESIDE, "held")}
+    assert signed(real, table) == KEPT
+    assert corrections(real, table).in_effect() == []
+
+
+def test_what_became_of_a_record_between_two_versions_is_known_of_each_pair(real: RealRig, table: TableRow):
+    before = real.ledger.head(table).version
+    added = put_back(real, table).version
+    moved = real.ledger.head(table).version
+    taken = revert(real, table, before).version
+    between = corrections(real, table).between
+    assert between(before, added) == {AT: Kind.ADDED}
+    assert between(added, taken) == {AT: Kind.REMOVED}
+    assert between(before, taken) == between(1, before) == between(added, moved) == {}
+    with pytest.raises(VersionGone, match="has no version 999"):
+        between(999, taken)
+
+
+def test_a_revert_of_a_revert_brings_a_correction_back(real: RealRig, table: TableRow):
+    before = real.ledger.head(table).version
+    added = put_back(real, table).version
+    revert(real, table, before)
+    revert(real, table, added)
+    assert states(real, table)[AT] == "replayed"
+    assert [(one.partition, one.offset) for one in corrections(real, table).in_effect()] == [AT]
+
+
+def test_a_replay_whose_move_is_over_writes_nothing(real: RealRig, table: TableRow):
+    def over(move_id: int) -> None:
+        real.ask("UPDATE harness.moves SET state = 'COMMITTED' WHERE move_id = %s", [move_id])
+
+    was = real.ledger.head(table)
+    with pytest.raises(CorrectionsMoved, match="is over already"):
+        put_back(real, table, meanwhile=over)
+    assert real.ledger.head(table) == was
+    assert states(real, table)[AT] == "held"
+
+
+def test_a_record_that_was_put_back_is_not_given_up(real: RealRig, table: TableRow):
+    put_back(real, table)
+    assert corrections(real, table).drop([AT], by="me") == 0
+    assert corrections(real, table).drop([(1, 5)], by="me") == 1
+    assert states(real, table) == {AT: "replayed", (0, 4): "held", (0, 6): "held", (1, 5): "dropped"}
