@@ -7,6 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from harness_pipelines.protocol.plan import ReadPlan
 from harness_pipelines_tests.chaos import damage
 from harness_pipelines_tests.chaos.damage import damaged, planted
 from harness_pipelines_tests.chaos.schedule import How
@@ -37,7 +38,7 @@ def test_a_read_that_cannot_begin_because_postgres_is_away_says_so(
 ):
     (tmp_path / "plan.json").write_bytes(b"{}")
     (tmp_path / "file").write_bytes(b"as it was")
-    monkeypatch.setattr(damage.ReadPlan, "from_json", lambda _: None)
+    monkeypatch.setattr(ReadPlan, "from_json", lambda _: None)
     monkeypatch.setenv("HARNESS_DSN", "postgresql://nobody@127.0.0.1:1/nothing")
     monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
     monkeypatch.setattr("sys.argv", ["damage", "a.b", f"{tmp_path}/plan.json", f"{tmp_path}/file", "cut", "0.5"])
