@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from harness_pipelines.protocol.claims import Stage
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 SMALL_FILES_MAX = 200
 CONTRACT_RECENT_S = 24 * 3600.0
+HELD_S = 60.0  #: a transaction of a producer may be open so long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,10 @@ def is_fresh(stores: Stores, table: TableRow) -> Finding:
     tail = sum(max(marks[p.partition].end - p.bounds.buffer_hi, 0) for p in positions)
     buffered = sum(p.bounds.buffer_hi - p.bounds.stream_hi for p in positions)
     since_ingest_s = since_tier_s if since_ingest is None else since_ingest
+    held = stores.log.held(table.spec.topic, [p.partition for p in positions])
     late = [
+        *(f"partition {p}: {one}" for p, one in sorted(held.items())
+          if one.since is None or (datetime.now(UTC) - one.since).total_seconds() > max(goals.visible, HELD_S)),
         *([f"{tail} records wait in Kafka, no commit for {since_ingest_s:.0f} s"]
           if tail and since_ingest_s > goals.visible else []),
         *([f"{buffered} offsets wait in the buffer, no move of tier for {since_tier_s:.0f} s"]
@@ -91,6 +96,7 @@ def nothing_is_stuck(stores: Stores, table: TableRow) -> Finding:
     trouble = [*([fresh.stopped] if fresh.stopped else [])]
     given_up = left_out(stores, table)
     trouble += [f"otree move {m.move_id} failed in every attempt, its files are left out: {m.error}" for m in given_up]
+    trouble += [str(one) for one in stores.stalls.now([table.name]) if one.is_alarm]
     trouble += [f"{m['stage']} move {m['move_id']}, attempt {m['attempt']}: {m['error']}" for m in stuck]
     return Finding(
         passed=not trouble, description="; ".join(trouble) or "nothing holds a stage", numbers={"stuck": len(trouble)}

@@ -15,6 +15,7 @@ import click
 from harness_pipelines.cli.common import AGAIN_S, opened
 from harness_pipelines.cli.output import note, to_json
 from harness_pipelines.errors import TryAgain, UsageError
+from harness_pipelines.pauses import Pauses
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -131,16 +132,19 @@ def _kept(webhook: str) -> str:
 
 def _deliver(table: Table, deliver: Delivery, subscriber: str, *, after: int, follow: bool) -> None:
     """Hand every event to *deliver* until it has arrived. Without *follow* one that cannot be delivered ends it."""
+    pauses = Pauses(AGAIN_S / 5, AGAIN_S * 12)
     while True:
         try:
             with table.subscription(subscriber, after=after, follow=follow) as events:
                 for event in events:
                     deliver(table.name, event)
+                    pauses.worked()
         except TryAgain as error:
             if not follow:
                 raise
-            note(f"harness: {error}. It is tried again")
-            time.sleep(AGAIN_S)
+            pause_s = pauses.next_s()
+            note(f"harness: {error}. It is tried again in {pause_s:.0f} s")
+            time.sleep(pause_s)
         else:
             return
 

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stores.postgres import migrations
+from harness_pipelines.stores.stalls import Lag, Stall
 from harness_pipelines.stores.watch import SeenEnds, TableState
 
 if TYPE_CHECKING:
@@ -69,6 +70,17 @@ METRICS = (
            "Offsets that only Kafka has: from the buffer's bound to the end of the log when it was last looked at."),
     Metric("harness_log_seen_age_seconds", _TABLE,
            "Seconds since the end of the log was last looked at, of the partition for which that is longest ago."),
+    Metric("harness_held_offsets", _TABLE,
+           "Offsets of the log that lie behind open transactions, which no reader of committed records gets."),
+    Metric("harness_open_transaction_age_seconds", _TABLE,
+           "Seconds since the first record of the oldest transaction that is open, by its own time; 0 without one."),
+    Metric("harness_stage_stalled_seconds", _STAGE,
+           "Seconds for which the stage has had work and got no further, beyond what the spec's rules allow, or has "
+           "met an error without a success; 0 while it moves. `events` is the delivery to subscribers."),
+    Metric("harness_subscriber_lag_events", (*_TABLE, "subscriber"),
+           "Events of the table that the subscriber has not dealt with."),
+    Metric("harness_subscriber_age_seconds", (*_TABLE, "subscriber"),
+           "Seconds since the subscriber last dealt with an event. It grows while there are none, too."),
     Metric("harness_buffer_offsets", _TABLE,
            "Offsets in the buffer that are not in the lake yet."),
     Metric("harness_stream_offsets", _TABLE,
@@ -149,13 +161,20 @@ class WorkerCollector(Collector):
     def collect(self) -> Iterable[Family]:
         """All families; those of the ledger stay without samples while it does not answer."""
         shown = {metric.name: metric.family() for metric in METRICS}
-        states = self._look()
+        found = self._look()
+        states, stalls, lags = found or (None, [], [])
         self._show_worker(shown)
         shown["harness_scrape_ok"].add_metric([], states is not None)
         for state in states or ():
             _show_state(shown, state)
             for stage in sorted({*self._stages, *state.claims, *state.moves} - self._never[state.name]):
                 _show_stage(shown, state, stage)
+            waiting = {one.stage: one.stalled_s for one in reversed(stalls) if one.table == state.name}
+            for stage in sorted({*self._stages, *waiting} - self._never[state.name]):
+                shown["harness_stage_stalled_seconds"].add_metric([state.name, stage], waiting.get(stage, 0.0))
+        for lag in lags:
+            shown["harness_subscriber_lag_events"].add_metric([lag.table, lag.subscriber], lag.events)
+            shown["harness_subscriber_age_seconds"].add_metric([lag.table, lag.subscriber], lag.since_s)
         for table in self._tables:
             shown["harness_freshness_lake_goal_seconds"].add_metric([table.name], table.spec.freshness.lake)
             shown["harness_tier_max_rows"].add_metric([table.name], table.spec.tier.max_rows)
@@ -163,16 +182,18 @@ class WorkerCollector(Collector):
             self._show_progress(shown, progress)
         return shown.values()
 
-    def _ask(self) -> list[TableState]:
+    def _ask(self) -> tuple[list[TableState], list[Stall], list[Lag]]:
         now = time.monotonic()
         seen = [
             SeenEnds(table=one.name, ends=dict(one.ends), age_s=now - one.ends_at)
             for one in self._worker.progress
             if one.ends_at is not None
         ]
-        return self._worker.stores.watch.states(
+        stores = self._worker.stores
+        states = stores.watch.states(
             self._names, seen=seen, holder=self._worker.holder, limit=timedelta(seconds=LOOK_S_MAX)
         )
+        return states, stores.stalls.now(self._names), stores.stalls.lags(self._names)
 
     def _show_worker(self, shown: dict[str, Family]) -> None:
         worker, newest = self._worker, max(number for number, _, _ in migrations())
@@ -207,6 +228,8 @@ def _show_state(shown: dict[str, Family], state: TableState) -> None:
     values = {
         "harness_tail_offsets": state.tail,
         "harness_log_seen_age_seconds": state.log_seen_s,
+        "harness_held_offsets": state.held,
+        "harness_open_transaction_age_seconds": state.held_s or 0.0,
         "harness_buffer_offsets": state.buffer,
         "harness_stream_offsets": state.stream,
         "harness_buffer_commit_age_seconds": state.buffer_commit_s,

@@ -19,7 +19,7 @@ import click
 
 from harness_pipelines.cli.common import chosen_tables, duration, opened
 from harness_pipelines.cli.output import emit, json_option, note
-from harness_pipelines.errors import UsageError
+from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, LEASE_MAX, Claim, Stage
 from harness_pipelines.spec.settings import Settings
 
@@ -213,10 +213,23 @@ def _work(
             "moves": p.moves,
             "version": p.version or harness.stores.tables.head(table.row).version,
             "trouble": {str(stage): text for stage, text in p.trouble.items()},
+            "held": _held(harness, table) if wanted.until_idle else [],
         }
         for p, table in zip(worker.progress, chosen, strict=True)
     ]
     return {"tables": found, "seconds": round(seconds, 3)}, interrupted.is_set()
+
+
+def _held(harness: Harness, table: Table) -> list[str]:
+    """What an idle worker leaves in the log, because it lies behind open transactions."""
+    from harness_pipelines.protocol.topics import label
+
+    topic = table.spec.topic
+    try:
+        found = harness.stores.log.held(topic, [p.partition for p in table.positions() if p.partition >= 0])
+    except HarnessError:  # what is wrong with Kafka is among the table's trouble
+        return []
+    return [f"partition {label(topic, p)}: {one}" for p, one in sorted(found.items())]
 
 
 @contextmanager
@@ -253,6 +266,8 @@ def _told(summary: dict[str, Any]) -> None:
         )
         for stage, text in one["trouble"].items():
             click.echo(f"  {stage}: {text}")
+        for held in one["held"]:
+            click.echo(f"  not idle: {held}")
 
 
 def _retry_stuck(harness: Harness, chosen: Sequence[Table], *, lease_s: float) -> None:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.protocol.topics import label
+from harness_pipelines.stores.errors import KafkaUnreachable
 
 if TYPE_CHECKING:
     from harness_pipelines.cli.render import Spans
@@ -17,8 +19,9 @@ if TYPE_CHECKING:
     from harness_pipelines.spec.table import Freshness
     from harness_pipelines.stores.overview import Counts
     from harness_pipelines.stores.ports import PartitionStatus
-    from harness_pipelines.stores.ports_log import Log
+    from harness_pipelines.stores.ports_log import Log, OpenTransaction
     from harness_pipelines.stores.recalls import RecallRequest
+    from harness_pipelines.stores.stalls import Stall
     from harness_pipelines.table import Table
 
 KAFKA_WAIT_S = 5.0
@@ -30,6 +33,10 @@ class Ends(Protocol):
 
     def of(self, table: Table, positions: list[PartitionStatus]) -> tuple[Mapping[int, int], str | None]:
         """Ends by partition; empty, with the reason, where they cannot be had."""
+        ...
+
+    def held(self, table: Table, positions: list[PartitionStatus]) -> Mapping[int, OpenTransaction]:
+        """What lies behind open transactions, by partition; empty where it cannot be had."""
         ...
 
 
@@ -52,6 +59,8 @@ class TableSeen:
     asked: list[RecallRequest]  #: to recall or to release rows, and not done yet
     stopped: str | None
     trouble: str | None  #: why the log's ends are not known
+    stalls: list[Stall]  #: what waits, those that are no alarm yet too
+    held: Mapping[int, OpenTransaction]  #: of the log, by partition
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
@@ -93,6 +102,16 @@ class TableSeen:
         return found
 
     @property
+    def stalled(self) -> list[str]:
+        """Stages that get no further, and errors that hold them."""
+        return [str(one) for one in self.stalls if one.is_alarm or one.error is not None]
+
+    @property
+    def behind(self) -> list[str]:
+        """Records behind open transactions."""
+        return [f"partition {label(self.topic, p)}: {one}" for p, one in sorted(self.held.items())]
+
+    @property
     def ahead(self) -> list[str]:
         """Claims that wait for a time that no lease lasts until."""
         return [
@@ -126,6 +145,11 @@ class TableSeen:
             "open_moves": [dict(move) for move in self.open_moves],
             "stopped": self.stopped,
             "trouble": self.trouble,
+            "stalled": [one.to_json() for one in self.stalls if one.is_alarm or one.error is not None],
+            "held": [
+                {"partition": p, "offset": one.end, "offsets": one.newest - one.end, "since": one.since}
+                for p, one in sorted(self.held.items())
+            ],
             "quarantined": self.counts.quarantined,
             "filtered": self.counts.filtered,
             "contract": [{name: one[name] for name in _VIOLATION} for one in self.violations],
@@ -155,8 +179,6 @@ class KafkaEnds:
 
     def of(self, table: Table, positions: list[PartitionStatus]) -> tuple[dict[int, int], str | None]:
         """Ends by partition; empty, with the reason, where they cannot be had."""
-        from harness_pipelines.stores.errors import KafkaUnreachable
-
         if self.trouble:
             return {}, self.trouble
         try:
@@ -167,6 +189,16 @@ class KafkaEnds:
                 self.trouble = str(error)
             return {}, str(error)
         return {partition: mark.end for partition, mark in marks.items()}, None
+
+    def held(self, table: Table, positions: list[PartitionStatus]) -> dict[int, OpenTransaction]:
+        """What lies behind open transactions, by partition; empty where it cannot be had."""
+        if self.trouble or self._log is None:
+            return {}
+        try:
+            return self._log.held(table.spec.topic, [p.partition for p in positions])
+        except HarnessError as error:
+            self.trouble = str(error) if isinstance(error, KafkaUnreachable) else None
+            return {}
 
 
 def open_log(settings: Settings) -> Log:
@@ -205,4 +237,6 @@ def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:
         asked=Recalls(harness.stores.readers).open(table.row),
         stopped=table.row.stopped,
         trouble=trouble,
+        stalls=harness.stores.stalls.now([table.name]),
+        held={} if trouble else kafka.held(table, positions),
     )

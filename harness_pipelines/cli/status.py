@@ -129,6 +129,10 @@ def _show_trouble(one: TableSeen) -> None:
         error = f": {escape(str(move['error'])[:ERROR_CHARS_MAX])}" if move["error"] else ""
         state = "is stuck" if move["state"] == "QUARANTINED" else "is open"
         out.print(f"  {move['stage']} move {move['move_id']} {state}, attempt {move['attempt']}{error}")
+    for stalled in one.stalled:
+        out.print(f"  [red]{escape(stalled)}[/]")
+    for held in one.behind:
+        out.print(f"  [yellow]{escape(held)}[/]")
     for ahead in one.ahead:
         out.print(f"  [red]{escape(ahead)}[/]")
     if one.stopped:

@@ -12,6 +12,7 @@ import click
 from harness_pipelines.cli.common import AGAIN_S, AtType, opened, split_names
 from harness_pipelines.cli.output import note
 from harness_pipelines.errors import TryAgain, UsageError
+from harness_pipelines.pauses import Pauses
 from harness_pipelines.protocol.streams import StreamToken
 from harness_pipelines.spec.settings import Settings
 
@@ -100,14 +101,16 @@ def _numbers(words: list[str] | None) -> list[int] | None:
 
 def _through(stream: Stream, sink: _Sink) -> None:
     """All batches of *stream* into *sink*; what is away for a while is waited for."""
+    pauses = Pauses(AGAIN_S / 5, AGAIN_S * 6)
     while True:
         try:
             for batch in stream:
+                pauses.worked()
                 if not sink.take(batch):
                     return
         except TryAgain as error:
             note(f"harness: {error}. Going on behind the last record")
-            time.sleep(AGAIN_S)
+            time.sleep(pauses.next_s())
         else:
             return
 

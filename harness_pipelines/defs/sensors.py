@@ -250,6 +250,7 @@ def _lag_sensor(tables: Tables, *, declared: bool) -> SensorDefinition:
             if declared:
                 _apply(context, opened, tables)
             _note_ends(context, opened, tables)
+            opened.stores.stalls.note(tables)
             works = opened.stores.watch.work(tables)
         found = {work.name: _shown(work) for work in works}
         # Events are kept for long: one per table and minute, and only of what changed.

@@ -11,6 +11,7 @@ from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.versions import EFFECTS
 from harness_pipelines.stages.moving import Tally
 from harness_pipelines.stores.ports import PartitionStatus
+from harness_pipelines.stores.ports_log import OpenTransaction
 
 CLAIM_LEASE = timedelta(seconds=30)
 
@@ -49,6 +50,8 @@ class TableProgress:
     trouble: dict[str, str] = field(default_factory=dict)  #: stage -> what it waits for
     positions: list[PartitionStatus] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
+    starts: dict[int, int] = field(default_factory=dict)  #: where the logs begin
+    held: dict[int, OpenTransaction] = field(default_factory=dict)  #: behind which records lie, by partition
     ends_at: float | None = None  #: monotonic seconds, when `ends` were asked for
     tallies: dict[Stage, Tally] = field(default_factory=lambda: {stage: Tally() for stage in EFFECTS})
     errors: Counter[str] = field(default_factory=Counter)  #: stage -> how often one held it

@@ -26,6 +26,7 @@ from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages import compact, evolve, expire, ingest, ingest_spark, otree, tier
 from harness_pipelines.stages.claims import ClaimKeeper
 from harness_pipelines.stages.joining import Joiner
+from harness_pipelines.stages.looks import Looks
 from harness_pipelines.stages.progress import CLAIM_LEASE, TableProgress, WorkerOptions
 from harness_pipelines.stages.trouble import Backoff, Restart, StageBroken
 from harness_pipelines.stores.owner import WarehouseTaken
@@ -65,6 +66,7 @@ class Worker:
         self._idle_since = math.inf  #: monotonic seconds
         self.defect: BaseException | None = None
         self._tables = [_TableWorker(self, table) for table in tables]
+        self._looks = Looks(stores, self.holder, self.stop, lambda: [(w.table, w.progress) for w in self._tables])
 
     @property
     def progress(self) -> list[TableProgress]:
@@ -86,6 +88,7 @@ class Worker:
         deadline = None if self.options.for_s is None else time.monotonic() + self.options.for_s
         for worker in self._tables:
             worker.start()
+        self._looks.start()
         try:
             while not self.stop.wait(0.05 if self.options.until_idle else every_s):
                 self._refresh(deadline)
@@ -140,6 +143,7 @@ class Worker:
                 log.warning("worker.left_behind", table=worker.table.name, after_s=HURRY_S_MAX)
             else:
                 worker.release()
+        self._looks.end()
 
 
 class _TableWorker:
@@ -289,6 +293,7 @@ class _TableWorker:
             marks = self.stores.log.watermarks(self.table.spec.topic, [p.partition for p in positions])
             # The head last: it has what the positions show as moved.
             self._head = self.stores.ledger.head(self.table)
+            self.progress.starts = {p: m.low for p, m in marks.items()}
             self.progress.positions, self.progress.ends = positions, {p: m.end for p, m in marks.items()}
             self.progress.ends_at, self._looked_at = asked_at, looked_at
 

@@ -17,6 +17,7 @@ from harness_pipelines.stores.ports_log import (
     MAX_BYTES,
     Log,
     LogReader,
+    OpenTransaction,
     PartitionBatch,
     Start,
     TopicIdentity,
@@ -42,6 +43,13 @@ class JoinedLog:
 
     def watermarks(self, topic: str, partitions: Iterable[int]) -> dict[int, Watermark]:
         return self._each(topic, partitions, self._log.watermarks)
+
+    def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
+        found: dict[int, OpenTransaction] = {}
+        for name, numbers in self._by_name(topic, partitions).items():
+            answer = self._log.held(name, numbers.values())
+            found |= {number: answer[partition] for number, partition in numbers.items() if partition in answer}
+        return found
 
     def watermarks_of(self, wanted: Mapping[str, Collection[int]]) -> dict[str, dict[int, Watermark] | HarnessError]:
         parts = {topic: self._by_name(topic, partitions) for topic, partitions in wanted.items()}

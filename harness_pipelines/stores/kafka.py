@@ -30,8 +30,9 @@ from harness_pipelines.stores.errors import (
 )
 from harness_pipelines.stores.kafka_client import KafkaClient, KafkaTimeouts, LeaderUnsettled, Trail, as_kafka_error
 from harness_pipelines.stores.kafka_contact import OffsetAnswer, Offsets
+from harness_pipelines.stores.kafka_held import opened_at
 from harness_pipelines.stores.kafka_reader import KafkaReader
-from harness_pipelines.stores.ports_log import Start, TopicIdentity, Watermark
+from harness_pipelines.stores.ports_log import OpenTransaction, Start, TopicIdentity, Watermark
 
 LEADERS_KNOWN_S = 30.0  #: far below the age at which the client forgets them (`metadata.max.age.ms`)
 LOOKERS = 8  #: topics that are asked about at a time, where each needs a question of its own
@@ -172,6 +173,15 @@ class KafkaLog:
         except HarnessError as error:
             return error
 
+    def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
+        wanted = sorted(set(partitions))
+        # The stable end is asked last: what it has not come to by then lies behind a transaction that is open.
+        [newest] = self._offsets(topic, wanted, _LATEST, isolation=IsolationLevel.READ_UNCOMMITTED)
+        [end] = self._offsets(topic, wanted, _LATEST)
+        firsts = {p: end[p] for p in wanted if end[p] < newest[p]}
+        since = opened_at(self._client, topic, firsts) if firsts else {}
+        return {p: OpenTransaction(end=at, newest=newest[p], since=since.get(p)) for p, at in firsts.items()}
+
     def start_offsets(self, topic: str, partitions: Iterable[int], start: Start) -> dict[int, int]:
         wanted = sorted(set(partitions))
         if start == "earliest":
@@ -212,23 +222,42 @@ class KafkaLog:
                 return {TopicPartition(topic, partition): _failed(failure) for partition in wanted}
         return self._ask(topic, wanted, _LATEST) if self._are_led(topic, wanted) else {}
 
-    def _ask(self, topic: str, partitions: Collection[int], spec: Any) -> Offsets:
-        return self._ask_all({topic: partitions}, spec)
+    def _ask(
+        self,
+        topic: str,
+        partitions: Collection[int],
+        spec: Any,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> Offsets:
+        return self._ask_all({topic: partitions}, spec, isolation=isolation)
 
-    def _ask_all(self, wanted: Mapping[str, Collection[int]], spec: Any) -> Offsets:
+    def _ask_all(
+        self,
+        wanted: Mapping[str, Collection[int]],
+        spec: Any,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> Offsets:
         question = {TopicPartition(topic, partition): spec for topic in wanted for partition in wanted[topic]}
         if not question:
             return {}
         return self._admin.list_offsets(
             question,
-            isolation_level=IsolationLevel.READ_COMMITTED,
+            isolation_level=isolation,
             request_timeout=self._client.timeouts.request_s,
         )
 
     def close(self) -> None:
         """Nothing to give back: the client's threads end with the object."""
 
-    def _offsets(self, topic: str, partitions: list[int], *specs: Any) -> list[dict[int, int]]:
+    def _offsets(
+        self,
+        topic: str,
+        partitions: list[int],
+        *specs: Any,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> list[dict[int, int]]:
         """Return {partition: offset} for each of *specs*; all questions are on their way at once."""
         doing = f"reading the offsets of topic {topic!r}"
         deadline = time.monotonic() + self._client.timeouts.request_s
@@ -238,7 +267,7 @@ class KafkaLog:
                     self.describe(topic)  # not `_metadata`: it names a refused login at once
                 if not self._are_led(topic, partitions):
                     raise self._client.unsettled(doing=doing)
-                asked = [self._ask(topic, partitions, spec) for spec in specs]
+                asked = [self._ask(topic, partitions, spec, isolation=isolation) for spec in specs]
                 return [
                     {where.partition: self._offset(answer, topic, doing) for where, answer in one.items()}
                     for one in asked

@@ -15,12 +15,14 @@ from contextlib import suppress
 import psycopg
 import structlog
 
+from harness_pipelines.pauses import Pauses
 from harness_pipelines.secret import redact
 from harness_pipelines.stores.postgres import READER, session_dsn, sql
 
 log = structlog.get_logger(__name__)
 
 LOOK_EVERY_S = 0.5  #: without news: what was not told, a connection that takes no LISTEN (a pooler's)
+LOST_S_MAX = 5.0  #: between two tries to listen again
 TICK_S = 0.2  #: how long closing may take
 IDLE_S = 60.0  #: without a waiter the connection is closed
 
@@ -66,18 +68,20 @@ class News:
             self._thread.start()
 
     def _run(self) -> None:
+        pauses = Pauses(LOOK_EVERY_S, LOST_S_MAX)
         while not self._is_over():
             try:
-                self._follow()
+                self._follow(pauses)
             except psycopg.Error as error:
                 log.info("news.lost", error=redact(str(error)))
                 self._tell(None)  # those who wait look for themselves, and see what is wrong
                 with self._changed:
-                    self._changed.wait_for(lambda: self._ends, LOOK_EVERY_S)
+                    self._changed.wait_for(lambda: self._ends, pauses.next_s())
 
-    def _follow(self) -> None:
+    def _follow(self, pauses: Pauses) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute(sql("reads/listen"))
+            pauses.worked()
             look_at = 0.0
             while not self._is_over():
                 if time.monotonic() >= look_at:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.snapshots import Snapshots
     from harness_pipelines.stores.spark_sessions import SparkSessions
     from harness_pipelines.stores.spark_write import BranchTarget
+    from harness_pipelines.stores.stalls import Stalls
     from harness_pipelines.stores.standing import Standing
     from harness_pipelines.stores.states import States
     from harness_pipelines.stores.upkeep import Upkeep
@@ -215,6 +216,12 @@ class Stores:
         from harness_pipelines.stores.watch import Watch
 
         return Watch(self.database, self.readers, self.watchers)
+
+    @once
+    def stalls(self) -> Stalls:
+        from harness_pipelines.stores.stalls import Stalls
+
+        return Stalls(self.database, self.readers)
 
     def corrections(self, table: TableRow) -> Corrections:
         """Records of *table* that are put back."""

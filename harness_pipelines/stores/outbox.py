@@ -53,6 +53,8 @@ class Outbox:
         with held:
             if last is not None:
                 after = _cursor(held.name, last, table)
+            else:  # known from now on: that it gets no event at all is seen too
+                held.commit({}, checkpoint=str(after), payload={"events_of": table.name})
             with closing(self._events(table, after=after, follow=follow)) as events:
                 yield Subscription(held, table, events)
 

@@ -48,6 +48,19 @@ class Watermark:
     end: int  #: last stable offset: no record of an open transaction lies below it
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """What lies behind the oldest open transaction of a partition, committed records of others too."""
+
+    end: int  #: the transaction's first record; readers of committed records come no further
+    newest: int  #: where the log ends for all others
+    since: datetime | None  #: time of that first record, where the broker gives it
+
+    def __str__(self) -> str:
+        since = "" if self.since is None else f" since {self.since:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{self.newest - self.end:,} offsets from {self.end} on are held by an open transaction{since}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartitionBatch:
     """All records of ``[low, high)`` of one partition that a reader of committed records may see.
@@ -123,6 +136,10 @@ class Log(Protocol):
 
     def watermarks_of(self, wanted: Mapping[str, Collection[int]]) -> dict[str, dict[int, Watermark] | HarnessError]:
         """The watermarks of partitions of many topics; of a topic that has none the reason, which is no other's."""
+        ...
+
+    def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
+        """Those of *partitions* in which records lie behind an open transaction. Raises: as `watermarks`."""
         ...
 
     def start_offsets(self, topic: str, partitions: Iterable[int], start: Start) -> dict[int, int]:

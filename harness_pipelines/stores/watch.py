@@ -9,7 +9,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from harness_pipelines.stores.ports_log import Watermark
+from harness_pipelines.stores.ports_log import OpenTransaction, Watermark
 from harness_pipelines.stores.postgres import Database, sql
 
 
@@ -90,6 +90,8 @@ class TableState:
     claims: Mapping[str, ClaimState]  #: by stage
     moves: Mapping[str, OpenMove]  #: by stage
     violations: tuple[Broken, ...] = ()  #: of checks of the contract
+    held: int = 0  #: offsets of the log behind open transactions, as last seen
+    held_s: float | None = None  #: since the oldest of these transactions began; None: there is none
 
 
 class Watch:
@@ -108,6 +110,17 @@ class Watch:
             "ends": [mark.end for _, _, mark in flat],
         }
         self._database.run("watch/record_ends", given)
+
+    def record_held(self, table_id: int, partitions: Collection[int], held: Mapping[int, OpenTransaction]) -> None:
+        """Note behind which open transactions records of *partitions* lie; where none is *held*, that it is so."""
+        found = [(p, held.get(p)) for p in sorted(partitions)]
+        given = {
+            "table_id": table_id,
+            "partitions": [p for p, _ in found],
+            "newest": [None if one is None else one.newest for _, one in found],
+            "since": [None if one is None else one.since for _, one in found],
+        }
+        self._database.run("stalls/record_held", given)
 
     def work(self, tables: Collection[str] | None) -> list[TableWork]:
         """Of *tables*, by name, those that there are, or of all; the one that is furthest behind comes first."""

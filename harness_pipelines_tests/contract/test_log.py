@@ -297,6 +297,10 @@ def test_an_open_transaction_holds_the_end_and_the_reader_until_it_is_over(rig):
     rig.produce(topic, 0, numbered(2, "behind"))
     assert rig.log.watermarks(topic, [0]) == {0: Watermark(0, 2)}
     assert rig.log.start_offsets(topic, [0], "latest") == {0: 2}
+    [held] = rig.log.held(topic, [0]).values()
+    assert (held.end, held.newest) == (2, 7)
+    assert held.since is not None
+    assert datetime.now(UTC) - held.since < timedelta(minutes=5)
 
     with rig.log.reader(topic, {0: 0}) as reader:
         first = read_to(reader, {0: 2})
@@ -304,6 +308,7 @@ def test_an_open_transaction_holds_the_end_and_the_reader_until_it_is_over(rig):
         assert reader.positions == {0: 2}
         transaction.commit()
         rest = read_to(reader, {0: 8})
+        assert rig.log.held(topic, [0]) == {}
 
     assert seen(first + rest) == rig.acked(topic)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,7 +19,7 @@ from harness_pipelines.stores.overview import Overview
 if TYPE_CHECKING:
     from harness_pipelines.client import Harness
     from harness_pipelines.stores.ports import PartitionStatus, TableRow
-    from harness_pipelines.stores.ports_log import Log
+    from harness_pipelines.stores.ports_log import Log, OpenTransaction
     from harness_pipelines.table import Table
 
 PAUSE_S = 0.5  #: between two rounds
@@ -34,6 +34,7 @@ class _Answer:
     ends: Mapping[int, int]
     trouble: str | None
     at: float  #: monotonic seconds
+    held: Mapping[int, OpenTransaction] = field(default_factory=dict)  #: of the table that is open
 
 
 class LogEnds:
@@ -60,6 +61,12 @@ class LogEnds:
         del positions
         found = self._known(table.row.table_id)
         return (found.ends, found.trouble or self.trouble) if found else ({}, self.trouble)
+
+    def held(self, table: Table, positions: list[PartitionStatus]) -> Mapping[int, OpenTransaction]:
+        """What lies behind open transactions, as last seen. *positions*: any."""
+        del positions
+        found = self._known(table.row.table_id)
+        return found.held if found else {}
 
     def unread(self, table_id: int, buffer_at: int) -> int | None:
         """Offsets of the log above *buffer_at*, the sum of `buffer_hi`; None: not known."""
@@ -100,8 +107,10 @@ class LogEnds:
             if known and table.name != self._opened and time.monotonic() - known.at < EVERY_S:
                 continue
             try:
-                marks = self._log.watermarks(table.spec.topic, partitions.get(table.table_id, ()))
-                answer = _Answer({p: mark.end for p, mark in marks.items()}, None, time.monotonic())
+                wanted = partitions.get(table.table_id, [])
+                marks = self._log.watermarks(table.spec.topic, wanted)
+                held = self._log.held(table.spec.topic, wanted) if table.name == self._opened else {}
+                answer = _Answer({p: mark.end for p, mark in marks.items()}, None, time.monotonic(), held)
             except KafkaUnreachable as error:  # so are the others'
                 self.trouble = redact(str(error))
                 return

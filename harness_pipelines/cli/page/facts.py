@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.ports import TableRow
 
 SHARED_S = 0.5  #: one answer serves all browsers for so long
-SLOW_S = 5.0  #: specs and counts of quarantined records are asked for again
+SLOW_S = 5.0  #: specs, counts of quarantined records and what stalls are asked for again
 WAIT_S = 3.0
 
 
@@ -42,6 +42,7 @@ class Facts:
         self._names: frozenset[str] = frozenset()
         self._rows: dict[str, TableRow] = {}
         self._quarantined: Mapping[int, int] = {}
+        self._stalled: set[str] = set()
         self._slow_at = float("-inf")
 
     def close(self) -> None:
@@ -82,20 +83,25 @@ class Facts:
             self._names = names
             self._rows = {row.name: row for row in self._harness.stores.tables.tables()}
             self._quarantined = Overview(self._harness.stores.readers).quarantined()
+            self._stalled = {one.table for one in self._harness.stores.stalls.now() if one.is_alarm}
             self._slow_at = time.monotonic()
         self._ends.look_at(self._rows.values(), opened=opened)
         return {
             "at": datetime.now(UTC),
             "kafka": self._ends.trouble,
-            "tables": [self._line(work, self._rows[work.name]) for work in works if work.name in self._rows],
+            "tables": [
+                self._line(work, self._rows[work.name], stalled=work.name in self._stalled)
+                for work in works
+                if work.name in self._rows
+            ],
         }
 
-    def _line(self, work: TableWork, row: TableRow) -> dict[str, Any]:
+    def _line(self, work: TableWork, row: TableRow, *, stalled: bool) -> dict[str, Any]:
         tail = self._ends.unread(row.table_id, work.buffer_at)
         late = work.buffered > 0 and work.since_tier_s > row.spec.freshness.lake
         return {
             "table": work.name,
-            "state": _state(work, late=late),
+            "state": _state(work, late=late, stalled=stalled),
             "tail": tail,
             "buffer": work.buffered,
             "stream": work.unmerged if row.spec.views == "both" else None,
@@ -129,11 +135,13 @@ class Facts:
         }
 
 
-def _state(work: TableWork, *, late: bool) -> str:
+def _state(work: TableWork, *, late: bool, stalled: bool) -> str:
     if work.stopped:
         return "stopped"
     if any(move["state"] == "QUARANTINED" for move in work.open.values()):
         return "stuck"
+    if stalled:
+        return "stalled"
     if any(move["attempt"] > 1 for move in work.open.values()):
         return "retrying"
     if late:
@@ -172,6 +180,11 @@ def _notices(seen: TableSeen) -> Iterator[dict[str, str]]:
     """What a person should know, and the way on. What is between backquotes is a command."""
     if seen.stopped:
         yield {"kind": "bad", "text": f"stopped: {redact(seen.stopped)}", "way": seen.way_on}
+    for stalled in seen.stalled:
+        yield {"kind": "bad", "text": redact(stalled), "way": ""}
+    for held in seen.behind:
+        way = "end the producer's transaction: `kafka-transactions.sh find-hanging` names it"
+        yield {"kind": "warn", "text": held, "way": way}
     for ahead in seen.ahead:
         yield {"kind": "bad", "text": ahead, "way": f"`harness reconcile {seen.table} --yes`"}
     for late in seen.late:

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Self
 
 import numpy as np
@@ -22,6 +22,7 @@ from harness_pipelines.stores.errors import (
 from harness_pipelines.stores.ports_log import (
     MAX_BYTES,
     Headers,
+    OpenTransaction,
     PartitionBatch,
     Start,
     TopicIdentity,
@@ -62,6 +63,13 @@ class _Partition:
         """The last stable offset: the first record of the oldest open transaction, else the end of the log."""
         held = (e.offset for e in self.entries if e.transaction is not None and e.transaction.state == "open")
         return next(held, self.next_offset)
+
+    @property
+    def opened_at(self) -> datetime | None:
+        """The time of the first record of the oldest open transaction."""
+        held = (e.timestamp_ms for e in self.entries if e.transaction is not None and e.transaction.state == "open")
+        at_ms = next(held, None)
+        return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, tz=UTC)
 
     def append(self, entry: _Entry) -> int:
         entry.epoch = self.epoch
@@ -193,6 +201,16 @@ class MemoryLog:
         with self.changed:
             self._answer(topic, f"reading the offsets of topic {topic!r}")
             return {p: Watermark(self.part(topic, p).low, self.part(topic, p).end) for p in sorted(set(partitions))}
+
+    def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
+        with self.changed:
+            self._answer(topic, f"reading the offsets of topic {topic!r}")
+            found = {p: self.part(topic, p) for p in sorted(set(partitions))}
+            return {
+                p: OpenTransaction(end=part.end, newest=part.next_offset, since=part.opened_at)
+                for p, part in found.items()
+                if part.end < part.next_offset
+            }
 
     def watermarks_of(self, wanted: Mapping[str, Collection[int]]) -> dict[str, dict[int, Watermark] | HarnessError]:
         found: dict[str, dict[int, Watermark] | HarnessError] = {}

@@ -81,7 +81,7 @@ SELECT t.name, t.stopped, v.version, p.tail::bigint, p.log_seen_s, coalesce(p.bu
        ) held) AS quarantined,
        (SELECT coalesce(sum(f.records), 0)::bigint FROM harness.filtered f WHERE f.table_id = t.table_id) AS filtered,
        r.readers, r.oldest_lease_s, coalesce(c.claims, '{}') AS claims, coalesce(o.moves, '{}') AS moves,
-       coalesce(x.violations, '[]') AS violations
+       coalesce(x.violations, '[]') AS violations, coalesce(h.held, 0)::bigint AS held, h.held_s
 FROM (
     SELECT table_id, namespace || '.' || name AS name, stopped IS NOT NULL AS stopped, created_at,
            CASE WHEN spec->>'buffer' = 'none' THEN 'tier' ELSE 'ingest' END AS reads_log,
@@ -141,5 +141,10 @@ LEFT JOIN LATERAL (
         FROM harness.contract_violations WHERE table_id = t.table_id GROUP BY check_name, severity
     ) k
 ) x ON true
+LEFT JOIN LATERAL (
+    SELECT sum(greatest(e.newest - e.log_end, 0)) AS held,
+           extract(epoch FROM clock_timestamp() - min(e.held_since))::float8 AS held_s
+    FROM harness.log_ends e WHERE e.table_id = t.table_id AND e.newest IS NOT NULL
+) h ON true
 WHERE t.name = ANY(%(tables)s)
 ORDER BY t.name

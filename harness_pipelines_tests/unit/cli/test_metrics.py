@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from harness_pipelines.cli.metrics import LOOPBACK, METRICS, Timely, WorkerColle
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.worker import TableProgress, WorkerOptions
+from harness_pipelines.stores.stalls import Lag, Stall
 from harness_pipelines.stores.watch import Broken, ClaimState, OpenMove, TableState
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.scrape import Scrape, scrape
@@ -51,6 +53,16 @@ class Ledger:
         self.found: list[TableState] | Exception = [state()]
         self.given: dict[str, Any] = {}
 
+    def now(self, _tables: list[str]) -> list[Stall]:
+        at = datetime(2026, 1, 2, tzinfo=UTC)
+        return [
+            Stall(table="a.b", stage="compact", what="an open move", since=at, stalled_s=71.0, error=None),
+            Stall(table="a.b", stage="compact", what="an error", since=at, stalled_s=5.0, error="it is away"),
+        ]
+
+    def lags(self, _tables: list[str]) -> list[Lag]:
+        return [Lag(table="a.b", subscriber="billing", events=3, since_s=7.0)]
+
     def states(self, _tables: list[str], **given: Any) -> list[TableState]:
         self.given = given
         if isinstance(self.found, Exception):
@@ -72,7 +84,7 @@ def progress() -> TableProgress:
 def url(ledger: Ledger, progress: TableProgress) -> Iterator[str]:
     """The metrics of a worker of one table."""
     worker: Any = SimpleNamespace(
-        stores=SimpleNamespace(watch=ledger),
+        stores=SimpleNamespace(watch=ledger, stalls=ledger),
         options=WorkerOptions(),
         holder="me",
         stop=threading.Event(),

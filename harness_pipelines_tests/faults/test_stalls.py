@@ -1,0 +1,232 @@
+"""A stage that has work and gets no further is seen by all who watch, whichever stage it is; one that moves is not."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from harness_pipelines.audit.checks import is_fresh, nothing_is_stuck
+from harness_pipelines.cli.main import cli
+from harness_pipelines.cli.page.facts import Facts
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.stages import expire
+from harness_pipelines.stages.looks import Looks
+from harness_pipelines.stores.lake import LakeAway
+from harness_pipelines.stores.ports import MoveDraft
+from harness_pipelines_tests.faults.conftest import MakeRig
+from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.rig import INGEST, TableRig, environment, running
+from harness_pipelines_tests.scrape import scrape, served
+
+ANY = str(uuid.uuid4())
+
+
+def looked(rig: TableRig, *, minutes_later: float = 0.0) -> None:
+    """One look at the end of the log and at the table, after which so many minutes go by."""
+    marks = rig.stores.log.watermarks(rig.topic, [0, 1])
+    rig.stores.watch.record_ends({rig.table.row.table_id: marks})
+    rig.stores.stalls.note([rig.name])
+    with rig.stores.database.transaction() as connection:
+        connection.execute(
+            "UPDATE harness.stalls SET since = since - %s WHERE table_id = %s",
+            [timedelta(minutes=minutes_later), rig.table.row.table_id],
+        )
+
+
+def alarms(rig: TableRig) -> dict[str, str]:
+    """By stage what stalls."""
+    return {one.stage: one.what for one in rig.stores.stalls.now([rig.name]) if one.is_alarm}
+
+
+def planned(rig: TableRig, stage: Stage, *, error: str | None) -> None:
+    """A move of *stage* that is open; its claim is given back."""
+    claim = rig.claim(stage)
+    head = rig.stores.ledger.head(rig.table.row)
+    draft = MoveDraft(
+        stage=stage,
+        shard=0,
+        lo={},
+        hi={},
+        base_version=head.version,
+        schema_version=head.schema_version,
+        trigger="test",
+    )
+    move = rig.stores.ledger.plan_move(claim, draft)
+    if error is not None:
+        rig.stores.ledger.note_failure(move, error=error, counts=False)
+    rig.stores.ledger.release(claim)
+
+
+def test_ingest_that_gets_no_further_stalls_until_it_does(rig: TableRig):
+    rig.produce(3)
+    looked(rig)
+    assert alarms(rig) == {}, "it has had work for a moment only"
+    looked(rig, minutes_later=2)
+    assert alarms(rig) == {"ingest": "records in the log"}
+    looked(rig)
+    assert alarms(rig) == {"ingest": "records in the log"}, "another look begins nothing anew"
+    rig.ingest()
+    assert alarms(rig) == {}, "it moved, whether or not somebody has looked since"
+    rig.produce(1)
+    looked(rig)
+    assert alarms(rig) == {}, "of what came later it is counted from then on"
+
+
+def test_a_table_without_a_buffer_stalls_at_tier_and_not_while_its_rules_let_it_wait(make_rig: MakeRig):
+    rig = make_rig(buffer="none", tier={"max_age": "10m"}, mode="manual")
+    rig.produce(3)
+    looked(rig, minutes_later=10.5)
+    assert alarms(rig) == {}
+    looked(rig, minutes_later=1)
+    assert alarms(rig) == {"tier": "records in the log"}
+
+
+def test_tier_stalls_when_the_rules_of_the_spec_are_over(make_rig: MakeRig):
+    rig = make_rig(tier={"max_age": "1m"}, freshness={"lake": "10m"}, mode="external_worker")
+    rig.produce(3)
+    rig.ingest()
+    looked(rig, minutes_later=1.5)
+    assert alarms(rig) == {}
+    looked(rig, minutes_later=1)
+    assert alarms(rig) == {"tier": "records in the buffer"}
+
+
+@pytest.mark.parametrize("stage", [Stage.TIER, Stage.OTREE, Stage.COMPACT])
+def test_a_move_whose_attempts_fail_stalls_its_stage(make_rig: MakeRig, stage: Stage):
+    rig = make_rig(views="both")
+    planned(rig, stage, error="Spark is away")
+    looked(rig)
+    assert alarms(rig) == {}
+    looked(rig, minutes_later=1.1)
+    assert alarms(rig) == {stage.value: "an open move"}
+
+
+def test_an_attempt_without_an_error_may_take_its_time_but_not_for_ever(make_rig: MakeRig):
+    rig = make_rig(views="both")
+    planned(rig, Stage.OTREE, error=None)
+    looked(rig, minutes_later=9)
+    assert alarms(rig) == {}
+    looked(rig, minutes_later=3)
+    assert alarms(rig) == {"otree": "an open move"}
+
+
+def test_requests_stall_otree(make_rig: MakeRig):
+    rig = make_rig(views="both", key=["id"])
+    with rig.stores.database.transaction() as connection:
+        connection.execute(
+            "INSERT INTO harness.recalls (table_id, act, wanted, asked_by) VALUES (%s, 'recall', 'id = 1', 'a person')",
+            [rig.table.row.table_id],
+        )
+    looked(rig, minutes_later=2)
+    assert alarms(rig) == {"otree": "a request to recall"}
+
+
+def test_a_subscriber_that_takes_no_event_stalls_also_when_it_never_took_one(rig: TableRig):
+    name = f"s-{uuid.uuid4().hex[:8]}"
+    with rig.table.subscription(name) as events:
+        next(iter(events))  # and is never asked for the next one: it has not dealt with it
+    looked(rig, minutes_later=2)
+    assert alarms(rig) == {"events": f"events for {name}"}
+    [lag] = rig.stores.stalls.lags([rig.name])
+    assert (lag.subscriber, lag.events) == (name, 1)
+    with rig.table.subscription(name) as events:
+        assert [event.seq for event in events] == [1]
+    assert alarms(rig) == {}
+    rig.harness.states.drop(name)
+    assert rig.stores.stalls.lags([rig.name]) == []
+
+
+def test_an_error_that_a_stage_meets_again_and_again_is_in_the_ledger_within_ten_seconds(
+    rig: TableRig, monkeypatch: pytest.MonkeyPatch
+):
+    def away(*_: Any, **__: Any) -> None:
+        raise LakeAway("the lake is away; nothing was removed")
+
+    def seen() -> dict[str, str | None]:
+        return {one.stage: one.error for one in rig.stores.stalls.now([rig.name])}
+
+    with monkeypatch.context() as broken:
+        broken.setattr(expire, "expire_once", away)
+        with running(rig.worker(frozenset({Stage.EXPIRE}))):
+            wait_until(lambda: "expire" in seen(), "it is shown to all", deadline_s=10.0)
+    assert "the lake is away" in (seen()["expire"] or "")
+    with rig.stores.database.transaction() as connection:
+        connection.execute("UPDATE harness.troubles SET since = since - interval '2 minutes'")
+    assert alarms(rig) == {"expire": "an error"}
+    with rig.stores.database.transaction() as connection:
+        connection.execute("UPDATE harness.troubles SET seen_at = seen_at - interval '2 minutes'")
+    assert seen() == {}, "a worker that does not speak any more says nothing"
+
+
+def test_what_a_worker_noted_is_over_when_its_stage_works(rig: TableRig):
+    stalls = rig.stores.stalls
+    stalls.note_troubles(ANY, {rig.name: {"tier": "it is away", "otree": "so is this"}})
+    assert [one.stage for one in stalls.now([rig.name])] == ["otree", "tier"]
+    stalls.note_troubles(ANY, {rig.name: {"tier": "it is still away"}})
+    assert [(one.stage, one.error) for one in stalls.now([rig.name])] == [("tier", "it is still away")]
+    stalls.note_troubles(ANY, {})
+    assert stalls.now([rig.name]) == []
+
+
+def test_all_who_watch_are_shown_a_stall(rig: TableRig):
+    rig.produce(3)
+    looked(rig, minutes_later=3)
+    worker = rig.worker(INGEST)
+    with served(worker, rig.table) as url:
+        stalled = scrape(url).value("harness_stage_stalled_seconds", table=rig.name, stage="ingest")
+    assert stalled is not None
+    assert 180 <= stalled < 400
+    command = CliRunner(env=environment(rig.stores.settings))
+    said = command.invoke(cli, ["status", rig.name])
+    assert "ingest gets no further: records in the log wait since 20" in said.output
+    [found] = json.loads(command.invoke(cli, ["status", rig.name, "--json"]).stdout)["tables"]
+    assert [(one["stage"], one["what"]) for one in found["stalled"]] == [("ingest", "records in the log")]
+    stuck = nothing_is_stuck(rig.stores, rig.table.row)
+    assert not stuck.passed
+    assert "ingest gets no further" in stuck.description
+    facts = Facts(rig.harness)
+    try:
+        shown = facts.status(rig.name)
+    finally:
+        facts.close()
+    [line] = [one for one in shown["tables"] if one["table"] == rig.name]
+    assert line["state"] == "stalled"
+    assert any("ingest gets no further" in one["text"] for one in shown["open"]["notices"])
+
+
+def test_records_behind_a_hanging_transaction_are_shown_with_its_age(rig: TableRig):
+    hanging = rig.kafka.begin()
+    hanging.produce(rig.topic, 0, rig.values(1))
+    rig.produce(20)
+    worker = rig.worker(INGEST, until_idle=True)
+    worker.run()
+    command = CliRunner(env=environment(rig.stores.settings))
+    said = command.invoke(cli, ["run", rig.name, "--stage", "ingest", "--until-idle"])
+    assert said.exit_code == 0
+    assert "not idle: partition 0: 21 offsets from 0 on are held by an open transaction since 20" in said.output
+    looks = Looks(rig.stores, worker.holder, worker.stop, lambda: [(rig.table.row, worker.progress[0])])
+    worker.stop.clear()  # it has ended, and its look is made by hand
+    looks.look()
+    with served(worker, rig.table) as url:
+        found = scrape(url)
+    assert found.value("harness_held_offsets", table=rig.name) == 21
+    assert (found.value("harness_open_transaction_age_seconds", table=rig.name) or 0) > 0
+    shown = command.invoke(cli, ["status", rig.name])
+    assert "partition 0: 21 offsets from 0 on are held by an open transaction since 20" in shown.output
+    [one] = json.loads(command.invoke(cli, ["status", rig.name, "--json"]).stdout)["tables"]
+    assert [(h["partition"], h["offset"], h["offsets"]) for h in one["held"]] == [(0, 0, 21)]
+    assert is_fresh(rig.stores, rig.table.row).passed, "it has been open for a moment"
+
+    hanging.commit()
+    rig.ingest()
+    worker.progress[0].ends_at = time.monotonic()
+    looks.look()
+    assert worker.progress[0].held == {}
+    with served(worker, rig.table) as url:
+        assert scrape(url).value("harness_held_offsets", table=rig.name) == 0
