@@ -243,7 +243,8 @@ def _listed(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:
     begins = record["value_begins"]
     named = schema_id_of(bytes(begins)) if names_schema(spec) and begins else record["schema_id"]
     more = {"kafka_time": kafka_time(record["kafka_ms"]), "schema_id": named}
-    return {name: value for name, value in record.items() if name not in {"kafka_ms", "value_begins"}} | more
+    ours = {"kafka_ms", "value_begins", "kept_bytes"}  # what reading it costs depends on where it lies
+    return {name: value for name, value in record.items() if name not in ours} | more
 
 
 def _shown(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from harness_pipelines.cli.main import cli
 from harness_pipelines.spec.load import load_spec_text
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")])
-BY_SCRIPT = {"test"}  #: commands of deploy/run itself
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+BY_SCRIPT = {"check", "test"}  #: commands of deploy/run itself
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")
 _COMMAND = re.compile(r"(?:^|[\s$(/])(?:harness|deploy/run)(?= )([^|&;#)]*)")
@@ -87,6 +87,21 @@ def test_every_page_is_linked_from_the_readme_or_a_page_that_is() -> None:
         links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
         ahead += [(page.parent / link).resolve() for link in links if not link.startswith("http")]
     assert [page for page in PAGES if page not in reached and page.parent.name != "decisions"] == []
+
+
+def test_a_newcomer_reads_the_readme_in_three_minutes() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 700
+
+
+def test_what_is_said_to_work_together_has_a_test() -> None:
+    page = (ROOT / "docs/reference/compatibility.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| ")
+    ]
+    tests = {what: test.strip("`") for _, what, state, test in rows[1:] if state == "tested"}
+    assert len(tests) > 15
+    assert [what for what, test in tests.items() if not (ROOT / "harness_pipelines_tests" / test).is_file()] == []
+    assert [row for row in rows[1:] if row[2] not in {"tested", "planned"} or (row[2] == "planned" and row[3])] == []
 
 
 SPECS = [

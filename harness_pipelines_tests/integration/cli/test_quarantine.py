@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def table(harness: Cli, rig: KafkaRig, spec: tuple[str, Path]) -> str:
     name, file = spec
     file.write_text(file.read_text() + "unknown_fields: quarantine\n")
     topic = file.read_text().split("topic: ")[1].split()[0]
-    rig.produce(topic, 1, [ODD])
+    rig.produce(topic, 1, [ODD], timestamp_ms=int(time.time() * 1000) + 1_000)  # later than the one of EARLY
     harness("table", "apply", str(file))
     harness("run", name, "--until-idle")
     return name
