@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stores.postgres import migrations
-from harness_pipelines.stores.stalls import Lag, Stall
+from harness_pipelines.stores.stalls import Lag, Pin, Stall
 from harness_pipelines.stores.watch import SeenEnds, TableState
 
 if TYPE_CHECKING:
@@ -108,6 +108,12 @@ METRICS = (
            "Live leases of readers."),
     Metric("harness_oldest_lease_age_seconds", _TABLE,
            "Seconds since the oldest live lease of a reader was taken; 0 without one."),
+    Metric("harness_pins", _TABLE,
+           "Versions that named snapshots and the last commits of states keep readable."),
+    Metric("harness_oldest_pin_age_seconds", _TABLE,
+           "Seconds since the oldest of them was made; 0 without one."),
+    Metric("harness_oldest_pin_behind_versions", _TABLE,
+           "How many versions older the oldest of them is than the oldest that would be kept without it."),
     Metric("harness_claim_lease_seconds", _STAGE,
            "Seconds until the lease of the stage's claim ends, whoever holds it; 0: nobody does."),
     Metric("harness_claim_own", _STAGE,
@@ -162,7 +168,7 @@ class WorkerCollector(Collector):
         """All families; those of the ledger stay without samples while it does not answer."""
         shown = {metric.name: metric.family() for metric in METRICS}
         found = self._look()
-        states, stalls, lags = found or (None, [], [])
+        states, stalls, lags, pins = found or (None, [], [], [])
         self._show_worker(shown)
         shown["harness_scrape_ok"].add_metric([], states is not None)
         for state in states or ():
@@ -172,6 +178,11 @@ class WorkerCollector(Collector):
             waiting = {one.stage: one.stalled_s for one in reversed(stalls) if one.table == state.name}
             for stage in sorted({*self._stages, *waiting} - self._never[state.name]):
                 shown["harness_stage_stalled_seconds"].add_metric([state.name, stage], waiting.get(stage, 0.0))
+            mine = [pin for pin in pins if pin.table == state.name]
+            shown["harness_pins"].add_metric([state.name], len(mine))
+            shown["harness_oldest_pin_age_seconds"].add_metric([state.name], max((p.age_s for p in mine), default=0))
+            behind = max((pin.behind for pin in mine), default=0)
+            shown["harness_oldest_pin_behind_versions"].add_metric([state.name], behind)
         for lag in lags:
             shown["harness_subscriber_lag_events"].add_metric([lag.table, lag.subscriber], lag.events)
             shown["harness_subscriber_age_seconds"].add_metric([lag.table, lag.subscriber], lag.since_s)
@@ -182,7 +193,7 @@ class WorkerCollector(Collector):
             self._show_progress(shown, progress)
         return shown.values()
 
-    def _ask(self) -> tuple[list[TableState], list[Stall], list[Lag]]:
+    def _ask(self) -> tuple[list[TableState], list[Stall], list[Lag], list[Pin]]:
         now = time.monotonic()
         seen = [
             SeenEnds(table=one.name, ends=dict(one.ends), age_s=now - one.ends_at)
@@ -193,7 +204,8 @@ class WorkerCollector(Collector):
         states = stores.watch.states(
             self._names, seen=seen, holder=self._worker.holder, limit=timedelta(seconds=LOOK_S_MAX)
         )
-        return states, stores.stalls.now(self._names), stores.stalls.lags(self._names)
+        stalls = stores.stalls
+        return states, stalls.now(self._names), stalls.lags(self._names), stalls.pins(self._names)
 
     def _show_worker(self, shown: dict[str, Family]) -> None:
         worker, newest = self._worker, max(number for number, _, _ in migrations())

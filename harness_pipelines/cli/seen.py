@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.ports import PartitionStatus
     from harness_pipelines.stores.ports_log import Log, OpenTransaction
     from harness_pipelines.stores.recalls import RecallRequest
-    from harness_pipelines.stores.stalls import Stall
+    from harness_pipelines.stores.stalls import Pin, Stall
     from harness_pipelines.table import Table
 
 KAFKA_WAIT_S = 5.0
@@ -61,6 +61,7 @@ class TableSeen:
     trouble: str | None  #: why the log's ends are not known
     stalls: list[Stall]  #: what waits, those that are no alarm yet too
     held: Mapping[int, OpenTransaction]  #: of the log, by partition
+    pins: list[Pin]  #: of snapshots and states, the oldest first
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
@@ -150,6 +151,7 @@ class TableSeen:
                 {"partition": p, "offset": one.end, "offsets": one.newest - one.end, "since": one.since}
                 for p, one in sorted(self.held.items())
             ],
+            "pins": [pin.to_json() for pin in self.pins],
             "quarantined": self.counts.quarantined,
             "filtered": self.counts.filtered,
             "contract": [{name: one[name] for name in _VIOLATION} for one in self.violations],
@@ -238,5 +240,6 @@ def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:
         stopped=table.row.stopped,
         trouble=trouble,
         stalls=harness.stores.stalls.now([table.name]),
+        pins=harness.stores.stalls.pins([table.name]),
         held={} if trouble else kafka.held(table, positions),
     )

@@ -94,6 +94,12 @@ def _show_table(one: TableSeen) -> None:
         out.print(f"  nobody works on it: `harness run {one.table}`", style="dim")
     if one.counts.readers:
         out.print(f"  {one.counts.readers} reads under way")
+    if one.pins:
+        oldest = one.pins[0]
+        out.print(
+            f"  {len(one.pins)} versions are pinned, the oldest ({escape(oldest.name)}, version {oldest.version}) "
+            f"since {oldest.since:%Y-%m-%d %H:%M:%S} UTC, {oldest.behind:,} versions before the oldest that is retained"
+        )
     if one.counts.quarantined:
         out.print(f"  [yellow]{one.counts.quarantined:,} quarantined[/]: `harness quarantine list {one.table}`")
     if one.counts.filtered:

@@ -59,6 +59,27 @@ class Lag:
     since_s: float  #: since it dealt with one
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A version that a named snapshot, or the last commits of a state (``state:NAME:SEQ``), keeps readable."""
+
+    table: str
+    name: str
+    version: int
+    since: datetime
+    age_s: float
+    behind: int  #: how many versions older it is than the oldest that would be kept without it
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "version": self.version,
+            "since": self.since,
+            "age_s": round(self.age_s, 1),
+            "behind": self.behind,
+        }
+
+
 class Stalls:
     """Stalls of one ledger; *watchers* read with a session of their own."""
 
@@ -109,4 +130,18 @@ class Stalls:
         return [
             Lag(table=row["name"], subscriber=row["subscriber"], events=row["lag"], since_s=row["since_s"])
             for row in found
+        ]
+
+    def pins(self, tables: Collection[str]) -> list[Pin]:
+        """What snapshots and states pin of *tables*, the oldest of each first."""
+        return [
+            Pin(
+                table=row["name"],
+                name=row["pin"],
+                version=row["version"],
+                since=row["since"],
+                age_s=row["age_s"],
+                behind=row["behind"],
+            )
+            for row in self._readers.rows("stalls/pins", {"tables": list(tables)})
         ]

@@ -230,3 +230,23 @@ def test_records_behind_a_hanging_transaction_are_shown_with_its_age(rig: TableR
     assert worker.progress[0].held == {}
     with served(worker, rig.table) as url:
         assert scrape(url).value("harness_held_offsets", table=rig.name) == 0
+
+
+def test_what_snapshots_and_states_pin_is_shown_with_its_age(rig: TableRig):
+    name = f"n{uuid.uuid4().hex[:8]}"
+    rig.harness.stores.snapshots.create(name, [rig.table.row])
+    with rig.stores.database.transaction() as connection:
+        connection.execute("SET ROLE NONE")
+        connection.execute(
+            "UPDATE harness.snapshots SET created_at = created_at - interval '40 days' WHERE name = %s", [name]
+        )
+        connection.execute("UPDATE harness.tables SET retained_from = 7 WHERE table_id = %s", [rig.table.row.table_id])
+    [pin] = rig.stores.stalls.pins([rig.name])
+    assert (pin.name, pin.behind, pin.age_s > 40 * 86_400) == (name, 7 - pin.version, True)
+    said = CliRunner(env=environment(rig.stores.settings)).invoke(cli, ["status", rig.name])
+    assert f"1 versions are pinned, the oldest ({name}, version {pin.version}) since 20" in said.output
+    with served(rig.worker(INGEST), rig.table) as url:
+        found = scrape(url)
+    assert found.value("harness_pins", table=rig.name) == 1
+    assert (found.value("harness_oldest_pin_age_seconds", table=rig.name) or 0) > 40 * 86_400
+    assert found.value("harness_oldest_pin_behind_versions", table=rig.name) == pin.behind

@@ -55,3 +55,13 @@ WHERE t.namespace || '.' || t.name = ANY(%(tables)s) ORDER BY 1, 2
 UPDATE harness.log_ends e SET newest = h.newest, held_since = h.since
 FROM unnest(%(partitions)s::integer[], %(newest)s::bigint[], %(since)s::timestamptz[]) AS h (partition, newest, since)
 WHERE e.table_id = %(table_id)s AND e.partition = h.partition
+
+-- name: pins
+-- What named snapshots and the last commits of states keep. `behind`: versions between the pinned one and the oldest that
+-- is retained anyway, whose files are kept as far as the pinned one has them.
+SELECT t.namespace || '.' || t.name AS name, p.name AS pin, p.version, s.created_at AS since,
+       extract(epoch FROM clock_timestamp() - s.created_at)::float8 AS age_s,
+       greatest(t.retained_from - p.version, 0)::bigint AS behind
+FROM harness.snapshot_tables p JOIN harness.snapshots s USING (name) JOIN harness.tables t USING (table_id)
+WHERE t.namespace || '.' || t.name = ANY(%(tables)s)
+ORDER BY 1, s.created_at, p.name

@@ -21,7 +21,7 @@ from harness_pipelines.cli.metrics import LOOPBACK, METRICS, Timely, WorkerColle
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.worker import TableProgress, WorkerOptions
-from harness_pipelines.stores.stalls import Lag, Stall
+from harness_pipelines.stores.stalls import Lag, Pin, Stall
 from harness_pipelines.stores.watch import Broken, ClaimState, OpenMove, TableState
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.scrape import Scrape, scrape
@@ -62,6 +62,10 @@ class Ledger:
 
     def lags(self, _tables: list[str]) -> list[Lag]:
         return [Lag(table="a.b", subscriber="billing", events=3, since_s=7.0)]
+
+    def pins(self, _tables: list[str]) -> list[Pin]:
+        at = datetime(2026, 1, 2, tzinfo=UTC)
+        return [Pin(table="a.b", name="q1", version=3, since=at, age_s=9.0, behind=4)]
 
     def states(self, _tables: list[str], **given: Any) -> list[TableState]:
         self.given = given
