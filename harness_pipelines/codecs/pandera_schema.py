@@ -112,7 +112,7 @@ def _schema(spec: TableSpec, contract: Contract) -> Any:
         "Install the module where the table's workers run (Spark's executors too), or put its folder into PYTHONPATH, "
         "and apply the spec or start the worker again; no record was taken"
     )
-    importlib.invalidate_caches()  # it may have been installed since the last try
+    _look_again()  # it may have been installed since the last try
     try:
         found: Any = importlib.import_module(contract.module)
     except ModuleNotFoundError as error:
@@ -137,6 +137,20 @@ def _schema(spec: TableSpec, contract: Contract) -> Any:
             )
         found = getattr(found, part)
     return _as_schema(spec, contract, found)
+
+
+def _look_again() -> None:
+    """Let the next import see what was installed meanwhile.
+
+    `invalidate_caches` deletes what it listed a moment before, and fails where another thread, of whatever library,
+    deleted the entry first. Each failure leaves fewer entries, so the loop ends.
+    """
+    while True:
+        try:
+            importlib.invalidate_caches()
+        except KeyError:
+            continue
+        return
 
 
 def _as_schema(spec: TableSpec, contract: Contract, found: Any) -> Any:

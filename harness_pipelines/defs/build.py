@@ -1,7 +1,9 @@
 """Definitions of many tables: what each has, and what they share."""
 
-from dagster import Definitions, in_process_executor
+from dagster import AssetSpec, DagsterError, Definitions, get_dagster_logger, in_process_executor
+from dagster_shared.check import CheckError
 
+from harness_pipelines.defs.names import broken_key
 from harness_pipelines.defs.replays import REPLAY_JOBS
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.schedules import table_schedules
@@ -11,8 +13,26 @@ from harness_pipelines.spec.table import TableSpec
 
 
 def build(specs: list[TableSpec]) -> Definitions:
-    """Definitions of *specs*: assets, checks and jobs of each table, and what they share."""
-    return Definitions.merge(shared(specs), *(table_definitions(spec) for spec in specs))
+    """Definitions of *specs*: assets, checks and jobs of each table, and what they share.
+
+    A table that Dagster does not take is shown in its place with the reason, and the others are as they would be.
+    """
+    taken: list[TableSpec] = []
+    made: list[Definitions] = []
+    for spec in specs:
+        try:
+            made.append(table_definitions(spec))
+        except (DagsterError, CheckError) as error:
+            made.append(Definitions(assets=[broken_asset(spec.table, str(error))]))
+        else:
+            taken.append(spec)
+    return Definitions.merge(shared(taken), *made)
+
+
+def broken_asset(name: str, why: str) -> AssetSpec:
+    """What stands for a table that cannot be shown."""
+    get_dagster_logger().error(f"{name}: {why}")
+    return AssetSpec(broken_key(name), description=why, kinds={"error"})
 
 
 def shared(specs: list[TableSpec], *, declared: bool = False) -> Definitions:

@@ -22,6 +22,7 @@ from dagster import (
 )
 from pydantic import Field
 
+from harness_pipelines.defs.names import step_name, table_key, table_tag
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.work import TABLE_TAG, Shown, StageConfig, last_committed, table_asset, work
 from harness_pipelines.errors import HarnessError
@@ -45,21 +46,20 @@ class OtreeConfig(StageConfig):
 
 def otree_asset(spec: TableSpec, shown: Shown) -> AssetsDefinition:
     """The stage otree of *spec*, partitioned by `REGIONS`."""
-    prefix = [spec.namespace, spec.name]
-    key = AssetKey([*prefix, Stage.OTREE.value])
+    key = table_key(spec.table, Stage.OTREE.value)
     about = (
         f"The batch view: the rows clustered by {', '.join(spec.indexed)}. A backfill of regions writes what is not "
         "clustered there anew."
     )
 
     @multi_asset(
-        name=f"{spec.namespace}__{spec.name}__rewrite_otree",
+        name=step_name(spec.table, "rewrite_otree"),
         specs=[
-            table_asset(spec, shown, "otree", deps=[AssetKey([*prefix, "tier"])], kinds="spark iceberg", about=about)
+            table_asset(spec, shown, "otree", deps=[table_key(spec.table, "tier")], kinds="spark iceberg", about=about)
         ],
         partitions_def=REGIONS,
         backfill_policy=BackfillPolicy.single_run(),
-        op_tags={TABLE_TAG: spec.table},
+        op_tags={TABLE_TAG: table_tag(spec.table)},
     )
     def rewrite(
         context: AssetExecutionContext, config: OtreeConfig, harness: HarnessResource
@@ -74,7 +74,9 @@ def otree_asset(spec: TableSpec, shown: Shown) -> AssetsDefinition:
             standing = _standing(stores, table)
             if done.get("moves") or done.get("parts"):
                 # Dagster plots nothing over time of an asset with partitions: the table itself shows how it stands.
-                context.log_event(AssetObservation(prefix, metadata=standing, description="layout of the batch view"))
+                context.log_event(
+                    AssetObservation(table_key(spec.table), metadata=standing, description="layout of the batch view")
+                )
             yield MaterializeResult(asset_key=key, metadata={**done, **standing})
 
     return rewrite

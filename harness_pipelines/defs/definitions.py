@@ -6,10 +6,10 @@ Without a database (``dg check defs`` in a fresh checkout) there are no tables, 
 import os
 from pathlib import Path
 
-from dagster import AssetSpec, Definitions, get_dagster_logger
+from dagster import Definitions
 
 from harness_pipelines.client import connect
-from harness_pipelines.defs.build import build
+from harness_pipelines.defs.build import broken_asset, build
 from harness_pipelines.spec.load import SpecError, load_spec
 
 TABLES_FOLDER = "HARNESS_TABLES"  #: a folder of YAML specs to load instead of asking the ledger
@@ -29,12 +29,18 @@ def load() -> Definitions:
 
 def _of_folder(folder: Path) -> Definitions:
     specs, broken = [], []
+    files: dict[str, str] = {}
     for path in sorted(folder.glob("*.yaml")):
         try:
-            specs.append(load_spec(path))
+            spec = load_spec(path)
         except SpecError as error:
-            get_dagster_logger().error(str(error))
-            broken.append(AssetSpec(["broken", path.stem], description=str(error), kinds={"error"}))
+            broken.append(broken_asset(path.stem, str(error)))
+            continue
+        if first := files.get(spec.table):
+            broken.append(broken_asset(path.stem, f"{path}: {first} has the table {spec.table} already; remove one"))
+            continue
+        files[spec.table] = path.name
+        specs.append(spec)
     return Definitions.merge(build(specs), Definitions(assets=broken))
 
 

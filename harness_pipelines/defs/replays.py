@@ -20,6 +20,7 @@ from dagster import (
 )
 from pydantic import Field
 
+from harness_pipelines.defs.names import table_key
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.work import RETRY_S, RETRY_S_MAX, STAGE_TAG, TABLE_TAG
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
@@ -180,7 +181,7 @@ def _show(
     if version is not None:
         context.log_event(
             AssetMaterialization(
-                config.table.split("."),
+                table_key(config.table),
                 description=f"replayed in version {version}",
                 metadata={**shown, "version": version, "move": moves[-1], "moves": moves},
                 tags={"dagster/data_version": str(version)},

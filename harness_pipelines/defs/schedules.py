@@ -24,6 +24,7 @@ from dagster import (
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from pydantic import Field
 
+from harness_pipelines.defs.names import step_name
 from harness_pipelines.defs.tables import AUDIT, audits_of
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.spec.table import TableSpec
@@ -56,7 +57,7 @@ def table_schedules(specs: Sequence[TableSpec]) -> list[ScheduleDefinition]:
 
 def audit_op(spec: TableSpec) -> str:
     """Name of the op that audits a table, for run configs."""
-    return f"{spec.namespace}__{spec.name}_{AUDIT}"
+    return step_name(spec.table, AUDIT)
 
 
 def _auditing(

@@ -11,7 +11,6 @@ from typing import Any
 
 from dagster import (
     AssetCheckKey,
-    AssetKey,
     AssetMaterialization,
     AssetObservation,
     AssetSelection,
@@ -34,6 +33,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from harness_pipelines.client import Harness
+from harness_pipelines.defs.names import table_key
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import job_name, stage_assets, stage_checks
 from harness_pipelines.defs.work import HANDOVER_S, RETRY_S, RETRY_S_MAX, RUN_S, STAGE_TAG, TABLE_TAG, WHY_TAG
@@ -265,7 +265,7 @@ def _lag_sensor(tables: Tables, *, declared: bool) -> SensorDefinition:
             return SkipReason("nothing has changed that was not shown already")
         kept = {name: value for name, value in shown.items() if name in found}
         observed = [
-            AssetObservation(AssetKey(name.split(".")), metadata=values, description="offsets between the tiers")
+            AssetObservation(table_key(name), metadata=values, description="offsets between the tiers")
             for name, values in due.items()
         ]
         due_now = {name: {"at": now, "values": values} for name, values in due.items()}

@@ -23,7 +23,6 @@ from dagster import (
     DataVersion,
     Definitions,
     MaterializeResult,
-    asset_check,
     define_asset_job,
     in_process_executor,
     multi_asset,
@@ -34,6 +33,7 @@ from pydantic import Field
 
 from harness_pipelines.audit.checks import CHECKS, is_complete
 from harness_pipelines.defs.clustering import otree_asset
+from harness_pipelines.defs.names import step_name, table_key, table_tag, topic_key
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.work import (
     PLAIN,
@@ -75,13 +75,9 @@ def topics(specs: Sequence[TableSpec]) -> list[AssetSpec]:
     """The topics that the tables come from, each once: assets of somebody else."""
     found = {topic: spec for spec in specs for topic in topics_of(spec.topic)}
     return [
-        AssetSpec(_topic_key(topic), group_name=spec.namespace, kinds={"kafka"}, description=f"Kafka topic {topic}")
+        AssetSpec(topic_key(topic), group_name=spec.namespace, kinds={"kafka"}, description=f"Kafka topic {topic}")
         for topic, spec in found.items()
     ]
-
-
-def _topic_key(topic: str) -> AssetKey:
-    return AssetKey(["kafka", topic])
 
 
 def stage_jobs(specs: Sequence[TableSpec]) -> list[UnresolvedAssetJobDefinition]:
@@ -112,18 +108,18 @@ def stage_assets(table: str, stage: Stage) -> list[AssetKey]:
         Stage.INGEST: (["ingest"], ["buffer"]),
         Stage.TIER: (["tier"], []),
     }
-    return [AssetKey([*table.split("."), *part]) for part in parts.get(stage, ([stage.value],))]
+    return [table_key(table, *part) for part in parts.get(stage, ([stage.value],))]
 
 
 def stage_checks(table: str, stage: Stage) -> list[AssetCheckKey]:
     """The checks that a run of a stage ends with: of what it made, as far as the ledger tells."""
-    logical = AssetKey(table.split("."))
+    logical = table_key(table)
     return [AssetCheckKey(logical, name) for name in CHECKS] if logical in stage_assets(table, stage) else []
 
 
 def audits_of(specs: Sequence[TableSpec]) -> AssetSelection:
     """The checks that read the records: they cost what was added, so they are no part of the stages' jobs."""
-    keys = [AssetCheckKey(AssetKey([spec.namespace, spec.name]), AUDIT) for spec in specs]
+    keys = [AssetCheckKey(table_key(spec.table), AUDIT) for spec in specs]
     return AssetSelection.checks(*keys)
 
 
@@ -133,12 +129,11 @@ def job_name(stage: Stage) -> str:
 
 
 def _ingest(spec: TableSpec, shown: Shown) -> AssetsDefinition:
-    prefix = [spec.namespace, spec.name]
-    sources = [_topic_key(topic) for topic in topics_of(spec.topic)]
-    taken = AssetKey([*prefix, "ingest"])
+    sources = [topic_key(topic) for topic in topics_of(spec.topic)]
+    taken, buffered = stage_assets(spec.table, Stage.INGEST)
 
     @multi_asset(
-        name=f"{spec.namespace}__{spec.name}__take",
+        name=step_name(spec.table, "take"),
         specs=[
             table_asset(
                 spec,
@@ -152,7 +147,7 @@ def _ingest(spec: TableSpec, shown: Shown) -> AssetsDefinition:
                 spec, shown, "buffer", deps=[taken], kinds="postgres", about="Rows in Postgres, readable at once"
             ),
         ],
-        op_tags={TABLE_TAG: spec.table},
+        op_tags={TABLE_TAG: table_tag(spec.table)},
     )
     def ingest(
         context: AssetExecutionContext, config: StageConfig, harness: HarnessResource
@@ -161,23 +156,22 @@ def _ingest(spec: TableSpec, shown: Shown) -> AssetsDefinition:
             table = opened.table(spec.table).row
             progress = work(context, opened.stores, table, Stage.INGEST, config.for_s)
             last = last_committed(opened.stores, table, Stage.INGEST)
-            yield MaterializeResult(asset_key=[*prefix, "ingest"], metadata=progress | last)
-            yield MaterializeResult(asset_key=[*prefix, "buffer"], metadata=_lags(opened.stores, table) | last)
+            yield MaterializeResult(asset_key=taken, metadata=progress | last)
+            yield MaterializeResult(asset_key=buffered, metadata=_lags(opened.stores, table) | last)
 
     return ingest
 
 
 def _tier(spec: TableSpec, shown: Shown) -> AssetsDefinition:
-    prefix = [spec.namespace, spec.name]
-    buffer, tiered = AssetKey([*prefix, "buffer"]), AssetKey([*prefix, "tier"])
+    buffer, (tiered, logical) = table_key(spec.table, "buffer"), stage_assets(spec.table, Stage.TIER)
 
     @multi_asset(
-        name=f"{spec.namespace}__{spec.name}__move",
+        name=step_name(spec.table, "move"),
         specs=[
             table_asset(spec, shown, "tier", deps=[buffer], kinds="spark iceberg", about="Buffered rows, moved"),
             table_asset(spec, shown, deps=[tiered], kinds="table", about=f"The logical table {spec.table}"),
         ],
-        op_tags={TABLE_TAG: spec.table},
+        op_tags={TABLE_TAG: table_tag(spec.table)},
     )
     def tier(
         context: AssetExecutionContext, config: StageConfig, harness: HarnessResource
@@ -192,9 +186,9 @@ def _tier(spec: TableSpec, shown: Shown) -> AssetsDefinition:
                 "snapshot": str(head.stream.snapshot),
                 "metadata": head.stream.metadata,
             }
-            yield MaterializeResult(asset_key=[*prefix, "tier"], metadata=progress | last | about)
+            yield MaterializeResult(asset_key=tiered, metadata=progress | last | about)
             yield MaterializeResult(
-                asset_key=prefix,
+                asset_key=logical,
                 metadata=_lags(opened.stores, table) | about | last,
                 data_version=DataVersion(str(head.version)),
             )
@@ -208,16 +202,17 @@ def _rewriters(spec: TableSpec) -> tuple[Stage, ...]:
 
 
 def _compact(spec: TableSpec, shown: Shown) -> AssetsDefinition:
-    prefix = [spec.namespace, spec.name]
-    key = AssetKey([*prefix, Stage.COMPACT.value])
+    key = table_key(spec.table, Stage.COMPACT.value)
     about = "Small files of the stream view, put together in offset order"
 
     @multi_asset(
-        name=f"{spec.namespace}__{spec.name}__rewrite_compact",
+        name=step_name(spec.table, "rewrite_compact"),
         specs=[
-            table_asset(spec, shown, "compact", deps=[AssetKey([*prefix, "tier"])], kinds="spark iceberg", about=about)
+            table_asset(
+                spec, shown, "compact", deps=[table_key(spec.table, "tier")], kinds="spark iceberg", about=about
+            )
         ],
-        op_tags={TABLE_TAG: spec.table},
+        op_tags={TABLE_TAG: table_tag(spec.table)},
     )
     def rewrite(
         context: AssetExecutionContext, config: StageConfig, harness: HarnessResource
@@ -241,16 +236,15 @@ _REWRITES = {Stage.COMPACT: _compact, Stage.OTREE: otree_asset}
 
 
 def _expiring(spec: TableSpec, shown: Shown) -> AssetsDefinition:
-    prefix = [spec.namespace, spec.name]
-    key = AssetKey([*prefix, Stage.EXPIRE.value])
-    behind = [AssetKey([*prefix, "tier"]), *(AssetKey([*prefix, stage.value]) for stage in _rewriters(spec))]
+    key = table_key(spec.table, Stage.EXPIRE.value)
+    behind = [table_key(spec.table, stage.value) for stage in (Stage.TIER, *_rewriters(spec))]
 
     about = "What no version, snapshot or reader needs any more goes, in two runs at least"
 
     @multi_asset(
-        name=f"{spec.namespace}__{spec.name}__remove",
+        name=step_name(spec.table, "remove"),
         specs=[table_asset(spec, shown, "expire", deps=behind, kinds="postgres iceberg", about=about)],
-        op_tags={TABLE_TAG: spec.table},
+        op_tags={TABLE_TAG: table_tag(spec.table)},
     )
     def expire(context: AssetExecutionContext, harness: HarnessResource) -> MaterializeResult[Any]:
         with harness.opened() as opened:
@@ -279,10 +273,10 @@ def _expiring(spec: TableSpec, shown: Shown) -> AssetsDefinition:
 
 
 def _checks(spec: TableSpec) -> AssetChecksDefinition:
-    key = AssetKey([spec.namespace, spec.name])
+    key = table_key(spec.table)
 
     @multi_asset_check(
-        name=f"{spec.namespace}__{spec.name}__checks",
+        name=step_name(spec.table, "checks"),
         specs=[AssetCheckSpec(name, asset=key, description=CHECKS[name].__doc__) for name in CHECKS],
     )
     def checks(context: AssetCheckExecutionContext, harness: HarnessResource) -> Iterator[AssetCheckResult]:
@@ -309,12 +303,19 @@ class AuditConfig(Config):
 
 
 def _audit(spec: TableSpec) -> AssetChecksDefinition:
-    @asset_check(name=AUDIT, asset=AssetKey([spec.namespace, spec.name]), description=is_complete.__doc__)
-    def audit(context: AssetCheckExecutionContext, config: AuditConfig, harness: HarnessResource) -> AssetCheckResult:
+    @multi_asset_check(  # of one check: a step gets its name from us, not from joined parts of the key
+        name=step_name(spec.table, AUDIT),
+        specs=[AssetCheckSpec(AUDIT, asset=table_key(spec.table), description=is_complete.__doc__)],
+    )
+    def audit(
+        context: AssetCheckExecutionContext, config: AuditConfig, harness: HarnessResource
+    ) -> Iterator[AssetCheckResult]:
         with harness.opened() as opened:
             found = is_complete(opened.stores, opened.table(spec.table).row, full=config.full)
-        return AssetCheckResult(
+        yield AssetCheckResult(
             passed=found.passed,
+            asset_key=table_key(spec.table),
+            check_name=AUDIT,
             severity=AssetCheckSeverity.ERROR,
             description=found.description,
             metadata=dict(found.numbers),

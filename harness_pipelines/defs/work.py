@@ -17,6 +17,7 @@ from dagster import (
 )
 from pydantic import Field
 
+from harness_pipelines.defs.names import table_key, table_tag
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.table import TableSpec
@@ -57,14 +58,14 @@ def table_asset(
         for c in spec.columns
     ]
     return AssetSpec(
-        [spec.namespace, spec.name, *name],
+        table_key(spec.table, *name),
         deps=deps,
         kinds=set(kinds.split()),
         group_name=shown.group or spec.namespace,
         owners=shown.owners,
         description=about,
         code_version=_CODE_VERSION,
-        tags={TABLE_TAG: spec.table, **shown.tags},
+        tags={TABLE_TAG: table_tag(spec.table), **shown.tags},
         metadata={"dagster/column_schema": TableSchema(columns=columns), "dagster/table_name": spec.table},
     )
 

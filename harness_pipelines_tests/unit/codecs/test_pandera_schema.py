@@ -233,3 +233,23 @@ def test_a_module_that_holds_no_contract_is_named_with_what_it_is(tmp_path: Path
             RecordCodec(spec(contract={"module": "contracts_bad"}))
     finally:
         sys.modules.pop("contracts_bad", None)
+
+
+def test_a_module_is_found_while_another_thread_forgets_the_finders_too(module, monkeypatch):
+    class Racing(dict[str, Any]):
+        """Entries go a moment before they are deleted, as if another thread had come first."""
+
+        def __delitem__(self, name: str) -> None:
+            super().pop(name)
+            self.raced.append(name)
+            raise KeyError(name)
+
+        def __init__(self, entries: dict[str, Any]) -> None:
+            super().__init__(entries)
+            self.raced: list[str] = []
+
+    finders = Racing({**sys.path_importer_cache, "no/folder": None, "none/either": None})
+    monkeypatch.setattr(sys, "path_importer_cache", finders)
+    module.Orders = pandera.DataFrameSchema({"count": Column(checks=Check.ge(0))})
+    assert rules_of(spec())
+    assert set(finders.raced) >= {"no/folder", "none/either"}
