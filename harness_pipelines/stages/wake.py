@@ -32,14 +32,16 @@ class Due:
 def due_moves(spec: TableSpec, work: TableWork) -> dict[Stage, Due]:
     """Of ingest and tier those that have work, that nobody holds, and that no stuck move holds by name."""
     due: dict[Stage, Due] = {}
-    reads_log = Stage.TIER if spec.buffer == "none" else Stage.INGEST
-    if work.unread:
-        due[reads_log] = Due(why=f"{work.unread} offsets behind the log", attempt=0, position=work.buffer_at)
+    lag = work.buffered
+    if spec.buffer == "none":  # the log is what is not in the lake yet, and the rules of tier say when that is due
+        lag += work.unread or 0
+    elif work.unread:
+        due[Stage.INGEST] = Due(why=f"{work.unread} offsets behind the log", attempt=0, position=work.buffer_at)
     tier = work.open.get(Stage.TIER)
     # A run costs seconds and leaves events: by age it comes as often as the objective asks for, which is less often
     # than a worker may move. Half of it is left for the run itself.
     rules = spec.tier.model_copy(update={"max_age": max(spec.tier.max_age, spec.freshness.lake / 2)})
-    why = tier_due(rules, lag=work.buffered, buffered_bytes=work.buffered_bytes, since_tier_s=work.since_tier_s)
+    why = tier_due(rules, lag=lag, buffered_bytes=work.buffered_bytes, since_tier_s=work.since_tier_s)
     if why := ("recovery" if tier else why):
         due[Stage.TIER] = Due(why=why, attempt=tier["attempt"] if tier else 0, position=work.stream_at)
     return {stage: found for stage, found in due.items() if not is_held(work, stage)}

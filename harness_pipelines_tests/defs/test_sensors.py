@@ -143,13 +143,17 @@ def _long_ago(rig: TableRig, ago: str = "1 h") -> None:
         connection.commit()
 
 
-def test_a_table_without_a_buffer_wakes_tier_for_the_log(
+def test_a_table_without_a_buffer_wakes_tier_for_the_log_by_the_rules_of_tier(
     make_rig: MakeRig, environment: None, instance: DagsterInstance
 ) -> None:
     rig = make_rig(buffer="none")
     control = Control(instance, [rig.table.spec])
     rig.produce(5)
+    assert control.woken() == []
+    _long_ago(rig)
     assert control.woken() == [(rig.name, "tier")]
+    [request] = control.requests("wake")
+    assert request.tags["harness/why"] == "age"
 
 
 def test_wake_leaves_a_stage_to_whoever_holds_its_claim_or_has_a_run_of_it(control: Control, rig: TableRig) -> None:
