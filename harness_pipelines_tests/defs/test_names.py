@@ -10,6 +10,7 @@ from harness_pipelines.defs import build as building
 from harness_pipelines.defs.build import build
 from harness_pipelines.defs.definitions import TABLES_FOLDER, load
 from harness_pipelines.defs.names import TAG_MAX, step_name, table_key, table_tag, topic_key
+from harness_pipelines.defs.tables import table_definitions
 from harness_pipelines.spec.load import load_spec
 from harness_pipelines.spec.table import PART_MAX, TableSpec
 
@@ -63,7 +64,7 @@ def test_names_that_are_plain_stay_readable() -> None:
 def test_a_table_that_dagster_refuses_is_shown_with_the_reason_beside_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = building.table_definitions
+    made = table_definitions
 
     def refused(one: TableSpec) -> Definitions:
         if one.table == "shop.sick":
