@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.errors import HarnessError
+from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.evolution import Changes, evolved
 from harness_pipelines.protocol.moves import MoveState
@@ -21,12 +21,12 @@ from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stores.buffer import Segments
 from harness_pipelines.stores.corrections import Corrections
 from harness_pipelines.stores.evolve import Evolutions
-from harness_pipelines.stores.ports import Swap, TableRow
+from harness_pipelines.stores.ports import Boundary, Swap, TableRow
 from harness_pipelines.stores.postgres import Database
 from harness_pipelines.stores.recalls import Recalls
 from harness_pipelines.stores.reconcile import Reconciler
 from harness_pipelines.stores.snapshots import Snapshots
-from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, fresh_view
+from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 from harness_pipelines_tests.producer import wait_until
 
 Act = Callable[[], object]
@@ -53,6 +53,14 @@ LOCKS: Mapping[str, tuple[str, str]] = {
         r"^SELECT [^;]*FROM harness.claims[^;]*FOR (KEY SHARE|UPDATE)$",
     ),
     "trim": ("SELECT pg_advisory_xact_lock(1752330865, %(table_id)s)", r"^SELECT pg_advisory_xact_lock(_shared)?\("),
+    "segment": (
+        "SELECT FROM harness.segments WHERE table_id = %(table_id)s FOR KEY SHARE",
+        r"^SELECT [^;]*FROM harness.segments[^;]*FOR UPDATE$",
+    ),
+    "closing": (
+        "SELECT FROM harness.segments WHERE table_id = %(table_id)s FOR UPDATE",
+        r"^SELECT [^;]*FROM harness.segments[^;]*FOR KEY SHARE$",
+    ),
     "ingest": ("SELECT pg_advisory_xact_lock(1752330868, %(table_id)s)", r"^SELECT pg_advisory_xact_lock\("),
     "segments": ("SELECT pg_advisory_xact_lock(1752330866, %(table_id)s)", r"^SELECT pg_advisory_xact_lock\("),
 }
@@ -188,6 +196,43 @@ def restore_columns(real: RealRig, table: TableRow) -> Act:
     return lambda: Reconciler(real.owner, catalog=CATALOG).restore_columns(table)
 
 
+def swap(real: RealRig, table: TableRow) -> Act:
+    """A part of what reconcile does."""
+    reconciler, was = Reconciler(real.owner, catalog=CATALOG), real.ledger.pointer(table, "stream")
+
+    def act() -> None:
+        with real.owner.transaction() as connection:
+            reconciler._swap(connection, table, "stream", old=was, new=fresh_view().metadata)
+
+    return act
+
+
+def take_over(real: RealRig, table: TableRow) -> Act:
+    real.claim(table, lease=MINUTE)
+    real.pass_time(2 * MINUTE)
+    return lambda: real.ledger.claim(table, Stage.TIER, shard=0, holder=str(uuid.uuid4()), lease=HOUR)
+
+
+def try_again(real: RealRig, table: TableRow) -> Act:
+    claim = real.claim(table)
+    move = real.plan(table, claim, {0: 10}, {0: 20})
+    return lambda: real.ledger.take_attempt(claim, move, run_id=None)
+
+
+def resolve(real: RealRig, table: TableRow) -> Act:
+    """After a lost answer: what was sent may still be under way."""
+    claim = real.claim(table)
+    move = real.plan(table, claim, {0: 10}, {0: 20})
+    real.publish(table, claim, move)
+    boundary = Boundary(claim=claim, move=move, rows=7, bytes=70)
+    return lambda: real.ledger._resolve(table, boundary, OutcomeUnknown("a test"))  # type: ignore[attr-defined]
+
+
+def ingest(real: RealRig, table: TableRow) -> Act:
+    claim = real.claim(table, Stage.INGEST)
+    return lambda: real.ingest(table, {0: (20, 30)}, claim=claim)
+
+
 def make_segment(real: RealRig, table: TableRow) -> Act:
     return lambda: Segments(real.database).rotate(table)
 
@@ -213,7 +258,12 @@ ACTS: Mapping[Callable[[RealRig, TableRow], Act], tuple[str, ...]] = {
     read: ("trim",),
     reconcile: ("table", "trim"),
     restore_columns: ("table",),
-    make_segment: ("segments",),
+    swap: ("pointer",),
+    take_over: ("claims",),
+    try_again: ("claims",),
+    resolve: ("table",),
+    ingest: ("closing",),
+    make_segment: ("segments", "segment"),
 }
 
 
