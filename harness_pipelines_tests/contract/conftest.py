@@ -70,7 +70,9 @@ def real(opened: RealRig, bystander: Bystander) -> Iterator[RealRig]:
     yield opened
     bystander.assert_untouched()
     for table in opened.made:
-        assert len(opened.same_names(table)) == 2 * len(table.views), f"names like {table.name}'s were touched"
+        assert opened.untouched_namesakes(table) == 2 * len(table.views), (
+            f"tables called like {table.name} were touched"
+        )
 
 
 @pytest.fixture(params=["memory", "real"])

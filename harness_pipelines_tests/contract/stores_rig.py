@@ -337,15 +337,21 @@ class RealRig(StoresRig):
     def table(self, **words: Any) -> TableRow:
         """As any rig's; another catalog and another namespace have tables of the same names."""
         made = super().table(**words)
-        for catalog, namespace in (("another", made.spec.namespace), (CATALOG, "another")):
+        for catalog, namespace in self.namesakes(made):
             key = {"catalog": CATALOG, "namespace": made.spec.namespace, "names": list(made.views.values())}
             self.ask(_SAME_NAMES, {**key, "its_catalog": catalog, "its_namespace": namespace})
         return made
 
-    def same_names(self, table: TableRow) -> set[tuple[str, str, str]]:
-        """(catalog, namespace, name) that another catalog and another namespace have like *table*, untouched."""
+    @staticmethod
+    def namesakes(table: TableRow) -> list[tuple[str, str]]:
+        """The other catalog, and the other namespace, that have tables called like the views of *table*."""
+        return [("another", table.spec.namespace), (CATALOG, f"{table.spec.namespace}_too")]
+
+    def untouched_namesakes(self, table: TableRow) -> int:
+        """How many of these tables are as they were."""
         found = self.ask(_UNTOUCHED, {"names": list(table.views.values())})
-        return {(row["catalog_name"], row["table_namespace"], row["table_name"]) for row in found}
+        wanted = self.namesakes(table)
+        return sum((row["catalog_name"], row["table_namespace"]) in wanted for row in found)
 
     def ask(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[dict[str, Any]]:
         """Run a statement as the owner."""

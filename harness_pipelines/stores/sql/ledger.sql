@@ -36,9 +36,6 @@ ORDER BY t.namespace, t.name
 -- name: table_names
 SELECT namespace || '.' || name AS name FROM harness.tables ORDER BY namespace, name
 
--- name: schema
-SELECT fields FROM harness.schemas WHERE table_id = %(table_id)s AND schema_version = %(schema_version)s
-
 -- name: stop_table
 UPDATE harness.tables SET stopped = %(stopped)s, stopped_stage = %(stage)s WHERE table_id = %(table_id)s
 
