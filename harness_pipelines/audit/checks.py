@@ -147,6 +147,16 @@ def contract(stores: Stores, table: TableRow) -> Finding:
     )
 
 
+def few_are_refused(stores: Stores, table: TableRow) -> Finding:
+    """No partition set aside more than 1 % of its last 10,000 offsets, but for what was replayed or dropped since."""
+    found = Overview(stores.readers).refusing(table).get(table.table_id)
+    return Finding(
+        passed=found is None or not found.is_much,
+        description=f"{found}; `harness quarantine list {table.name}`" if found else "none is set aside",
+        numbers={"refused": found.refused if found else 0, "offsets": found.offsets if found else 0},
+    )
+
+
 CHECKS = {
     "no_gap_no_overlap": no_gap_no_overlap,
     "rows_are_conserved": rows_are_conserved,
@@ -155,6 +165,7 @@ CHECKS = {
     "kafka_keeps_what_is_not_in_the_lake": kafka_keeps_what_is_not_in_the_lake,
     "compact_keeps_up": compact_keeps_up,
     "contract": contract,
+    "few_are_refused": few_are_refused,
 }
 
 

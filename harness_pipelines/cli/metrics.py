@@ -99,6 +99,9 @@ METRICS = (
            "1 if the table is stopped by an error that needs a person, else 0."),
     Metric("harness_quarantined_records", _TABLE,
            "Records set aside and not replayed; no more than 100000 are counted."),
+    Metric("harness_refused_share", _TABLE,
+           "Share of the last 10000 offsets that are set aside and not replayed, of the partition for which it is "
+           "largest."),
     Metric("harness_filtered_records_total", _TABLE,
            "Records that the filter of the table's transform did not take."),
     Metric("harness_contract_violations_total", (*_TABLE, "check", "severity"),
@@ -250,6 +253,7 @@ def _show_state(shown: dict[str, Family], state: TableState) -> None:
         "harness_version": state.version,
         "harness_table_stopped": state.stopped,
         "harness_quarantined_records": state.quarantined,
+        "harness_refused_share": state.refused_share,
         "harness_filtered_records_total": state.filtered,
         "harness_leases": state.readers,
         "harness_oldest_lease_age_seconds": state.oldest_lease_s or 0.0,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness_pipelines.protocol.versions import Version
     from harness_pipelines.spec.settings import Settings
     from harness_pipelines.spec.table import Freshness
-    from harness_pipelines.stores.overview import Counts
+    from harness_pipelines.stores.overview import Counts, Refusing
     from harness_pipelines.stores.ports import PartitionStatus
     from harness_pipelines.stores.ports_log import Log, OpenTransaction
     from harness_pipelines.stores.recalls import RecallRequest
@@ -55,6 +55,7 @@ class TableSeen:
     claims: list[Mapping[str, Any]]
     open_moves: list[Mapping[str, Any]]
     counts: Counts
+    refusing: Refusing | None  #: the partition that refuses most; None: none holds a refused record
     violations: list[Mapping[str, Any]]  #: of checks of the contract
     asked: list[RecallRequest]  #: to recall or to release rows, and not done yet
     stopped: str | None
@@ -128,6 +129,17 @@ class TableSeen:
         """How a table that stopped goes on."""
         return f"a worker (`harness run {self.table}`) goes on once the cause is gone; reads go on all the time"
 
+    @property
+    def state(self) -> str | None:
+        """What is wrong with the table itself; None: nothing."""
+        if self.stopped:
+            return "stopped"
+        return "refusing" if self.refuses_much else None
+
+    @property
+    def refuses_much(self) -> bool:
+        return self.refusing is not None and self.refusing.is_much
+
     def to_json(self) -> dict[str, Any]:
         return {
             "table": self.table,
@@ -152,7 +164,11 @@ class TableSeen:
                 for p, one in sorted(self.held.items())
             ],
             "pins": [pin.to_json() for pin in self.pins],
+            "state": self.state,
             "quarantined": self.counts.quarantined,
+            "refused_of_last": None
+            if self.refusing is None
+            else {name: getattr(self.refusing, name) for name in ("partition", "offsets", "refused")},
             "filtered": self.counts.filtered,
             "contract": [{name: one[name] for name in _VIOLATION} for one in self.violations],
             "readers": self.counts.readers,
@@ -235,6 +251,7 @@ def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:
         claims=books.claims(table.row),
         open_moves=books.open_moves(table.row),
         counts=books.counts(table.row),
+        refusing=books.refusing(table.row).get(table.row.table_id),
         violations=books.violations(table.row),
         asked=Recalls(harness.stores.readers).open(table.row),
         stopped=table.row.stopped,

@@ -43,6 +43,7 @@ def status(
         kafka = KafkaEnds(harness)
         names = tables or tuple(t.name for t in harness.tables())
         seen = [look(harness, harness.table(name), kafka) for name in dict.fromkeys(names)]
+    seen.sort(key=lambda one: one.state is None)  # what is wrong comes first
     shown = {"tables": [one.to_json() for one in seen], "kafka": kafka.trouble}
     emit(shown, json_target, lambda: _show(seen))
     if kafka.trouble:
@@ -100,8 +101,11 @@ def _show_table(one: TableSeen) -> None:
             f"  {len(one.pins)} versions are pinned, the oldest ({escape(oldest.name)}, version {oldest.version}) "
             f"since {oldest.since:%Y-%m-%d %H:%M:%S} UTC, {oldest.behind:,} versions before the oldest that is retained"
         )
+    if one.refuses_much:
+        out.print(f"  [bold yellow]refusing[/]: {one.refusing}: `harness quarantine list {one.table}`")
     if one.counts.quarantined:
-        out.print(f"  [yellow]{one.counts.quarantined:,} quarantined[/]: `harness quarantine list {one.table}`")
+        many = f"[yellow]{one.counts.quarantined:,} quarantined[/]"
+        out.print(f"  {many}, offsets that are no rows: `harness quarantine list {one.table}`")
     if one.counts.filtered:
         out.print(f"  {one.counts.filtered:,} records were left out by the transform's filter")
     for broken in one.violations:

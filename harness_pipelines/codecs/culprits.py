@@ -81,17 +81,18 @@ def joined(first: Decoded, second: Decoded, *, at: int) -> Decoded:
 class Notices:
     """Logs each reason once in a while, with how often it was met meanwhile."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, event: str = "record.undecodable", *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._event, self._clock = event, clock
         self._logged: dict[str, tuple[float, int]] = {}  # reason -> when it was logged, records since then
 
-    def note(self, table: str, detail: str) -> None:
-        now = self._clock()
-        at, more = self._logged.get(detail, (-LOG_EVERY_S, 0))
+    def note(self, table: str, detail: str, *, kind: str | None = None, records: int = 1, **more_words: object) -> None:
+        """*kind*: what counts as the same reason; else the detail does."""
+        now, key = self._clock(), f"{table} {kind or detail}"
+        at, more = self._logged.get(key, (-LOG_EVERY_S, 0))
         if now - at < LOG_EVERY_S:
-            self._logged[detail] = (at, more + 1)
+            self._logged[key] = (at, more + records)
             return
         if len(self._logged) >= _KINDS_MAX:
             self._logged.clear()
-        self._logged[detail] = (now, 0)
-        log.warning("record.undecodable", table=table, detail=detail, records=more + 1)
+        self._logged[key] = (now, 0)
+        log.warning(self._event, table=table, detail=detail, records=more + records, **more_words)

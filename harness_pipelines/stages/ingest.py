@@ -29,7 +29,7 @@ from harness_pipelines.protocol.keys import partitions_grown
 from harness_pipelines.protocol.schemas import SchemaMoved, check_columns, check_schema
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.stages.log_epochs import check_epochs
-from harness_pipelines.stages.refusing import limit_of
+from harness_pipelines.stages.refusing import limit_of, note_refused
 from harness_pipelines.stages.unfit import unfit_of, without
 from harness_pipelines.stores.adbc import AdbcSessions
 from harness_pipelines.stores.buffer import (
@@ -203,6 +203,7 @@ def _taken(
             rows = writer.commit(segment.current(), decoded, confirm=confirm)
         except SegmentClosed:
             rows = writer.commit(segment.renew(), decoded, confirm=confirm)
+        note_refused(table, decoded)
     if limit is not None:
         raise limit.error()
     return rows

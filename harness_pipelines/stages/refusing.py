@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from harness_pipelines.codecs.culprits import Notices
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.refusals import leading, one_too_many
 from harness_pipelines.stores.buffer import DecodedRange
 from harness_pipelines.stores.ports import Beginning, RefusedRecord, TableRow
 
 FIRST_RECORDS = 1_000  #: of a table: when all of them are refused, it is the spec that is wrong, not a producer
+
+
+_NOTICES = Notices("records.refused")
 
 
 class RefusedTooMany(HarnessError):
@@ -61,6 +66,18 @@ def limit_of(table: TableRow, decoded: Sequence[DecodedRange], before: Refusals)
         if at is not None:
             found[taken.partition] = refused[at]
     return Limit(table, found, _too_many) if found else None
+
+
+def note_refused(table: TableRow, taken: Sequence[DecodedRange]) -> None:
+    """Log what was set aside: one line per reason and minute, with the first of its records."""
+    first: dict[str, RefusedRecord] = {}
+    counts: Counter[str] = Counter()
+    for record in (one for ranges in taken for one in ranges.refused):
+        first.setdefault(record.reason, record)
+        counts[record.reason] += 1
+    for reason, one in first.items():
+        where = {"reason": str(reason), "partition": one.partition, "offset": one.offset}
+        _NOTICES.note(table.name, one.detail, kind=reason, records=counts[reason], **where)
 
 
 def _nothing_fits(table: TableRow, decoded: Sequence[DecodedRange], before: Refusals) -> Limit | None:

@@ -13,6 +13,8 @@ from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import Connection, Database, sql
 
 Row = Mapping[str, Any]
+REFUSED_OF_LAST = 10_000  #: offsets of each partition that tell whether a table refuses much
+REFUSED_SHARE_MAX = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,27 @@ class Counts:
     filtered: int  #: records that the transform's filter did not take
     readers: int  #: live leases
     lake_rows: int  #: rows of all committed tier moves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusing:
+    """How many of the last offsets of a partition are set aside and not replayed, where that is worst."""
+
+    partition: int
+    offsets: int  #: that were looked at
+    refused: int
+
+    @property
+    def share(self) -> float:
+        return self.refused / max(self.offsets, 1)
+
+    @property
+    def is_much(self) -> bool:
+        """More than one producer's slip."""
+        return self.share > REFUSED_SHARE_MAX
+
+    def __str__(self) -> str:
+        return f"{self.refused:,} of the last {self.offsets:,} offsets of partition {self.partition} are refused"
 
 
 class Overview:
@@ -49,6 +72,17 @@ class Overview:
     def quarantined(self) -> dict[int, int]:
         """Records set aside and not replayed, by id of the tables that have any."""
         return {row["table_id"]: row["records"] for row in self.database.rows("overview/quarantined")}
+
+    def refusing(self, table: TableRow | None = None) -> dict[int, Refusing]:
+        """Of *table*, or all, the partition that refuses the largest share, by the table's id; none where none does."""
+        given = {"table_id": table.table_id if table else None, "of_last": REFUSED_OF_LAST}
+        worst: dict[int, Refusing] = {}
+        for row in self.database.rows("overview/refusing", given):
+            one = Refusing(partition=row["partition"], offsets=row["offsets"], refused=row["refused"])
+            known = worst.get(row["table_id"])
+            if known is None or one.share > known.share:
+                worst[row["table_id"]] = one
+        return worst
 
     def partitions(self) -> dict[int, list[int]]:
         """Partitions of the topic that the ledger knows, by id of the table."""

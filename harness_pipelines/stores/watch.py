@@ -9,6 +9,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
+from harness_pipelines.stores.overview import REFUSED_OF_LAST
 from harness_pipelines.stores.ports_log import OpenTransaction, Watermark
 from harness_pipelines.stores.postgres import Database, sql
 
@@ -84,6 +85,7 @@ class TableState:
     tier_s: float  #: since tier's last move, or since the table was made
     buffer_bytes: int
     quarantined: int
+    refused_share: float  #: of the last offsets of the partition that refuses most
     filtered: int  #: records that the transform's filter did not take
     readers: int  #: live leases
     oldest_lease_s: float | None
@@ -136,7 +138,7 @@ class Watch:
         claims are its own.
         """
         ends = {one.table: {"age_s": one.age_s, "ends": {str(p): end for p, end in one.ends.items()}} for one in seen}
-        given = {"tables": list(tables), "seen": Jsonb(ends), "holder": holder}
+        given = {"tables": list(tables), "seen": Jsonb(ends), "holder": holder, "of_last": REFUSED_OF_LAST}
         with self._watchers.reading() as connection:
             connection.execute(sql("watch/give_up_after"), {"limit": f"{limit // timedelta(milliseconds=1)}ms"})
             return [_state(row) for row in connection.execute(sql("watch/states"), given)]

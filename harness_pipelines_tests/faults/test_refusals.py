@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import structlog
 
+from harness_pipelines.audit.checks import few_are_refused
+from harness_pipelines.cli.page.facts import Facts
+from harness_pipelines.cli.seen import KafkaEnds, look
 from harness_pipelines.codecs.schemas import SchemaUnusable
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.corrections import Wanted
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.refusing import FIRST_RECORDS, NothingFits, RefusedTooMany
-from harness_pipelines.stages.replay import replay
+from harness_pipelines.stages.replay import drop, replay
 from harness_pipelines.stages.sampled import sample
 from harness_pipelines.stores.drop import TableInUse
 from harness_pipelines.stores.ports import TableExists
@@ -108,3 +113,32 @@ def test_apply_says_how_a_sample_fits(make_rig: MakeRig):
     found = sample(rig.stores, rig.table.row)
     assert found.told() == ("33 of 34 fit; 1 wrong_type in at: expected string, got integer (partition 0, offset 30)")
     assert found.to_json()["records"] == 34
+
+
+def test_a_table_that_refuses_more_than_one_in_a_hundred_says_so_everywhere(make_rig: MakeRig):
+    rig = make_rig(partitions=2)
+    rig.kafka.produce(rig.topic, 0, [*rig.values(99), b"{"])
+    with structlog.testing.capture_logs() as logs:
+        rig.ingest()
+    assert state_of(rig) is None and few_are_refused(rig.stores, rig.table.row).passed, "one in a hundred"
+    [told] = [one for one in logs if one["event"] == "records.refused"]
+    assert (told["reason"], told["offset"], told["records"]) == ("malformed", 99, 1)
+    rig.kafka.produce(rig.topic, 1, [*rig.values(98), b"{", b"[]"])
+    rig.ingest()
+    assert state_of(rig) == "refusing"
+    found = few_are_refused(rig.stores, rig.table.row)
+    assert not found.passed and "2 of the last 100 offsets of partition 1 are refused" in found.description
+    [state] = rig.stores.watch.states([rig.name], limit=timedelta(seconds=30))
+    assert state.refused_share == 0.02
+    page = Facts(rig.harness)
+    lines = page.status(rig.name)
+    assert lines["tables"][0]["state"] == "refusing" or lines["tables"][0]["state"] == "stopped"
+    assert [one["state"] for one in lines["tables"] if one["table"] == rig.name] == ["refusing"]
+    assert any("refusing: 2 of the last 100" in one["text"] for one in lines["open"]["notices"])
+    page.close()
+    drop(rig.stores, rig.harness.table(rig.name).row, Wanted(partition=1))
+    assert state_of(rig) is None, "somebody has dealt with them"
+
+
+def state_of(rig: TableRig) -> str | None:
+    return look(rig.harness, rig.harness.table(rig.name), KafkaEnds(rig.harness)).state

@@ -14,7 +14,7 @@ from harness_pipelines.cli.seen import TableSeen, look
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.topics import label
 from harness_pipelines.secret import redact
-from harness_pipelines.stores.overview import Overview
+from harness_pipelines.stores.overview import Overview, Refusing
 from harness_pipelines.stores.watch import TableWork
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Facts:
         self._rows: dict[str, TableRow] = {}
         self._quarantined: Mapping[int, int] = {}
         self._stalled: set[str] = set()
+        self._refusing: Mapping[int, Refusing] = {}
         self._slow_at = float("-inf")
 
     def close(self) -> None:
@@ -82,26 +83,29 @@ class Facts:
         if names != self._names or time.monotonic() - self._slow_at > SLOW_S:
             self._names = names
             self._rows = {row.name: row for row in self._harness.stores.tables.tables()}
-            self._quarantined = Overview(self._harness.stores.readers).quarantined()
             self._stalled = {one.table for one in self._harness.stores.stalls.now() if one.is_alarm}
+            books = Overview(self._harness.stores.readers)
+            self._quarantined, self._refusing = books.quarantined(), books.refusing()
             self._slow_at = time.monotonic()
         self._ends.look_at(self._rows.values(), opened=opened)
+        lines = [
+            self._line(work, self._rows[work.name], stalled=work.name in self._stalled)
+            for work in works
+            if work.name in self._rows
+        ]
         return {
             "at": datetime.now(UTC),
             "kafka": self._ends.trouble,
-            "tables": [
-                self._line(work, self._rows[work.name], stalled=work.name in self._stalled)
-                for work in works
-                if work.name in self._rows
-            ],
+            "tables": sorted(lines, key=lambda one: one["state"] not in ("stopped", "refusing")),
         }
 
     def _line(self, work: TableWork, row: TableRow, *, stalled: bool) -> dict[str, Any]:
         tail = self._ends.unread(row.table_id, work.buffer_at)
         late = work.buffered > 0 and work.since_tier_s > row.spec.freshness.lake
+        refusing = self._refusing.get(row.table_id)
         return {
             "table": work.name,
-            "state": _state(work, late=late, stalled=stalled),
+            "state": _state(work, late=late, stalled=stalled, refusing=refusing is not None and refusing.is_much),
             "tail": tail,
             "buffer": work.buffered,
             "stream": work.unmerged if row.spec.views == "both" else None,
@@ -135,7 +139,7 @@ class Facts:
         }
 
 
-def _state(work: TableWork, *, late: bool, stalled: bool) -> str:
+def _state(work: TableWork, *, late: bool, stalled: bool, refusing: bool) -> str:
     if work.stopped:
         return "stopped"
     if any(move["state"] == "QUARANTINED" for move in work.open.values()):
@@ -144,6 +148,8 @@ def _state(work: TableWork, *, late: bool, stalled: bool) -> str:
         return "stalled"
     if any(move["attempt"] > 1 for move in work.open.values()):
         return "retrying"
+    if refusing:
+        return "refusing"
     if late:
         return "late"
     if work.busy:
@@ -191,6 +197,9 @@ def _notices(seen: TableSeen) -> Iterator[dict[str, str]]:
         yield {"kind": "warn", "text": f"later than the spec's objective: {late}", "way": ""}
     if seen.trouble:
         yield {"kind": "warn", "text": f"the log's end is not known: {redact(seen.trouble)}", "way": ""}
+    if seen.refuses_much:
+        way = f"`harness quarantine list {seen.table}`"
+        yield {"kind": "warn", "text": f"refusing: {seen.refusing}", "way": way}
     if seen.counts.quarantined:
         way = f"`harness quarantine list {seen.table}`"
         yield {"kind": "warn", "text": f"{seen.counts.quarantined:,} records are quarantined", "way": way}

@@ -22,6 +22,18 @@ FROM harness.contract_violations WHERE table_id = %(table_id)s GROUP BY check_na
 -- name: quarantined
 SELECT table_id, count(*) AS records FROM harness.quarantine WHERE state = 'held' GROUP BY table_id
 
+-- name: refusing
+-- Of each partition of the last offsets those that are set aside and held; a partition without any is left out.
+SELECT i.table_id, i.partition, least(i.buffer_hi - i.start, %(of_last)s)::bigint AS offsets, q.refused
+FROM harness.ingest_positions i
+JOIN LATERAL (
+    SELECT count(*) AS refused FROM harness.quarantine q
+    WHERE q.table_id = i.table_id AND q.partition = i.partition AND q.state = 'held'
+      AND q."offset" >= greatest(i.start, i.buffer_hi - %(of_last)s) AND q."offset" < i.buffer_hi
+) q ON q.refused > 0
+WHERE (%(table_id)s::integer IS NULL OR i.table_id = %(table_id)s) AND i.partition >= 0
+ORDER BY i.table_id, i.partition
+
 -- name: partitions
 -- Those of topics; below 0 are those of adopted rows.
 SELECT table_id, array_agg(partition ORDER BY partition) AS partitions

@@ -80,6 +80,14 @@ SELECT t.name, t.stopped, v.version, p.tail::bigint, p.log_seen_s, coalesce(p.bu
            ORDER BY q.partition, q."offset" LIMIT 100000 -- in this order: else the planner may read it whole for each table
        ) held) AS quarantined,
        (SELECT coalesce(sum(f.records), 0)::bigint FROM harness.filtered f WHERE f.table_id = t.table_id) AS filtered,
+       (SELECT coalesce(max(q.refused::float8 / least(i.buffer_hi - i.start, %(of_last)s)), 0)
+        FROM harness.ingest_positions i
+        JOIN LATERAL (
+            SELECT count(*) AS refused FROM harness.quarantine q
+            WHERE q.table_id = i.table_id AND q.partition = i.partition AND q.state = 'held'
+              AND q."offset" >= greatest(i.start, i.buffer_hi - %(of_last)s) AND q."offset" < i.buffer_hi
+        ) q ON q.refused > 0
+        WHERE i.table_id = t.table_id AND i.partition >= 0) AS refused_share,
        r.readers, r.oldest_lease_s, coalesce(c.claims, '{}') AS claims, coalesce(o.moves, '{}') AS moves,
        coalesce(x.violations, '[]') AS violations, coalesce(h.held, 0)::bigint AS held, h.held_s
 FROM (

@@ -37,7 +37,7 @@ def state(**changes: Any) -> TableState:
     """A table of which everything is known."""
     known = {
         "name": "a.b", "stopped": False, "version": 7, "tail": 3, "log_seen_s": 0.5, "buffer": 11, "stream": 13,
-        "buffer_commit_s": 1.5, "tier_s": 17.0, "buffer_bytes": 8192, "quarantined": 2,
+        "buffer_commit_s": 1.5, "tier_s": 17.0, "buffer_bytes": 8192, "quarantined": 2, "refused_share": 0.02,
         "filtered": 5, "readers": 1,
         "oldest_lease_s": 19.0, "claims": {"tier": ClaimState(lease_s=23.0, own=True)},
         "moves": {"otree": OpenMove(attempt=4, failures=3, stuck=True, age_s=29.0)},

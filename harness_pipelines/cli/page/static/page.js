@@ -3,7 +3,7 @@
 import { ago, count, details, h, layout, line, morph, morphList } from "/draw.js";
 
 const POLL_MS = 1000, ANSWER_MS = 6000, OLD_MS = 4000;
-const TROUBLE = ["stopped", "stuck", "stalled", "retrying", "late"];
+const TROUBLE = ["stopped", "refusing", "stuck", "stalled", "retrying", "late"];
 const at = (id) => document.getElementById(id);
 
 let seen = null; // the last good answer
