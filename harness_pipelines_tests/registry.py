@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
 import time
 from collections import Counter
@@ -23,7 +24,7 @@ Reference = Mapping[str, Any]  #: name, subject, version
 class RegistryServer:
     """The registry; answers until it is closed."""
 
-    def __init__(self, *, login: str | None = None, port: int = 0) -> None:
+    def __init__(self, *, login: str | None = None, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         """*login*: ``user:password`` that it asks for."""
         self.login = login
         self.fail_with: int | None = None  #: answer everything with this status
@@ -34,12 +35,15 @@ class RegistryServer:
         self._subjects: dict[str, dict[int, int]] = {}  #: version -> id
         self._soft: set[tuple[str, int]] = set()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
+        self._scheme, self._host = ("http", "127.0.0.1") if tls is None else ("https", "localhost")
+        if tls is not None:  # the handshake is the connection's own thread's, at its first read
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self._scheme}://{self._host}:{self.port}"
 
     @property
     def port(self) -> int:

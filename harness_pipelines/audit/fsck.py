@@ -21,6 +21,7 @@ from harness_pipelines.protocol.history import NamedMove
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.spec.locations import folder_of
 from harness_pipelines.stores.books import Books, TableDamaged, held, read_books, table_names
+from harness_pipelines.stores.certificates import CertificateRefused
 from harness_pipelines.stores.errors import KafkaFailed, KafkaLoginFailed, TopicForbidden
 from harness_pipelines.stores.lake_survey import Survey, survey
 from harness_pipelines.stores.ports_log import TopicIdentity, added_partitions
@@ -44,7 +45,7 @@ __all__ = [
 ]
 Progress = Callable[[str, int, int], None]  #: table, files read, files to read as far as known
 #: Kafka does not say; anything else that it raises is about the topic.
-_NO_ANSWER = (TryAgain, UsageError, KafkaLoginFailed, KafkaFailed, TopicForbidden)
+_NO_ANSWER = (TryAgain, UsageError, KafkaLoginFailed, CertificateRefused, KafkaFailed, TopicForbidden)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,8 @@ def fsck(stores: Stores, tables: Sequence[str] = (), *, progress: Progress | Non
 
     *data*: read the bytes of data files too, and compare them with their checksums.
 
-    Raises: TableUnknown, PostgresUnreachable, NotInitialised. A lake or a log that is away leaves rules unchecked.
+    Raises: TableUnknown, PostgresUnreachable, CertificateRefused, NotInitialised. A lake or a log that is away leaves
+    rules unchecked.
     """
     database = stores.readers
     names = [name for wanted in tables for name in table_names(database, wanted)] or table_names(database)
@@ -111,7 +113,7 @@ def fsck(stores: Stores, tables: Sequence[str] = (), *, progress: Progress | Non
     for name in dict.fromkeys(names):
         try:
             _check(looks, name, report)
-        except (PostgresUnreachable, NotInitialised):
+        except (PostgresUnreachable, CertificateRefused, NotInitialised):
             raise
         except TryAgain as error:
             why = str(error)
@@ -245,7 +247,7 @@ class _Looks:
             marks = self.stores.log.watermarks(books.topic, books.positions)
         except _NO_ANSWER as error:
             self.trouble[books.name, "log"] = str(error)
-            if isinstance(error, TryAgain | UsageError | KafkaLoginFailed):
+            if isinstance(error, TryAgain | UsageError | KafkaLoginFailed | CertificateRefused):
                 self._kafka_away = str(error)
             return None, None
         except HarnessError as error:

@@ -23,7 +23,6 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stores.errors import (
     KafkaFailed,
-    KafkaLoginFailed,
     PartitionsMissing,
     TopicForbidden,
     TopicMissing,
@@ -296,7 +295,7 @@ class KafkaLog:
             except TimeoutError:
                 self._admin.poll(0)  # runs the error callback
                 if self._trail.login_failed:
-                    raise KafkaLoginFailed(self.bootstrap, detail=self._trail.login_failed) from None
+                    raise self._client.login_failed(self._trail.login_failed) from None
                 waited_s = time.monotonic() - began
                 if waited_s > self._client.timeouts.request_s + 1.0:
                     raise self._client.unreachable(doing=doing, detail=self._trail.last, waited_s=waited_s) from None
@@ -310,7 +309,7 @@ class KafkaLog:
         """What the client said, by the harness's name."""
         self._admin.poll(0)
         if self._trail.login_failed:
-            return KafkaLoginFailed(self.bootstrap, detail=self._trail.login_failed)
+            return self._client.login_failed(self._trail.login_failed)
         return self._client.translate(as_kafka_error(error), topic=topic, doing=doing)
 
 

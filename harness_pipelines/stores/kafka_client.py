@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.secret import redact
+from harness_pipelines.stores.certificates import CertificateRefused, TlsPlace, why_refused
 from harness_pipelines.stores.errors import (
     KafkaFailed,
     KafkaLoginFailed,
@@ -104,6 +105,7 @@ UNKNOWN_TOPIC = frozenset(
         KafkaError._NOENT,  # how the client says that it found no leader of a partition
     }
 )
+_BROKER = re.compile(r"\bssl://\[?(?P<host>[^/\s]+?)\]?:(?P<port>\d+)/")
 _SECRET_PROPERTY = re.compile(r"password|secret|\.key\.pem|jaas|token|oauthbearer\.config")
 
 
@@ -182,7 +184,7 @@ class KafkaClient:
         if code in FORBIDDEN:
             return TopicForbidden(topic, bootstrap=self.bootstrap)
         if code in LOGIN:
-            return KafkaLoginFailed(self.bootstrap, detail=detail)
+            return self.login_failed(detail)
         if code == KafkaError.TOPIC_EXCEPTION:
             return KafkaPropertyRefused(
                 f"{topic!r} is no valid name of a Kafka topic: {detail}. Correct `topic` in the spec"
@@ -192,6 +194,22 @@ class KafkaClient:
         if code in AWAY:
             return self.unreachable(doing=doing, detail=detail)
         return KafkaFailed(self.bootstrap, doing=doing, detail=detail)
+
+    def login_failed(self, detail: str) -> HarnessError:
+        """The name of a login that was refused, by a certificate or otherwise."""
+        why = why_refused(detail, self._tls_place(detail))
+        if why is None:
+            return KafkaLoginFailed(self.bootstrap, detail=detail)
+        settings = "HARNESS_KAFKA_SSL_* and the names in HARNESS_KAFKA"
+        return CertificateRefused(f"Kafka at {self.bootstrap}", why=why, said=detail, settings=settings)
+
+    def _tls_place(self, detail: str) -> TlsPlace | None:
+        """The broker that *detail* is about."""
+        found = _BROKER.search(detail)
+        if found is None or "ssl.ca.pem" in self._properties:
+            return None
+        roots = self._properties.get("ssl.ca.location")
+        return TlsPlace(host=found["host"], port=int(found["port"]), roots=None if roots == "probe" else roots)
 
     def unsettled(self, *, doing: str, detail: str = "a partition has no leader") -> LeaderUnsettled:
         return LeaderUnsettled(self.bootstrap, waited_s=self.timeouts.request_s, doing=doing, detail=detail)
@@ -203,7 +221,8 @@ class KafkaClient:
     def _callback(self, trail: Trail) -> Any:
         def note(error: KafkaError) -> None:
             trail.last, trail.at = self.clean(error.str()), time.monotonic()
-            if error.code() in LOGIN:
+            # A broker that refuses our certificate hangs up after the handshake: a lost connection to the client.
+            if error.code() in LOGIN or (error.code() == KafkaError._TRANSPORT and why_refused(trail.last)):
                 trail.login_failed = trail.last
 
         return note

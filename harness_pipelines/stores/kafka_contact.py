@@ -10,7 +10,6 @@ from typing import Protocol
 import structlog
 from confluent_kafka import OFFSET_INVALID, KafkaException, TopicPartition
 
-from harness_pipelines.stores.errors import KafkaLoginFailed
 from harness_pipelines.stores.kafka_client import UNKNOWN_TOPIC, KafkaClient, Trail, as_kafka_error
 from harness_pipelines.stores.ports_log import TopicIdentity, Watermark
 
@@ -76,7 +75,7 @@ class Contact:
     def check(self, partitions: set[int]) -> set[int]:
         """Return those of *partitions* that their leader says it does not have.
 
-        Raises: KafkaUnreachable, KafkaLoginFailed.
+        Raises: KafkaUnreachable, KafkaLoginFailed, CertificateRefused.
         """
         suspects = self._read_answers()
         now = self._clock()
@@ -96,7 +95,7 @@ class Contact:
 
     def _judge(self, allowed_s: float, *, since_s: float) -> None:
         if self._trail.login_failed:
-            raise KafkaLoginFailed(self._client.bootstrap, detail=self._trail.login_failed)
+            raise self._client.login_failed(self._trail.login_failed)
         doing = f"polling topic {self._topic!r}"
         if self._silence_s > allowed_s:
             raise self._client.unreachable(doing=doing, detail=self._trail.last, waited_s=since_s)

@@ -96,7 +96,7 @@ class LogReader(Protocol):
 
         A batch starts where the one before it ended. *max_bytes* (of values) is passed by at most what the client had
         fetched ahead. Raises: KafkaUnreachable when the cluster was silent for too long, TopicMissing, TopicRecreated,
-        TopicForbidden, LogTruncated, RecordsLost, RecordUnreadable, KafkaLoginFailed.
+        TopicForbidden, LogTruncated, RecordsLost, RecordUnreadable, KafkaLoginFailed, CertificateRefused.
         """
         ...
 

@@ -17,6 +17,7 @@ from math import inf, isinf
 from typing import Any, LiteralString, cast
 
 import psycopg
+from psycopg import pq
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
@@ -24,6 +25,7 @@ from psycopg_pool import ConnectionPool
 
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain
 from harness_pipelines.secret import redact
+from harness_pipelines.stores.certificates import CertificateRefused, TlsPlace, why_refused
 
 
 class Connection(psycopg.Connection[DictRow]):
@@ -253,10 +255,23 @@ def _away(said: str, asked: Asked) -> HarnessError:
         return NotInitialised("the database has no role of the harness yet: run `harness init`")
     if "permission denied to set role" in said or 'invalid value for parameter "role"' in said:
         return MissingRole(f"{said}: run `harness init`, then GRANT {WORKER} or {READER}")
+    why = why_refused(said, _tls_place(asked))
+    if why is not None:
+        settings = "sslmode, sslrootcert, sslcert and sslkey of HARNESS_DSN (or PGSSL*) and its host"
+        return CertificateRefused(f"{asked.about}{asked.place}", why=why, said=said, settings=settings)
     return PostgresUnreachable(
         f"{asked.about}{asked.place} is not answering: {said}; {asked.outcome}, check HARNESS_DSN or "
         "`harness services status`"
     )
+
+
+def _tls_place(asked: Asked) -> TlsPlace | None:
+    known = {d.keyword.decode(): d.val.decode() for d in pq.Conninfo.get_defaults() if d.val}
+    given = {**known, **{k: str(v) for k, v in conninfo_to_dict(asked.dsn).items() if v is not None}}
+    host, port, roots = given.get("host", ""), given.get("port", "5432"), given.get("sslrootcert")
+    if not host or host.startswith(("/", "@")) or "," in host + port:
+        return None
+    return TlsPlace(host=host, port=int(port), roots=None if roots == "system" else roots, is_postgres=True)
 
 
 def _pooled(found: str, asked: Asked) -> SessionsPooled:

@@ -16,6 +16,7 @@ from harness_pipelines.codecs.schemas import NoSchemas, Schemas, WrittenSchema
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.secret import redact
 from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stores.certificates import CertificateRefused, why_refused
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
@@ -81,7 +82,7 @@ class Registry:
         self._absent: dict[int, float] = {}  #: until when
 
     def by_id(self, schema_id: int) -> WrittenSchema | None:
-        """Raises: RegistryAway, RegistryLoginFailed, RegistryPropertyRefused, UsageError (the client is missing)."""
+        """Raises: RegistryAway, RegistryLoginFailed, CertificateRefused, RegistryPropertyRefused, UsageError."""
         found = self._known.get(schema_id)
         if found is not None:
             return found
@@ -155,6 +156,10 @@ class Registry:
             raise RegistryLoginFailed(self._shown, detail=redact(str(error))[:300]) from error
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, TypeError, AttributeError) as error:
             detail = redact(f"{type(error).__name__}: {error}")[:300]  # the last three: what answers is no registry
+            why = why_refused(detail)
+            if why is not None:
+                server, settings = f"the schema registry at {self._shown}", "HARNESS_REGISTRY, HARNESS_REGISTRY_SSL_*"
+                raise CertificateRefused(server, why=why, said=detail, settings=settings) from error
             raise RegistryAway(self._shown, doing=doing, detail=detail) from error
 
     def _opened(self) -> SchemaRegistryClient:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -54,10 +55,18 @@ REFUSED = pa.schema(
 _JAVA_NAMES: Mapping[str, str] = {
     "sasl.mechanisms": "sasl.mechanism",
     "ssl.ca.location": "ssl.truststore.location",
-    "ssl.key.location": "ssl.keystore.location",
-    "ssl.key.password": "ssl.key.password",
+    "ssl.ca.pem": "ssl.truststore.certificates",
+    "ssl.certificate.pem": "ssl.keystore.certificate.chain",
+    "ssl.key.pem": "ssl.keystore.key",
 }
-_SAME_NAMES = frozenset({"security.protocol", "sasl.mechanism", "ssl.endpoint.identification.algorithm", "client.id"})
+_SAME_NAMES = frozenset({"security.protocol", "sasl.mechanism", "ssl.key.password", "client.id"})
+_HOST_CHECK = "ssl.endpoint.identification.algorithm"
+#: Java wants key and certificate in one file, so what the files hold goes with the request.
+_PEM_FILES: Mapping[str, str] = {
+    "ssl.certificate.location": "ssl.certificate.pem",
+    "ssl.key.location": "ssl.key.pem",
+}
+_PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
 _LOGIN = ("sasl.username", "sasl.password")
 
 
@@ -72,20 +81,21 @@ class Taken:
 def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Settings of librdkafka as the Java client spells them.
 
-    Raises: UsageError for one that has no counterpart here.
+    Raises: UsageError for one that has no counterpart here, or a file that is no PEM.
     """
     made: dict[str, str] = {}
-    for name, value in properties.items():
+    for name, value in (_read(name, value) for name, value in properties.items()):
         if name in _JAVA_NAMES or name in _SAME_NAMES:
             made[_JAVA_NAMES.get(name, name)] = value
-            if name == "ssl.ca.location":
-                made["ssl.truststore.type"] = "PEM"
-            if name == "ssl.key.location":
-                made["ssl.keystore.type"] = "PEM"
+        elif name == _HOST_CHECK:
+            made[name] = "" if value == "none" else value
         elif name not in _LOGIN:
             raise UsageError(
                 f"Kafka setting {name!r} has no counterpart in Spark's Kafka source: `buffer: none` cannot use it"
             )
+    for store in ("truststore", "keystore"):
+        if any(name.startswith(f"ssl.{store}.") for name in made):
+            made[f"ssl.{store}.type"] = "PEM"
     if _LOGIN[0] in properties:
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
         if properties.get("sasl.mechanisms", properties.get("sasl.mechanism", "PLAIN")).startswith("SCRAM"):
@@ -93,6 +103,21 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
         user, password = (json.dumps(properties.get(name, "")) for name in _LOGIN)
         made["sasl.jaas.config"] = f"{module} required username={user} password={password};"
     return made
+
+
+def _read(name: str, value: str) -> tuple[str, str]:
+    """A setting that names a file of key or certificate as the one that holds it. Raises: UsageError."""
+    if name in _PEM_FILES:
+        try:
+            name, value = _PEM_FILES[name], Path(value).read_text(encoding="ascii")
+        except (OSError, UnicodeError) as error:
+            raise UsageError(f"Kafka setting {name!r}: {value} is no PEM file that can be read ({error})") from error
+    if name == "ssl.key.pem" and not any(begin in value for begin in _PKCS8):
+        raise UsageError(
+            "the key of the Kafka login is not in PKCS#8, the one form that Spark's Kafka source takes; nothing was "
+            "read. `openssl pkcs8 -topk8 -in KEY -out NEW` writes it so, and HARNESS_KAFKA_SSL_KEY_LOCATION names it"
+        )
+    return name, value
 
 
 def read_kafka(

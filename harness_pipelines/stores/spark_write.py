@@ -22,6 +22,7 @@ from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.secret import redact
+from harness_pipelines.stores.certificates import CertificateRefused, why_refused
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
 from harness_pipelines.stores.nonces import told_of
 from harness_pipelines.stores.ports import TableRow
@@ -134,6 +135,9 @@ def explained(table: TableRow, move: Move) -> Iterator[None]:
         where = f"{table.name}: Spark could not stage move {move.move_id}, attempt {move.attempt}"
         asked = [line for line in text.splitlines() if any(s in line for s in _REGISTRY)]
         shown = (asked or text.splitlines() or [type(error).__name__])[0].strip()[:500]
+        if (why := why_refused(text)) is not None:
+            server, settings = f"{where}: a server that it needs", "the files that HARNESS_DSN and HARNESS_KAFKA_* name"
+            raise CertificateRefused(server, why=why, said=shown, settings=settings) from error
         if isinstance(error, grpc.RpcError | OSError | Py4JNetworkError) or asked or any(s in text for s in _OUTAGES):
             raise SparkAway(f"{where}: {shown}; nothing was published, it is tried again") from error
         raise SparkFailed(f"{where}: {shown}; nothing was published") from error

@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import struct
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.services.base import Place
@@ -22,9 +24,9 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{plain},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{plain},LOGIN://127.0.0.1:{login}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:{plain},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}{more}
+advertised.listeners=PLAINTEXT://127.0.0.1:{plain},LOGIN://127.0.0.1:{login}{more}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}
 inter.broker.listener.name=PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
@@ -48,17 +50,29 @@ log.cleaner.dedupe.buffer.size=33554432
 class PrivateBroker:
     """One node with a listener for everybody (`bootstrap`, a super user) and one with a login (`login`).
 
-    *settings* are lines of its own for `server.properties`.
+    *settings* are lines of its own for `server.properties`, *listeners* are more names with their protocols: their
+    addresses are in `more`.
     """
 
-    def __init__(self, folder: Path, *, settings: str = "") -> None:
+    def __init__(
+        self, folder: Path, *, settings: str = "", listeners: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._folder = folder
         self.data = folder / "data"
         self._process: subprocess.Popen[bytes] | None = None
-        plain, login, controller = free_ports(3, home=folder, name="private-broker", taken=frozenset())
+        plain, login, controller, *others = free_ports(
+            3 + len(listeners), home=folder, name="private-broker", taken=frozenset()
+        )
+        self.more = {name: f"localhost:{port}" for name, port in zip(listeners, others, strict=True)}
         self.bootstrap, self.login = f"{LOOPBACK}:{plain}", f"{LOOPBACK}:{login}"
         common = SETTINGS.format(
-            plain=plain, login=login, controller=controller, password=READER_PASSWORD, data=self.data
+            plain=plain,
+            login=login,
+            controller=controller,
+            password=READER_PASSWORD,
+            data=self.data,
+            more="".join(f",{name}://{address}" for name, address in self.more.items()),
+            protocols="".join(f",{name}:{protocol}" for name, protocol in listeners.items()),
         )
         (folder / "server.properties").write_text(common + settings)
         self._run_format()

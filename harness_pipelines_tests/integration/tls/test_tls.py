@@ -1,0 +1,289 @@
+"""Kafka, Postgres and the registry over TLS, by an authority of the test: bad certificates are named."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+import harness_pipelines as hp
+from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.services import Endpoints
+from harness_pipelines.stores import spark_write
+from harness_pipelines.stores.certificates import CertificateRefused
+from harness_pipelines.stores.kafka import KafkaLog
+from harness_pipelines.stores.kafka_client import KafkaTimeouts
+from harness_pipelines.stores.postgres import Connection, explained, migrate
+from harness_pipelines.stores.registry import Registry
+from harness_pipelines.stores.spark import jdbc_options, open_spark
+from harness_pipelines.stores.spark_kafka import read_kafka
+from harness_pipelines_tests.certificates import Authority, Pair
+from harness_pipelines_tests.integration.kafka.broker import READER_PASSWORD, PrivateBroker
+from harness_pipelines_tests.producer import KafkaRig
+from harness_pipelines_tests.registry import serving
+from harness_pipelines_tests.rig import COLUMNS, TableRig, settings_for
+from harness_pipelines_tests.standby import Server, give
+
+TIMEOUTS = KafkaTimeouts(request_s=20.0, lost_after_s=30.0, probe_after_s=0.5)
+PROMPT_S = 10.0  #: far less than an outage is waited for
+TABLE: Any = SimpleNamespace(name="shop.orders")
+MOVE: Any = SimpleNamespace(move_id=7, attempt=2)
+BAD = {
+    "expired": "its certificate has expired",
+    "elsewhere": "its certificate is made for another host",
+    "untrusted": "its certificate is signed by nobody who is trusted here",
+    "forged": "its certificate is signed by nobody who is trusted here",
+}
+BAD_CLIENTS = {
+    "none": "certificate of this client",
+    "untrusted": "does not accept the certificate of this client",
+    "expired": "does not accept the certificate of this client",
+}
+COMMON = """
+listener.name.sasl.sasl.enabled.mechanisms=PLAIN
+listener.name.sasl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+user_reader="{password}";
+listener.name.mutual.ssl.client.auth=required
+super.users=User:ANONYMOUS;User:reader;User:CN=reader
+"""
+STORE = """
+listener.name.{name}.ssl.keystore.type=PEM
+listener.name.{name}.ssl.keystore.location={pair}
+listener.name.{name}.ssl.truststore.type=PEM
+listener.name.{name}.ssl.truststore.location={root}
+"""
+
+
+class Made:
+    """The authority, and a pair of each kind."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = Authority(folder)
+        self.root = authority.root
+        self.pairs: dict[str, Pair] = {
+            "good": authority.sign("good"),
+            "reader": authority.sign("reader"),
+            "expired": authority.sign("expired", expired=True),
+            "elsewhere": authority.sign("elsewhere", host="db.elsewhere"),
+            "untrusted": Authority(folder / "others", "stranger").sign("untrusted"),
+            "forged": Authority(folder / "forgers").sign("forged"),  # by one who has the name of ours
+        }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def broker(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateBroker]:
+    pairs = {"SASL": "good", "MUTUAL": "good", **{name.upper(): name for name in BAD}}
+    stores = [
+        STORE.format(name=name.lower(), pair=made.pairs[pair].both, root=made.root) for name, pair in pairs.items()
+    ]
+    found = PrivateBroker(
+        tmp_path_factory.mktemp("tls-broker"),
+        settings=COMMON.format(password=READER_PASSWORD) + "".join(stores),
+        listeners={name: "SASL_SSL" if name == "SASL" else "SSL" for name in pairs},
+    )
+    try:
+        found.start()
+        yield found
+    finally:
+        found.kill()
+
+
+@pytest.fixture
+def topic(broker: PrivateBroker) -> Iterator[str]:
+    with closing(KafkaRig(broker.bootstrap)) as rig:
+        name = rig.create(1)
+        rig.produce(name, 0, [b"a", b"b"])
+        yield name
+
+
+def login(made: Made, *, client: str | None = None, sasl: bool = False) -> dict[str, str]:
+    """Settings of a Kafka client."""
+    found = {"security.protocol": "SASL_SSL" if sasl else "SSL", "ssl.ca.location": str(made.root)}
+    if client is not None:
+        pair = made.pairs[client]
+        found |= {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)}
+    if sasl:
+        found |= {"sasl.mechanism": "PLAIN", "sasl.username": "reader", "sasl.password": READER_PASSWORD}
+    return found
+
+
+# -- Kafka --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["SASL", "MUTUAL"])
+def test_a_topic_is_read_over_tls_with_a_password_or_a_certificate(made: Made, broker, topic: str, how: str):
+    properties = login(made, sasl=True) if how == "SASL" else login(made, client="reader")
+    log = KafkaLog(broker.more[how], properties, timeouts=TIMEOUTS)
+    with log.reader(topic, {0: 0}) as reader:
+        [batch] = reader.poll(100, 30.0)
+    assert batch.values == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_broker_with_a_bad_certificate_is_refused_at_once_and_by_name(made: Made, broker, bad: str):
+    log = KafkaLog(broker.more[bad.upper()], login(made), timeouts=TIMEOUTS)
+    asked_at = time.monotonic()
+    with pytest.raises(CertificateRefused, match=rf"Kafka at localhost:\d+ .*{BAD[bad]}.*HARNESS_KAFKA_SSL"):
+        log.describe("orders")
+    assert time.monotonic() - asked_at < PROMPT_S
+
+
+@pytest.mark.parametrize("client", BAD_CLIENTS)
+def test_a_broker_that_refuses_our_certificate_is_not_taken_for_one_that_is_away(made: Made, broker, client: str):
+    properties = login(made, client=None if client == "none" else client)
+    log = KafkaLog(broker.more["MUTUAL"], properties, timeouts=TIMEOUTS)
+    asked_at = time.monotonic()
+    with pytest.raises(CertificateRefused, match=BAD_CLIENTS[client]):
+        log.describe("orders")
+    assert time.monotonic() - asked_at < PROMPT_S
+
+
+# -- Postgres -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def database(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that speaks TLS; `present` chooses its certificate."""
+    server = Server(tmp_path_factory.mktemp("tls-postgres"))
+    server.start(fresh=True)
+    try:
+        for path in (made.root, *(pair.both for pair in made.pairs.values())):
+            copy = server.data / path.name
+            copy.touch(mode=0o600)
+            copy.write_bytes(path.read_bytes())
+        give(server.data)
+        server.configure(ssl_ca_file=made.root.name)
+        present(server, made, "good")
+        yield server
+    finally:
+        server.end()
+
+
+def present(server: Server, made: Made, name: str) -> None:
+    file = made.pairs[name].both.name
+    server.configure(ssl_cert_file=file, ssl_key_file=file, ssl="on")
+    server.run("SELECT pg_reload_conf()")
+
+
+def over_tls(server: Server, made: Made, **more: str) -> str:
+    return make_conninfo(
+        server.dsn, host="localhost", sslmode="verify-full", sslrootcert=str(made.root), gssencmode="disable", **more
+    )
+
+
+def test_a_database_is_used_over_tls_with_its_certificate_checked(made: Made, database: Server):
+    present(database, made, "good")
+    with Connection.of(over_tls(database, made)) as connection:
+        found = connection.execute("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").fetchone()
+    assert found == {"ssl": True}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_database_with_a_bad_certificate_is_refused_by_name(made: Made, database: Server, bad: str):
+    present(database, made, bad)
+    dsn = over_tls(database, made)
+    with (
+        pytest.raises(CertificateRefused, match=rf"Postgres at localhost:\d+ .*{BAD[bad]}.*sslrootcert"),
+        explained(dsn),
+    ):
+        psycopg.connect(dsn).close()
+
+
+# -- the registry -------------------------------------------------------------------------------------------
+
+
+def serve_registry(pair: Pair) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.both)
+    return context
+
+
+def test_a_registry_is_asked_over_tls(made: Made):
+    with serving(tls=serve_registry(made.pairs["good"])) as server:
+        number = server.register("a-value", '{"type": "long"}')
+        with closing(Registry(server.url, {"ssl.ca.location": str(made.root)})) as registry:
+            found = registry.by_id(number)
+    assert found is not None and found.text == '{"type": "long"}'
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_registry_with_a_bad_certificate_is_refused_by_name(made: Made, bad: str):
+    with (
+        serving(tls=serve_registry(made.pairs[bad])) as server,
+        closing(Registry(server.url, {"ssl.ca.location": str(made.root)})) as registry,
+        pytest.raises(CertificateRefused, match=rf"registry at https://localhost:\d+ .*{BAD[bad]}.*HARNESS_REGISTRY"),
+    ):
+        registry.by_id(1)
+
+
+# -- Spark, and all of them ---------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["SASL", "MUTUAL"])
+def test_spark_reads_the_topic_over_tls(made: Made, broker, topic: str, endpoints: Endpoints, tmp_path: Path, how: str):
+    properties = login(made, sasl=True) if how == "SASL" else login(made, client="reader")
+    settings = settings_for(endpoints, tmp_path, kafka=broker.more[how], kafka_properties=properties)
+    spec = hp.TableSpec.model_validate({"table": "tls.orders", "topic": topic, "columns": COLUMNS})
+    spark = open_spark(settings)
+    try:
+        frame = read_kafka(spark, settings, spec, [OffsetRange(partition=0, low=0, high=2)])
+        assert [bytes(row["value"]) for row in frame.collect()] == [b"a", b"b"]
+    finally:
+        spark.stop()
+
+
+@pytest.mark.long
+def test_a_table_is_ingested_tiered_and_read_with_every_service_over_tls(
+    made: Made, broker, database: Server, endpoints: Endpoints, tmp_path: Path
+):
+    present(database, made, "good")
+    dsn = over_tls(database, made)
+    migrate(dsn)
+    with serving(tls=serve_registry(made.pairs["good"])) as registry, closing(KafkaRig(broker.bootstrap)) as kafka:
+        settings = replace(
+            settings_for(endpoints, tmp_path, dsn=dsn, warehouse=f"file://{tmp_path}/lake", catalog_name="tls"),
+            kafka=broker.more["MUTUAL"],
+            kafka_properties=login(made, client="reader"),
+            registry=registry.url,
+            registry_properties={"ssl.ca.location": str(made.root)},
+        )
+        with hp.connect(settings) as harness:
+            rig = TableRig(harness, kafka, partitions=1)
+            rig.produce(20)
+            rig.ingest()
+            rig.tier()
+            rig.assert_exact()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bad", BAD)
+def test_spark_names_a_database_with_a_bad_certificate(
+    made: Made, database: Server, endpoints: Endpoints, tmp_path: Path, bad: str
+):
+
+    present(database, made, bad)
+    jdbc = jdbc_options(over_tls(database, made), role=None)
+    spark = open_spark(settings_for(endpoints, tmp_path))
+    try:
+        with (
+            pytest.raises(CertificateRefused, match=BAD[bad]),
+            spark_write.explained(TABLE, MOVE),
+        ):
+            spark.read.jdbc(jdbc.url, "(SELECT 1 AS a) AS one", properties=dict(jdbc.properties)).collect()
+    finally:
+        spark.stop()
