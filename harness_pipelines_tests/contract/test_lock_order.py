@@ -26,6 +26,7 @@ from harness_pipelines.stores.postgres import Database
 from harness_pipelines.stores.recalls import Recalls
 from harness_pipelines.stores.reconcile import Reconciler
 from harness_pipelines.stores.snapshots import Snapshots
+from harness_pipelines_tests.contract.bystander import Bystander
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 from harness_pipelines_tests.producer import wait_until
 
@@ -64,6 +65,14 @@ LOCKS: Mapping[str, tuple[str, str]] = {
     "ingest": ("SELECT pg_advisory_xact_lock(1752330868, %(table_id)s)", r"^SELECT pg_advisory_xact_lock\("),
     "segments": ("SELECT pg_advisory_xact_lock(1752330866, %(table_id)s)", r"^SELECT pg_advisory_xact_lock\("),
 }
+_RELATIONS = {"pointer": "iceberg_tables", "move": "moves", "positions": "lake_positions", "claims": "claims"}
+_HOLDS = """
+SELECT c.relname FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+WHERE %s = ANY(pg_blocking_pids(l.pid)) AND l.mode IN ('RowShareLock', 'RowExclusiveLock') AND l.granted
+"""
+_NAMESAKES = """
+SELECT FROM public.iceberg_tables WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s FOR UPDATE
+"""
 _WAITS_AT = "SELECT query FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
 
 
@@ -291,12 +300,51 @@ def test_an_act_waits_at_the_lock_of_what_it_is_going_to_judge(
         thread.start()
         pid = connection.info.backend_pid
         wait_until(lambda: _waits_at(other, pid) is not None or not thread.is_alive(), "it waits, or is over")
-        found = _waits_at(other, pid)
+        found, holds = _waits_at(other, pid), _locked_by_whom_waits(other, pid)
     thread.join(30)
     assert not thread.is_alive()
     assert found is not None, f"it did not wait: {failed}"
     assert re.search(takes, found), f"it waited later, at: {found}"
+    later = {_RELATIONS[one] for one in ACTS[make][ACTS[make].index(lock) + 1 :] if one in _RELATIONS}
+    assert not later & holds, f"it has locked rows of {later & holds} before"
     assert not failed
+
+
+@pytest.mark.parametrize("make", ACTS, ids=lambda make: make.__name__)
+def test_an_act_does_not_wait_for_those_of_another_table(
+    real: RealRig, table: TableRow, other: Database, bystander: Bystander, make: Callable[[RealRig, TableRow], Act]
+):
+    """Nor for tables of the same names, of another catalog or namespace."""
+    act, failed = make(real, table), list[HarnessError]()
+
+    def run() -> None:
+        try:
+            act()
+        except HarnessError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    with other.transaction() as connection:
+        key = {"table_id": bystander.table.table_id, "namespace": bystander.table.spec.namespace}
+        for hold, _ in LOCKS.values():
+            connection.execute(hold, {**key, "view": bystander.table.tiered_view})
+        for catalog, namespace in real.namesakes(table):
+            connection.execute(_NAMESAKES, {"catalog": catalog, "namespace": namespace})
+        pid = connection.info.backend_pid
+        thread.start()
+        wait_until(lambda: _waits_at(other, pid) is not None or not thread.is_alive(), "it waits, or is over")
+        found = _waits_at(other, pid)
+    thread.join(30)
+    assert found is None, f"it waited at: {found}"
+    assert not failed
+
+
+def _locked_by_whom_waits(database: Database, pid: int) -> set[str]:
+    """The relations of which the session that is held up by *pid* has locked rows, but for the one it waits for."""
+    with database.session() as connection:
+        found = connection.execute(_HOLDS, [pid]).fetchall()
+        connection.rollback()
+    return {str(row["relname"]) for row in found}
 
 
 def _waits_at(database: Database, pid: int) -> str | None:

@@ -113,10 +113,19 @@ def test_positions_and_versions_are_in_order(real: RealRig):
     assert [v.version for v in real.ledger.versions(many)] == [1, 2]
 
 
+def test_a_pointer_that_moved_meanwhile_is_not_moved(real: RealRig, table: TableRow):
+    was = real.ledger.pointer(table, "stream")
+    assert not real._lake._move_pointer(table, "stream", old="file:///nowhere", new="file:///elsewhere")
+    assert real.ledger.pointer(table, "stream") == was
+
+
 def test_what_stops_a_table_stops_no_other_one(real: RealRig, table: TableRow):
+    other = real.table(views="stream")
+    real.ledger.stop_table(other, "a test")
     assert real.ledger.stopped(table) is None
     real.ledger.stop_table(table, "a test")
     assert real.ledger.stopped(table) is not None
     assert not real.ledger.start_table(table, "another reason")
     assert real.ledger.start_table(table, "a test")
     assert real.ledger.stopped(table) is None
+    assert real.ledger.stopped(other) is not None

@@ -23,7 +23,7 @@ from harness_pipelines_tests.bench.mutation.plan import Mutant, mutants_of
 from harness_pipelines_tests.bench.mutation.watch import Watch
 
 SAID = "mutant> "  #: begins the lines that the bench reads
-FIRST = 8  #: tests that are tried first: those that have noticed most
+FIRST = 8  #: tests that are tried first: those that have noticed most mutants of the kind
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,7 +41,7 @@ class _Mutants:
         self._watch = Watch()
         self._failed = False
         self._ready: pytest.Item | None = None  #: whose fixtures stand
-        self._killers: Counter[str] = Counter()  #: mutants that each test has killed
+        self._killers: Counter[tuple[str, str]] = Counter()  #: mutants of each kind that each test function has killed
         hypothesis_settings.register_profile(
             "mutants", deadline=None, database=None, phases=(Phase.explicit, Phase.generate), max_examples=15
         )
@@ -99,7 +99,8 @@ class _Mutants:
         began = time.monotonic()
         found = {"name": mutant.name, "digest": mutant.digest, "statement": mutant.statement, "tests": len(ways)}
         killed = None
-        first = sorted(ways, key=lambda nodeid: -self._killers[nodeid])[:FIRST]
+        known = [one for one in ways if self._killers[mutant.kind, _function(one)]]
+        first = sorted(known, key=lambda nodeid: -self._killers[mutant.kind, _function(nodeid)])[:FIRST]
         for nodeid in [*first, *(one for one in ways if one not in first)]:
             if time.monotonic() - began > self._task["budget_s"]:
                 break
@@ -112,7 +113,7 @@ class _Mutants:
                     killed = nodeid
                     break
         if killed:
-            self._killers[killed] += 1
+            self._killers[mutant.kind, _function(killed)] += 1
         seconds = time.monotonic() - began
         self._say(
             json.dumps({**found, "killed": killed, "budget_s": self._task["budget_s"], "seconds": round(seconds, 2)})
@@ -153,13 +154,22 @@ def _shown(config: pytest.Config) -> Iterator[None]:
         yield
 
 
+def _function(nodeid: str) -> str:
+    """The test without its parameters."""
+    return nodeid.partition("[")[0]
+
+
 def _ways(covered: Mapping[str, Any], mutant: Mutant) -> list[str]:
-    """The tests that run what *mutant* breaks, the quickest first."""
-    return sorted(
-        (
-            nodeid
-            for nodeid, one in covered.items()
-            if any(s == mutant.statement and mutant.caller in {None, c} for s, c in one["ran"])
-        ),
-        key=lambda nodeid: covered[nodeid]["seconds"],
-    )
+    """The tests that run what *mutant* breaks: for a lock those of locks first; one of each function; quick ones."""
+    found = [
+        nodeid
+        for nodeid, one in covered.items()
+        if any(s == mutant.statement and mutant.caller in {None, c} for s, c in one["ran"])
+    ]
+    seen: Counter[str] = Counter()
+    ranked = []
+    for nodeid in sorted(found, key=lambda nodeid: covered[nodeid]["seconds"]):
+        seen[_function(nodeid)] += 1
+        of_locks = mutant.kind in {"lock", "fence"} and "lock" in _function(nodeid)
+        ranked.append((not of_locks, seen[_function(nodeid)] > 1, nodeid))
+    return [nodeid for _, _, nodeid in sorted(ranked, key=lambda one: one[:2])]
