@@ -10,6 +10,28 @@ REASONS: Mapping[str, str] = {
     r".*: compare .*(clock_timestamp|committed_at|interval|since_ms|until_ms|set_aside_(since|until)).*": (
         "two times that are equal to the microsecond: either side of them is right"
     ),
+    r"ledger/lock_table: lock .* in stores\.corrections\.readable_versions": (
+        "both callers hold the row of the table already"
+    ),
+    r"ledger/lock_positions: lock .* in stores\.reconcile\.Reconciler\._set_bounds": (
+        "whoever changes positions holds the row of the table, as reconcile does"
+    ),
+    r"ledger/lock_move: lock .* in stores\.ledger\.PostgresLedger\.(_built|note_failure)": (
+        "the row is asked for what it says: nothing is written after it, or the update before has locked it"
+    ),
+    r"ledger/table_names: order .*": "what is most like the wrong name comes first, whatever the order was",
+    r"ledger/ingest_positions: order .*": "whoever asks makes a mapping of them",
+    r"(corrections/lock_states|revert/lock_open_moves|revert/lock_claims|drop/lock_pointers): order .*": (
+        "the only statement that locks several of these rows: all who run it have the same order, this one or the other"
+    ),
+    r"buffer/count_(filtered|violations): order .*": "all ingest writers have the same order, this one or the other",
+    r"ledger/open_move: order .*": "a unique index allows one open move per table, stage and shard",
+    r"ledger/move_pointer: where table_(name|namespace) = .*": (
+        "no two tables of a catalog have the same metadata file, and the old one is asked for too"
+    ),
+    r"corrections/any_between: (where v\.version .*|where \(v\.revert_of .*|where v\.table_id .*|compare .*)": (
+        "says only that corrections have to be looked for: looked for in vain, there are none"
+    ),
 }
 
 
