@@ -3,16 +3,51 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from math import isinf
+from typing import TypeVar
 
 import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as adbc
 import structlog
 
 from harness_pipelines.secret import redact
-from harness_pipelines.stores.postgres import session_dsn
+from harness_pipelines.stores.postgres import deadline_s, session_dsn
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+class NoAnswer(adbc_driver_manager.OperationalError):
+    """Postgres is there and does not answer. The session is still waiting: nobody may touch or close it."""
+
+    def __init__(self, waited_s: float) -> None:
+        super().__init__(
+            f"no answer within {waited_s:.0f} s, the connection was given up",
+            status_code=adbc_driver_manager.AdbcStatusCode.TIMEOUT,
+        )
+
+
+def within(limit_s: float, ask: Callable[[], T]) -> T:
+    """What *ask* returns. Raises: NoAnswer after *limit_s*, and what *ask* raises.
+
+    The driver has no time limit, and a stopped server's kernel goes on to acknowledge what it is sent. So *ask* runs
+    in a thread, which is left to itself where it is late.
+    """
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:  # whoever asked gets it, whatever it is
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="postgres-answer", daemon=True).start()
+    if not wait([answer], timeout=None if isinf(limit_s) else limit_s).done:
+        raise NoAnswer(limit_s)
+    return answer.result()
 
 
 class AdbcSessions:
@@ -26,11 +61,15 @@ class AdbcSessions:
 
     def __init__(self, dsn: str, *, role: str | None) -> None:
         self.dsn = session_dsn(dsn, role=role)
+        self.deadline_s = deadline_s(self.dsn)  #: how long an answer is waited for
         self._driver: adbc.Connection | None = None
         self._lock = threading.Lock()
 
     def open(self, *, autocommit: bool) -> adbc.Connection:
-        """A session for one thread at a time, which gives it to `end`. Raises: adbc_driver_manager.Error."""
+        """A session for one thread at a time, which gives it to `end`. Raises: NoAnswer; adbc_driver_manager.Error."""
+        return within(self.deadline_s, lambda: self._open(autocommit=autocommit))
+
+    def _open(self, *, autocommit: bool) -> adbc.Connection:
         with self._lock:
             if self._driver is None:
                 self._driver = adbc.connect(self.dsn, autocommit=True)

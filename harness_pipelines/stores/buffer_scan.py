@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import adbc_driver_manager
@@ -16,7 +17,7 @@ from harness_pipelines.protocol.narrowing import Ranges
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.topics import PARTITIONS_MAX, by_topic, table_partition
 from harness_pipelines.spec.predicate import TRUE, Predicate
-from harness_pipelines.stores.adbc import AdbcSessions
+from harness_pipelines.stores.adbc import AdbcSessions, NoAnswer, within
 from harness_pipelines.stores.postgres import READER, Asked, named
 from harness_pipelines.stores.predicates import to_postgres
 from harness_pipelines.stores.segment_types import from_copy, segment_rows
@@ -73,7 +74,9 @@ class BufferReader:
     def _fetched(self, cursor: Any, query: BufferQuery) -> Iterator[pa.RecordBatch]:
         """What the stream brings. A connection lost in the middle of it is Arrow's error, not the driver's."""
         try:
-            yield from cursor.fetch_record_batch()
+            found = cursor.fetch_record_batch()
+            while (batch := within(self._sessions.deadline_s, lambda: next(found, None))) is not None:
+                yield batch
         except (OSError, pa.ArrowException) as error:
             self._explain(error, query)
             raise
@@ -93,8 +96,17 @@ class BufferReader:
         connection: Any = None
         try:
             connection, cursor = self._execute(text)
-            with cursor:
-                yield cursor
+            with ExitStack() as closed:
+                closed.enter_context(cursor)
+                try:
+                    yield cursor
+                except NoAnswer:
+                    closed.pop_all()
+                    raise
+        except NoAnswer as late:
+            connection = None
+            self._explain(late, query)
+            raise
         except adbc_driver_manager.Error as error:
             self._discard(connection)
             connection = None
@@ -117,8 +129,10 @@ class BufferReader:
             connection = kept or self._sessions.open(autocommit=True)
             try:
                 cursor = connection.cursor()
-                cursor.execute(text)
+                within(self._sessions.deadline_s, partial(cursor.execute, text))
                 return connection, cursor
+            except NoAnswer:  # the session is in use
+                raise
             except adbc_driver_manager.Error as error:
                 self._discard(connection)
                 if kept is None or getattr(error, "sqlstate", None):

@@ -17,13 +17,14 @@ import structlog
 
 from harness_pipelines.pauses import Pauses
 from harness_pipelines.secret import redact
-from harness_pipelines.stores.postgres import READER, session_dsn, sql
+from harness_pipelines.stores.postgres import READER, Connection, session_dsn, sql
 
 log = structlog.get_logger(__name__)
 
 LOOK_EVERY_S = 0.5  #: without news: what was not told, a connection that takes no LISTEN (a pooler's)
 LOST_S_MAX = 5.0  #: between two tries to listen again
 TICK_S = 0.2  #: how long closing may take
+CLOSE_S = 2.0
 IDLE_S = 60.0  #: without a waiter the connection is closed
 
 
@@ -58,7 +59,7 @@ class News:
             self._changed.notify_all()
             thread = self._thread
         if thread is not None:
-            thread.join()
+            thread.join(CLOSE_S)  # it may wait for a server that does not answer
 
     def _listen(self) -> None:
         """Have somebody listen. The lock is held."""
@@ -79,7 +80,7 @@ class News:
                     self._changed.wait_for(lambda: self._ends, pauses.next_s())
 
     def _follow(self, pauses: Pauses) -> None:
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
+        with Connection.of(self._dsn, autocommit=True) as connection:
             connection.execute(sql("reads/listen"))
             pauses.worked()
             look_at = 0.0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable
+from contextlib import closing
 from unittest import mock
 
 import adbc_driver_postgresql.dbapi as adbc
@@ -12,8 +14,14 @@ import psycopg
 import pytest
 import structlog.testing
 
+from harness_pipelines.protocol.plan import SegmentRef
+from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.stores.adbc import AdbcSessions
-from harness_pipelines.stores.postgres import READER, WORKER
+from harness_pipelines.stores.buffer_scan import BufferQuery, BufferReader, BufferStats
+from harness_pipelines.stores.news import News
+from harness_pipelines.stores.postgres import READER, WORKER, PostgresUnreachable
+from harness_pipelines_tests.contract.stores_rig import RealRig
+from harness_pipelines_tests.proxy import PostgresProxy
 
 
 @pytest.fixture
@@ -91,3 +99,38 @@ def test_a_session_that_cannot_be_closed_is_told_of_and_harms_nobody(fresh_dsn: 
         gc.collect()
     assert [(one["event"], one["log_level"]) for one in said] == [("adbc.close_failed", "warning")]
     sessions.close()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_read_whose_postgres_hangs_is_given_up_and_the_next_one_goes_on(real: RealRig, kept: bool):
+    """*kept*: the session was used before; else it is opened while the server hangs."""
+    table = real.table()
+    segment = real.ingest(table, {0: (0, 10)})
+    query = BufferQuery(
+        table=table.name,
+        segments=(SegmentRef(name=segment.name, schema_version=1),),
+        ranges={0: (0, 10)},
+        schema=arrow_schema(table.spec.stored, coordinates=True),
+    )
+    with closing(PostgresProxy(real.dsn)) as proxy, closing(BufferReader(proxy.dsn)) as reader:
+        reader._sessions.deadline_s = 20.0
+        if kept:
+            assert reader.read(query, BufferStats()).num_rows == 10
+        proxy.freeze()
+        reader._sessions.deadline_s = 0.5
+        with pytest.raises(PostgresUnreachable, match=r"Postgres at 127.0.0.1:\d+ is not answering: no answer within"):
+            reader.read(query, BufferStats())
+        proxy.down()  # whoever still waits ends
+        proxy.up()
+        reader._sessions.deadline_s = 20.0
+        assert reader.read(query, BufferStats()).num_rows == 10
+
+
+def test_news_of_a_postgres_that_hangs_end_when_they_are_closed(real: RealRig):
+    with closing(PostgresProxy(real.dsn)) as proxy:
+        proxy.freeze()
+        news = News(proxy.dsn)
+        news.wait(1, news.heard(1), 0.1)
+        asked_at = time.monotonic()
+        news.close()
+        assert time.monotonic() - asked_at < 8
