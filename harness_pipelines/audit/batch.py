@@ -21,12 +21,13 @@ from harness_pipelines.audit.digest import Words, added, row_digests, total_dige
 from harness_pipelines.audit.folding import Versions, folded, key_digests, met_again
 from harness_pipelines.audit.jobs import PartitionAudit
 from harness_pipelines.audit.judge import among, distinct
+from harness_pipelines.audit.judged_view import judged_view
 from harness_pipelines.audit.report import BatchAudit, Finding, Findings, Kind, Tier, TwoViews
 from harness_pipelines.audit.sides import LakeSide, Offsets, Rows, file_rows, judged
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.files import rows_below
 from harness_pipelines.protocol.overlays import Overlay
-from harness_pipelines.stores.lake_scan import PinnedView, pinned
+from harness_pipelines.stores.lake_scan import PinnedView
 from harness_pipelines.stores.ports import TableRow
 
 NAMED_ROWS_MAX = 20_000_000  #: of one partition that are held at once, 16 bytes each, to name what differs
@@ -53,7 +54,7 @@ def judge_batch(
     *findings* learn which rows differ; *step* is called for each file.
     Raises: LakeFileMissing, LakeUnreadable.
     """
-    batch, stream = pinned(job.batch), pinned(job.stream)
+    batch, stream = judged_view(job.table, job.batch), judged_view(job.table, job.stream)
     counts = [
         rows_below([(f.rows, f.low, f.high - 1) for f in stream.files if f.partition == p], b.batch_hi)
         for p, b in job.bounds.items()
@@ -177,7 +178,7 @@ def _one_row_per_key(held: Sequence[_Keys], findings: Findings) -> None:
 def _stream_rows(job: BatchJob, partition: int) -> Rows:
     """What the batch view should have of one partition, from the stream view."""
     low, high = job.bounds[partition].start, job.bounds[partition].batch_hi
-    view = pinned(job.stream)
+    view = judged_view(job.table, job.stream)
     if key := job.table.spec.key:
         files = [f for f in view.files if f.partition == partition and f.low < high]
 

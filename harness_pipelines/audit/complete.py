@@ -27,6 +27,7 @@ from harness_pipelines.audit.batch import BatchJob, judge_batch
 from harness_pipelines.audit.digest import as_first
 from harness_pipelines.audit.jobs import Job, PartitionAudit, Tally
 from harness_pipelines.audit.judge import Window, judge
+from harness_pipelines.audit.judged_view import judged_view
 from harness_pipelines.audit.pages import check_pages_of
 from harness_pipelines.audit.report import (
     AuditReport,
@@ -67,7 +68,6 @@ from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.read.plan import make_plan, with_schema
 from harness_pipelines.stages.ingest import check_source
 from harness_pipelines.stores import audits
-from harness_pipelines.stores.lake_scan import pinned
 from harness_pipelines.stores.overlays import rows_of
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.postgres import MissingRole
@@ -111,7 +111,7 @@ def audit_table(
         check_source(table, stores.log, {p: max(b.buffer_hi, marks[p].low) for p, b in plan.bounds.items()})
         metadata, foreign = _judged_head(stores, table, plan, table.effects[Stage.TIER].view)
         moves, corrections = taken_moves(stores, table), corrections_of(stores, table)
-        standing = look(stores, table, pinned(metadata), plan.bounds, full=full)
+        standing = look(stores, table, judged_view(table, metadata), plan.bounds, full=full)
         standing = by_moves(standing, moves, plan.bounds, {p: mark.low for p, mark in marks.items()})
         if full:  # the views are compared up to there
             standing = {p: replace(s, cuts=s.cuts | {plan.bounds[p].batch_hi}) for p, s in standing.items()}
@@ -144,7 +144,8 @@ def audit_table(
             )
             step = _Beat(check, lambda *_: None, 0).step
             if not full:
-                check_pages_of(table, pinned(judged), pinned(judged).files, step=step)
+                view = judged_view(table, judged)
+                check_pages_of(table, view, view.files, step=step)
             batch = judge_batch(both, done if full else None, findings, step=step)
         check()
     return AuditReport(
@@ -168,7 +169,7 @@ def _check_unread(table: TableRow, metadata: str, jobs: Sequence[Job], *, step: 
 
     Raises: LakeFileBroken, LakeFileMissing, LakeUnreadable.
     """
-    view = pinned(metadata)
+    view = judged_view(table, metadata)
     signed = {job.partition: job.signed for job in jobs}
     unread = [
         file
@@ -203,7 +204,7 @@ def _judged_head(stores: Stores, table: TableRow, plan: ReadPlan, view: ViewName
     """
     pointer = stores.tables.pointer(table, view)
     versions = {v.version: v.views[view] for v in stores.tables.versions(table) if view in v.views}
-    snapshot = pinned(pointer).metadata.current_snapshot_id
+    snapshot = judged_view(table, pointer).metadata.current_snapshot_id
     if snapshot in {pins.snapshot for pins in versions.values()}:
         return versions[plan.version].metadata, None
     return pointer, (
@@ -336,7 +337,7 @@ def judge_partition(stores: Stores, job: Job, *, step: Callable[[int], None]) ->
     kafka = KafkaSide(
         log=stores.log, table=table, quarantine=held, partition=partition, position=first, schemas=stores.schemas
     )
-    lake = LakeSide(table, pinned(job.metadata), partition, signed=job.signed)
+    lake = LakeSide(table, judged_view(table, job.metadata), partition, signed=job.signed)
     buffer = BufferSide(stores.buffer_reader, table, job.plan.buffer, partition)
     result = PartitionAudit(partition=partition, tally=Tally(job.edges))
     result.files_read = len(lake.needed)
@@ -472,7 +473,7 @@ def _strangers(stores: Stores, table: TableRow, plan: ReadPlan, metadata: str, f
     """Rows of partitions that the table does not have, and quarantined records outside of it."""
     foreign = stores.tables.database.rows("reconcile/accepted", {"table_id": table.table_id})
     accepted = {FOREIGN_PARTITION: max((row["high"] for row in foreign), default=0)}
-    for file in pinned(metadata).files:
+    for file in judged_view(table, metadata).files:
         if file.partition is None:  # it mixes partitions
             continue
         if file.partition not in plan.bounds and file.high > accepted.get(file.partition, 0):

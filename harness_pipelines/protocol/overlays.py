@@ -58,6 +58,7 @@ class Overlay:
     schema_version: int
     digest: str  #: of the rows in any order
     move: int  #: that made it
+    packed: tuple[str, ...] = ()  #: columns that share one value
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -67,7 +68,7 @@ class Overlay:
             "schema_version": self.schema_version,
             "digest": self.digest,
             "move": self.move,
-        }
+        } | ({"packed": list(self.packed)} if self.packed else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,4 +160,4 @@ def needless(
 
 def overlays_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[Overlay, ...]:
     """Read the column `overlays` of a version."""
-    return tuple(Overlay(**one) for one in value)
+    return tuple(Overlay(**{**one, "packed": tuple(one.get("packed", ()))}) for one in value)

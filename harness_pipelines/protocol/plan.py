@@ -12,7 +12,7 @@ from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.schemas import Other
 from harness_pipelines.protocol.versions import ViewName
 
-PLAN_FORMAT = 4  #: since segments say which columns they have `others` for
+PLAN_FORMAT = 5  #: since segments say which columns they have `packed`
 
 
 class UnknownPlanFormat(HarnessError):
@@ -26,6 +26,8 @@ class SegmentRef:
     name: str
     schema_version: int | None  #: that its rows were decoded with; None: of recalled rows, each of which says its own
     others: tuple[Other, ...] = ()  #: the plan's columns that its rows have otherwise
+    #: Its columns, by their names there, that are no columns of the table but keys `f0`, `f1`, ... in `_harness_rest`.
+    packed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +146,12 @@ def _tail(part: TailPart) -> dict[str, Any]:
 
 def _named(value: Mapping[str, Any]) -> tuple[SegmentRef, ...]:
     return tuple(
-        SegmentRef(**{**segment, "others": tuple(Other(**one) for one in segment["others"])})
+        SegmentRef(
+            name=segment["name"],
+            schema_version=segment["schema_version"],
+            others=tuple(Other(**one) for one in segment["others"]),
+            packed=tuple(segment["packed"]),
+        )
         for segment in value["segments"]
     )
 

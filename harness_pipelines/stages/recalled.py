@@ -221,6 +221,7 @@ def _made(stores: Stores, table: TableRow, move: Move, rows: pa.Table) -> Overla
         schema_version=table.schema_version,
         digest=digest,
         move=move.move_id,
+        packed=written.packed,
     )
     _check_read(table, [made], stores.overlays.read(table, [made]))
     return made

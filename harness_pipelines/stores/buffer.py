@@ -16,6 +16,7 @@ import adbc_driver_manager
 import orjson
 import pyarrow as pa
 from psycopg.errors import UniqueViolation
+from psycopg.types.json import Jsonb
 
 from harness_pipelines import faults
 from harness_pipelines.codecs.culprits import told
@@ -42,6 +43,7 @@ from harness_pipelines.stores.postgres import (
 from harness_pipelines.stores.refused import Kept, kept
 from harness_pipelines.stores.segment_types import (
     OPERATION,
+    rest_of,
     segment_ddl,
     segment_index,
     segment_key_index,
@@ -149,7 +151,7 @@ class SegmentWriter:
     def _copy(self, cursor: Any, segment: Segment, rows_: pa.Table) -> None:
         """Raises: RowsUnfit for what no column of the segment has; the driver's errors."""
         try:
-            copied = to_copy(rows_)
+            copied = to_copy(rows_, segment.packed)
         except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
             raise RowsUnfit(self._table.name, said=told(error), is_too_large=False) from error
         cursor.adbc_ingest(segment.name, copied, mode="append", db_schema_name=SCHEMA)
@@ -299,8 +301,8 @@ class Segments:
         return {row["partition"]: rows.ingest_position(row) for row in found}
 
     def open_segment(self, table: TableRow) -> Segment:
-        """The newest open segment in the table's schema; makes one if there is none."""
-        found = self._newest_open(self.all(table), table.schema_version)
+        """The newest open segment in the table's schema and shape; makes one if there is none."""
+        found = self._newest_open(self.all(table), table)
         return found or self._make(table, even_if_open=False)
 
     def index(self, table: TableRow, segment: Segment) -> None:
@@ -350,14 +352,15 @@ class Segments:
             found = at["schema_version"] or table.schema_version
             check_schema(table.name, planned=table.schema_version, found=found, what="a segment was to be made")
             known = [rows.segment(r) for r in connection.execute(sql("buffer/segments"), {"table_id": table.table_id})]
-            newest = self._newest_open(known, table.schema_version)
+            newest = self._newest_open(known, table)
             if newest and not even_if_open:
                 return newest
             return make_segment(connection, table.table_id, known, spec=table.spec, schema_version=table.schema_version)
 
     @staticmethod
-    def _newest_open(segments: Sequence[Segment], schema_version: int) -> Segment | None:
-        fitting = [s for s in segments if s.state == "open" and s.schema_version == schema_version]
+    def _newest_open(segments: Sequence[Segment], table: TableRow) -> Segment | None:
+        wanted = ("open", table.schema_version, rest_of(table.spec))
+        fitting = [s for s in segments if (s.state, s.schema_version, s.packed) == wanted]
         return fitting[-1] if fitting else None
 
 
@@ -367,8 +370,10 @@ def make_segment(
     """The next segment, open, for rows of one schema; *known* are all that there are, under their lock."""
     seq = max((s.seq for s in known), default=0) + 1
     name = f"seg_{table_id}_{seq}"
-    connection.execute(segment_ddl(SCHEMA, name, spec.columns, stores_op=bool(spec.key)))
+    rest = rest_of(spec)
+    connection.execute(segment_ddl(SCHEMA, name, spec.columns, rest=rest, stores_op=bool(spec.key)))
     values = {"segment": name, "table_id": table_id, "seq": seq, "schema_version": schema_version}
+    values["packed"] = Jsonb(list(rest))
     row = connection.execute(sql("buffer/insert_segment"), values).fetchone()
     assert row is not None
     return rows.segment(row)

@@ -41,7 +41,7 @@ from harness_pipelines.stores.ports import PointerMoved, RefusedRecord, Swap, Ta
 from harness_pipelines.stores.postgres import Connection, Database, sql
 from harness_pipelines.stores.refused import kept
 from harness_pipelines.stores.set_aside import set_aside, with_bytes
-from harness_pipelines.stores.snapshots import versions_named
+from harness_pipelines.stores.snapshots import version_leased, versions_named
 
 log = structlog.get_logger(__name__)
 OPTIMISTIC_BUILDS = 3
@@ -335,7 +335,7 @@ def readable_versions(connection: Connection, table_id: int) -> tuple[list[Versi
     """
     key = {"table_id": table_id}
     named = versions_named(connection, table_id)
-    leased = [rows.version(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
+    leased = [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
     retained_from = connection.execute(sql("ledger/lock_table"), key).fetchone()["retained_from"]  # type: ignore[index]
     first = min([retained_from, *(v.version for v in (*named, *leased))])
     versions = [rows.version(row) for row in connection.execute(sql("upkeep/all_versions"), {**key, "first": first})]

@@ -30,7 +30,8 @@ class NotDelivered(TryAgain):
 def webhook(url: str) -> Iterator[Delivery]:
     """POST each event to *url* as a JSON object with its table; any answer of 2xx says that it has arrived.
 
-    The header `Idempotency-Key` names table and number of the event: one that comes again has the same.
+    The header `Idempotency-Key` names the table, its number and the event's: one that comes again has the same, and the
+    first one of a table that was dropped and made again has another.
     Raises: UsageError when *url* is no http or https address.
     """
     if not url.startswith(("http://", "https://")):
@@ -39,7 +40,7 @@ def webhook(url: str) -> Iterator[Delivery]:
     with httpx.Client(timeout=TIMEOUT_S) as client:
 
         def post(table: str, event: Event) -> None:
-            headers = {"Content-Type": "application/json", "Idempotency-Key": f"{table}:{event.seq}"}
+            headers = {"Content-Type": "application/json", "Idempotency-Key": f"{table}:{event.table_id}:{event.seq}"}
             where = f"event {event.seq} of {table} to {shown}"
             try:
                 answer = client.post(url, content=_json(table, event), headers=headers)

@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+from psycopg.types.json import Jsonb
+
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reads import At, cut_now, cut_of_version
 from harness_pipelines.protocol.versions import Version, VersionGone
@@ -49,6 +51,8 @@ class Leases:
                     {
                         "table_id": table.table_id,
                         "version": wanted,
+                        # A pin may go while the read lasts, so that its bounds are the lease's too.
+                        "named": named and Jsonb({str(p): b.to_json() for p, b in named.items()}),
                         "lease_id": uuid4(),
                         "lease": min(lease, LEASE_AGE_MAX),
                         "holder": holder,

@@ -141,6 +141,7 @@ def segment(row: Row) -> Segment:
         max_hi=None if row["max_hi"] is None else vector_from_json(row["max_hi"]),
         created_at=row["created_at"],
         retired_at=row["retired_at"],
+        packed=tuple(row["packed"]),
     )
 
 

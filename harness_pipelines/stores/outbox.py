@@ -24,6 +24,7 @@ class Event:
     seq: int  #: 1, 2, 3, ... of the table, larger ones behind `promoted` and `history_lost`: who has it has all before
     event: str  #: created, published, reverted, reconciled, accepted-foreign, promoted, history_lost
     payload: Mapping[str, Any]  #: the version that it made, the move that made it, ...
+    table_id: int = 0  #: of the table; one that is dropped and made again under the same name has another
 
     def to_json(self) -> dict[str, Any]:
         return {"seq": self.seq, "event": self.event, **self.payload}
@@ -66,7 +67,7 @@ class Outbox:
             found = self.database.rows("reads/events", key)
             for row in found:
                 after = row["seq"]
-                yield Event(seq=after, event=row["event"], payload=row["payload"])
+                yield Event(seq=after, event=row["event"], payload=row["payload"], table_id=table.table_id)
             if len(found) == EVENTS_AT_ONCE:
                 continue
             if not follow:
@@ -83,7 +84,8 @@ class Subscription:
     """
 
     def __init__(self, held: Held, table: TableRow, events: Iterator[Event | None]) -> None:
-        self._held, self._table, self._events = held, table, events
+        self._held, self._events = held, events
+        self._subscribed = {"events_of": table.name, "table_id": table.table_id}
 
     def __iter__(self) -> Iterator[Event]:
         """Raises: FencedOut when the lease ended during an event: another one may have begun with it."""
@@ -92,7 +94,7 @@ class Subscription:
                 self._held.renew()
                 continue
             yield event
-            self._held.commit({}, checkpoint=str(event.seq), payload={"events_of": self._table.name})
+            self._held.commit({}, checkpoint=str(event.seq), payload=self._subscribed)
 
     def renew(self) -> None:
         """Ask for another lease, during an event that takes long. Raises: FencedOut."""
@@ -100,9 +102,12 @@ class Subscription:
 
 
 def _cursor(name: str, last: StateCommit, table: TableRow) -> int:
-    """The number of the event that the subscriber *name* has dealt with. Raises: UsageError."""
+    """The number of the event that the subscriber *name* has dealt with; 0 of a table that was made again since.
+
+    Raises: UsageError.
+    """
     of = last.payload.get("events_of") if isinstance(last.payload, dict) else None
     if of != table.name:
         what = f"a subscriber to {of}" if of else "a consumer of records"
         raise UsageError(f"{name} is the state of {what}: give the subscriber to {table.name} a name of its own")
-    return int(last.checkpoint)
+    return int(last.checkpoint) if last.payload.get("table_id", table.table_id) == table.table_id else 0

@@ -5,7 +5,7 @@ They have the shape of a segment, so that the same code reads them, and the sche
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -25,6 +25,7 @@ from harness_pipelines.stores.postgres import Database, PostgresUnreachable, sql
 from harness_pipelines.stores.recalls import overlays_there
 from harness_pipelines.stores.segment_types import (
     BUFFER_SCHEMA,
+    rest_of,
     segment_ddl,
     segment_index,
     segment_key_index,
@@ -42,6 +43,7 @@ class Written:
 
     segment: str
     bytes: int
+    packed: tuple[str, ...]  #: columns that share one value
 
 
 class Overlays:
@@ -57,10 +59,12 @@ class Overlays:
         """
         name = overlay_name(table.table_id, move.move_id, move.attempt)
         key = {"table_id": table.table_id, "move_id": move.move_id, "attempt": move.attempt, "segment": name}
+        rest = rest_of(table.spec)
         with self._database.transaction() as connection:
             connection.execute(sql("overlays/note"), {**key, "schema_version": table.schema_version})
-            connection.execute(segment_ddl(BUFFER_SCHEMA, name, table.spec.columns, stores_op=True, stores_schema=True))
-        self._copy(table, name, to_copy(rows))
+            shape = segment_ddl(BUFFER_SCHEMA, name, table.spec.columns, rest=rest, stores_op=True, stores_schema=True)
+            connection.execute(shape)
+        self._copy(table, name, rows, rest)
         columns = table.spec.key_columns
         with self._database.transaction() as connection:
             connection.execute(segment_index(BUFFER_SCHEMA, name))
@@ -68,7 +72,7 @@ class Overlays:
         with self._database.transaction() as connection:
             connection.execute(segment_statistics(BUFFER_SCHEMA, name, columns))
         size = self._database.rows("overlays/size", {"segment": name})[0]["bytes"]
-        return Written(segment=name, bytes=int(size))
+        return Written(segment=name, bytes=int(size), packed=rest)
 
     def read(self, table: TableRow, overlays: Iterable[Overlay]) -> pa.Table:
         """All rows of *overlays* in the types of `schema_of`. Raises: SegmentMissing, BufferBusy, ..."""
@@ -80,13 +84,13 @@ class Overlays:
         with self._database.transaction() as connection:
             return overlays_there(connection, table.table_id)
 
-    def _copy(self, table: TableRow, name: str, rows: pa.Table) -> None:
+    def _copy(self, table: TableRow, name: str, rows: pa.Table, rest: Sequence[str]) -> None:
         with self._explained(table):
             connection = self._sessions.open(autocommit=True)
             try:
                 with connection.cursor() as cursor:
                     for first in range(0, rows.num_rows, COPY_ROWS):
-                        part = rows.slice(first, COPY_ROWS)
+                        part = to_copy(rows.slice(first, COPY_ROWS), rest)
                         cursor.adbc_ingest(name, part, mode="append", db_schema_name=BUFFER_SCHEMA)
             finally:
                 with suppress(adbc_driver_manager.Error):
@@ -123,5 +127,7 @@ def schema_of(spec: TableSpec) -> pa.Schema:
 
 def refs(table: TableRow, overlays: Iterable[Overlay]) -> tuple[SegmentRef, ...]:
     """The tables of *overlays*, to be read with the columns of *table*; they have those of the time they were made."""
-    found = table.seen([SegmentRef(name=one.segment, schema_version=one.schema_version) for one in overlays])
+    found = table.seen(
+        [SegmentRef(name=one.segment, schema_version=one.schema_version, packed=one.packed) for one in overlays]
+    )
     return tuple(replace(one, schema_version=None) for one in found)

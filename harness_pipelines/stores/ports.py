@@ -177,10 +177,11 @@ class Segment:
     max_hi: Mapping[int, int] | None
     created_at: datetime
     retired_at: datetime | None = None
+    packed: tuple[str, ...] = ()  #: columns that share one value
 
     @property
     def ref(self) -> SegmentRef:
-        return SegmentRef(name=self.name, schema_version=self.schema_version)
+        return SegmentRef(name=self.name, schema_version=self.schema_version, packed=self.packed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

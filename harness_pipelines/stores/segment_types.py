@@ -9,7 +9,7 @@ maps are JSON text (`nested_json`). A segment is internal: it is read through `s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,9 +21,11 @@ from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.schemas import Other
 from harness_pipelines.spec.arrow import COORDINATES as _COORDINATE_FIELDS
 from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import Type, parse_type
 from harness_pipelines.stores.nested_json import UUID_BYTES, decode_json, encode_json
 from harness_pipelines.stores.nested_sql import projected_json
+from harness_pipelines.stores.wide_rows import REST, beyond_page, packed, unpacked
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -56,19 +58,35 @@ def stored_name(name: str) -> str:
     return f"_c_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
+def rest_of(spec: TableSpec) -> tuple[str, ...]:
+    """The columns of a table that have a place in `wide_rows.REST` of a segment that is made now."""
+    first = {*spec.key, *spec.layout.columns}
+    return beyond_page([(c.name, _stored_type(arrow_type(c.type))) for c in spec.columns], first)
+
+
 def segment_ddl(
-    schema: str, name: str, columns: Sequence[Named], *, stores_op: bool = False, stores_schema: bool = False
+    schema: str,
+    name: str,
+    columns: Sequence[Named],
+    *,
+    rest: Collection[str] = (),
+    stores_op: bool = False,
+    stores_schema: bool = False,
 ) -> sql.Composed:
     """CREATE TABLE of a segment, without its index (see `segment_index`).
 
-    *stores_op*: the rows of a keyed table say whether they are puts or deletes; all others are puts. *stores_schema*:
-    each row says which schema it was decoded with, as recalled ones do, which were together in no segment before.
+    *rest*: the columns that share one value. *stores_op*: the rows of a keyed table say whether they are puts or
+    deletes; all others are puts. *stores_schema*: each row says which schema it was decoded with, as recalled ones do,
+    which were together in no segment before.
     No vacuum: nothing in a segment is updated or deleted, it is dropped whole.
     """
     user = [
         sql.SQL("{} {}").format(sql.Identifier(stored_name(c.name)), sql.SQL(_postgres_type(arrow_type(c.type))))
         for c in columns
+        if c.name not in rest
     ]
+    if rest:
+        user.append(sql.SQL("{} json NOT NULL").format(sql.Identifier(REST)))
     return sql.SQL(
         "CREATE TABLE {table} (_kafka_partition integer NOT NULL, _kafka_offset bigint NOT NULL, "
         "_kafka_timestamp timestamptz, {operation}{schema}{user}) "
@@ -141,16 +159,21 @@ _POSTGRES: dict[pa.DataType, str] = {
 }
 
 
-def to_copy(table: pa.Table) -> pa.Table:
-    """The form of *table* (coordinates and user columns) that binary COPY into a segment takes.
+def to_copy(table: pa.Table, rest: Sequence[str] = ()) -> pa.Table:
+    """The form of *table* (coordinates and user columns) that binary COPY into a segment with this *rest* takes.
 
     `_kafka_timestamp` stays a timestamp. Strings must not hold U+0000, which Postgres cannot store: codecs refuse it.
     """
-    fields, columns = [], []
+    fields, columns, beyond = [], [], frozenset(rest)
     for name, column in zip(table.column_names, table.columns, strict=True):
+        if name in beyond:
+            continue
         stored = column if name in COORDINATES else _mapped(column, _physical)
         fields.append(pa.field(stored_name(name), stored.type))
         columns.append(stored)
+    if rest:
+        columns.append(packed([_mapped(table.column(name), _physical) for name in rest], rows=table.num_rows))
+        fields.append(pa.field(REST, pa.string()))
     return pa.table(columns, schema=pa.schema(fields))
 
 
@@ -241,9 +264,12 @@ def segment_rows(
     which Postgres sees through: its indexes serve the condition all the same.
     """
     names = [_selected(name, segment, stores_op=stores_op) for name in wanted.names]
+    told = {one.name: one for one in segment.others}
     source: sql.Composable = sql.Identifier(BUFFER_SCHEMA, segment.name)
+    if segment.packed:
+        there = dict(_there(f, told.get(f.name)) for f in wanted if f.name not in COORDINATES)
+        source = unpacked(source, there, [stored_name(name) for name in segment.packed])
     if segment.others:
-        told = {one.name: one for one in segment.others}
         beside = [*([OPERATION] if stores_op else []), *([SCHEMA_VERSION] if segment.schema_version is None else [])]
         inside: list[sql.Composable] = [sql.Identifier(name) for name in (*STORED_COORDINATES, *beside)]
         inside += [_in_schema(f, told.get(f.name)) for f in wanted if f.name not in COORDINATES]
@@ -260,6 +286,17 @@ def _selected(name: str, segment: SegmentRef, *, stores_op: bool) -> sql.Compose
     return sql.Composed([sql.Identifier(stored_name(name))])
 
 
+def _there(wanted: pa.Field, there: Other | None) -> tuple[str, str]:
+    """Name and type in Postgres of what a segment has for the column *wanted*; no name where it has nothing."""
+    if there is None:
+        return stored_name(wanted.name), _postgres_type(wanted.type)
+    return stored_name(there.stored) if there.stored else "", _postgres_type(_kind_there(wanted, there))
+
+
+def _kind_there(wanted: pa.Field, there: Other) -> pa.DataType:
+    return wanted.type if there.type is None else arrow_type(parse_type(there.type))
+
+
 def _in_schema(wanted: pa.Field, there: Other | None) -> sql.Composed:
     """A column of a segment of another schema under the name, and in the physical type, that is asked for."""
     name = sql.Identifier(stored_name(wanted.name))
@@ -269,7 +306,7 @@ def _in_schema(wanted: pa.Field, there: Other | None) -> sql.Composed:
     if there.stored is None:
         return sql.SQL("NULL::{} AS {}").format(physical, name)
     value: sql.Composable = sql.Identifier(stored_name(there.stored))
-    kind = wanted.type if there.type is None else arrow_type(parse_type(there.type))
+    kind = _kind_there(wanted, there)
     if pa.types.is_nested(kind):
         value = value if there.type is None else projected_json(value, kind, wanted.type)
         return sql.SQL("{} AS {}").format(value, name)

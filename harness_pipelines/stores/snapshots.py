@@ -125,6 +125,11 @@ def versions_named(connection: Connection, table_id: int) -> list[Version]:
     return [replace(rows.version(row), bounds=_bounds(row["named_bounds"])) for row in found]
 
 
+def version_leased(row: Mapping[str, Any]) -> Version:
+    """The version of a row of `upkeep/leased_versions`, with the bounds that it is read with."""
+    return replace(rows.version(row), bounds=_bounds(row["read_bounds"]))
+
+
 def version_named(connection: Connection, table: TableRow, name: str) -> tuple[int, Mapping[int, Bounds]]:
     """The version that the snapshot *name* pins of *table*, and its bounds. Raises: SnapshotUnknown."""
     row = connection.execute(sql("snapshots/find"), {"table_id": table.table_id, "name": name}).fetchone()

@@ -34,7 +34,7 @@ from harness_pipelines.stores.owner import Ownership
 from harness_pipelines.stores.places import SameFile, listed, opened
 from harness_pipelines.stores.ports import Segment, TableRow, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, LedgerBusy, sql
-from harness_pipelines.stores.snapshots import versions_named
+from harness_pipelines.stores.snapshots import version_leased, versions_named
 
 log = structlog.get_logger(__name__)
 FILES_PER_RUN_MAX = 10_000
@@ -117,7 +117,7 @@ class Upkeep:
         named = versions_named(connection, table.table_id)
         key["first"] = min([table.retained_from, *(v.version for v in named)])
         versions = [rows.version(row) for row in connection.execute(sql("upkeep/all_versions"), key)]
-        leased = [rows.version(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
+        leased = [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
         kept = kept_versions(versions, retention=timedelta(seconds=retention.versions), now=now)
         # A partition that no version knows yet is read from its start, which is all it asks of the buffer.
         starts = {row["partition"]: row["start"] for row in connection.execute(sql("ledger/lock_positions"), key)}
@@ -249,12 +249,13 @@ class Upkeep:
         key = {"table_id": table.table_id}
         fresh = self.database.rows("ledger/tables", {"namespace": table.spec.namespace, "name": table.spec.name})
         retained_from: int = fresh[0]["retained_from"] if fresh else table.retained_from
-        leased = {r["version"] for r in self.database.rows("upkeep/leased_versions", key)}
+        read = [version_leased(row) for row in self.database.rows("upkeep/leased_versions", key)]
         bases = {r["base_version"] for r in self.database.rows("upkeep/open_bases", key)}
         with self.database.session() as connection:
-            named = versions_named(connection, table.table_id)
+            named = [*versions_named(connection, table.table_id), *read]
+        leased = {v.version for v in read}
         # Read last: a version that was the head for a lease, a snapshot or a move is among them.
-        first = min([retained_from, *leased, *bases, *(v.version for v in named)])
+        first = min([retained_from, *bases, *(v.version for v in named)])
         versions = [rows.version(r) for r in self.database.rows("upkeep/all_versions", {**key, "first": first})]
         kept = reached_versions(versions, retained_from=retained_from, leased=leased, bases=bases, snapshots=named)
         reached: set[str] = set()

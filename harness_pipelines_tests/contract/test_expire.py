@@ -17,7 +17,9 @@ from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.stages.expire import Expired, expire_once
 from harness_pipelines.stores import catalog, upkeep
 from harness_pipelines.stores.catalog import MetadataMissing
+from harness_pipelines.stores.leases import Leases
 from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.snapshots import Snapshots, version_named
 from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
 from harness_pipelines_tests.contract.test_lake import moved
 
@@ -166,3 +168,34 @@ def test_a_holder_that_sleeps_between_two_files_deletes_no_second_one(real: Real
         faults.disarm()
 
     assert [file.exists() for file in files] == [False, True]
+
+
+def test_a_read_of_a_pin_keeps_what_answers_for_it_though_the_pin_goes_while_it_is_resolved(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    """The commit after the next one of a state lets go of its pin; it cannot see a lease that is not committed yet."""
+    claim = real.claim(table)
+    moved(real, table, claim, 0, 5)
+    real.ingest(table, {0: (15, 20)})
+    Snapshots(real.database).create("pinned", [table])
+    moved(real, table, claim, 5, 15)  # answers for the version that is pinned, by its own bounds
+    answers = moved(real, table, claim, 15, 20)
+    real.ingest(table, {0: (20, 22)})
+    moved(real, table, claim, 20, 22)
+
+    def gone_meanwhile(*asked: Any) -> Any:
+        found = version_named(*asked)
+        real.ask("DELETE FROM harness.snapshots WHERE name = 'pinned'")
+        return found
+
+    monkeypatch.setattr("harness_pipelines.stores.leases.version_named", gone_meanwhile)
+    state = Leases(real.readers).look(table, holder="reader", lease=24 * HOUR, at="pinned")
+    assert state.answered_by is not None and state.answered_by.version == answers.version
+    real.pass_time(2 * HOUR)
+    for name in os.listdir(folder := Path(urlsplit(answers.stream.metadata).path).parent):
+        os.utime(folder / name, (0, 0))
+
+    expire(real, table)
+
+    condemned = {row["path"] for row in real.ask("SELECT path FROM harness.condemned_files")}
+    assert condemned and answers.stream.metadata not in condemned

@@ -51,8 +51,8 @@ SELECT pg_advisory_xact_lock(1752330866, %(table_id)s)
 SELECT max(schema_version) AS schema_version FROM harness.ingest_positions WHERE table_id = %(table_id)s
 
 -- name: insert_segment
-INSERT INTO harness.segments (segment, table_id, seq, state, schema_version)
-VALUES (%(segment)s, %(table_id)s, %(seq)s, 'open', %(schema_version)s)
+INSERT INTO harness.segments (segment, table_id, seq, state, schema_version, packed)
+VALUES (%(segment)s, %(table_id)s, %(seq)s, 'open', %(schema_version)s, %(packed)s)
 RETURNING *
 
 -- name: lock_segment

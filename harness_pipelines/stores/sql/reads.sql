@@ -37,7 +37,8 @@ WITH wanted AS (
     FROM harness.segments s WHERE s.table_id = %(table_id)s AND s.state <> 'retired'
 ), lease AS MATERIALIZED (
     SELECT %(lease_id)s::uuid AS lease_id, harness.lease_take(
-        %(lease_id)s::uuid, %(table_id)s::integer, w.version, p.positions, %(holder)s::text, %(lease)s::interval
+        %(lease_id)s::uuid, %(table_id)s::integer, w.version, coalesce(%(named)s::jsonb, p.positions), %(holder)s::text,
+        %(lease)s::interval
     ) AS until
     FROM wanted w, positions p
 )

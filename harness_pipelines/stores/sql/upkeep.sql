@@ -2,8 +2,10 @@
 DELETE FROM harness.leases WHERE table_id = %(table_id)s AND until <= clock_timestamp()
 
 -- name: leased_versions
-SELECT v.* FROM harness.versions v
-WHERE v.table_id = %(table_id)s AND v.version IN (SELECT version FROM harness.leases WHERE table_id = %(table_id)s)
+-- With the bounds that they are read with: of a pin, which may be gone by now, the lease has all four of a partition.
+SELECT DISTINCT v.*, CASE WHEN jsonb_path_exists(l.bounds, '$.* ? (@.type() == "object")') THEN l.bounds ELSE v.bounds END
+    AS read_bounds
+FROM harness.versions v JOIN harness.leases l USING (table_id, version) WHERE v.table_id = %(table_id)s
 
 -- name: all_versions
 SELECT v.*, lead(v.committed_at) OVER (ORDER BY v.version) AS superseded_at

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from harness_pipelines.audit.complete import audit_table
 from harness_pipelines.audit.fsck import fsck as check
+from harness_pipelines.stores import lake_scan
 from harness_pipelines.stores.catalog import _sqlalchemy_url
+from harness_pipelines.stores.lake_scan import LakeFileMissing
 from harness_pipelines_tests.integration.audit.conftest import (
     MOVES,
     ROUND,
@@ -35,6 +38,16 @@ def test_a_removed_metadata_file_is_named_with_its_version_and_other_versions_ar
         assert broken(sound) == {"S10": [f"metadata file {gone}: there is no such file; version 3 needs it"]}
         assert sound.table.read(at=2).num_rows == 2 * (ROUND - 1)
         assert sound.table.read().num_rows == 2 * (MOVES * (ROUND - 1) + WAITING - 1)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_an_audit_without_the_metadata_file_that_it_judges_says_so_by_name(sound: Rig, full: bool):
+    gone = metadata_of(sound, 4)
+    lake_scan._pinned.cache_clear()
+    with moved_away(gone), pytest.raises(LakeFileMissing, match=rf"{gone}.*is gone.*harness fsck"):
+        audit_table(sound.harness.stores, sound.table.row, full=full)
+    lake_scan._pinned.cache_clear()
+    assert audit_table(sound.harness.stores, sound.table.row, full=full).ok
 
 
 def test_a_removed_data_file_is_named_with_the_versions_that_need_it(sound: Rig):

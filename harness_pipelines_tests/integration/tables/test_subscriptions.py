@@ -165,7 +165,24 @@ def test_a_webhook_is_asked_until_it_takes_the_event(
         (rig.name, 2, "published"),
         (rig.name, 3, "published"),
     ]
-    assert state.keys == [f"{rig.name}:{seq}" for seq in (1, 2, 3)]
+    assert state.keys == [f"{rig.name}:{rig.table.row.table_id}:{seq}" for seq in (1, 2, 3)]
+
+
+def test_events_of_a_table_that_was_made_again_are_others_and_none_is_left_out(
+    rig: TableRig, name: str, hook: tuple[Hook, str]
+):
+    state, url = hook
+    words = ("--subscriber", name, "--webhook", url)
+    publish(rig, 1)
+    assert told(rig, *words).exit_code == 0
+    dropped = CliRunner(env=environment(rig.stores.settings)).invoke(cli, ["table", "drop", rig.name, "--yes"])
+    assert dropped.exit_code == 0, dropped.output
+    rig.table = rig.harness.apply(rig.table.spec)
+
+    assert told(rig, *words).exit_code == 0
+
+    assert [event["event"] for event in state.arrived] == ["created", "published", "created"]
+    assert len({*state.keys}) == 3
 
 
 def test_a_webhook_that_is_away_is_waited_for_when_following(rig: TableRig, name: str, hook: tuple[Hook, str]):
