@@ -10,9 +10,10 @@ that, so the record itself is read.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from harness_pipelines.errors import TryAgain
+from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.stores.errors import LogRewritten
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import Log, LogReader
@@ -40,6 +41,12 @@ def check_epochs(table: TableRow, log: Log, read: Mapping[int, tuple[int, int | 
         found = _epoch_below(table, log, partition, low=marks[partition].low, high=position)
         if found is not None and epoch is not None and found > epoch:
             raise LogRewritten(topic, partition=partition, position=position, expected=epoch, found=found)
+
+
+def epochs_of(table: TableRow, log: Log, ranges: Sequence[OffsetRange]) -> dict[int, int]:
+    """By partition the epoch of the last record of *ranges*, where there is one. Raises: as `check_epochs`."""
+    found = {r.partition: _epoch_below(table, log, r.partition, low=r.low, high=r.high) for r in ranges}
+    return {partition: epoch for partition, epoch in found.items() if epoch is not None}
 
 
 def _epoch_below(table: TableRow, log: Log, partition: int, *, low: int, high: int) -> int | None:

@@ -6,7 +6,7 @@ plan: choose ranges, record the move. stage: Spark writes them to the attempt's 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -20,6 +20,7 @@ from harness_pipelines.protocol.segments import needed
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.table import TierRules
 from harness_pipelines.stages.ingest import check_source
+from harness_pipelines.stages.log_epochs import check_epochs, epochs_of
 from harness_pipelines.stages.moving import Moving, Tally, make_branch
 from harness_pipelines.stages.tier_contract import look_again
 from harness_pipelines.stores.lake import NOTHING_STAGED, Staged
@@ -40,6 +41,7 @@ class Attempt:
     staged: Staged
     refused: tuple[RefusedRecord, ...] = ()
     state: StateDraft | None = None  #: of a consumer that moves rows itself
+    epochs: Mapping[int, int] = field(default_factory=dict)  #: `buffer: none`: of the last record of each partition
 
 
 def trigger(
@@ -169,11 +171,18 @@ def segments_of(stores: Stores, table: TableRow, move: Move) -> list[SegmentRef]
 
 
 def _stage_from_kafka(stores: Stores, table: TableRow, move: Move) -> Attempt:
-    """`buffer: none`: Spark reads the log itself; refused records are published with the move."""
+    """`buffer: none`: Spark reads the log itself; refused records are published with the move.
+
+    Spark tells no leader epochs, so they are read before and compared after: what it read lies between.
+    """
+    known = stores.segments.positions(table)
+    check_epochs(table, stores.log, {p: (at.buffer_hi, at.leader_epoch) for p, at in known.items()})
+    epochs = epochs_of(table, stores.log, move.ranges)
     make_branch(stores, table, move)
     rows, refused = stores.write_from_kafka(table, move)
     check_source(table, stores.log, move.hi)
-    return Attempt(staged=stores.lake.staged(table, move, rows=rows), refused=tuple(refused))
+    check_epochs(table, stores.log, {p: (move.hi[p], epoch) for p, epoch in epochs.items()})
+    return Attempt(staged=stores.lake.staged(table, move, rows=rows), refused=tuple(refused), epochs=epochs)
 
 
 # -- publish ------------------------------------------------------------------------------------------------
@@ -198,6 +207,7 @@ def publish(stores: Stores, table: TableRow, claim: Claim, move: Move, attempt: 
         violations=violations,
         state=attempt.state,
         ingest_to=dict(move.hi) if table.spec.buffer == "none" else {},
+        epochs=attempt.epochs,
     )
     published = stores.ledger.publish(table, boundary, build)
     log.info("tier.published", table=table.name, version=published.version, rows=boundary.rows, move=move.move_id)

@@ -223,7 +223,11 @@ class Corrections:
     # -- in the transaction ---------------------------------------------------------------------------------
 
     def _lock(self, connection: Connection, wanted: Sequence[Coordinate]) -> Standing:
-        """Take the locks in order; what may be read is judged in statements begun after the trim lock was granted."""
+        """Take the locks in order."""
+        return self._stand(connection, wanted, self._hold(connection))
+
+    def _hold(self, connection: Connection) -> dict[ViewName, str]:
+        """Lock the table and its views, so that nobody else publishes; reads begin all the same."""
         connection.execute(sql("ledger/lock_table"), self._key)
         pointers: dict[ViewName, str] = {}
         for view, key in self._pointer_keys.items():
@@ -232,10 +236,15 @@ class Corrections:
                 raise view_dropped(self._table, view)
             pointers[view] = str(row["metadata_location"])
         connection.execute(sql("ledger/lock_positions"), self._key)
+        return pointers
+
+    def _stand(
+        self, connection: Connection, wanted: Sequence[Coordinate], pointers: Mapping[ViewName, str]
+    ) -> Standing:
+        """What may be read is judged in statements begun after the trim lock was granted."""
         connection.execute(sql("reads/take_trim_lock"), self._key)
         connection.execute(sql("upkeep/delete_expired_leases"), self._key)
-        [newest] = connection.execute(sql("ledger/head"), self._key).fetchall()
-        head = rows.version(newest)
+        head = self._head(connection)
         known = connection.execute(sql("corrections/lock_states"), {**self._key, **_places(wanted)}).fetchall()
         return Standing(
             head=head,
@@ -243,6 +252,10 @@ class Corrections:
             states={(row["partition"], row["offset"]): row["state"] for row in known},
             waits=self._waiting(connection, wanted, head),
         )
+
+    def _head(self, connection: Connection) -> Version:
+        [newest] = connection.execute(sql("ledger/head"), self._key).fetchall()
+        return rows.version(newest)
 
     def _waiting(
         self, connection: Connection, wanted: Sequence[Coordinate], head: Version
@@ -256,15 +269,19 @@ class Corrections:
         self, connection: Connection, correction: Correction, move_id: int, build: BuildCorrection, by: str
     ) -> Version:
         wanted = sorted(correction.changes)
-        found = self._lock(connection, wanted)
-        self._check_unmoved(correction, found)
+        pointers, head = self._hold(connection), self._head(connection)
         check_schema(
             self._table.name,
             planned=self._table.schema_version,
-            found=found.head.schema_version,
+            found=head.schema_version,
             what="records were decoded",
         )
-        swaps = build(found.head, found.pointers, move_id)
+        known = connection.execute(sql("corrections/states"), {**self._key, **_places(wanted)}).fetchall()
+        self._check_states(correction, {(row["partition"], row["offset"]): row["state"] for row in known})
+        # Files may be written here, which takes its time: before the trim lock, for which every read waits.
+        swaps = build(head, pointers, move_id)
+        found = self._stand(connection, wanted, pointers)
+        self._check_unmoved(correction, found)
         for name, swap in swaps.items():
             check_base(found.head, swap.base_snapshot, view=name)
         check_kept(connection, self._table, [file for swap in swaps.values() for file in swap.built])
@@ -286,11 +303,17 @@ class Corrections:
 
     def _check_unmoved(self, correction: Correction, found: Standing) -> None:
         """Raises: CorrectionsMoved."""
-        moved = sum(found.states.get(at) != correction.states.get(at) for at in correction.changes)
-        if moved or found.waits:
-            settled = f"{moved:,} of {len(correction.changes):,} records were settled by others"
-            why = settled if moved else "some have to wait"
-            raise CorrectionsMoved(f"{self._table.name}: {why}; nothing was written, ask again")
+        self._check_states(correction, found.states)
+        if found.waits:
+            raise CorrectionsMoved(f"{self._table.name}: some have to wait; nothing was written, ask again")
+
+    def _check_states(self, correction: Correction, states: Mapping[Coordinate, str]) -> None:
+        """Raises: CorrectionsMoved."""
+        if moved := sum(states.get(at) != correction.states.get(at) for at in correction.changes):
+            raise CorrectionsMoved(
+                f"{self._table.name}: {moved:,} of {len(correction.changes):,} records were settled by others; nothing "
+                "was written, ask again"
+            )
 
     def _record(
         self, connection: Connection, correction: Correction, following: Version, *, base: int, by: str

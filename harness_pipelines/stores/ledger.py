@@ -453,7 +453,7 @@ class PostgresLedger:
         """`buffer: none`: the move itself is the ingest; its refused records are set aside with it."""
         move = boundary.move
         for partition, high in sorted(boundary.ingest_to.items()):
-            where = {"table_id": move.table_id, "partition": partition}
+            where = {"table_id": move.table_id, "partition": partition, "epoch": boundary.epochs.get(partition)}
             if not _run(connection, "ledger/reach_ingest", **where, lo=move.lo[partition], hi=high):
                 raise BoundaryGap(what="the buffer", partition=partition, expected_low=-1, got_low=move.lo[partition])
         insert_refused(connection, move.table_id, boundary)

@@ -260,6 +260,7 @@ class Boundary:
     refused: Sequence[RefusedRecord] = ()
     violations: Mapping[tuple[int, str], int] = field(default_factory=dict)  #: of the contract, by partition and check
     ingest_to: Mapping[int, int] = field(default_factory=dict)  #: `buffer: none`: buffer_hi moves with stream_hi
+    epochs: Mapping[int, int] = field(default_factory=dict)  #: and so does the leader epoch of the last record
     overlays: OverlayChange | None = None  #: what becomes of the recalled rows; None: they stay as they are
     state: StateDraft | None = None  #: of a consumer that moves rows: committed with the move, or neither is
 

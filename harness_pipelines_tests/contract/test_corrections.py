@@ -11,7 +11,7 @@ from harness_pipelines.protocol.corrections import Change, CorrectionsMoved, Kin
 from harness_pipelines.protocol.versions import Version, VersionGone
 from harness_pipelines.stores.corrections import Correction, Corrections
 from harness_pipelines.stores.ports import Swap, TableRow
-from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, fresh_view
+from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, fresh_view
 
 AT = (0, 5)  #: the record that is put back
 BESIDE = [(0, 4), (0, 6), (1, 5)]  #: records that are held as well
@@ -133,3 +133,30 @@ def test_a_record_that_was_put_back_is_not_given_up(real: RealRig, table: TableR
     assert corrections(real, table).drop([AT], by="me") == 0
     assert corrections(real, table).drop([(1, 5)], by="me") == 1
     assert states(real, table) == {AT: "replayed", (0, 4): "held", (0, 6): "held", (1, 5): "dropped"}
+
+
+def test_reads_begin_while_a_replay_builds_under_its_locks(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    """As it does where others have published under three builds: that may take long, and looks share the trim lock."""
+    monkeypatch.setattr("harness_pipelines.stores.corrections.OPTIMISTIC_BUILDS", 0)
+    begun: list[int] = []
+
+    def look(_: int) -> None:
+        begun.append(real.leases.look(table, holder="reader", lease=HOUR).version.version)
+
+    put_back(real, table, meanwhile=look)
+
+    assert begun == [real.ledger.head(table).version - 1]
+    assert states(real, table)[AT] == "replayed"
+
+
+def test_a_record_that_others_settled_is_seen_before_anything_is_built(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("harness_pipelines.stores.corrections.OPTIMISTIC_BUILDS", 0)
+    real.ask("UPDATE harness.quarantine SET state = 'dropped' WHERE table_id = %s", [table.table_id])
+    built: list[int] = []
+    with pytest.raises(CorrectionsMoved, match="1 of 1 records were settled by others"):
+        put_back(real, table, meanwhile=built.append)
+    assert built == []

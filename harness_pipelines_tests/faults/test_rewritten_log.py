@@ -25,14 +25,14 @@ SAYS = r"the last record below the position 20 is of leader epoch \d+, the table
 
 
 @contextmanager
-def read_to_20(broker: PrivateBroker, settings: Settings) -> Iterator[TableRig]:
+def read_to_20(broker: PrivateBroker, settings: Settings, **spec: Any) -> Iterator[TableRig]:
     """A table that has read two batches of ten records of one partition."""
     kafka = KafkaRig(broker.bootstrap)
     with hp.connect(replace(settings, kafka=broker.bootstrap)) as harness:
-        rig = TableRig(harness, kafka, partitions=1)
+        rig = TableRig(harness, kafka, partitions=1, **spec)
         rig.produce(10)
         rig.produce(10)
-        rig.ingest()
+        rig.tier() if spec else rig.ingest()
         yield rig
     kafka.close()
 
@@ -59,6 +59,22 @@ def test_a_log_that_was_cut_while_no_worker_ran_and_has_grown_again_stops_its_ta
 
         assert rig.read() == before, "what was read stays readable"
         assert rig.status() == {0: (0, 20)}
+        assert "leader epoch" in (rig.harness.table(rig.name).row.stopped or "")
+
+
+@pytest.mark.parametrize("grown", [10, 15], ids=["to where it was", "beyond"])
+def test_without_a_buffer_a_log_that_was_cut_and_has_grown_again_stops_its_table_too(
+    private_broker: PrivateBroker, settings: Settings, grown: int
+):
+    with read_to_20(private_broker, settings, buffer="none") as rig:
+        cut_and_grown(private_broker, rig, grown=grown)
+        if grown == 10:
+            rig.kafka.produce(rig.topic, 0, rig.values(1))  # what has nothing new is not looked at
+
+        with pytest.raises(LogRewritten, match=SAYS):
+            rig.tier()
+
+        assert rig.status() == {0: (20, 20)}
         assert "leader epoch" in (rig.harness.table(rig.name).row.stopped or "")
 
 

@@ -350,7 +350,10 @@ def _ingest_with_move(books: Books, boundary: Boundary) -> None:
             raise BoundaryGap(
                 what="the buffer", partition=partition, expected_low=at.buffer_hi, got_low=move.lo[partition]
             )
-        books.ingest_positions[move.table_id, partition] = replace(at, buffer_hi=max(at.buffer_hi, high))
+        epoch = boundary.epochs.get(partition, at.leader_epoch) if high >= at.buffer_hi else at.leader_epoch
+        books.ingest_positions[move.table_id, partition] = replace(
+            at, buffer_hi=max(at.buffer_hi, high), leader_epoch=epoch
+        )
     for record in boundary.refused:
         books.quarantine[move.table_id, record.partition, record.offset] = record
 

@@ -13,6 +13,12 @@ UPDATE harness.moves SET base_version = %(base_version)s, state = 'COMMITTED', e
     bytes = %(bytes)s, committed_at = clock_timestamp()
 WHERE table_id = %(table_id)s AND move_id = %(move_id)s AND state = 'ABANDONED'
 
+-- name: states
+-- Under the table's lock nobody settles records.
+SELECT q.partition, q."offset", q.state FROM harness.quarantine q
+JOIN unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS w (partition, "offset") USING (partition, "offset")
+WHERE q.table_id = %(table_id)s
+
 -- name: lock_states
 -- What quarantine says of the given coordinates, locked until the end.
 SELECT q.partition, q."offset", q.state FROM harness.quarantine q

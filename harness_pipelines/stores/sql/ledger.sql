@@ -251,5 +251,6 @@ WHERE table_id = %(table_id)s AND partition = %(partition)s AND buffer_hi = %(lo
 
 -- name: reach_ingest
 -- `buffer: none`: after a revert the lake moves again what the table had taken already.
-UPDATE harness.ingest_positions SET buffer_hi = greatest(buffer_hi, %(hi)s)
+UPDATE harness.ingest_positions SET buffer_hi = greatest(buffer_hi, %(hi)s),
+    leader_epoch = CASE WHEN %(hi)s >= buffer_hi THEN coalesce(%(epoch)s, leader_epoch) ELSE leader_epoch END
 WHERE table_id = %(table_id)s AND partition = %(partition)s AND buffer_hi >= %(lo)s
