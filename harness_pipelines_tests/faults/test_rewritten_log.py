@@ -62,7 +62,7 @@ def test_a_log_that_was_cut_while_no_worker_ran_and_has_grown_again_stops_its_ta
         assert "leader epoch" in (rig.harness.table(rig.name).row.stopped or "")
 
 
-@pytest.mark.parametrize("grown", [10, 15], ids=["to where it was", "beyond"])
+@pytest.mark.parametrize("grown", [pytest.param(10, marks=pytest.mark.long), 15], ids=["to where it was", "beyond"])
 def test_without_a_buffer_a_log_that_was_cut_and_has_grown_again_stops_its_table_too(
     private_broker: PrivateBroker, settings: Settings, grown: int
 ):

@@ -78,7 +78,9 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("shape", [pytest.param("both", marks=pytest.mark.long), "keyed"])
+@pytest.mark.long
+@pytest.mark.timeout(600)  # hundreds of columns in Spark
+@pytest.mark.parametrize("shape", SHAPES)
 def test_every_route_gives_the_extremes_of_every_type_of_a_wide_table(make_rig: MakeRig, tmp_path: Path, shape: str):
     rig = make_rig(partitions=1, columns=FILL | COLUMNS, **SHAPES[shape])
     assert {*COLUMNS} - {*rest_of(rig.table.spec)} == {
@@ -114,6 +116,7 @@ def test_every_route_gives_the_same_values_of_a_wide_table_across_evolutions(
     assert rig.table.audit(full=True).to_json()["ok"]
 
 
+@pytest.mark.long
 def test_a_narrow_table_grows_wide_and_narrow_again_and_old_segments_are_read_beside_new_ones(
     make_rig: MakeRig, tmp_path: Path
 ):
@@ -155,6 +158,8 @@ def test_a_narrow_table_grows_wide_and_narrow_again_and_old_segments_are_read_be
     assert fsck(rig.stores, [rig.name]).ok
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_wide_keyed_table_finds_merges_recalls_and_deletes_by_key(harness: hp.Harness, kafka: KafkaRig):
     rig = KeyedRig(
         harness, kafka, partitions=1, columns={**FILL, "id": "long", "region": "string", "n": "int", "s": "string"}
