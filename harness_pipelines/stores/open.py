@@ -336,25 +336,43 @@ class Stores:
 
         Returns how many rows it wrote and the records that do not fit.
         """
-        from harness_pipelines.stores import spark_kafka, spark_otree, spark_write
+        from pyspark.errors import PySparkException
+
+        from harness_pipelines.stores import spark_kafka, spark_log
         from harness_pipelines.stores.lake import StagedWrong
-        from harness_pipelines.stores.registry import RegistryAddress
 
         with self.staging(table, move) as (spark, target):
-            records = spark_kafka.read_kafka(spark, self.settings, table.spec, move.ranges)
-            registry = RegistryAddress.of(self.settings)
-            rows_of = spark_kafka.decoded_rows(records, table, registry)
-            decoded = spark_otree.with_layer(rows_of, _tiered_layer(table))
-            rows, seen = spark_write.append_counted(decoded, target)
-            refused = []
-            if seen > rows:
-                whole = spark_kafka.read_kafka(spark, self.settings, table.spec, move.ranges, headers=True)
-                refused = spark_kafka.refused_records(whole, table, registry)
+
+            def by_spark(*, headers: bool = False) -> DataFrame:
+                return spark_kafka.read_kafka(spark, self.settings, table.spec, move.ranges, headers=headers)
+
+            def by_ourselves(*, headers: bool = False) -> DataFrame:
+                wanted = headers or spark_kafka.has_headers(table.spec)
+                return spark_log.read_log(spark, self.settings, table, move.ranges, headers=wanted)
+
+            try:
+                rows, seen, refused = self._written(table, target, by_spark)
+            except PySparkException as error:
+                if not spark_log.time_overflows(error):
+                    raise
+                rows, seen, refused = self._written(table, target, by_ourselves)  # the failed write left nothing
         if seen != rows + len(refused):
             raise StagedWrong(
                 f"{table.name}: move {move.move_id}: {seen} records gave {rows} rows and {len(refused)} refused"
             )
         return rows, refused
+
+    def _written(
+        self, table: TableRow, target: BranchTarget, read: Callable[..., DataFrame]
+    ) -> tuple[int, int, list[RefusedRecord]]:
+        """Write what *read* gives, decoded: rows, rows and refused together, and the refused records."""
+        from harness_pipelines.stores import spark_kafka, spark_otree, spark_write
+        from harness_pipelines.stores.registry import RegistryAddress
+
+        registry = RegistryAddress.of(self.settings)
+        rows_of = spark_kafka.decoded_rows(read(), table, registry)
+        rows, seen = spark_write.append_counted(spark_otree.with_layer(rows_of, _tiered_layer(table)), target)
+        return rows, seen, spark_kafka.refused_records(read(headers=True), table, registry) if seen > rows else []
 
     def recalled_rows(self, spark: SparkSession, table: TableRow, version: Version) -> DataFrame:
         """The rows of the batch view of *version* that lie in Postgres, with all coordinates, in Spark."""

@@ -140,7 +140,7 @@ def read_kafka(
             "startingOffsets": json.dumps({t: {p: r.low for p, r in found.items()} for t, found in offsets.items()}),
             "endingOffsets": json.dumps({t: {p: r.high for p, r in found.items()} for t, found in offsets.items()}),
             "failOnDataLoss": "true",
-            "includeHeaders": str(headers or _has_headers(spec)).lower(),
+            "includeHeaders": str(headers or has_headers(spec)).lower(),
             **{f"kafka.{name}": value for name, value in java_properties(settings.kafka_properties).items()},
         }
     )
@@ -159,7 +159,7 @@ def _numbered(records: DataFrame, topics: Sequence[str]) -> DataFrame:
     return records.withColumn("partition", number)
 
 
-def _has_headers(spec: TableSpec) -> bool:
+def has_headers(spec: TableSpec) -> bool:
     return any(c.source == "headers" for c in spec.columns)
 
 
@@ -176,7 +176,7 @@ def decoded_rows(records: DataFrame, table: TableRow, registry: RegistryAddress)
 
 
 def _headers_of(spec: TableSpec) -> list[str]:
-    return ["headers"] if _has_headers(spec) else []
+    return ["headers"] if has_headers(spec) else []
 
 
 def tail_frame(spark: SparkSession, settings: Settings, table: TableRow, part: TailPart) -> DataFrame:
@@ -286,7 +286,8 @@ def _bytes_of(batch: pa.RecordBatch) -> tuple[Cells, Cells, list[Headers | None]
 
 def _milliseconds(moments: pa.Array) -> pa.Array:
     """Kafka's own times of *moments*; -1: the log has none."""
-    return pc.divide(moments.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 1000)  # they are whole ones
+    whole = pc.divide(moments.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 1000)  # they are whole ones
+    return pc.fill_null(whole, -1)
 
 
 def _for_spark(array: pa.Array) -> pa.Array:
@@ -317,7 +318,7 @@ def _refusal_decoder(spec: dict[str, Any], registry: RegistryAddress) -> Callabl
             codec = RecordCodec(table, schemas)
             for batch in batches:
                 # A codec that is given headers where no column has them would still see what others do not.
-                seen = batch if _has_headers(table) else batch.drop_columns(["headers"])
+                seen = batch if has_headers(table) else batch.drop_columns(["headers"])
                 refused = codec.decode(*_bytes_of(seen)).refused
                 where = pa.array([r.index for r in refused], pa.int64())
                 columns = [

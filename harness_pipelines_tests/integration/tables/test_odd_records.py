@@ -77,13 +77,18 @@ def test_odd_records_cost_themselves_alone_by_every_route(make_rig: MakeRig, rou
     assert refused[0, len(ODD) + len(NO_TIMES)][1] == "`h`: the name of a header is not UTF-8"
 
 
-@pytest.mark.parametrize("route", ["threads", "spark"])
+@pytest.mark.parametrize("route", ["threads", "spark", "none"])
 def test_a_time_that_no_64_bits_of_microseconds_hold_is_none(make_rig: MakeRig, route: str) -> None:
-    rig = make_rig(partitions=1, topic_config={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    rig = make_rig(partitions=1, buffer="none" if route == "none" else "postgres",
+                   topic_config={"message.timestamp.after.max.ms": str(2**63 - 1)})  # fmt: skip
     for ms in OVERFLOWS:
         rig.kafka.produce(rig.topic, 0, rig.values(1), timestamp_ms=ms)
+    [at] = rig.kafka.produce(rig.topic, 0, [b"{"], timestamp_ms=OVERFLOWS[0], headers=[("a", b"1")])
+    rig._misfits.add((0, at))
+    rig.kafka.produce(rig.topic, 0, rig.values(1), timestamp_ms=1_700_000_000_123)
     taken(rig, route)
-    assert [row["_kafka_timestamp"] for row in verdicts(rig)[0]] == [None, None]
+    times = [row["_kafka_timestamp"] for row in verdicts(rig)[0]]
+    assert times == [None, None, "2023-11-14T22:13:20.123000+00:00"]
     rig.assert_exact()
 
 
