@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from dagster import ConfigurableResource
+from dagster import ConfigurableResource, InitResourceContext
 from pydantic import Field
 
 from harness_pipelines.client import Harness, connect
+from harness_pipelines.defs.liveness import beating
+from harness_pipelines.defs.work import STAGE_TAG
 from harness_pipelines.spec.settings import Settings
 
 
@@ -17,6 +20,16 @@ class HarnessResource(ConfigurableResource[Harness]):
     """
 
     home: str | None = Field(default=None, description="HARNESS_HOME of the embedded services")
+
+    @contextmanager
+    def yield_for_execution(self, context: InitResourceContext) -> Iterator[Any]:
+        """Itself; a run of a stage says that it lives for as long as it has it, its checks included."""
+        run = context.run
+        if context.instance is None or run is None or STAGE_TAG not in run.tags:
+            yield self
+        else:
+            with beating(context.instance, run.run_id):
+                yield self
 
     @contextmanager
     def opened(self) -> Iterator[Harness]:

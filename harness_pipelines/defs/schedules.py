@@ -4,53 +4,56 @@ Expire has no schedule: the sensor maintenance starts it where something is due.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from dagster import (
+    AssetCheckKey,
     Config,
-    DagsterInstance,
-    DagsterRunStatus,
     DefaultScheduleStatus,
+    JobDefinition,
     OpExecutionContext,
-    RunsFilter,
+    RunRequest,
     ScheduleDefinition,
+    ScheduleEvaluationContext,
     define_asset_job,
     in_process_executor,
     job,
     op,
+    schedule,
 )
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from pydantic import Field
 
-from harness_pipelines.defs.names import step_name
+from harness_pipelines.defs.history import purge_events, purge_runs
+from harness_pipelines.defs.names import step_name, table_key
 from harness_pipelines.defs.tables import AUDIT, audits_of
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
+from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.spec.table import TableSpec
 
-AUDIT_AT, FULL_AUDIT_AT, PURGE_AT = "0 3 * * 1-6", "0 3 * * 0", "30 2 * * *"  #: cron, UTC
+AUDIT_AT, FULL_AUDIT_AT, PURGE_AT = "0 3 * * 1-6", "0 3 * * 0", "30 * * * *"  #: cron, UTC
+AUDIT_S_MAX = 24 * 3600  #: of one table; a run whose process is gone is ended long before
+PRIORITY_TAG, MAX_RUNTIME_TAG = "dagster/priority", "dagster/max_runtime"  #: what moves records goes first
 KEEP_DAYS = 14
-PURGE_S = 600.0  #: what is left after so long goes the next night
-PAGE = 200
-ENDED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
+PARTS = ["ingest", "buffer", *(stage.value for stage in CONTINUOUS_STAGES - {Stage.INGEST})]
+PURGE_S = 2700.0  #: what is left after so long goes the next time
 
 
 def table_schedules(specs: Sequence[TableSpec]) -> list[ScheduleDefinition]:
     """Of all tables together: one table that fails its audit does not keep the others from theirs."""
     purge = ScheduleDefinition(
         name="harness_purge",
-        job=harness_purge,
+        job=purge_job(specs),
         cron_schedule=PURGE_AT,
         default_status=DefaultScheduleStatus.RUNNING,
         description=f"Deletes runs of stages that ended more than {KEEP_DAYS} days ago, with their events.",
     )
     if not specs:
         return [purge]
-    fully = {"ops": {audit_op(spec): {"config": {"full": True}} for spec in specs}}
     return [
-        _auditing("harness_audit", specs, AUDIT_AT, {}, "Audits what came since the last audit, each night but one."),
-        _auditing("harness_audit_full", specs, FULL_AUDIT_AT, fully, "Audits every record of every tier, each week."),
+        _auditing("harness_audit", specs, AUDIT_AT, "Audits what came since the last audit, each night but one."),
+        _auditing("harness_audit_full", specs, FULL_AUDIT_AT, "Audits all records of all tiers, each week.", full=True),
         purge,
     ]
 
@@ -61,63 +64,59 @@ def audit_op(spec: TableSpec) -> str:
 
 
 def _auditing(
-    name: str, specs: Sequence[TableSpec], cron: str, run_config: dict[str, Any], about: str
+    name: str, specs: Sequence[TableSpec], cron: str, about: str, *, full: bool = False
 ) -> ScheduleDefinition:
+    """One run per table: none waits for another, and a tick that is repeated starts only what it had not started."""
+    words = {spec.table: {audit_op(spec): {"config": {"full": full}}} for spec in specs}
     audits: UnresolvedAssetJobDefinition = define_asset_job(
         name,
         selection=audits_of(specs),
         executor_def=in_process_executor,
-        config=run_config or None,
+        config={"ops": {step: word for steps in words.values() for step, word in steps.items()}},  # of a run by hand
         tags={STAGE_TAG: AUDIT},
     )
-    return ScheduleDefinition(
+
+    @schedule(
         name=name,
         job=audits,
         cron_schedule=cron,
         default_status=DefaultScheduleStatus.RUNNING,
         description=about,
     )
+    def auditing(context: ScheduleEvaluationContext) -> Iterator[RunRequest]:
+        at = context.scheduled_execution_time.isoformat()
+        for table, steps in words.items():
+            yield RunRequest(
+                run_key=f"{name}/{table}/{at}",
+                run_config={"ops": steps},
+                asset_selection=[],
+                asset_check_keys=[AssetCheckKey(table_key(table), AUDIT)],
+                tags={TABLE_TAG: table, STAGE_TAG: AUDIT, PRIORITY_TAG: "-1", MAX_RUNTIME_TAG: str(AUDIT_S_MAX)},
+            )
+
+    return auditing
 
 
 class PurgeConfig(Config):
     """What of Dagster's history stays."""
 
-    keep_days: int = Field(default=KEEP_DAYS, ge=1, description="runs that ended later stay")
+    keep_days: int = Field(default=KEEP_DAYS, ge=1, description="runs that began later stay, events too")
 
 
-@op
-def purge_runs(context: OpExecutionContext, config: PurgeConfig) -> None:
-    """Delete old runs of stages, but the last of each stage that did its work: its asset stays materialized.
+def purge_job(specs: Sequence[TableSpec]) -> JobDefinition:
+    """Delete what nobody asks for any more from Dagster's history; see `harness_pipelines.defs.history`."""
+    keys = [table_key(spec.table, *part) for spec in specs for part in ((), *((name,) for name in PARTS))]
 
-    The ledger has its own record of moves; Dagster's history is for looking at.
-    """
-    before = datetime.now(UTC) - timedelta(days=config.keep_days)
-    until, deleted = time.monotonic() + PURGE_S, 0
-    kept: set[str] = set()
-    while time.monotonic() < until:
-        found = context.instance.get_run_records(
-            RunsFilter(statuses=ENDED, created_before=before), limit=PAGE + len(kept), ascending=True
-        )
-        fresh = [record.dagster_run for record in found if record.dagster_run.run_id not in kept]
-        if not fresh:
-            break
-        for run in fresh:
-            table, stage = run.tags.get(TABLE_TAG), run.tags.get(STAGE_TAG)
-            if table is None or stage is None or run.run_id == _last_success(context.instance, table, stage):
-                kept.add(run.run_id)
-            else:
-                context.instance.delete_run(run.run_id)
-                deleted += 1
-    context.log.info(f"{deleted} runs deleted that began before {before:%Y-%m-%d}, {len(kept)} kept")
+    @op
+    def purge(context: OpExecutionContext, config: PurgeConfig) -> None:
+        before = datetime.now(UTC) - timedelta(days=config.keep_days)
+        until = time.monotonic() + PURGE_S
+        events = purge_events(context.instance, keys, before=before, until=until)
+        runs = purge_runs(context.instance, before=before, until=until)
+        context.log.info(f"{runs} runs and {events} events deleted that are from before {before:%Y-%m-%d}")
 
+    @job(name="harness_purge", executor_def=in_process_executor, description=purge_job.__doc__)
+    def made() -> None:
+        purge()
 
-def _last_success(instance: DagsterInstance, table: str, stage: str) -> str | None:
-    tags = {TABLE_TAG: table, STAGE_TAG: stage}
-    [*found] = instance.get_runs(RunsFilter(tags=tags, statuses=[DagsterRunStatus.SUCCESS]), limit=1)
-    return found[0].run_id if found else None
-
-
-@job(executor_def=in_process_executor)
-def harness_purge() -> None:
-    """Delete what nobody asks for any more from Dagster's history."""
-    purge_runs()
+    return made

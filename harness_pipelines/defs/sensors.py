@@ -16,7 +16,6 @@ from dagster import (
     AssetSelection,
     AutomationConditionSensorDefinition,
     DagsterInstance,
-    DagsterRun,
     DagsterRunStatus,
     DefaultSensorStatus,
     JobDefinition,
@@ -33,9 +32,10 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from harness_pipelines.client import Harness
+from harness_pipelines.defs.liveness import BEAT_TAG, Beats
 from harness_pipelines.defs.names import table_key
 from harness_pipelines.defs.resources import HarnessResource
-from harness_pipelines.defs.tables import job_name, stage_assets, stage_checks
+from harness_pipelines.defs.tables import AUDIT, job_name, stage_assets, stage_checks
 from harness_pipelines.defs.work import HANDOVER_S, RETRY_S, RETRY_S_MAX, RUN_S, STAGE_TAG, TABLE_TAG, WHY_TAG
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
@@ -54,10 +54,8 @@ OBSERVE_S = 120.0
 CHECK_S = 1800.0  #: half of what a run of tier leaves behind is its checks; one that failed is asked again by each run
 RUNLESS_S = 15.0  #: a stage that no run of Dagster works on is shown so often
 TOLD = "/told"  #: no table's name: in the cursor of the sensor lag
-SETTLED_S = 60.0  #: so long after its start a run holds its claim, or waits for whoever does
 STARTED_S = 120.0  #: a process that did not come to its work in so long will not
-SILENT_TICKS = 2  #: a claim that was lost while Postgres was away is taken again in less
-STAGES = frozenset(stage.value for stage in CONTINUOUS_STAGES)
+WATCHED = frozenset({*(stage.value for stage in CONTINUOUS_STAGES), AUDIT})
 FAILURES_SEEN = 8
 ACTIVE = [
     DagsterRunStatus.QUEUED,
@@ -66,6 +64,7 @@ ACTIVE = [
     DagsterRunStatus.STARTED,
     DagsterRunStatus.CANCELING,
 ]
+BEGUN = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
 
 Tables = Mapping[str, TableSpec]
 Jobs = Sequence[JobDefinition | UnresolvedAssetJobDefinition]
@@ -352,12 +351,11 @@ def _reconcile_sensor(tables: Tables) -> SensorDefinition:
     def harness_reconcile(context: SensorEvaluationContext, harness: HarnessResource) -> SkipReason:
         with harness.opened() as opened:
             found = {work.name: work for work in opened.stores.watch.work(tables)}
-        before: dict[str, int] = json.loads(context.cursor) if context.cursor else {}
-        silent = {run.run_id: before.get(run.run_id, 0) + 1 for run in _silent(context.instance, found)}
-        gone = [run_id for run_id, ticks in silent.items() if ticks >= SILENT_TICKS]
+        beats = Beats.of(context.cursor)
+        gone = list(_gone(context.instance, found, beats))
         for run_id in gone:
             _end(context, run_id)
-        context.update_cursor(json.dumps({run_id: n for run_id, n in silent.items() if run_id not in gone}))
+        context.update_cursor(beats.cursor())
         stuck = [
             f"{name}: {stage} is held by a move that failed in every attempt; `harness run {name} --retry-stuck`"
             for name, work in found.items()
@@ -371,22 +369,32 @@ def _reconcile_sensor(tables: Tables) -> SensorDefinition:
     return harness_reconcile
 
 
-def _silent(instance: DagsterInstance, found: Mapping[str, TableWork]) -> Iterator[DagsterRun]:
-    """Runs that were started some time ago, and nobody holds the claim of their stage."""
-    for record in instance.get_run_records(RunsFilter(statuses=[DagsterRunStatus.STARTED, DagsterRunStatus.STARTING])):
-        run, began = record.dagster_run, record.start_time
-        age = time.time() - (began or record.update_timestamp.timestamp())
-        work, stage = found.get(run.tags.get(TABLE_TAG, "")), run.tags.get(STAGE_TAG)
-        is_old = age >= (STARTED_S if began is None else SETTLED_S)
-        if work is not None and stage in STAGES and stage not in work.busy and is_old:
-            yield run
+def _gone(instance: DagsterInstance, found: Mapping[str, TableWork], beats: Beats) -> Iterator[str]:
+    """Runs of the tables *found* whose process gives no sign of life any more, or did not come to its work in time."""
+    records = [
+        record
+        for record in instance.get_run_records(RunsFilter(statuses=BEGUN))
+        if record.dagster_run.tags.get(TABLE_TAG) in found and record.dagster_run.tags.get(STAGE_TAG) in WATCHED
+    ]
+    now = time.time()
+    beats.look(records, now)
+    for record in records:
+        run = record.dagster_run
+        if record.start_time is None:
+            is_gone = now - record.update_timestamp.timestamp() >= STARTED_S
+        else:
+            # A run of before beats were written has none, and nothing but its claim.
+            is_known = BEAT_TAG in run.tags or run.tags[STAGE_TAG] not in found[run.tags[TABLE_TAG]].busy
+            is_gone = is_known and beats.is_gone(run.run_id)
+        if is_gone:
+            yield run.run_id
 
 
 def _end(context: SensorEvaluationContext, run_id: str) -> None:
     """What its process committed is committed; the stage goes on in another run."""
     run = context.instance.get_run_by_id(run_id)
     if run is not None and not run.is_finished:
-        context.instance.report_run_failed(run, "Its process is gone: nobody holds the claim of its stage any more.")
+        context.instance.report_run_failed(run, "Its process is gone: it gives no sign of life any more.")
 
 
 # -- downstream ---------------------------------------------------------------------------------------------

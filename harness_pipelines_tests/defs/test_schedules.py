@@ -1,16 +1,33 @@
 """What the clock starts: audits of all tables, of which one that fails stops no other; and old runs that go."""
 
+import time
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
-from dagster import DagsterInstance, DagsterRun, DagsterRunStatus
+from dagster import (
+    AssetCheckEvaluation,
+    AssetCheckKey,
+    AssetKey,
+    AssetMaterialization,
+    AssetObservation,
+    DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
+    RunRequest,
+    build_schedule_context,
+    validate_run_config,
+)
 
 from harness_pipelines.audit.checks import Finding, is_complete
-from harness_pipelines.defs import tables
+from harness_pipelines.defs import history, tables
 from harness_pipelines.defs.build import build
-from harness_pipelines.defs.schedules import KEEP_DAYS, harness_purge
+from harness_pipelines.defs.history import purge_events
+from harness_pipelines.defs.schedules import KEEP_DAYS, audit_op
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
+from harness_pipelines.spec.load import load_spec
 from harness_pipelines_tests.faults.conftest import MakeRig
 
 
@@ -55,7 +72,7 @@ def test_old_runs_go_but_the_last_of_each_stage_and_those_of_others_stay(instanc
         add(instance, ingest, failed, new),
     ]
 
-    assert harness_purge.execute_in_process(instance=instance).success
+    assert build([]).resolve_job_def("harness_purge").execute_in_process(instance=instance).success
 
     left = {run.run_id for run in instance.get_runs() if run.job_name == "stage"}
     assert left == set(kept)
@@ -67,3 +84,62 @@ def add(instance: DagsterInstance, tags: dict[str, str], status: DagsterRunStatu
     run = DagsterRun(job_name="stage", tags=tags, status=status)
     instance.run_storage.add_historical_run(run, run_creation_time=datetime.now(UTC) - age)
     return str(run.run_id)
+
+
+@pytest.mark.parametrize(("name", "full"), [("harness_audit", False), ("harness_audit_full", True)])
+def test_each_table_is_audited_by_a_run_of_its_own_and_a_tick_twice_is_a_tick_once(
+    instance: DagsterInstance, name: str, full: bool
+) -> None:
+    spec = load_spec(Path(__file__).parent / "tables/orders.yaml")
+    specs = [spec.model_copy(update={"table": f"shop.t{number}"}) for number in range(3)]
+    definitions = build(specs)
+    schedule, job = definitions.resolve_schedule_def(name), definitions.resolve_job_def(name)
+    at = datetime(2026, 3, 29, 1, tzinfo=UTC)
+
+    def asked() -> list[RunRequest]:
+        context = build_schedule_context(instance=instance, scheduled_execution_time=at)
+        return list(schedule.evaluate_tick(context).run_requests or [])
+
+    requests = asked()
+    assert [one.tags[TABLE_TAG] for one in requests] == [one.table for one in specs]
+    for request, one in zip(requests, specs, strict=True):
+        assert request.asset_check_keys == [AssetCheckKey(AssetKey(["shop", one.name]), "audit")]
+        assert request.run_config == {"ops": {audit_op(one): {"config": {"full": full}}}}
+        mine = job.get_subset(asset_selection=set(), asset_check_selection=set(request.asset_check_keys))
+        assert validate_run_config(mine, request.run_config)
+    assert [one.run_key for one in asked()] == [one.run_key for one in requests]
+    assert len({one.run_key for one in requests}) == len(specs)
+
+
+def test_events_of_no_run_and_evaluations_go_but_the_newest_and_those_of_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert version("dagster") == "1.13.14", "compare what defs/history.py takes from inside of Dagster"
+    with DagsterInstance.local_temp(str(tmp_path)) as instance:
+        mine, other = AssetKey(["shop", "orders", "tier"]), AssetKey(["other"])
+        for number in range(5):
+            for key in (mine, other):
+                instance.report_runless_asset_event(AssetMaterialization(key, metadata={"n": number}))
+                instance.report_runless_asset_event(AssetObservation(key, metadata={"n": number}))
+                instance.report_runless_asset_event(
+                    AssetCheckEvaluation(key, "audit", passed=True, metadata={"n": number})
+                )
+
+        def left(key: AssetKey) -> list[int]:
+            made = instance.fetch_materializations(key, limit=100).records
+            seen = instance.fetch_observations(key, limit=100).records
+            storage = instance.event_log_storage
+            checked = storage.get_asset_check_execution_history(AssetCheckKey(key, "audit"), limit=100)
+            return [len(made), len(seen), len(checked)]
+
+        def purged(before: datetime) -> int:
+            return purge_events(instance, [mine], before=before, until=time.monotonic() + 60)
+
+        assert purged(datetime.now(UTC) - timedelta(days=1)) == 0
+        monkeypatch.setattr(history, "ROWS", 2)
+        purged(datetime.now(UTC) + timedelta(days=1))
+        assert (left(mine), left(other)) == ([1, 1, 1], [5, 5, 5])
+        last = instance.get_latest_materialization_event(mine)
+        assert last is not None
+        assert last.asset_materialization is not None
+        assert last.asset_materialization.metadata["n"].value == 4

@@ -19,8 +19,9 @@ from dagster import (
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from harness_pipelines.audit import checks
-from harness_pipelines.defs import sensors
+from harness_pipelines.defs import liveness, sensors
 from harness_pipelines.defs.build import build
+from harness_pipelines.defs.liveness import BEAT_TAG
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import job_name, stage_assets
 from harness_pipelines.defs.work import HANDOVER_S, STAGE_TAG, TABLE_TAG
@@ -431,52 +432,78 @@ def test_maintenance_takes_turns_and_a_sick_table_stops_no_other(
 # -- reconcile ----------------------------------------------------------------------------------------------
 
 
-def test_a_run_whose_process_is_gone_ends_and_its_stage_starts_again(
+def test_a_run_that_says_that_it_lives_is_left_alone_and_one_that_stopped_ends_whoever_holds_its_claim(
+    control: Control, rig: TableRig, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liveness, "SILENT_S", 0.2)
+    monkeypatch.setattr(sensors, "RETRY_S", 0.0)
+    rig.produce(10)
+    checking = control.run_of(rig.name, Stage.INGEST, DagsterRunStatus.STARTED)  # it gave its claim back already
+    dead = control.run_of(rig.name, Stage.TIER, DagsterRunStatus.STARTED)
+    instance.add_run_tags(dead, {BEAT_TAG: "1"})
+    claim = rig.claim(Stage.TIER)  # of a worker elsewhere
+
+    def beat_and_tick() -> bool:
+        instance.add_run_tags(checking, {BEAT_TAG: f"{time.monotonic()}"})
+        control.tick("reconcile")
+        return control.status(dead) is DagsterRunStatus.FAILURE
+
+    wait_until(beat_and_tick, "the silent run to be ended")
+    assert control.status(checking) is DagsterRunStatus.STARTED
+    rig.stores.ledger.release(claim)
+
+    def tick() -> bool:
+        control.tick("reconcile")
+        return control.status(checking) is DagsterRunStatus.FAILURE
+
+    wait_until(tick, "the run that fell silent to be ended")
+    assert control.woken() == [(rig.name, "ingest")]
+
+
+def test_a_run_of_before_beats_lives_while_its_claim_is_held(
     control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig.produce(10)
+    monkeypatch.setattr(liveness, "SILENT_S", 0.0)
     run_id = control.run_of(rig.name, Stage.INGEST, DagsterRunStatus.STARTED)
     claim = rig.claim(Stage.INGEST)
-    monkeypatch.setattr(sensors, "SETTLED_S", 0.0)
-    for _ in range(5):
+    for _ in range(3):
         control.tick("reconcile")
-    assert control.status(run_id) is DagsterRunStatus.STARTED  # it is at work
+    assert control.status(run_id) is DagsterRunStatus.STARTED
     rig.stores.ledger.release(claim)
-    control.tick("reconcile")
-    assert control.status(run_id) is DagsterRunStatus.STARTED  # its claim may come back
     assert run_id in (control.tick("reconcile").skip_message or "")
     assert control.status(run_id) is DagsterRunStatus.FAILURE
-    monkeypatch.setattr(sensors, "RETRY_S", 0.0)
-    assert control.woken() == [(rig.name, "ingest")]
 
 
 def test_a_run_whose_process_died_while_it_started_ends_too(
     control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = control.run_of(rig.name, Stage.INGEST, DagsterRunStatus.STARTING)
-    monkeypatch.setattr(sensors, "SETTLED_S", 0.0)
-    for _ in range(5):
+    for _ in range(3):
         control.tick("reconcile")
     assert control.status(run_id) is DagsterRunStatus.STARTING  # a busy machine needs longer to start it
     monkeypatch.setattr(sensors, "STARTED_S", 0.0)
-    for _ in range(2):
-        control.tick("reconcile")
+    control.tick("reconcile")
     assert control.status(run_id) is DagsterRunStatus.FAILURE
 
 
-def test_a_run_that_was_started_a_moment_ago_and_runs_of_others_are_left_alone(
+def test_a_run_that_ended_and_runs_of_others_are_left_alone(
     control: Control, rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    young = control.run_of(rig.name, Stage.INGEST, DagsterRunStatus.STARTED)
-    for _ in range(4):
-        control.tick("reconcile")
-    assert control.status(young) is DagsterRunStatus.STARTED
-    monkeypatch.setattr(sensors, "SETTLED_S", 0.0)
+    monkeypatch.setattr(liveness, "SILENT_S", 0.0)
     done = control.run_of(rig.name, Stage.TIER, DagsterRunStatus.SUCCESS)
-    for _ in range(4):
+    others = control.run_of("of.others", Stage.TIER, DagsterRunStatus.STARTED)
+    for _ in range(2):
         control.tick("reconcile")
     assert control.status(done) is DagsterRunStatus.SUCCESS
-    assert control.status(young) is DagsterRunStatus.FAILURE
+    assert control.status(others) is DagsterRunStatus.STARTED
+
+
+def test_the_process_of_a_run_says_that_it_lives(control: Control, rig: TableRig, instance: DagsterInstance) -> None:
+    done = control.definitions.resolve_job_def(job_name(Stage.EXPIRE)).execute_in_process(instance=instance)
+    run = instance.get_run_by_id(done.run_id)
+    assert done.success
+    assert run is not None
+    assert 0 <= time.time() - float(run.tags[BEAT_TAG]) < 600
 
 
 def test_losing_every_cursor_costs_a_tick(control: Control, rig: TableRig) -> None:

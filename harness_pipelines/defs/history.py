@@ -1,0 +1,91 @@
+"""What goes from Dagster's history. The ledger has its own record of moves; this one is for looking at.
+
+Dagster deletes runs and their events. What belongs to no run, evaluations of checks and what runs printed stay for
+ever, so they are deleted here: events and evaluations from the tables of its event log, which are private to Dagster.
+A test names the version that they were last compared with.
+"""
+
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+from dagster import AssetKey, DagsterInstance, DagsterRunStatus, RunsFilter
+from dagster._core.instance import RUNLESS_RUN_ID
+from dagster._core.storage.event_log.base import EventLogStorage
+from dagster._core.storage.event_log.schema import (
+    AssetCheckExecutionsTable,
+    AssetEventTagsTable,
+    SqlEventLogStorageTable,
+)
+from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
+
+from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
+
+ENDED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
+PAGE = 200
+ROWS = 500  #: of one statement
+
+
+def purge_runs(instance: DagsterInstance, *, before: datetime, until: float) -> int:
+    """Delete runs of stages that began *before*, but the last of each stage that did its work: its asset stays made.
+
+    Goes on until the monotonic clock says *until*; returns how many went.
+    """
+    deleted, last, after = 0, dict[tuple[str, str], str | None](), datetime.fromtimestamp(0, UTC)
+    while time.monotonic() < until:
+        found = instance.get_run_records(
+            RunsFilter(statuses=ENDED, created_before=before, created_after=after), limit=PAGE, ascending=True
+        )
+        for record in found:
+            run, after = record.dagster_run, record.create_timestamp  # what stays is not looked at again
+            of = run.tags.get(TABLE_TAG, ""), run.tags.get(STAGE_TAG, "")
+            if not all(of):
+                continue
+            if of not in last:
+                last[of] = _last_success(instance, *of)
+            if run.run_id != last[of]:
+                instance.delete_run(run.run_id)
+                instance.compute_log_manager.delete_logs(prefix=[run.run_id])
+                deleted += 1
+        if len(found) < PAGE:
+            break
+    return deleted
+
+
+def _last_success(instance: DagsterInstance, table: str, stage: str) -> str | None:
+    tags = {TABLE_TAG: table, STAGE_TAG: stage}
+    found = instance.get_runs(RunsFilter(tags=tags, statuses=[DagsterRunStatus.SUCCESS]), limit=1)
+    return found[0].run_id if found else None
+
+
+def purge_events(instance: DagsterInstance, keys: Iterable[AssetKey], *, before: datetime, until: float) -> int:
+    """Delete events of the assets *keys* that belong to no run, and evaluations of their checks, from *before*.
+
+    The newest of each kind stays: it is what Dagster shows. Goes on until the monotonic clock says *until*.
+    """
+    storage: EventLogStorage = instance.event_log_storage
+    if not isinstance(storage, SqlEventLogStorage):  # of a service, which has its own rules
+        return 0
+    events, checks, tags = SqlEventLogStorageTable, AssetCheckExecutionsTable, AssetEventTagsTable
+    moment = before.astimezone(UTC).replace(tzinfo=None)  # as Dagster stores it
+    deleted = 0
+    for key in keys:
+        runless = (events.c.asset_key == key.to_string(), events.c.run_id == RUNLESS_RUN_ID)
+        evaluated = (checks.c.asset_key == key.to_string(),)
+        for table, mine, kind, at in (
+            (events, runless, events.c.dagster_event_type, events.c.timestamp),
+            (checks, evaluated, checks.c.check_name, checks.c.create_timestamp),
+        ):
+            newest = sa.select(sa.func.max(table.c.id)).where(*mine).group_by(kind)
+            old = sa.select(table.c.id).where(*mine, at < moment, table.c.id.not_in(newest)).limit(ROWS)
+            while time.monotonic() < until:
+                with storage.index_connection() as connection:
+                    ids = list(connection.execute(old).scalars())
+                    connection.execute(sa.delete(table).where(table.c.id.in_(ids)))
+                    if table is events:
+                        connection.execute(sa.delete(tags).where(tags.c.event_id.in_(ids)))
+                deleted += len(ids)
+                if len(ids) < ROWS:
+                    break
+    return deleted
