@@ -182,6 +182,7 @@ def trim_floor(
     retained: Sequence[Version],
     grace: timedelta,
     now: datetime,
+    answers: Sequence[Version] | None = None,
 ) -> dict[int, int]:
     """Below this vector no reader, lease or revert needs the buffer.
 
@@ -189,12 +190,14 @@ def trim_floor(
     that can be read as old versions. The floor is the lowest stream position of the versions that were the head
     within *grace* (so that a revert to one of them finds its rows; a revert also lets the head itself be lower than
     older versions), lowered to every lease's position and to every retained version that the stream view does not
-    answer for yet, among them those that snapshots pin.
+    answer for yet, among them those that snapshots pin. *answers* are the versions among which the one that answers is
+    looked for, where they are not the *versions*.
     """
     settled = [i for i, v in enumerate(versions) if v.committed_at <= now - grace]
     if not settled:
         return {p: b.start for v in versions[:1] for p, b in v.bounds.items()}
-    waiting = [v for v in retained if answering_version(v, versions) is None]
+    among = versions if answers is None else answers
+    waiting = [v for v in retained if answering_version(v, among) is None]
     # A version that does not know a partition yet was read with that partition's rows from the buffer.
     starts = {p: b.start for v in versions for p, b in v.bounds.items()}
     return lowest([starts | v.stream_hi for v in (*versions[settled[-1] :], *leased, *waiting)])

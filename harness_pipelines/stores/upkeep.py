@@ -35,6 +35,7 @@ from harness_pipelines.stores.places import SameFile, listed, opened
 from harness_pipelines.stores.ports import Segment, TableRow, view_dropped
 from harness_pipelines.stores.postgres import Connection, Database, LedgerBusy, sql
 from harness_pipelines.stores.snapshots import version_leased, versions_named
+from harness_pipelines.stores.versions_needed import versions_needed
 
 log = structlog.get_logger(__name__)
 FILES_PER_RUN_MAX = 10_000
@@ -112,17 +113,18 @@ class Upkeep:
 
     def _decide(self, connection: Connection, table: TableRow) -> TrimDecision:
         retention = table.spec.retention
-        key = {"table_id": table.table_id, "first": table.retained_from}
+        key = {"table_id": table.table_id}
         now: datetime = connection.execute(sql("reads/now")).fetchone()["now"]  # type: ignore[index]
         named = versions_named(connection, table.table_id)
-        key["first"] = min([table.retained_from, *(v.version for v in named)])
-        versions = [rows.version(row) for row in connection.execute(sql("upkeep/all_versions"), key)]
+        first = table.retained_from
+        known = versions_needed(connection, table.table_id, retained_from=first, numbers=(), named=named)
+        versions = [v for v in known if v.version >= first]
         leased = [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
         kept = kept_versions(versions, retention=timedelta(seconds=retention.versions), now=now)
         # A partition that no version knows yet is read from its start, which is all it asks of the buffer.
         starts = {row["partition"]: row["start"] for row in connection.execute(sql("ledger/lock_positions"), key)}
         grace = timedelta(seconds=retention.grace)
-        floor = starts | trim_floor(versions, leased, retained=[*kept, *named], grace=grace, now=now)
+        floor = starts | trim_floor(versions, leased, retained=[*kept, *named], grace=grace, now=now, answers=known)
         segments = [rows.segment(row) for row in connection.execute(sql("buffer/segments"), key)]
         return TrimDecision(
             floor=floor,
@@ -253,10 +255,11 @@ class Upkeep:
         bases = {r["base_version"] for r in self.database.rows("upkeep/open_bases", key)}
         with self.database.session() as connection:
             named = [*versions_named(connection, table.table_id), *read]
-        leased = {v.version for v in read}
-        # Read last: a version that was the head for a lease, a snapshot or a move is among them.
-        first = min([retained_from, *bases, *(v.version for v in named)])
-        versions = [rows.version(r) for r in self.database.rows("upkeep/all_versions", {**key, "first": first})]
+            leased = {v.version for v in read}
+            # Read last: a version that was the head for a lease, a snapshot or a move is among them.
+            versions = versions_needed(
+                connection, table.table_id, retained_from=retained_from, numbers={*leased, *bases}, named=named
+            )
         kept = reached_versions(versions, retained_from=retained_from, leased=leased, bases=bases, snapshots=named)
         reached: set[str] = set()
         for name, identifier in _identifiers(table).items():

@@ -15,6 +15,10 @@ WHERE v.table_id = %(table_id)s AND v.version >= %(first)s ORDER BY v.version
 -- name: versions_of
 SELECT v.* FROM harness.versions v WHERE v.table_id = %(table_id)s AND v.version = ANY(%(versions)s)
 
+-- name: versions_between
+SELECT v.* FROM harness.versions v
+WHERE v.table_id = %(table_id)s AND v.version > %(above)s AND v.version < %(below)s ORDER BY v.version LIMIT %(limit)s
+
 -- name: open_bases
 SELECT base_version FROM harness.moves WHERE table_id = %(table_id)s AND state = 'PLANNED' AND base_version IS NOT NULL
 
