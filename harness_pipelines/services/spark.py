@@ -25,7 +25,7 @@ spark.driver.host                             127.0.0.1
 spark.driver.bindAddress                      127.0.0.1
 spark.driver.memory                           {memory}
 spark.driver.extraClassPath                   {jars}/*
-spark.driver.extraJavaOptions                 -Duser.timezone=UTC -Djava.io.tmpdir={temporary}
+spark.driver.extraJavaOptions                 -Duser.timezone=UTC {temporary_option}
 spark.connect.grpc.binding.address            127.0.0.1
 spark.connect.grpc.binding.port               {port}
 spark.connect.authenticate.token              {token}
@@ -51,6 +51,17 @@ rootLogger.appenderRef.out.ref = out
 """
 
 
+def as_option(word: str) -> str:
+    """*word* as one option of a line that Spark splits at spaces outside of quotes."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def in_properties(value: str) -> str:
+    """*value* in a file of Java's properties, where a backslash begins an escape."""
+    return value.replace("\\", "\\\\")
+
+
 class Spark:
     """A Spark Connect server on ``local[*]`` with the Iceberg, Kafka and Postgres jars; catalogs come per session."""
 
@@ -74,11 +85,12 @@ class Spark:
         conf.mkdir(exist_ok=True)
         settings = SETTINGS.format(
             memory=self._memory,
-            jars=jars(self._place, "spark"),
-            temporary=self._temporary,
+            jars=in_properties(str(jars(self._place, "spark"))),
+            temporary=in_properties(str(self._temporary)),
+            temporary_option=in_properties(as_option(f"-Djava.io.tmpdir={self._temporary}")),
             port=ports[0],
             token=self._token(),
-            folder=self._folder,
+            folder=in_properties(str(self._folder)),
             partitions=max(4, 2 * (os.cpu_count() or 1)),
         )
         replace_file(conf / "spark-defaults.conf", settings, 0o600)
