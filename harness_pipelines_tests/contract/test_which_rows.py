@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.evolution import Changes, evolved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stores.evolve import Evolutions
-from harness_pipelines.stores.ports import Swap, TableRow
+from harness_pipelines.stores.ports import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 
 
@@ -117,6 +118,28 @@ def test_a_pointer_that_moved_meanwhile_is_not_moved(real: RealRig, table: Table
     was = real.ledger.pointer(table, "stream")
     assert not real._lake._move_pointer(table, "stream", old="file:///nowhere", new="file:///elsewhere")
     assert real.ledger.pointer(table, "stream") == was
+
+
+def test_a_batch_position_that_disagrees_with_the_head_stops_the_publish(real: RealRig):
+    """As one of the stream view does; neither is ever put right by the way."""
+    both = real.table()
+    real.ingest(both, {0: (0, 10)})
+    real.move(both, {0: 0}, {0: 10})
+    claim, head = real.claim(both, Stage.OTREE), real.ledger.head(both)
+    draft = MoveDraft(
+        stage=Stage.OTREE, shard=0, lo={0: 0}, hi={0: 10}, base_version=head.version, schema_version=1, trigger="rows"
+    )
+    move = real.ledger.plan_move(claim, draft)
+    real.ask("UPDATE harness.lake_positions SET batch_hi = 3 WHERE table_id = %s AND partition = 0", [both.table_id])
+    assert head.batch is not None
+    base = head.batch.snapshot
+
+    def build(old: str) -> Swap:
+        return Swap(view="batch", old=old, base_snapshot=base, new=fresh_view())
+
+    with pytest.raises(BoundaryGap, match="partition 0: it starts at offset 0, its row in lake_positions ends"):
+        real.ledger.publish(both, Boundary(claim=claim, move=move, rows=7, bytes=70), build)
+    assert real.ledger.head(both) == head
 
 
 def test_what_stops_a_table_stops_no_other_one(real: RealRig, table: TableRow):

@@ -171,5 +171,7 @@ def _ways(covered: Mapping[str, Any], mutant: Mutant) -> list[str]:
     for nodeid in sorted(found, key=lambda nodeid: covered[nodeid]["seconds"]):
         seen[_function(nodeid)] += 1
         of_locks = mutant.kind in {"lock", "fence"} and "lock" in _function(nodeid)
-        ranked.append((not of_locks, seen[_function(nodeid)] > 1, nodeid))
-    return [nodeid for _, _, nodeid in sorted(ranked, key=lambda one: one[:2])]
+        act = nodeid.partition("[")[2].partition("-")[0]
+        of_caller = of_locks and bool(act) and act in (mutant.caller or "")
+        ranked.append((not of_caller, not of_locks, seen[_function(nodeid)] > 1, nodeid))
+    return [nodeid for *_, nodeid in sorted(ranked, key=lambda one: one[:3])]
