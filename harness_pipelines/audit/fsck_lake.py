@@ -326,10 +326,12 @@ def lake_rows_fit_offsets(look: Look) -> Iterator[Found]:
         span = position.stream_hi - position.lake_start
         refused = look.books.quarantined.get(partition, (0, 0))[0]
         where = f"partition {partition}: [{position.lake_start}, {position.stream_hi})"
-        counts = f"{rows[partition]:,} rows, {refused:,} in quarantine, {span:,} offsets"
+        filtered = look.books.filtered.get(partition, 0)  # some of them may be above the lake
+        left_out = f"{filtered:,} left out by the filter, " if filtered else ""
+        counts = f"{rows[partition]:,} rows, {refused:,} in quarantine, {left_out}{span:,} offsets"
         if rows[partition] + refused > span:
             yield Found(f"lake {partition}", f"{where}: {counts}: more records than there can be")
-        elif rows[partition] + refused < span:
+        elif rows[partition] + refused + filtered < span:
             text = f"{where}: {counts}: gaps of the log, or records removed; `harness audit` tells which"
             yield Found(f"lake {partition}", text, hint=True)
 

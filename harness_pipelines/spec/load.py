@@ -343,6 +343,8 @@ def _message(error: dict[str, Any], place: Place) -> str:
             return str(error["ctx"]["error"])
         case "column":
             return str(error["msg"])
+        case "timezone_aware":
+            return f"{found} has no offset; write it with one, such as 2026-01-01T00:00:00Z"
         case "model_type":
             return f"write words below it, not {found}; allowed: {', '.join(_allowed_words(place))}"
     return f"{str(error['msg']).replace('Input should', 'it should')}, found {found}"

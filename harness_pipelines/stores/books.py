@@ -207,6 +207,7 @@ class Books:
     corrected: Sequence[Corrected]  #: records whose correction is in effect
     unsettled: Sequence[tuple[int, int, str]]  #: partition, offset, state of records that no correction agrees with
     buffered: Buffered
+    filtered: Mapping[int, int] = field(default_factory=dict)  #: partition -> records that the filter left out
     fields: Sequence[Mapping[str, Any]] = ()  #: of the newest schema, in Iceberg's JSON form
     snapshots: Sequence[Version] = ()  #: what named snapshots pin, with the bounds that it is read with
     overlays: Sequence[OverlayRow] = ()
@@ -295,6 +296,7 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
             outbox=dict(_all(connection, "outbox", key)[0]),
             outbox_gaps=[(row["low"], row["high"]) for row in _all(connection, "outbox_gaps", key)],
             quarantined={r["partition"]: (r["lake"], r["buffer"]) for r in _all(connection, "quarantined", key)},
+            filtered={row["partition"]: row["records"] for row in _all(connection, "filtered", key)},
             moved=_moved(connection, table, spec, key, catalog=catalog),
             corrected=[Corrected(**row) for row in _all(connection, "corrected", key)],
             unsettled=[(row["partition"], row["offset"], row["state"]) for row in _all(connection, "unsettled", key)],

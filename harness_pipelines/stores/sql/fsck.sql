@@ -85,6 +85,10 @@ JOIN harness.ingest_positions i USING (table_id, partition)
 WHERE q.table_id = %(table_id)s AND q.state <> 'replayed' AND q."offset" >= l.start AND q."offset" < i.buffer_hi
 GROUP BY q.partition
 
+-- name: filtered
+-- Records that the transform's filter left out, per partition: they are offsets without a row.
+SELECT partition, records::bigint AS records FROM harness.filtered WHERE table_id = %(table_id)s
+
 -- name: corrected
 -- By coordinate what a correction that is in effect changed: rows more or less, and whether a row of the files is hidden.
 SELECT partition, "offset", is_row::int - was_row::int AS rows, was_row AS hides FROM harness.corrected

@@ -205,6 +205,8 @@ def test_what_a_key_is_and_what_deletes_cannot_change(
     make_keyed: MakeKeyed, harness: hp.Harness, words: dict[str, Any]
 ):
     rig = make_keyed()
+    rig.put_numbers({1: 5})
+    rig.ingest()
     given = {**rig.table.spec.model_dump(mode="json", by_alias=True), **words}
     with pytest.raises(TableExists, match=f"exists with another `{next(iter(words))}`"):
         harness.apply(hp.TableSpec.model_validate(given))

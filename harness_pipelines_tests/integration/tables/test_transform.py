@@ -83,6 +83,7 @@ def test_one_topic_becomes_two_tables(harness: hp.Harness, kafka: KafkaRig):
 
 def test_a_transform_cannot_change_and_one_that_is_unusable_makes_no_table(harness: hp.Harness, kafka: KafkaRig):
     rig = produced(harness, kafka)
+    rig.ingest()
     other = rig.table.spec.model_copy(update={"transform": None})
     with pytest.raises(TableExists, match="another `transform`"):
         harness.apply(other)

@@ -199,6 +199,14 @@ def test_a_delete_file_breaks_s26_and_is_no_data():
     assert details(fsck_lake.lake_rows_fit_offsets, survey=survey) == []
 
 
+def test_records_that_the_filter_left_out_explain_offsets_without_a_row():
+    look = {"survey": surveyed((file(rows=10, high=19),))}
+
+    [told] = details(fsck_lake.lake_rows_fit_offsets, books(filtered={0: 9}), **look)
+    assert "10 rows, 0 in quarantine, 9 left out by the filter, 20 offsets: gaps of the log" in told
+    assert details(fsck_lake.lake_rows_fit_offsets, books(filtered={0: 10}), **look) == []
+
+
 def test_a_file_that_is_live_twice_and_one_without_bounds_are_named():
     assert "live 2 times" in details(fsck_lake.files_once, survey=surveyed((file(), file())))[0]
     assert "no bounds of its offsets" in details(fsck_lake.files_inside_bounds, survey=surveyed((file(low=None),)))[0]

@@ -122,7 +122,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         ),
         (
             HEAD + "start: {timestamp: 2026-01-01}",
-            "t.yaml:4: start.timestamp: it should have timezone info, found '2026-01-01'",
+            "t.yaml:4: start.timestamp: '2026-01-01' has no offset; write it with one, such as 2026-01-01T00:00:00Z",
         ),
         (
             HEAD + "start:\n  at: 1",
