@@ -236,7 +236,7 @@ def test_what_snapshots_and_states_pin_is_shown_with_its_age(rig: TableRig):
     name = f"n{uuid.uuid4().hex[:8]}"
     rig.harness.stores.snapshots.create(name, [rig.table.row])
     with rig.stores.database.transaction() as connection:
-        connection.execute("SET ROLE NONE")
+        connection.execute("SET LOCAL ROLE NONE")
         connection.execute(
             "UPDATE harness.snapshots SET created_at = created_at - interval '40 days' WHERE name = %s", [name]
         )
