@@ -37,9 +37,7 @@ def connect(settings: Settings | None = None, *, home: str | Path | None = None)
 
         found = Services.from_settings(chosen).endpoints()
         if found is not None:
-            chosen = chosen.with_services(
-                dsn=found.postgres, kafka=found.kafka, spark=found.spark, warehouse=found.warehouse
-            )
+            chosen = found.fill(chosen)
     from harness_pipelines.stores.open import Stores
 
     return Harness(Stores(chosen))
@@ -66,7 +64,7 @@ class Harness:
         """Create the ledger, the catalog rows and the roles, or bring them up to date; returns what was applied."""
         from harness_pipelines.stores.postgres import migrate
 
-        return migrate(self.stores.dsn)
+        return migrate(self.stores.owner_dsn)
 
     def apply(self, spec: str | Path | TableSpec) -> Table:
         """Create the table that *spec* (a file's path, or a `TableSpec`) describes, or take over changed settings.
@@ -109,7 +107,7 @@ class Harness:
         from harness_pipelines.read.spark_source import OpenTables
         from harness_pipelines.stores.spark_source import register
 
-        register(spark, OpenTables(self.settings))
+        register(spark, OpenTables(self.settings.for_others()))
 
     @property
     def states(self) -> States:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,8 +48,9 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 @pytest.fixture(scope="session")
 def endpoints(services: Services) -> Endpoints:
-    """Where the shared services answer."""
-    return services.current()
+    """Where the shared services answer. The database's login is its owner: tests make databases, and damage them."""
+    found = services.current()
+    return replace(found, postgres=found.owner, spark_login=None)
 
 
 @pytest.fixture

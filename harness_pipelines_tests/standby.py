@@ -37,7 +37,7 @@ class Server:
 
     @property
     def dsn(self) -> str:
-        return self._service.address((self.port,))
+        return self._service.address_of(USER, (self.port,))
 
     def start(self, *, fresh: bool = False) -> None:
         """Start it, with a new cluster and database if it is *fresh*, and wait until it answers."""

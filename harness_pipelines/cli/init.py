@@ -6,6 +6,7 @@ import click
 
 from harness_pipelines.cli.common import opened
 from harness_pipelines.cli.output import emit, json_option
+from harness_pipelines.services import Services
 from harness_pipelines.spec.settings import Settings
 
 
@@ -15,13 +16,15 @@ from harness_pipelines.spec.settings import Settings
 def init(settings: Settings, json_target: str | None) -> None:
     """Create the ledger, the catalog and the roles, or bring them up to date.
 
-    Safe to repeat: a second call changes nothing. The login must own the database or have CREATE on it.
+    Safe to repeat: a second call changes nothing. The login, HARNESS_OWNER_DSN or else HARNESS_DSN, must own the
+    database or have CREATE on it.
 
     \b
     Examples:
       harness services up && harness init
-      HARNESS_DSN=postgresql://me@db/lake harness init
+      HARNESS_OWNER_DSN=postgresql://owner@db/lake harness init
     """
+    Services.from_settings(settings).give_logins()
     with opened(settings) as harness:
         applied = harness.init()
 

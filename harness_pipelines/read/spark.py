@@ -11,8 +11,8 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.plan import ReadPlan, TailPart
 from harness_pipelines.read.selection import Selection, Work, work_of
 from harness_pipelines.spec.predicate import TRUE
-from harness_pipelines.stores.postgres import READER
-from harness_pipelines.stores.spark import jdbc_options
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stores.spark import segments_address
 from harness_pipelines.stores.spark_fold import BROADCAST_OFFSETS_MAX, newest_puts, uncovered
 from harness_pipelines.stores.spark_read import (
     GuardedJdbc,
@@ -34,8 +34,7 @@ TailFrame = Callable[["SparkSession", TailPart], "DataFrame"]
 class SparkSources(Protocol):
     """What `to_spark` needs of the opened stores."""
 
-    @property
-    def dsn(self) -> str: ...
+    settings: Settings
 
 
 def to_spark(
@@ -61,7 +60,7 @@ def to_spark(
     """
     check_readable(spark)
     work = work_of(plan, Selection(columns=columns, where=where, coordinates=coordinates, layer=layer))
-    jdbc = GuardedJdbc(options=jdbc_options(sources.dsn, role=READER), lease_id=plan.lease_id)
+    jdbc = GuardedJdbc(options=segments_address(sources.settings), lease_id=plan.lease_id)
     cold = [lake_frame(spark, part.metadata, work.query(part)) for part in work.cold]
     if work.overlays:
         rows = RowsWanted(ranges=work.overlay, where=work.where, stores_op=work.stores_op, are_few=True)

@@ -16,7 +16,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from harness_pipelines.errors import HarnessError, UsageError
-from harness_pipelines.services.state import make_home, make_private
+from harness_pipelines.services.state import make_home, make_private, secret
 from harness_pipelines.spec.settings import Settings
 
 DATABASE = "dagster"
@@ -57,11 +57,16 @@ class ControlRoom:
         for name in ("workspace.yaml", "dagster.yaml"):
             shutil.copyfile(source / name, self.home / name)
         return {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "HARNESS_OWNER_DSN"},
             "DAGSTER_HOME": str(self.home),
-            "DAGSTER_PG_URL": ensure_database(settings.dsn, self._database),
+            "DAGSTER_PG_URL": ensure_database(
+                settings.owner_dsn or settings.dsn,
+                self._database,
+                password=secret(settings.home / "secrets" / f"postgres-{self._database}"),
+            ),
             "HARNESS_HOME": str(settings.home),
             "HARNESS_DSN": settings.dsn,
+            "HARNESS_SPARK_DSN": settings.spark_dsn or "",
             "HARNESS_KAFKA": settings.kafka or "",
             "HARNESS_SPARK": settings.spark or "",
             "HARNESS_WAREHOUSE": settings.warehouse or "",

@@ -14,7 +14,7 @@ from pathlib import Path
 from harness_pipelines.services.base import Place, Progress, Service
 from harness_pipelines.services.errors import ServiceDied, ServicesError
 from harness_pipelines.services.kafka import Kafka
-from harness_pipelines.services.postgres import Postgres
+from harness_pipelines.services.postgres import SPARK_LOGIN, USER, Postgres
 from harness_pipelines.services.process import end, is_alive, strays, tail, wait_until
 from harness_pipelines.services.spark import Spark
 from harness_pipelines.services.state import Record, StateFile, free_ports, is_free, make_private
@@ -54,8 +54,9 @@ class Services:
         self._state = StateFile(self.home)
         self._place = place = Place(home=self.home, jars=jars)
         self._cancelled = threading.Event()
+        self._postgres = Postgres(place, postgres_binaries)
         self._services: dict[ServiceName, Service] = {
-            "postgres": Postgres(place, postgres_binaries),
+            "postgres": self._postgres,
             "kafka": Kafka(place),
             "spark": Spark(place),
         }
@@ -96,6 +97,12 @@ class Services:
         for error in errors:
             raise error
         return self.current()
+
+    def give_logins(self) -> None:
+        """Give the embedded database, if it runs, the logins of workers and Spark: an older harness made none."""
+        record = self._state.read().get("postgres")
+        if "postgres" not in self.external and record is not None and is_alive(record.process):
+            self._postgres.finish(record.ports)
 
     def down(self, *, only: Iterable[ServiceName] | None = None, progress: Progress = _silent) -> None:
         """Stop all services of this home (or *only* these) and whatever a crash left of them; data stays."""
@@ -152,7 +159,16 @@ class Services:
             spark=known.get("spark"),
             warehouse=self._warehouse or f"file://{self.home / 'warehouse'}",
             home=str(self.home),
+            owner=self._login(USER, known),
+            spark_login=self._login(SPARK_LOGIN, known),
         )
+
+    def _login(self, login: str, known: Mapping[ServiceName, str | None]) -> str | None:
+        """The address of another login of the embedded database, while that runs."""
+        record = self._state.read().get("postgres")
+        if record is None or "postgres" in self.external or not known.get("postgres"):
+            return None
+        return self._postgres.address_of(login, record.ports)
 
     def _own(self, only: Iterable[ServiceName] | None) -> list[ServiceName]:
         chosen = set(SERVICE_NAMES if only is None else only)
@@ -181,9 +197,10 @@ class Services:
         service, record = self._services[name], self._state.read().get(name)
         if record is None or not is_alive(record.process):
             self._launch(service, record, progress)
-        elif not service.is_ready(record.ports):
-            self._wait_ready(service, record)  # a caller that crashed, or was stopped, had started it
-            service.finish(record.ports)
+        else:
+            if not service.is_ready(record.ports):
+                self._wait_ready(service, record)  # a caller that crashed, or was stopped, had started it
+            service.finish(record.ports)  # an older harness may have started it
 
     def _launch(self, service: Service, before: Record | None, progress: Progress) -> None:
         self._sweep(service)

@@ -20,6 +20,7 @@ from harness_pipelines.services.state import LOOPBACK, replace_file, secret
 from harness_pipelines.services.values import ServiceName
 
 USER = DATABASE = "harness"
+WORKER_LOGIN, SPARK_LOGIN = "harness_app", "harness_spark_app"
 DISTRIBUTION_FOLDERS = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin")  # Debian and Ubuntu; Fedora and its kin
 UNPRIVILEGED_USERS = ("postgres", "nobody")
 SETTINGS = """\
@@ -38,10 +39,29 @@ timezone = 'UTC'
 log_timezone = 'UTC'
 log_line_prefix = '%m [%p] %u@%d '
 """
+#: Can be repeated. The roles are those of the ledger, whose migrations give them their rights.
+LOGINS = """\
+SET client_min_messages = warning;
+SELECT 'CREATE DATABASE {database}' WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{database}') \\gexec
+SELECT format('CREATE ROLE %I NOLOGIN', name)
+FROM unnest('{{harness_reader,harness_worker,harness_spark}}'::text[]) name
+WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) \\gexec
+SELECT format('CREATE ROLE %I', name) FROM unnest('{{{worker},{spark}}}'::text[]) name
+WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) \\gexec
+ALTER ROLE {worker} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD '{worker_password}';
+ALTER ROLE {spark} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD '{spark_password}';
+GRANT harness_worker TO {worker};
+GRANT harness_spark TO {spark};
+REVOKE ALL ON DATABASE {database} FROM PUBLIC;
+GRANT CONNECT ON DATABASE {database} TO harness_reader, harness_worker, harness_spark;
+"""
 
 
 class Postgres:
-    """One cluster with one superuser and one database, both named ``harness``; loopback and password only."""
+    """One cluster with one database and its owner, both named ``harness``; loopback and password only.
+
+    The owner is a superuser, and only makes the ledger. Workers and Spark have a login each, of one role alone.
+    """
 
     name: ServiceName = "postgres"
     port_count = 1
@@ -88,13 +108,25 @@ class Postgres:
         return subprocess.run(command, check=False, stdin=subprocess.DEVNULL).returncode == 0
 
     def finish(self, ports: tuple[int, ...]) -> None:
-        """Make the database if it is not there."""
-        if self._psql(ports[0], f"select 1 from pg_database where datname = '{DATABASE}'") == "":
-            self._psql(ports[0], f"create database {DATABASE}")
+        """Make the database and the logins that are not there, and give them their passwords and roles."""
+        self._psql(
+            ports[0],
+            LOGINS.format(
+                database=DATABASE,
+                worker=WORKER_LOGIN,
+                worker_password=self._password(WORKER_LOGIN),
+                spark=SPARK_LOGIN,
+                spark_password=self._password(SPARK_LOGIN),
+            ),
+        )
 
     def address(self, ports: tuple[int, ...]) -> str:
-        """Return the DSN with its password."""
-        return f"postgresql://{USER}:{self._password()}@{LOOPBACK}:{ports[0]}/{DATABASE}"
+        """Return the DSN of the workers' login, with its password."""
+        return self.address_of(WORKER_LOGIN, ports)
+
+    def address_of(self, login: str, ports: tuple[int, ...]) -> str:
+        """Return the DSN of one login (`USER`, `WORKER_LOGIN` or `SPARK_LOGIN`), with its password."""
+        return f"postgresql://{login}:{self._password(login)}@{LOOPBACK}:{ports[0]}/{DATABASE}"
 
     def owns(self, proc: Path) -> bool:
         """Every process of a cluster works in its data folder (and wipes its own environment)."""
@@ -104,8 +136,8 @@ class Postgres:
         """Remove the pid file that a killed postmaster left."""
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
-    def _password(self) -> str:
-        return secret(self._place.home / "secrets" / "postgres")
+    def _password(self, login: str = USER) -> str:
+        return secret(self._place.home / "secrets" / ("postgres" if login == USER else f"postgres-{login}"))
 
     def _tool(self, name: str) -> Path:
         version_file = self._data / "PG_VERSION"
@@ -142,13 +174,15 @@ class Postgres:
             conf.write("\ninclude = 'harness.conf'\n")
         draft.rename(self._data)
 
-    def _psql(self, port: int, statement: str) -> str:
+    def _psql(self, port: int, script: str) -> None:
+        """Run *script*, which may hold passwords: it is no argument, which everybody could see."""
         server = ("-h", LOOPBACK, "-p", str(port), "-U", USER, "-d", "postgres")
         asked = run(
             Launch(
-                command=[str(self._tool("psql")), "-X", "-w", *server, "-v", "ON_ERROR_STOP=1", "-tAc", statement],
+                command=[str(self._tool("psql")), "-X", "-w", "-q", *server, "-v", "ON_ERROR_STOP=1", "-f", "-"],
                 cwd=Path("/"),
                 env=child_environment(self._place.home, self.name, {"PGPASSWORD": self._password()}),
+                text=script,
             )
         )
         if asked.returncode:
@@ -156,7 +190,6 @@ class Postgres:
                 f"the embedded PostgreSQL refused to set up its database: {asked.stderr.strip()}\n"
                 f"see {self._place.log(self.name)}; `harness services down` stops what runs"
             )
-        return asked.stdout.strip()
 
 
 def find_binaries(configured: Path | None, wanted: str | None) -> Path:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 POLL_S = 0.02
@@ -44,6 +44,7 @@ class Launch:
     env: Mapping[str, str]
     user: pwd.struct_passwd | None = None  #: drop to this user first
     keep_fds: tuple[int, ...] = ()
+    text: str = field(default="", repr=False)  #: for the standard input of a short command
 
 
 def identify(pid: int) -> ProcessId | None:
@@ -77,7 +78,7 @@ def run(what: Launch) -> subprocess.CompletedProcess[str]:
         what.command,
         cwd=what.cwd,
         env=dict(what.env),
-        stdin=subprocess.DEVNULL,
+        input=what.text,
         capture_output=True,
         text=True,
         check=False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -16,26 +16,30 @@ SERVICE_NAMES: tuple[ServiceName, ...] = ("postgres", "kafka", "spark")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """Where the services answer; ``None`` for one that is not running. The first and the third hold a secret."""
+    """Where the services answer; ``None`` for one that is not running. All but Kafka's may hold a secret."""
 
-    postgres: str | None = field(repr=False)  #: libpq URI
+    postgres: str | None = field(repr=False)  #: libpq URI of the workers' login
     kafka: str | None  #: ``host:port`` for ``bootstrap.servers``
     spark: str | None = field(repr=False)  #: for ``SparkSession.builder.remote``; holds the token of the server
     warehouse: str  #: URI of the folder of the lake's files
     home: str
+    owner: str | None = field(default=None, repr=False)  #: the embedded database's owner, for `harness init`
+    spark_login: str | None = field(default=None, repr=False)  #: what Spark gets of the embedded database
 
     def to_json(self) -> dict[str, str | None]:
-        """Return the fixed form of ``harness services status --json``."""
-        return asdict(self)
+        """Return the fixed form of ``harness services status --json``, which has one login."""
+        shown = asdict(self)
+        return {name: shown[name] for name in ("postgres", "kafka", "spark", "warehouse", "home")}
 
     def fill(self, settings: Settings) -> Settings:
         """Return *settings* with every address that is unset there taken from here."""
-        return replace(
-            settings,
-            dsn=settings.dsn or self.postgres,
-            kafka=settings.kafka or self.kafka,
-            spark=settings.spark or self.spark,
-            warehouse=settings.warehouse or self.warehouse,
+        return settings.with_services(
+            dsn=self.postgres,
+            kafka=self.kafka,
+            spark=self.spark,
+            warehouse=self.warehouse,
+            owner_dsn=self.owner,
+            spark_dsn=self.spark_login,
         )
 
 

@@ -26,10 +26,14 @@ class Settings:
     ``HARNESS_CATALOG_NAME``. ``HARNESS_KAFKA_SASL_PASSWORD`` and its like become the librdkafka property
     ``sasl.password``, ``HARNESS_REGISTRY_BASIC_AUTH_USER_INFO`` and its like properties of Confluent's client of the
     schema registry; libpq reads its own settings from the DSN and from ``PG*``.
+
+    ``HARNESS_OWNER_DSN`` is for `harness init` and `harness table drop` alone, ``HARNESS_SPARK_DSN`` is Spark's login.
     """
 
     home: Path
-    dsn: str | None = field(default=None, repr=False)
+    dsn: str | None = field(default=None, repr=False)  #: the login of workers and readers
+    owner_dsn: str | None = field(default=None, repr=False)  #: of the database's owner; `None`: as `dsn`
+    spark_dsn: str | None = field(default=None, repr=False)  #: Spark's login, of `harness_spark`; `None`: as `dsn`
     kafka: str | None = None
     spark: str | None = None
     warehouse: str | None = None
@@ -53,6 +57,8 @@ class Settings:
         return cls(
             home=chosen.expanduser().absolute(),
             dsn=values.get("HARNESS_DSN") or None,
+            owner_dsn=values.get("HARNESS_OWNER_DSN") or None,
+            spark_dsn=values.get("HARNESS_SPARK_DSN") or None,
             kafka=values.get("HARNESS_KAFKA") or None,
             spark=values.get("HARNESS_SPARK") or None,
             warehouse=values.get("HARNESS_WAREHOUSE") or None,
@@ -64,16 +70,33 @@ class Settings:
         )
 
     def with_services(
-        self, *, dsn: str | None, kafka: str | None, spark: str | None, warehouse: str | None
+        self,
+        *,
+        dsn: str | None,
+        kafka: str | None,
+        spark: str | None,
+        warehouse: str | None,
+        owner_dsn: str | None = None,
+        spark_dsn: str | None = None,
     ) -> Settings:
-        """Return these settings with every unset address filled in from the embedded services."""
+        """Return these settings with every unset address filled in from the embedded services.
+
+        The other logins of the embedded database are no logins of one that is set.
+        """
+        is_embedded = self.dsn is None
         return replace(
             self,
             dsn=self.dsn or dsn,
             kafka=self.kafka or kafka,
             spark=self.spark or spark,
             warehouse=self.warehouse or warehouse,
+            owner_dsn=self.owner_dsn or (owner_dsn if is_embedded else None),
+            spark_dsn=self.spark_dsn or (spark_dsn if is_embedded else None),
         )
+
+    def for_others(self) -> Settings:
+        """These settings for a process on Spark's machines: without the login of the database's owner."""
+        return replace(self, owner_dsn=None)
 
 
 def _properties(values: Mapping[str, str], prefix: str) -> dict[str, str]:

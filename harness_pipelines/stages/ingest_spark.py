@@ -84,7 +84,7 @@ def ingest_on_spark(stores: Stores, table: TableRow, claim: Claim) -> SparkInges
     if not ranges:
         return SparkIngested(rows=0, reached={})
     stores.segments.open_segment(table)
-    done = stores.run_on_spark(ranges, task(stores.settings, table, claim), _DONE)
+    done = stores.run_on_spark(ranges, task(stores.settings.for_others(), table, claim), _DONE)
     if trouble := [row["refresh"] for row in done if row["refresh"]]:
         raise IngestTaskFailed(f"{table.name}: {trouble[0]}")
     return SparkIngested(

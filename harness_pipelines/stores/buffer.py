@@ -313,12 +313,12 @@ class Segments:
         key = table.at_schema(segment.schema_version).spec.key_columns
         # IF NOT EXISTS does not see an index that another thread is making; when that shows, it is made.
         with suppress(UniqueViolation), self.database.transaction(table=table.name) as connection:
-            connection.execute(segment_index(SCHEMA, segment.name))
+            connection.execute(segment_index(segment.name))
             if key:
-                connection.execute(segment_key_index(SCHEMA, segment.name, key))
+                connection.execute(segment_key_index(segment.name, key))
         if key:
             with self.database.transaction() as connection:  # of its own: writers need not wait for it
-                connection.execute(segment_statistics(SCHEMA, segment.name, key))
+                connection.execute(segment_statistics(segment.name, key))
 
     def rotate(self, table: TableRow) -> None:
         """Open the next segment, then close the ones before it: writers move on, so closing does not starve."""
@@ -371,7 +371,7 @@ def make_segment(
     seq = max((s.seq for s in known), default=0) + 1
     name = f"seg_{table_id}_{seq}"
     rest = rest_of(spec)
-    connection.execute(segment_ddl(SCHEMA, name, spec.columns, rest=rest, stores_op=bool(spec.key)))
+    connection.execute(segment_ddl(name, spec.columns, rest=rest, stores_op=bool(spec.key)))
     values = {"segment": name, "table_id": table_id, "seq": seq, "schema_version": schema_version}
     values["packed"] = Jsonb(list(rest))
     row = connection.execute(sql("buffer/insert_segment"), values).fetchone()

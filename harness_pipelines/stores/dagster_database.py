@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from urllib.parse import quote
 
 import psycopg
@@ -12,19 +11,19 @@ from psycopg.conninfo import conninfo_to_dict
 from harness_pipelines.stores.postgres import explained
 
 
-def ensure_database(dsn: str, name: str) -> str:
-    """Make database and role *name* if they are missing; returns the URL that Dagster takes.
+def ensure_database(dsn: str, name: str, *, password: str) -> str:
+    """Make database and role *name*, with this *password*, if they are missing; returns the URL that Dagster takes.
 
-    The role's password is derived from the DSN's own, so that nothing more has to be kept.
+    *dsn* is that of a login that may make them. No other role can connect to the database.
     """
     place = conninfo_to_dict(dsn)
-    password = hashlib.sha256(f"{name}:{place.get('password', '')}".encode()).hexdigest()[:32]
     role, database = sql.Identifier(name), sql.Identifier(name)
     with explained(dsn), psycopg.connect(dsn, autocommit=True) as connection:
         verb = "ALTER" if _exists(connection, "SELECT FROM pg_roles WHERE rolname = %s", name) else "CREATE"
         connection.execute(sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(sql.SQL(verb), role, sql.Literal(password)))
         if not _exists(connection, "SELECT FROM pg_database WHERE datname = %s", name):
             connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(database, role))
+        connection.execute(sql.SQL("REVOKE CONNECT ON DATABASE {} FROM PUBLIC").format(database))
     host, port = place.get("host") or "127.0.0.1", place.get("port") or 5432
     return f"postgresql://{name}:{password}@{quote(str(host))}:{port}/{name}"
 

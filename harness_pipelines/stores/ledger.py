@@ -58,11 +58,15 @@ NAMES_SHOWN_MAX = 20
 
 
 class PostgresLedger:
-    """The ledger of one database. *catalog* is the catalog's name in ``iceberg_tables``."""
+    """The ledger of one database. *catalog* is the catalog's name in ``iceberg_tables``.
 
-    def __init__(self, database: Database, *, catalog: str) -> None:
+    *owner* gives the sessions that tables are dropped by; without it they are those of *database*.
+    """
+
+    def __init__(self, database: Database, *, catalog: str, owner: Callable[[], Database] | None = None) -> None:
         self.database = database
         self.catalog = catalog
+        self._owner = owner or (lambda: database)
 
     # -- tables ---------------------------------------------------------------------------------------------
 
@@ -143,7 +147,7 @@ class PostgresLedger:
 
     def drop_table(self, table: TableRow, *, dry_run: bool = False) -> Dropped:
         """Drop a table, all or nothing; see `harness_pipelines.stores.drop`. Raises: TableUnknown, TableInUse."""
-        return drop.drop_table(self.database, table, catalog=self.catalog, dry_run=dry_run)
+        return drop.drop_table(self._owner(), table, catalog=self.catalog, dry_run=dry_run)
 
     def stop_table(self, table: TableRow, reason: str | None, *, stage: str | None = None) -> None:
         """Say what stops a table, in which *stage*; ``None``: nothing does any more."""

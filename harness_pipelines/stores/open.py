@@ -96,9 +96,18 @@ class Stores:
     def dsn(self) -> str:
         return _needed(self.settings.dsn, "HARNESS_DSN", "the Postgres database")
 
+    @property
+    def owner_dsn(self) -> str:
+        """The login that made the ledger: for its migrations, and to drop tables."""
+        return self.settings.owner_dsn or self.dsn
+
     @once
     def database(self) -> Database:
         return Database(self.dsn)
+
+    @once
+    def owner(self) -> Database:
+        return Database(self.owner_dsn, role=None, size=1)
 
     @once
     def readers(self) -> Database:
@@ -111,7 +120,7 @@ class Stores:
 
     @once
     def ledger(self) -> PostgresLedger:
-        return PostgresLedger(self.database, catalog=self.settings.catalog_name)
+        return PostgresLedger(self.database, catalog=self.settings.catalog_name, owner=lambda: self.owner)
 
     @once
     def tables(self) -> PostgresLedger:
@@ -323,10 +332,10 @@ class Stores:
     def write_from_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef]) -> None:
         """Let Spark write the move's rows from *segments* to the attempt's branch."""
         from harness_pipelines.stores import spark_otree, spark_write
-        from harness_pipelines.stores.spark import jdbc_options
+        from harness_pipelines.stores.spark import segments_address
 
         ranges = spark_write.task_ranges(move.ranges, offsets_max=TASK_OFFSETS_MAX)
-        jdbc = jdbc_options(self.dsn, role=READER)
+        jdbc = segments_address(self.settings)
         with self.staging(table, move) as (spark, target):
             frame = spark_write.read_segments(spark, table, segments=segments, ranges=ranges, jdbc=jdbc)
             spark_write.append_to_branch(spark_otree.with_layer(frame, _tiered_layer(table)), target)
@@ -378,11 +387,11 @@ class Stores:
         """The rows of the batch view of *version* that lie in Postgres, with all coordinates, in Spark."""
         from harness_pipelines.stores import spark_write
         from harness_pipelines.stores.overlays import refs
-        from harness_pipelines.stores.spark import jdbc_options
+        from harness_pipelines.stores.spark import segments_address
 
         bounds = version.bounds.items()
         ranges = [OffsetRange(partition=p, low=b.start, high=b.batch_hi) for p, b in bounds if b.start < b.batch_hi]
-        jdbc = jdbc_options(self.dsn, role=READER)
+        jdbc = segments_address(self.settings)
         return spark_write.read_segments(spark, table, segments=refs(table, version.overlays), ranges=ranges, jdbc=jdbc)
 
     def run_on_spark(

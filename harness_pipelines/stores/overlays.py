@@ -62,15 +62,15 @@ class Overlays:
         rest = rest_of(table.spec)
         with self._database.transaction() as connection:
             connection.execute(sql("overlays/note"), {**key, "schema_version": table.schema_version})
-            shape = segment_ddl(BUFFER_SCHEMA, name, table.spec.columns, rest=rest, stores_op=True, stores_schema=True)
+            shape = segment_ddl(name, table.spec.columns, rest=rest, stores_op=True, stores_schema=True)
             connection.execute(shape)
         self._copy(table, name, rows, rest)
         columns = table.spec.key_columns
         with self._database.transaction() as connection:
-            connection.execute(segment_index(BUFFER_SCHEMA, name))
-            connection.execute(segment_key_index(BUFFER_SCHEMA, name, columns))
+            connection.execute(segment_index(name))
+            connection.execute(segment_key_index(name, columns))
         with self._database.transaction() as connection:
-            connection.execute(segment_statistics(BUFFER_SCHEMA, name, columns))
+            connection.execute(segment_statistics(name, columns))
         size = self._database.rows("overlays/size", {"segment": name})[0]["bytes"]
         return Written(segment=name, bytes=int(size), packed=rest)
 

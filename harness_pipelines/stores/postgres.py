@@ -56,7 +56,7 @@ class Connection(psycopg.Connection[DictRow]):
 
 TRUSTED_S = 2.0  #: a session that was used so lately is not tried out first
 
-WORKER, READER = "harness_worker", "harness_reader"
+WORKER, READER, SPARK = "harness_worker", "harness_reader", "harness_spark"
 BUFFER = "harness_buffer"  #: the schema of the segments
 SESSION_OPTIONS: Mapping[str, str] = {
     "lock_timeout": "10s",
@@ -208,7 +208,7 @@ def named(error: Exception, asked: Asked) -> HarnessError | None:
     if state == "42501":
         return MissingRole(
             f"{asked.about}the database login lacks a right ({said}): GRANT {WORKER} or {READER} to it (`harness init` "
-            f"and `harness table drop` are for the owner of the database); {asked.outcome}"
+            f"and `harness table drop` are for the owner of the database: HARNESS_OWNER_DSN); {asked.outcome}"
         )
     if state == "25006":
         return PostgresReadOnly(
@@ -251,7 +251,7 @@ def _missing(said: str, asked: Asked) -> HarnessError:
 
 def _away(said: str, asked: Asked) -> HarnessError:
     """A session that was lost, or that never began."""
-    if any(f'role "{role}" does not exist' in said for role in (WORKER, READER)):
+    if any(f'role "{role}" does not exist' in said for role in (WORKER, READER, SPARK)):
         return NotInitialised("the database has no role of the harness yet: run `harness init`")
     if "permission denied to set role" in said or 'invalid value for parameter "role"' in said:
         return MissingRole(f"{said}: run `harness init`, then GRANT {WORKER} or {READER}")

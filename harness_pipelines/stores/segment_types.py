@@ -9,6 +9,7 @@ maps are JSON text (`nested_json`). A segment is internal: it is read through `s
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
@@ -65,7 +66,6 @@ def rest_of(spec: TableSpec) -> tuple[str, ...]:
 
 
 def segment_ddl(
-    schema: str,
     name: str,
     columns: Sequence[Named],
     *,
@@ -73,66 +73,55 @@ def segment_ddl(
     stores_op: bool = False,
     stores_schema: bool = False,
 ) -> sql.Composed:
-    """CREATE TABLE of a segment, without its index (see `segment_index`).
+    """Make a segment, without its index (see `segment_index`).
 
     *rest*: the columns that share one value. *stores_op*: the rows of a keyed table say whether they are puts or
     deletes; all others are puts. *stores_schema*: each row says which schema it was decoded with, as recalled ones do,
     which were together in no segment before.
-    No vacuum: nothing in a segment is updated or deleted, it is dropped whole.
+    No vacuum: nothing in a segment is updated or deleted, it is dropped whole. It is the database's, not the worker's,
+    whose triggers and row policies on it would run with the rights of whoever writes or reads it.
     """
-    user = [
-        sql.SQL("{} {}").format(sql.Identifier(stored_name(c.name)), sql.SQL(_postgres_type(arrow_type(c.type))))
-        for c in columns
-        if c.name not in rest
-    ]
-    if rest:
-        user.append(sql.SQL("{} json NOT NULL").format(sql.Identifier(REST)))
-    return sql.SQL(
-        "CREATE TABLE {table} (_kafka_partition integer NOT NULL, _kafka_offset bigint NOT NULL, "
-        "_kafka_timestamp timestamptz, {operation}{schema}{user}) "
-        "WITH (autovacuum_enabled = false, toast.autovacuum_enabled = false)"
-    ).format(
-        table=sql.Identifier(schema, name),
-        operation=sql.SQL("_op text NOT NULL, " if stores_op else ""),
-        schema=sql.SQL("_schema_version integer NOT NULL, " if stores_schema else ""),
-        user=sql.SQL(", ").join(user),
+    parts = [(PARTITION, "integer NOT NULL"), (OFFSET, "bigint NOT NULL"), (TIMESTAMP, "timestamptz")]
+    parts += [(OPERATION, "text NOT NULL")] if stores_op else []
+    parts += [(SCHEMA_VERSION, "integer NOT NULL")] if stores_schema else []
+    parts += [(stored_name(c.name), _postgres_type(arrow_type(c.type))) for c in columns if c.name not in rest]
+    parts += [(REST, "json NOT NULL")] if rest else []
+    return sql.SQL("SELECT harness.segment_make({}, {}::jsonb)").format(
+        sql.Literal(name), sql.Literal(json.dumps(parts))
     )
 
 
-def segment_index(schema: str, name: str) -> sql.Composed:
-    """CREATE INDEX IF NOT EXISTS on a segment's coordinates: reads of the newest rows in under 1 ms.
+def segment_index(name: str) -> sql.Composed:
+    """Make the index on a segment's coordinates if it is not there: reads of the newest rows in under 1 ms.
 
     Kept up row by row it costs half of a backlog's ingest rate, made at once about a sixth of that: make it when
     ingest has caught up or when the segment is closed. It waits for writers of the segment and blocks them meanwhile.
     """
-    return sql.SQL("CREATE INDEX IF NOT EXISTS {index} ON {table} (_kafka_partition, _kafka_offset)").format(
-        index=sql.Identifier(f"{name}_coordinates"), table=sql.Identifier(schema, name)
-    )
+    return _index(name, "coordinates", "btree", [PARTITION, OFFSET])
 
 
-def segment_key_index(schema: str, name: str, key: Sequence[Named]) -> sql.Composed:
-    """CREATE INDEX IF NOT EXISTS by which rows of a *key* are found in a segment: 2 ms instead of 150 in 1 M rows.
+def segment_key_index(name: str, key: Sequence[Named]) -> sql.Composed:
+    """Make the index by which rows of a *key* are found in a segment: 2 ms instead of 150 in 1 M rows.
 
     Kept up row by row it halves the rate once more, as `segment_index` says. It has the columns of bounded size; where
     there is none, the hash of the last one, because a B-tree refuses entries of some 2.7 kB, and ingest with them.
     """
     bounded = [c for c in key if arrow_type(c.type) not in (pa.string(), pa.binary())]
-    kind, columns = ("btree", [*(stored_name(c.name) for c in bounded), OFFSET])
     if not bounded:
-        kind, columns = ("hash", [stored_name(key[-1].name)])
-    return sql.SQL("CREATE INDEX IF NOT EXISTS {index} ON {table} USING {kind} ({columns})").format(
-        index=sql.Identifier(f"{name}_key"),
-        table=sql.Identifier(schema, name),
-        kind=sql.SQL(kind),
-        columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
+        return _index(name, "key", "hash", [stored_name(key[-1].name)])
+    return _index(name, "key", "btree", [*(stored_name(c.name) for c in bounded), OFFSET])
+
+
+def _index(name: str, suffix: str, kind: str, columns: list[str]) -> sql.Composed:
+    return sql.SQL("SELECT harness.segment_index({}, {}, {}, {}::text[])").format(
+        sql.Literal(name), sql.Literal(suffix), sql.Literal(kind), sql.Literal(columns)
     )
 
 
-def segment_statistics(schema: str, name: str, key: Sequence[Named]) -> sql.Composed:
+def segment_statistics(name: str, key: Sequence[Named]) -> sql.Composed:
     """ANALYZE of a *key* in a segment: without it Postgres reads the segment through for a hundred keys."""
-    return sql.SQL("ANALYZE {table} ({columns})").format(
-        table=sql.Identifier(schema, name),
-        columns=sql.SQL(", ").join(sql.Identifier(stored_name(c.name)) for c in key),
+    return sql.SQL("SELECT harness.segment_statistics({}, {}::text[])").format(
+        sql.Literal(name), sql.Literal([stored_name(c.name) for c in key])
     )
 
 

@@ -22,7 +22,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores.postgres import WORKER, session_dsn
+from harness_pipelines.stores.postgres import READER, SPARK, WORKER, session_dsn
 from harness_pipelines.stores.spark_stage import METHOD_BYTES
 
 if TYPE_CHECKING:
@@ -203,17 +203,26 @@ def configure_catalog(spark: SparkSession, settings: Settings) -> None:
     """Tell *spark* of the harness's Iceberg catalog; a session may be told again."""
     assert settings.dsn is not None
     prefix = f"spark.sql.catalog.{settings.catalog_name}"
-    for name, value in catalog_options(settings.dsn, warehouse=settings.warehouse or "").items():
+    dsn, role = (settings.spark_dsn, SPARK) if settings.spark_dsn else (settings.dsn, WORKER)
+    for name, value in catalog_options(dsn, warehouse=settings.warehouse or "", role=role).items():
         spark.conf.set(f"{prefix}.{name}" if name else prefix, value)
 
 
-def catalog_options(dsn: str, *, warehouse: str, idle_s: int = CATALOG_IDLE_S) -> dict[str, str]:
+def segments_address(settings: Settings) -> JdbcOptions:
+    """Where Spark reads segments, by its own login if it has one."""
+    if settings.spark_dsn:
+        return jdbc_options(settings.spark_dsn, role=SPARK)
+    assert settings.dsn is not None
+    return jdbc_options(settings.dsn, role=READER)
+
+
+def catalog_options(dsn: str, *, warehouse: str, idle_s: int = CATALOG_IDLE_S, role: str = WORKER) -> dict[str, str]:
     """Settings of Iceberg's JDBC catalog below ``spark.sql.catalog.<name>``; the empty key is the class.
 
     A Spark session's catalog keeps its connections until the JVM collects it, even when the worker that it was for was
     killed, so that Postgres would run out of them. It ends those that were idle for *idle_s*; Iceberg connects anew.
     """
-    jdbc = jdbc_options(dsn, role=WORKER)
+    jdbc = jdbc_options(dsn, role=role)
     properties = {**jdbc.properties, "options": f"{jdbc.properties['options']} -c idle_session_timeout={idle_s}s"}
     return {
         "": "org.apache.iceberg.spark.SparkCatalog",

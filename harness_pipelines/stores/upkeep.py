@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import structlog
-from psycopg import sql as compose
 from pyarrow.fs import FileType
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
@@ -151,11 +150,10 @@ class Upkeep:
         return dropped
 
     def _drop(self, segment: str, forget: str) -> bool:
-        name = compose.Identifier("harness_buffer", segment)
         try:
             with self.database.transaction() as connection:
                 connection.execute(sql("buffer/short_lock_timeout"))
-                connection.execute(compose.SQL("DROP TABLE IF EXISTS {}").format(name))
+                connection.execute(sql("buffer/drop_segment"), {"segment": segment})
                 connection.execute(sql(forget), {"segment": segment})
                 faults.point("expire.in_drop")
         except LedgerBusy:

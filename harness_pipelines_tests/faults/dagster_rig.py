@@ -15,7 +15,7 @@ import yaml
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 from dagster._core.scheduler.instigation import InstigatorTick, TickStatus
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.protocol.claims import Stage
@@ -139,7 +139,8 @@ class DagsterRig:
         """Dagster's state is gone; the database is made anew, empty."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(self._database)))
-        ensure_database(self._dsn, self._database)
+        known = conninfo_to_dict(self.room.environment["DAGSTER_PG_URL"])
+        ensure_database(self._dsn, self._database, password=str(known["password"]))
 
     def await_tables(self) -> None:
         """Wait until a daemon has made its tables in a new database, and notes its ticks there."""

@@ -66,6 +66,9 @@ UPDATE harness.segments SET state = 'closed', closed_at = clock_timestamp(), max
 -- name: retire_segment
 UPDATE harness.segments SET state = 'retired', retired_at = clock_timestamp() WHERE segment = %(segment)s AND state = 'closed'
 
+-- name: drop_segment
+SELECT harness.segment_drop(%(segment)s)
+
 -- name: forget_segment
 DELETE FROM harness.segments WHERE segment = %(segment)s AND state = 'retired'
 

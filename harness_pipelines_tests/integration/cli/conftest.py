@@ -41,7 +41,7 @@ class Cli:
 
 @pytest.fixture(scope="session")
 def harness(services: Services) -> Cli:
-    dsn = services.current().postgres
+    dsn = services.current().owner
     assert dsn is not None
     migrate(dsn)
     return Cli(services.home)

@@ -33,6 +33,7 @@ from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.plan import BufferPart, LakePart, ReadPlan, SegmentRef
 from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
 from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.types import Type, iceberg_fields, parse_type
 from harness_pipelines.stores.buffer_scan import BufferReader
 from harness_pipelines.stores.segment_types import segment_ddl, segment_index, to_copy
@@ -76,6 +77,7 @@ class World:
 
     def __init__(self, dsn: str, folder: Path, types: Mapping[str, str | Type] = STANDARD) -> None:
         self.dsn, self.folder = dsn, folder
+        self.settings = Settings(home=folder, dsn=dsn)
         self.columns = columns_of(types)
         self.name = f"w{uuid.uuid4().hex[:10]}"
         self.pg = psycopg.connect(dsn, autocommit=True)
@@ -171,9 +173,9 @@ class World:
         segment = SegmentRef(name=f"seg_{self.table_id}_{next(self._seq)}", schema_version=1)
         with self.pg.transaction():
             self.pg.execute("SET LOCAL ROLE harness_worker")
-            self.pg.execute(segment_ddl("harness_buffer", segment.name, self.columns, stores_op=stores_op))
+            self.pg.execute(segment_ddl(segment.name, self.columns, stores_op=stores_op))
             if is_indexed:
-                self.pg.execute(segment_index("harness_buffer", segment.name))
+                self.pg.execute(segment_index(segment.name))
         with adbc.connect(self.dsn, autocommit=True) as connection, connection.cursor() as cursor:
             for table in tables:
                 if table.num_rows:
