@@ -75,3 +75,22 @@ def test_the_home_is_the_same_by_any_path_that_leads_to_it(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
 
     assert Services(Path("link")).home == Services(tmp_path / "real").home
+
+
+def test_the_embedded_logins_fill_only_settings_without_a_database(tmp_path):
+    endpoints = Endpoints(
+        postgres=DSN,
+        kafka=None,
+        spark=None,
+        warehouse="w",
+        home="h",
+        owner="owner:hunter2",
+        spark_login="spark:hunter2",
+    )
+    filled = endpoints.fill(Settings(home=tmp_path))
+    assert (filled.dsn, filled.owner_dsn, filled.spark_dsn) == (DSN, "owner:hunter2", "spark:hunter2")
+    assert filled.for_others().owner_dsn is None
+    own = endpoints.fill(Settings(home=tmp_path, dsn="postgresql://mine"))
+    assert (own.owner_dsn, own.spark_dsn) == (None, None)
+    assert "hunter2" not in f"{endpoints!r} {filled!r}"
+    assert set(endpoints.to_json()) == {"postgres", "kafka", "spark", "warehouse", "home"}

@@ -43,7 +43,7 @@ def test_keys_and_the_columns_of_the_layout_stay_columns_wherever_they_stand():
 
 def test_a_segment_whose_rows_always_fit_is_made_and_read_as_ever():
     narrow = spec({"id": "long", "s": "string"})
-    assert REST not in segment_ddl("s", "t", narrow.columns).as_string()
+    assert REST not in segment_ddl("t", narrow.columns).as_string()
     rows = pa.table({"id": [1], "s": ["x"]})
     assert to_copy(rows, rest_of(narrow)).column_names == ["id", "s"]
     assert "json" not in segment_rows(rows.schema, SegmentRef(name="t", schema_version=1)).as_string()
