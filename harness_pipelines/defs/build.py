@@ -1,9 +1,9 @@
 """Definitions of many tables: what each has, and what they share."""
 
 from dagster import AssetSpec, DagsterError, Definitions, get_dagster_logger, in_process_executor
-from dagster_shared.check import CheckError
 
 from harness_pipelines.defs.names import broken_key
+from harness_pipelines.defs.private import CheckError
 from harness_pipelines.defs.replays import REPLAY_JOBS
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.schedules import table_schedules

@@ -2,7 +2,6 @@
 
 Dagster deletes runs and their events. What belongs to no run, evaluations of checks and what runs printed stay for
 ever, so they are deleted here: events and evaluations from the tables of its event log, which are private to Dagster.
-A test names the version that they were last compared with.
 """
 
 import time
@@ -11,15 +10,15 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 from dagster import AssetKey, DagsterInstance, DagsterRunStatus, RunsFilter
-from dagster._core.instance import RUNLESS_RUN_ID
-from dagster._core.storage.event_log.base import EventLogStorage
-from dagster._core.storage.event_log.schema import (
+
+from harness_pipelines.defs.private import (
+    RUNLESS_RUN_ID,
     AssetCheckExecutionsTable,
     AssetEventTagsTable,
+    EventLogStorage,
+    SqlEventLogStorage,
     SqlEventLogStorageTable,
 )
-from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
-
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 
 ENDED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]

@@ -22,11 +22,11 @@ from dagster import (
     op,
     schedule,
 )
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from pydantic import Field
 
 from harness_pipelines.defs.history import purge_events, purge_runs
 from harness_pipelines.defs.names import step_name, table_key
+from harness_pipelines.defs.private import UnresolvedAssetJobDefinition
 from harness_pipelines.defs.tables import AUDIT, audits_of
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage

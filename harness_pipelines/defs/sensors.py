@@ -28,12 +28,11 @@ from dagster import (
     SkipReason,
     sensor,
 )
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from harness_pipelines.client import Harness
 from harness_pipelines.defs.liveness import BEAT_TAG, Beats
 from harness_pipelines.defs.names import table_key
+from harness_pipelines.defs.private import AssetCheckExecutionRecordStatus, UnresolvedAssetJobDefinition
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import AUDIT, job_name, stage_assets, stage_checks
 from harness_pipelines.defs.work import HANDOVER_S, RETRY_S, RETRY_S_MAX, RUN_S, STAGE_TAG, TABLE_TAG, WHY_TAG

@@ -28,12 +28,12 @@ from dagster import (
     multi_asset,
     multi_asset_check,
 )
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from pydantic import Field
 
 from harness_pipelines.audit.checks import CHECKS, is_complete
 from harness_pipelines.defs.clustering import otree_asset
 from harness_pipelines.defs.names import step_name, table_key, table_tag, topic_key
+from harness_pipelines.defs.private import UnresolvedAssetJobDefinition
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.work import (
     PLAIN,
