@@ -370,7 +370,8 @@ def ground_of(home: Path | None) -> Iterator[Ground]:
         services = Services(folder)
         if home is None:
             stack.callback(services.down)
-        settings = settings_for(services.up(), folder)
+        found = services.up()
+        settings = settings_for(found, folder, owner_dsn=found.owner)
         harness = stack.enter_context(hp.connect(settings))
         harness.init()
         assert settings.kafka is not None

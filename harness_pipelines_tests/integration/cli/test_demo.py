@@ -38,7 +38,8 @@ def words(harness, rig) -> Iterator[dict[str, object]]:
 
 @pytest.fixture
 def settings(services: Services):
-    return settings_for(services.current(), services.home)
+    found = services.current()
+    return settings_for(found, services.home, owner_dsn=found.owner)
 
 
 def folders(home: Path, name: str) -> list[Path]:
