@@ -276,7 +276,7 @@ class Corrections:
             found=head.schema_version,
             what="records were decoded",
         )
-        known = connection.execute(sql("corrections/states"), {**self._key, **_places(wanted)}).fetchall()
+        known = connection.execute(sql("corrections/states_at"), {**self._key, **_places(wanted)}).fetchall()
         self._check_states(correction, {(row["partition"], row["offset"]): row["state"] for row in known})
         # Files may be written here, which takes its time: before the trim lock, for which every read waits.
         swaps = build(head, pointers, move_id)

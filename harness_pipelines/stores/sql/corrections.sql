@@ -13,7 +13,7 @@ UPDATE harness.moves SET base_version = %(base_version)s, state = 'COMMITTED', e
     bytes = %(bytes)s, committed_at = clock_timestamp()
 WHERE table_id = %(table_id)s AND move_id = %(move_id)s AND state = 'ABANDONED'
 
--- name: states
+-- name: states_at
 -- Under the table's lock nobody settles records.
 SELECT q.partition, q."offset", q.state FROM harness.quarantine q
 JOIN unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS w (partition, "offset") USING (partition, "offset")
