@@ -25,7 +25,7 @@ from harness_pipelines.stores.certificates import CertificateRefused
 from harness_pipelines.stores.errors import KafkaFailed, KafkaLoginFailed, TopicForbidden
 from harness_pipelines.stores.lake_survey import Survey, survey
 from harness_pipelines.stores.ports_log import TopicIdentity, added_partitions
-from harness_pipelines.stores.postgres import NotInitialised, PostgresUnreachable, SegmentMissing
+from harness_pipelines.stores.postgres import NotInitialised, PostgresLoginFailed, PostgresUnreachable, SegmentMissing
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
@@ -103,8 +103,8 @@ def fsck(stores: Stores, tables: Sequence[str] = (), *, progress: Progress | Non
 
     *data*: read the bytes of data files too, and compare them with their checksums.
 
-    Raises: TableUnknown, PostgresUnreachable, CertificateRefused, NotInitialised. A lake or a log that is away leaves
-    rules unchecked.
+    Raises: TableUnknown, PostgresUnreachable, PostgresLoginFailed, CertificateRefused, NotInitialised. A lake or a log
+    that is away leaves rules unchecked.
     """
     database = stores.readers
     names = [name for wanted in tables for name in table_names(database, wanted)] or table_names(database)
@@ -113,7 +113,7 @@ def fsck(stores: Stores, tables: Sequence[str] = (), *, progress: Progress | Non
     for name in dict.fromkeys(names):
         try:
             _check(looks, name, report)
-        except (PostgresUnreachable, CertificateRefused, NotInitialised):
+        except (PostgresUnreachable, PostgresLoginFailed, CertificateRefused, NotInitialised):
             raise
         except TryAgain as error:
             why = str(error)

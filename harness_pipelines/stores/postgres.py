@@ -80,6 +80,14 @@ _SESSION_LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.error
 _DIRECT = "harness.direct"
 #: How poolers refuse a session with options: PgBouncer, and the proxy of Amazon RDS.
 _POOLER_REFUSES = ("unsupported startup parameter", "command-line options")
+#: How Postgres refuses a login. A session that never began has no SQLSTATE with psycopg.
+_LOGIN_REFUSED = re.compile(
+    r"(?:password|peer|ident|scram|gssapi|ldap|pam|radius|bsd) authentication failed|"
+    r"authentication method .* not supported|no pg_hba\.conf entry|no password supplied|pg_hba\.conf rejects|"
+    r'is not permitted to log in|FATAL: +(?:role|database) ".*" does not exist',
+    re.IGNORECASE,
+)
+_LOGIN_STATES = frozenset({"28000", "28P01", "3D000"})
 _MIGRATIONS = files("harness_pipelines.stores") / "sql" / "migrations"
 
 
@@ -109,6 +117,10 @@ class RowGone(TryAgain):
 
 class MissingRole(HarnessError):
     """The login may not act as a worker or reader."""
+
+
+class PostgresLoginFailed(HarnessError):
+    """The database answered and refused the login, or has no database of that name; trying again does not help."""
 
 
 class SessionsPooled(HarnessError):
@@ -226,8 +238,8 @@ def named(error: Exception, asked: Asked) -> HarnessError | None:
         )
     if any(words in said for words in _POOLER_REFUSES):
         return _pooled(said, asked)
-    if not state or state == "25P03" or state[:2] in {"08", "53", "57", "58"}:
-        return _away(said, asked)
+    if not state or state == "25P03" or state in _LOGIN_STATES or state[:2] in {"08", "53", "57", "58"}:
+        return _away(said, asked, state)
     return None
 
 
@@ -249,7 +261,7 @@ def _missing(said: str, asked: Asked) -> HarnessError:
     )
 
 
-def _away(said: str, asked: Asked) -> HarnessError:
+def _away(said: str, asked: Asked, state: str = "") -> HarnessError:
     """A session that was lost, or that never began."""
     if any(f'role "{role}" does not exist' in said for role in (WORKER, READER, SPARK)):
         return NotInitialised("the database has no role of the harness yet: run `harness init`")
@@ -259,6 +271,11 @@ def _away(said: str, asked: Asked) -> HarnessError:
     if why is not None:
         settings = "sslmode, sslrootcert, sslcert and sslkey of HARNESS_DSN (or PGSSL*) and its host"
         return CertificateRefused(f"{asked.about}{asked.place}", why=why, said=said, settings=settings)
+    if state in _LOGIN_STATES or _LOGIN_REFUSED.search(said):
+        return PostgresLoginFailed(
+            f"{asked.about}{asked.place} refused the login: {said}; {asked.outcome}. Check user, password and database "
+            "of HARNESS_DSN (or of PGUSER, PGPASSWORD, PGDATABASE), and the server's pg_hba.conf"
+        )
     return PostgresUnreachable(
         f"{asked.about}{asked.place} is not answering: {said}; {asked.outcome}, check HARNESS_DSN or "
         "`harness services status`"
