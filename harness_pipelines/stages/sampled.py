@@ -11,11 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harness_pipelines.codecs.base import Codec
+from harness_pipelines.codecs.formats import key_codec
 from harness_pipelines.codecs.records import RecordCodec
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.transform import input_columns
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import LogReader, PartitionBatch, below
 
 if TYPE_CHECKING:
+    from harness_pipelines.codecs.schemas import Schemas
     from harness_pipelines.stores.open import Stores
 
 RECORDS_OF_EACH_END = 20
@@ -49,9 +54,13 @@ class Sampled:
     fit: int = 0
     filtered: int = 0  #: they fit, and the transform's filter leaves them out
     misfits: dict[tuple[str, str | None], Misfit] = field(default_factory=dict)
+    key_misfit: str | None = None  #: why the key of a record that is a row could not delete it
 
-    def add(self, codec: RecordCodec, batch: PartitionBatch) -> None:
+    def add(self, codec: RecordCodec, batch: PartitionBatch, keys: Codec | None = None) -> None:
+        """*keys*: of record keys that name rows, where tombstones delete."""
         decoded = codec.decode(batch.values, batch.keys, batch.headers)
+        if keys is not None and self.key_misfit is None:
+            self.key_misfit = _key_misfit(keys, batch, decoded.accepted.tolist())
         self.records += len(batch)
         self.fit += decoded.rows.num_rows
         self.filtered += decoded.filtered
@@ -73,12 +82,15 @@ class Sampled:
         if self.filtered:
             parts.append(f"{self.filtered:,} are left out by the filter")
         parts += [str(one) for one in sorted(self.misfits.values(), key=lambda one: -one.records)]
+        if self.key_misfit is not None:
+            parts.append(f"a tombstone would be refused, for the record's key does not name a row: {self.key_misfit}")
         return "; ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
         names = ("reason", "field", "detail", "partition", "offset", "records")
         refused = [{name: getattr(one, name) for name in names} for one in self.misfits.values()]
-        return {"records": self.records, "fit": self.fit, "filtered": self.filtered, "refused": refused}
+        seen = {"records": self.records, "fit": self.fit, "filtered": self.filtered, "refused": refused}
+        return seen | {"key_misfit": self.key_misfit}
 
 
 def sample(stores: Stores, table: TableRow, *, wait_s: float = WAIT_S) -> Sampled:
@@ -87,7 +99,7 @@ def sample(stores: Stores, table: TableRow, *, wait_s: float = WAIT_S) -> Sample
     What does not come in time is not looked at. Raises: what the log and the codec do.
     """
     spec, found = table.spec, Sampled()
-    codec = RecordCodec(spec, stores.schemas)
+    codec, keys = RecordCodec(spec, stores.schemas), _keys_of(spec, stores.schemas)
     partitions = stores.log.describe(spec.topic).partitions
     marks = {p: m for p, m in sorted(stores.log.watermarks(spec.topic, partitions).items()) if m.end > m.low}
     marks = dict(list(marks.items())[:PARTITIONS_MAX])
@@ -97,7 +109,7 @@ def sample(stores: Stores, table: TableRow, *, wait_s: float = WAIT_S) -> Sample
     with stores.log.reader(spec.topic, {p: m.low for p, m in marks.items()}, identity=table.identity) as reader:
         seen = {p: m.low for p, m in marks.items()}
         for batch in _taken(reader, ends, wait_s):
-            found.add(codec, batch)
+            found.add(codec, batch, keys)
             seen[batch.partition] = max(seen[batch.partition], batch.high)
         newest = {p: max(end - RECORDS_OF_EACH_END, seen[p]) for p, end in ends.items()}
         newest = {p: low for p, low in newest.items() if low < ends[p]}
@@ -105,8 +117,25 @@ def sample(stores: Stores, table: TableRow, *, wait_s: float = WAIT_S) -> Sample
         for partition in newest:
             reader.resume(partition)
         for batch in _taken(reader, {p: ends[p] for p in newest}, wait_s):
-            found.add(codec, batch)
+            found.add(codec, batch, keys)
     return found
+
+
+def _keys_of(spec: TableSpec, schemas: Schemas) -> Codec | None:
+    """The codec of record keys, where a tombstone deletes what its key names; change events name it themselves."""
+    if not spec.key or spec.format.startswith("debezium"):
+        return None
+    return key_codec(spec.model_copy(update={"columns": input_columns(spec), "transform": None}), schemas)
+
+
+def _key_misfit(keys: Codec, batch: PartitionBatch, rows: Sequence[int]) -> str | None:
+    """Why the first record key among *rows* that names no row does not; those without a key come to no tombstone."""
+    asked = [i for i in rows if batch.keys[i] is not None]
+    refused = keys.decode([batch.keys[i] for i in asked]).refused if asked else []
+    if not refused:
+        return None
+    offset = int(batch.offsets[asked[refused[0].index]])
+    return f"{refused[0].detail} (partition {batch.partition}, offset {offset})"
 
 
 def _taken(reader: LogReader, ends: dict[int, int], wait_s: float) -> Iterator[PartitionBatch]:
