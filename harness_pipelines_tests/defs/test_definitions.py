@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from dagster import (
     AssetKey,
@@ -223,8 +224,8 @@ def test_the_audit_is_a_check_of_its_own_that_reads_only_what_was_added(
     rig.produce(1)
     rig.ingest()
     segment = rig.stores.segments.open_segment(rig.table.row).name
-    with rig.stores.database.session() as connection:
-        connection.execute(f"DELETE FROM harness_buffer.{segment} WHERE _kafka_partition = 0 AND _kafka_offset = 5")
-        connection.commit()
+    assert rig.harness.settings.dsn is not None
+    with psycopg.connect(rig.harness.settings.dsn, autocommit=True) as owner:
+        owner.execute(f"DELETE FROM harness_buffer.{segment} WHERE _kafka_partition = 0 AND _kafka_offset = 5".encode())
 
     assert audited() == (False, 11, 0)

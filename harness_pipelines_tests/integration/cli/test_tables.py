@@ -142,7 +142,7 @@ def test_explain_prints_the_plan_and_ends_its_lease(harness, table):
     plan = json.loads(harness("explain", table, "--where", "_kafka_partition = 1", "--analyze", "--json").stdout)
     after = json.loads(harness("status", table, "--json").stdout)["tables"][0]
 
-    assert plan["format"] == 4
+    assert plan["format"] == 5
     assert plan["tiers"]["buffer"] == {"offsets": GOOD + 1, "after_where": GOOD // 2}
     assert plan["analyze"]["rows"] == GOOD // 2
     assert after["readers"] == 0

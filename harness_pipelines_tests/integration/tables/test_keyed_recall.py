@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 import harness_pipelines as hp
@@ -257,8 +258,9 @@ def test_point_reads_samples_and_changes_see_recalled_rows(rig: KeyedRig):
 def test_what_goes_back_is_compared_with_what_was_recalled(rig: KeyedRig):
     rig.recall("id < 10")
     [overlay] = rig.head.overlays
-    with rig.stores.database.transaction() as connection:
-        connection.execute(f"UPDATE harness_buffer.{overlay.segment} SET n = -1 WHERE id = 3".encode())
+    assert rig.harness.settings.dsn is not None
+    with psycopg.connect(rig.harness.settings.dsn, autocommit=True) as owner:
+        owner.execute(f"UPDATE harness_buffer.{overlay.segment} SET n = -1 WHERE id = 3".encode())
     rig.stores.recalls.ask(rig.table.row, Act.RELEASE, where=None, by="test")
     claim = rig.claim(Stage.OTREE)
 
