@@ -397,8 +397,9 @@ def test_a_drop_waits_for_the_reader_that_is_looking_and_lets_it_leave_its_lease
             return bool(found[0]["n"])
 
         wait_until(waits, "the drop waits for the reader", deadline_s=8)
-        wanted = {"table_id": table.table_id, "version": None, "lease_id": uuid.uuid4(), "holder": "a reader"}
-        assert looking.execute(postgres.sql("reads/look"), {**wanted, "lease": timedelta(minutes=1)}).fetchone()
+        asked = {"version": None, "named": None, "lease": timedelta(minutes=1)}
+        wanted = {"table_id": table.table_id, "lease_id": uuid.uuid4(), "holder": "a reader", **asked}
+        assert looking.execute(postgres.sql("reads/look"), wanted).fetchone()
     dropping.join(30)
 
     assert [dropped.readers for dropped in done] == [1]
