@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from math import isinf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as adbc
@@ -30,22 +30,29 @@ class NoAnswer(adbc_driver_manager.OperationalError):
         )
 
 
-def within(limit_s: float, ask: Callable[[], T]) -> T:
+def within(limit_s: float, ask: Callable[[], T], *, late: Callable[[T | None], None]) -> T:
     """What *ask* returns. Raises: NoAnswer after *limit_s*, and what *ask* raises.
 
     The driver has no time limit, and a stopped server's kernel goes on to acknowledge what it is sent. So *ask* runs
-    in a thread, which is left to itself where it is late.
+    in a thread, which is left to itself where it is late. What it used is free again when it has ended at last:
+    *late* then puts that away, and gets what *ask* returned, or None.
     """
     answer: Future[T] = Future()
 
     def run() -> None:
+        found: T | None = None
         try:
-            answer.set_result(ask())
-        except BaseException as error:  # whoever asked gets it, whatever it is
-            answer.set_exception(error)
+            try:
+                found = ask()
+            except BaseException as error:  # whoever asked gets it, whatever it is
+                answer.set_exception(error)
+            else:
+                answer.set_result(found)
+        except InvalidStateError:  # given up
+            late(found)
 
     threading.Thread(target=run, name="postgres-answer", daemon=True).start()
-    if not wait([answer], timeout=None if isinf(limit_s) else limit_s).done:
+    if not wait([answer], timeout=None if isinf(limit_s) else limit_s).done and answer.cancel():
         raise NoAnswer(limit_s)
     return answer.result()
 
@@ -67,7 +74,7 @@ class AdbcSessions:
 
     def open(self, *, autocommit: bool) -> adbc.Connection:
         """A session for one thread at a time, which gives it to `end`. Raises: NoAnswer; adbc_driver_manager.Error."""
-        return within(self.deadline_s, lambda: self._open(autocommit=autocommit))
+        return within(self.deadline_s, lambda: self._open(autocommit=autocommit), late=self._end_late)
 
     def _open(self, *, autocommit: bool) -> adbc.Connection:
         with self._lock:
@@ -88,6 +95,23 @@ class AdbcSessions:
             with suppress(adbc_driver_manager.Error, RuntimeError):
                 session.close()  # a statement that was cut off was still open in the driver's books
             session._closed = True  # or the collector would try once more, and complain
+
+    def _end_late(self, session: adbc.Connection | None) -> None:
+        if session is not None:
+            self.end(session)
+
+    def asked(self, session: adbc.Connection, cursor: Any, ask: Callable[[], T]) -> T:
+        """What *ask* returns, which uses *cursor* of *session*. Raises: NoAnswer, and what *ask* raises.
+
+        After NoAnswer both are in use, and closed when an answer has come after all.
+        """
+
+        def late(_: T | None) -> None:
+            with suppress(adbc_driver_manager.Error, RuntimeError, OSError):
+                cursor.close()
+            self.end(session)
+
+        return within(self.deadline_s, ask, late=late)
 
     def close(self) -> None:
         """Close the driver. Sessions that are open go on."""

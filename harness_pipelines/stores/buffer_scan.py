@@ -17,7 +17,7 @@ from harness_pipelines.protocol.narrowing import Ranges
 from harness_pipelines.protocol.plan import SegmentRef
 from harness_pipelines.protocol.topics import PARTITIONS_MAX, by_topic, table_partition
 from harness_pipelines.spec.predicate import TRUE, Predicate
-from harness_pipelines.stores.adbc import AdbcSessions, NoAnswer, within
+from harness_pipelines.stores.adbc import AdbcSessions, NoAnswer
 from harness_pipelines.stores.postgres import READER, Asked, named
 from harness_pipelines.stores.predicates import to_postgres
 from harness_pipelines.stores.segment_types import from_copy, segment_rows
@@ -64,18 +64,18 @@ class BufferReader:
     def batches(self, query: BufferQuery, stats: BufferStats) -> Iterator[pa.Table]:
         """The wanted rows in tables of some 16 MB, in no order. `where` may let more rows through: filter again."""
         stats.segments += len(query.segments)
-        with self._executed(query) as cursor:
-            for batch in self._fetched(cursor, query):
+        with self._executed(query) as (session, cursor):
+            for batch in self._fetched(session, cursor, query):
                 table = from_copy(pa.Table.from_batches([batch]), query.schema)
                 stats.rows_read += table.num_rows
                 stats.bytes_read += table.nbytes
                 yield table
 
-    def _fetched(self, cursor: Any, query: BufferQuery) -> Iterator[pa.RecordBatch]:
+    def _fetched(self, session: Any, cursor: Any, query: BufferQuery) -> Iterator[pa.RecordBatch]:
         """What the stream brings. A connection lost in the middle of it is Arrow's error, not the driver's."""
         try:
             found = cursor.fetch_record_batch()
-            while (batch := within(self._sessions.deadline_s, lambda: next(found, None))) is not None:
+            while (batch := self._sessions.asked(session, cursor, lambda: next(found, None))) is not None:
                 yield batch
         except (OSError, pa.ArrowException) as error:
             self._explain(error, query)
@@ -90,8 +90,8 @@ class BufferReader:
         self._sessions.close()
 
     @contextmanager
-    def _executed(self, query: BufferQuery) -> Iterator[Any]:
-        """A cursor that has executed the statement of *query*."""
+    def _executed(self, query: BufferQuery) -> Iterator[tuple[Any, Any]]:
+        """A session, and its cursor that has executed the statement of *query*."""
         text = statement(query)
         connection: Any = None
         try:
@@ -99,7 +99,7 @@ class BufferReader:
             with ExitStack() as closed:
                 closed.enter_context(cursor)
                 try:
-                    yield cursor
+                    yield connection, cursor
                 except NoAnswer:
                     closed.pop_all()
                     raise
@@ -129,7 +129,7 @@ class BufferReader:
             connection = kept or self._sessions.open(autocommit=True)
             try:
                 cursor = connection.cursor()
-                within(self._sessions.deadline_s, partial(cursor.execute, text))
+                self._sessions.asked(connection, cursor, partial(cursor.execute, text))
                 return connection, cursor
             except NoAnswer:  # the session is in use
                 raise

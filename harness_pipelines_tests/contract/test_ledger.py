@@ -310,7 +310,7 @@ def test_a_table_whose_tier_stands_still_is_not_fresh_however_young_its_head_is(
     table = real.table()
     real.ingest(table, {0: (0, 10)})
     marks = {0: SimpleNamespace(end=10), 1: SimpleNamespace(end=0)}
-    log = SimpleNamespace(watermarks=lambda _topic, _partitions: marks)
+    log = SimpleNamespace(watermarks=lambda _topic, _partitions: marks, held=lambda _topic, _partitions: {})
     opened: Any = SimpleNamespace(tables=real.ledger, readers=real.readers, log=log)
     real.pass_time(HOUR)
     another_stage(real, table)
