@@ -63,15 +63,15 @@ def _sample(harness: Harness, made: Table) -> dict[str, Any]:
     try:
         found = sample(harness.stores, made.row)
     except HarnessError as error:
-        return {"sample": None, "sample_told": f"no record was looked at: {error}"}
-    return {"sample": found.to_json(), "sample_told": found.told()}
+        return {"sample": None, "sample_summary": f"no record was looked at: {error}"}
+    return {"sample": found.to_json(), "sample_summary": found.summary()}
 
 
 def _told(shown: dict[str, Any]) -> None:
     name = shown["table"]
     click.echo(f"{shown['result']} {name}: topic {shown['topic']}, {len(shown['partitions'])} partitions")
-    if "sample_told" in shown:
-        click.echo(f"a sample of its records: {shown['sample_told']}")
+    if "sample_summary" in shown:
+        click.echo(f"a sample of its records: {shown['sample_summary']}")
     if shown.get("sample") and shown["sample"]["records"] and not shown["sample"]["fit"]:
         note("harness: no record of the sample is a row: correct the spec and apply it again; how records are decoded "
              "may change while none is")  # fmt: skip

@@ -74,7 +74,7 @@ class Sampled:
             offset = int(batch.offsets[one.index])
             self.misfits[one.reason, where] = Misfit(one.reason, where, detail, batch.partition, offset)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """One line for people."""
         if not self.records:
             return "the topic has no records yet, so nothing says whether the spec fits them"

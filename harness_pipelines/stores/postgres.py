@@ -274,7 +274,8 @@ def _away(said: str, asked: Asked, state: str = "") -> HarnessError:
     if state in _LOGIN_STATES or _LOGIN_REFUSED.search(said):
         return PostgresLoginFailed(
             f"{asked.about}{asked.place} refused the login: {said}; {asked.outcome}. Check user, password and database "
-            "of HARNESS_DSN (or of PGUSER, PGPASSWORD, PGDATABASE), and the server's pg_hba.conf"
+            "of HARNESS_DSN (or of PGUSER, PGPASSWORD, PGDATABASE), and the server's pg_hba.conf; embedded services "
+            "that an older version started get their logins by `harness services up`"
         )
     return PostgresUnreachable(
         f"{asked.about}{asked.place} is not answering: {said}; {asked.outcome}, check HARNESS_DSN or "

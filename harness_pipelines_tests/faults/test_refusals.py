@@ -111,7 +111,9 @@ def test_apply_says_how_a_sample_fits(make_rig: MakeRig):
     rig.kafka.produce(rig.topic, 0, [*good, timed(1)])
     rig.kafka.produce(rig.topic, 1, good[:3])
     found = sample(rig.stores, rig.table.row)
-    assert found.told() == ("33 of 34 fit; 1 wrong_type in at: expected string, got integer (partition 0, offset 30)")
+    assert found.summary() == (
+        "33 of 34 fit; 1 wrong_type in at: expected string, got integer (partition 0, offset 30)"
+    )
     assert found.to_json()["records"] == 34
 
 
@@ -119,14 +121,14 @@ def test_apply_says_that_tombstones_would_name_no_row(make_rig: MakeRig):
     columns = {"a": {"type": "long", "required": True}, "b": {"type": "long", "required": True}}
     rig = make_rig(partitions=1, columns=columns, key=["a", "b"])
     rig.kafka.produce(rig.topic, 0, [b'{"a":1,"b":2}'], key=b'{"a":1,"b":2}')
-    assert sample(rig.stores, rig.table.row).told() == "1 of 1 fit"
+    assert sample(rig.stores, rig.table.row).summary() == "1 of 1 fit"
     rig.kafka.produce(rig.topic, 0, [b'{"a":1,"b":3}'], key=b'{"a":1}')
     found = sample(rig.stores, rig.table.row)
     assert (found.fit, found.records) == (2, 2), "the puts are rows all the same"
-    assert found.told().startswith(
+    assert found.summary().startswith(
         "2 of 2 fit; a tombstone would be refused, for the record's key does not name a row: "
     )
-    assert "`b`" in found.told() and "(partition 0, offset 1)" in found.told()
+    assert "`b`" in found.summary() and "(partition 0, offset 1)" in found.summary()
 
 
 def test_a_table_that_refuses_more_than_one_in_a_hundred_says_so_everywhere(make_rig: MakeRig):
