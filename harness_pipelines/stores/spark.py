@@ -72,6 +72,10 @@ class SparkAway(TryAgain):
     """Spark, its disk or what it reads from went away under some work; waiting helps."""
 
 
+class SessionLost(SparkAway):
+    """The session's server forgot it, or does not answer any more: another session helps, and only another one."""
+
+
 class SparkInterrupted(TryAgain):
     """Work on Spark was given up because this process ends; whoever moves next begins it again."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -17,7 +18,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.secret import redact
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stores.spark import (
-    SparkAway,
+    SessionLost,
     SparkInterrupted,
     close_spark,
     hang_up,
@@ -42,6 +43,7 @@ class SparkSessions:
         self._lock = threading.Lock()
         self._session: SparkSession | None = None  # of users
         self._staging: SparkSession | None = None
+        self._working: Counter[SparkSession] = Counter()  # how many threads work in each session of stages
         self._opener: Opener | None = None
         self._tag = f"harness-{uuid4()}"  # what stages of this process do, in a session that others may use too
         self._interrupted = threading.Event()
@@ -55,23 +57,42 @@ class SparkSessions:
                 self._session = open_spark(self._settings, opener=self._opener)
             return self._session
 
-    def _of_stages(self) -> SparkSession:
+    def _begin(self) -> SparkSession:
+        """The stages' session, for one more thread. Raises: SparkUnreachable."""
         with self._lock:
             if self._staging is None or is_stopped(self._staging):
                 self._staging = open_spark(self._settings, opener=self._opener)
+            self._working[self._staging] += 1
             return self._staging
+
+    def _end(self, session: SparkSession) -> None:
+        """One thread less; the last one closes a session that was forgotten meanwhile."""
+        with self._lock:
+            self._working[session] -= 1
+            if self._working[session]:
+                return
+            del self._working[session]
+            forgotten = self._staging is not session
+        if forgotten:
+            close_spark(session, self._settings)
 
     def use(self, opener: Opener) -> None:
         """Let *opener* make the session of a master, beside which theirs are; it may be shared, and stays open."""
         self._opener = opener
 
     def forget(self, session: SparkSession) -> None:
-        """Open another session next time: the server of *session* is gone. One that was opened since then stays."""
+        """Open another session next time: the server of *session* is gone. One that was opened since then stays.
+
+        What other threads still do in *session* goes on: where the server is gone they find out by themselves, and
+        where it was a connection that was cut, or one thread's own trouble, their work is not lost.
+        """
         with self._lock:
             if self._session is session:
                 self._session = None
             if self._staging is session:
                 self._staging = None
+            if self._working[session]:
+                return
         close_spark(session, self._settings)  # or PySpark would hand it out again to those who ask for the active one
 
     @contextmanager
@@ -80,19 +101,19 @@ class SparkSessions:
 
         Spark's errors are to be named inside of the block (`spark_write.explained`). What has no name is a defect, and
         is raised as it is, interrupted or not. Raises: SparkInterrupted, in place of a named error; SparkUnreachable,
-        SparkAway, SessionUnfit.
+        SparkAway, SessionLost, SessionUnfit.
         """
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
 
         if self._interrupted.is_set():
             raise SparkInterrupted("Spark is not asked for anything more: this process is ending")
-        session = self._of_stages()
-        session.addTag(self._tag)
+        session = self._begin()
         try:
+            session.addTag(self._tag)
             _settled(session)
             yield session
         except HarnessError as error:
-            if isinstance(error, SparkAway):
+            if isinstance(error, SessionLost):
                 self.forget(session)
             if self._interrupted.is_set():
                 raise SparkInterrupted("what Spark did was given up: this process is ending") from error
@@ -100,6 +121,7 @@ class SparkSessions:
         finally:
             with suppress(Py4JError):  # a master's JVM may be gone
                 session.removeTag(self._tag)
+            self._end(session)
 
     def interrupt(self) -> None:
         """End what stages of this process do on Spark, for good: for those who stop and do not want to wait.
@@ -108,23 +130,26 @@ class SparkSessions:
         Spark: one that does not answer within `DEAF_S` is hung up on, which ends the calls that wait for it.
         """
         self._interrupted.set()
-        session = self._staging  # not under the lock: who opens one may be waiting for a server that hangs
-        if session is None:
+        # Not under the lock: who opens one may be waiting for a server that hangs.
+        sessions = {*list(self._working), *([] if self._staging is None else [self._staging])}
+        if not sessions:
             return
         if self._asking is None or not self._asking.is_alive():
             self._asked_at = time.monotonic()
-            self._asking = threading.Thread(target=self._ask, args=(session,), name="interrupt-spark", daemon=True)
+            self._asking = threading.Thread(target=self._ask, args=(sessions,), name="interrupt-spark", daemon=True)
             self._asking.start()
         elif time.monotonic() - self._asked_at >= DEAF_S:
-            hang_up(session, self._settings)
+            for session in sessions:
+                hang_up(session, self._settings)
 
-    def _ask(self, session: SparkSession) -> None:
+    def _ask(self, sessions: Collection[SparkSession]) -> None:
         import grpc
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        with suppress(PySparkException, Py4JError, grpc.RpcError, OSError, ValueError):  # gone already, by itself
-            session.interruptTag(self._tag)
+        for session in sessions:
+            with suppress(PySparkException, Py4JError, grpc.RpcError, OSError, ValueError):  # gone already, by itself
+                session.interruptTag(self._tag)
 
     def close(self) -> None:
         """End the sessions; what they were made beside is somebody else's, and goes on."""
@@ -142,7 +167,7 @@ class SparkSessions:
 
 
 def _settled(session: SparkSession) -> None:
-    """`settle` *session*; raises SparkAway where its server does not answer any more."""
+    """`settle` *session*; raises SessionLost where its server does not answer any more."""
     import grpc
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -150,8 +175,8 @@ def _settled(session: SparkSession) -> None:
     try:
         settle(session)
     except (PySparkException, Py4JError, grpc.RpcError, OSError) as error:
-        raise SparkAway(f"Spark does not take the settings of a stage: {redact(str(error)).strip()[:500]}") from error
+        raise SessionLost(f"Spark does not take the settings of a stage: {redact(str(error)).strip()[:500]}") from error
     except ValueError as error:
         if not is_closed_channel(error):
             raise
-        raise SparkAway("the Spark session was closed by another stage, whose server went away") from error
+        raise SessionLost("the Spark session was closed by another stage, whose server went away") from error

@@ -23,7 +23,7 @@ import harness_pipelines
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.secret import redact
-from harness_pipelines.stores.spark import SparkAway, is_closed_channel
+from harness_pipelines.stores.spark import SessionLost, is_closed_channel
 from harness_pipelines.stores.spark_python import Work, standing
 
 _shipped: WeakSet[SparkSession] = WeakSet()
@@ -36,7 +36,7 @@ class TasksFailed(HarnessError):
     recovery = Recovery.REFRESH
 
 
-class ExecutorsAway(SparkAway):
+class ExecutorsAway(SessionLost):
     """Spark was lost while tasks ran; what they had committed stays committed."""
 
 

@@ -26,17 +26,14 @@ from harness_pipelines.stores.certificates import CertificateRefused, why_refuse
 from harness_pipelines.stores.lake import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
 from harness_pipelines.stores.nonces import told_of
 from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.spark import SparkAway, is_closed_channel
+from harness_pipelines.stores.spark import SessionLost, SparkAway, is_closed_channel
 
 if TYPE_CHECKING:
     from harness_pipelines.stores.spark import JdbcOptions
 
 FETCH_ROWS = 20_000
-#: What Spark's messages say when the machine or a service is at fault, not the move.
-_OUTAGES = (
-    "No space left on device",
-    "Connection refused",
-    "Connection reset",
+#: What Spark's messages say when the session is of no use any more.
+_LOST = (
     "SparkContext was shut down",
     "UNAVAILABLE",
     "too_many_pings",  # a server that allows fewer than Spark's own: the client sends fewer then
@@ -44,6 +41,12 @@ _OUTAGES = (
     "NO_ACTIVE_SESSION",
     "SESSION_CLOSED",
     "SESSION_CHANGED",
+)
+#: What they say when the machine or a service that a task needs is at fault, not the move, and not the session.
+_OUTAGES = (
+    "No space left on device",
+    "Connection refused",
+    "Connection reset",
     "the database system is",
     "terminating connection",
     "too many clients",
@@ -104,25 +107,17 @@ def append_to_branch(frame: DataFrame, target: BranchTarget, *, file_bytes: int 
 
 
 def append_counted(frame: DataFrame, target: BranchTarget) -> tuple[int, int]:
-    """Write the rows of *frame* that are not ``_refused``; returns (rows written, rows and refused together)."""
-    seen = Observation()
-    counted = frame.observe(seen, f.count(f.lit(1)).alias("records"), f.count_if(~f.col("_refused")).alias("rows"))
-    append_to_branch(counted.where(~f.col("_refused")).drop("_refused"), target)
-    return counts_of(seen, table=target.table, move=target.move)
+    """Write the rows of *frame* that are not ``_refused``; returns (rows written, rows and refused together).
 
-
-def counts_of(seen: Observation, *, table: TableRow, move: Move) -> tuple[int, int]:
-    """Rows written, and rows and refused together. Raises: SparkAway.
-
-    Where the connection was lost under the write and taken up again, its last part may have gone with the counts.
+    A server of Spark Connect waits a tenth of a second for what a write has counted and then answers without it, which
+    on a busy machine may be so each time. Nor is it there where the connection was lost under the last part of the
+    answer. What was written is not written once more for that: the rows are counted again.
     """
-    counts = seen.get
-    if not {"rows", "records"} <= counts.keys():
-        raise SparkAway(
-            f"{table.name}: move {move.move_id}, attempt {move.attempt}: Spark wrote and did not send its counts; "
-            "nothing was published, it is tried again"
-        )
-    return int(counts["rows"]), int(counts["records"])
+    seen = Observation()
+    counts = f.count(f.lit(1)).alias("records"), f.count_if(~f.col("_refused")).alias("rows")
+    append_to_branch(frame.observe(seen, *counts).where(~f.col("_refused")).drop("_refused"), target)
+    told = seen.get or frame.agg(*counts).collect()[0].asDict()
+    return int(told["rows"]), int(told["records"])
 
 
 @contextmanager
@@ -138,13 +133,15 @@ def explained(table: TableRow, move: Move) -> Iterator[None]:
         if (why := why_refused(text)) is not None:
             server, settings = f"{where}: a server that it needs", "the files that HARNESS_DSN and HARNESS_KAFKA_* name"
             raise CertificateRefused(server, why=why, said=shown, settings=settings) from error
-        if isinstance(error, grpc.RpcError | OSError | Py4JNetworkError) or asked or any(s in text for s in _OUTAGES):
+        if isinstance(error, grpc.RpcError | OSError | Py4JNetworkError) or any(s in text for s in _LOST):
+            raise SessionLost(f"{where}: {shown}; nothing was published, it is tried again") from error
+        if asked or any(s in text for s in _OUTAGES):
             raise SparkAway(f"{where}: {shown}; nothing was published, it is tried again") from error
         raise SparkFailed(f"{where}: {shown}; nothing was published") from error
     except ValueError as error:
         if not is_closed_channel(error):
             raise
-        raise SparkAway(
+        raise SessionLost(
             f"{table.name}: the Spark session was closed under move {move.move_id}, attempt {move.attempt}; nothing "
             "was published, it is tried again"
         ) from error

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from pyspark.sql import Observation
 
 from harness_pipelines.audit.accept_loss import NothingLost, accept_loss, find_loss
 from harness_pipelines.audit.complete import audit_table
@@ -58,6 +59,19 @@ def test_a_refused_record_is_kept_as_with_a_buffer(make_rig: MakeRig):
         assert {**unbuffered, "kafka_ms": None} == {**buffered, "kafka_ms": None}
         if buffered["offset"] < 3:  # the broker stamps the others
             assert unbuffered["kafka_ms"] == buffered["kafka_ms"]
+
+
+def test_a_write_whose_counts_spark_did_not_send_is_counted_and_not_written_again(
+    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
+):
+    """Spark's server waits a tenth of a second for them; on a busy machine that can be too short every time."""
+    monkeypatch.setattr(Observation, "get", property(lambda _: {}))
+    rig = make_rig(buffer="none", unknown_fields="quarantine", partitions=1)
+    rig.kafka.produce(rig.topic, 0, [*rig.values(3), BAD])
+    rig.tier()
+    [move] = rig.stores.ledger.moves(rig.table.row, limit=10)
+    assert (move["rows"], move["attempt"]) == (3, 1)
+    assert [row["offset"] for row in aside(rig)] == [3]
 
 
 def test_what_a_replay_puts_back_has_its_headers_and_its_time(make_rig: MakeRig):

@@ -9,8 +9,8 @@ import grpc
 import pytest
 from pyspark.errors import PySparkException
 
-from harness_pipelines.stores.spark import SparkAway, is_closed_channel
-from harness_pipelines.stores.spark_write import SparkFailed, counts_of, explained
+from harness_pipelines.stores.spark import SessionLost, SparkAway, is_closed_channel
+from harness_pipelines.stores.spark_write import SparkFailed, explained
 
 MOVE: Any = SimpleNamespace(move_id=7, attempt=2)
 TABLE: Any = SimpleNamespace(name="shop.orders")
@@ -74,8 +74,21 @@ def test_any_other_wrong_value_is_a_defect():
         raise ValueError("no such thing")
 
 
-def test_counts_that_spark_did_not_send_are_asked_for_by_another_attempt():
-    seen = SimpleNamespace(get={})
-    with pytest.raises(SparkAway, match="move 7, attempt 2: .*did not send its counts.*tried again"):
-        counts_of(seen, table=TABLE, move=MOVE)  # type: ignore[arg-type]
-    assert counts_of(SimpleNamespace(get={"rows": 3, "records": 5}), table=TABLE, move=MOVE) == (3, 5)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "said",
+    [
+        "org.postgresql.util.PSQLException: FATAL: the database system is starting up",
+        "java.net.ConnectException: Connection refused",
+        "No space left on device",
+    ],
+)
+def test_what_a_task_could_not_reach_says_nothing_of_the_session(said: str):
+    with pytest.raises(SparkAway) as raised, explained(TABLE, MOVE):
+        raise PySparkException(f"Job aborted due to stage failure: Lost task 0.0: {said}")
+    assert not isinstance(raised.value, SessionLost)
+
+
+@pytest.mark.parametrize("said", ["[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid", "StatusCode.UNAVAILABLE"])
+def test_a_session_that_its_server_forgot_is_of_no_use_any_more(said: str):
+    with pytest.raises(SessionLost), explained(TABLE, MOVE):
+        raise PySparkException(said)

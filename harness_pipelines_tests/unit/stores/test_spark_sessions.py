@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stores import spark, spark_sessions
+from harness_pipelines.stores.spark import SessionLost, SparkAway, SparkInterrupted
 from harness_pipelines.stores.spark_sessions import SparkSessions
 from harness_pipelines_tests.producer import wait_until
 
@@ -116,3 +118,59 @@ def test_an_interrupt_does_not_wait_for_who_opens_a_session(tmp_path: Path):
         asking.start()
         asking.join(10)
         assert not asking.is_alive()
+
+
+class Session:
+    """What `SparkSessions` asks of a session."""
+
+    is_stopped = False
+
+    def addTag(self, _tag: str) -> None: ...
+
+    def removeTag(self, _tag: str) -> None: ...
+
+
+class Sessions:
+    """Sessions that are opened and closed without a server."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.closed: list[Any] = []
+        monkeypatch.setattr(spark_sessions, "open_spark", lambda _settings, opener: Session())
+        monkeypatch.setattr(spark_sessions, "close_spark", lambda session, _settings: self.closed.append(session))
+        monkeypatch.setattr(spark_sessions, "settle", lambda _session: None)
+        self.own = SparkSessions(Settings(home=folder, spark="sc://127.0.0.1:1"))
+
+
+@pytest.fixture
+def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sessions:
+    return Sessions(tmp_path, monkeypatch)
+
+
+def test_a_session_that_one_stage_gave_up_is_closed_by_the_last_that_works_in_it(sessions: Sessions):
+    with sessions.own.working() as first:
+        with pytest.raises(SessionLost), sessions.own.working() as same:
+            assert same is first
+            raise SessionLost("the server forgot it")
+        assert sessions.closed == [], "another stage is at work in it"
+        with sessions.own.working() as other:
+            assert other is not first
+    assert sessions.closed == [first]
+    with sessions.own.working() as again:
+        assert again is other
+
+
+def test_a_stage_that_waits_for_something_else_keeps_the_session(sessions: Sessions):
+    with pytest.raises(SparkAway), sessions.own.working() as first:
+        raise SparkAway("a task could not reach Postgres")
+    assert sessions.closed == []
+    with sessions.own.working() as again:
+        assert again is first
+
+
+def test_an_interrupt_reaches_work_in_a_session_that_was_given_up(sessions: Sessions):
+    asked: list[Any] = []
+    with suppress(SparkInterrupted), sessions.own.working() as first:
+        first.interruptTag = lambda _tag: asked.append(first)  # type: ignore[method-assign,assignment,return-value]
+        sessions.own.forget(first)
+        sessions.own.interrupt()
+        wait_until(lambda: asked == [first], "the work is interrupted")
