@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pyarrow.fs import FileSelector, FileType
@@ -92,10 +93,13 @@ class LakeHistory:
         """The past of a view of *table* whose catalog row names *pointer*, which itself may be gone."""
         return cls(catalog, (table.spec.namespace, table.views[view]), folder_of(pointer))
 
-    def named_moves(self, *, at_least: int, seen: Collection[str] = ()) -> dict[str, set[NamedMove]]:
+    def named_moves(
+        self, *, at_least: int, read: Mapping[str, Collection[NamedMove]]
+    ) -> dict[str, Collection[NamedMove]]:
         """The moves that the newest metadata files name, by file: of those numbered *at_least* and above.
 
-        Files that were *seen* are left out. Raises: LakeAway for an empty folder: what the catalog names is in it.
+        What files name that were *read* before is taken from there: a file never changes.
+        Raises: LakeAway for an empty folder: what the catalog names is in it.
         """
         folder = f"{self.location}/metadata"
         if not _names(folder):
@@ -103,7 +107,14 @@ class LakeHistory:
                 f"{folder} holds no file, and the catalog names one there: the warehouse is not mounted, or somebody "
                 "emptied it (`harness fsck` names what is gone); nothing was written, it is tried again"
             )
-        return {file.path: set(_named(view)) for file, view in self._tips(at_least, seen)}
+        found: dict[str, Collection[NamedMove]] = {}
+        for file in metadata_files(self.location, at_least=at_least)[:TIPS_MAX]:
+            if file.path in read:
+                found[file.path] = read[file.path]
+                continue
+            with suppress(MetadataMissing):  # half written when its writer died: it was never published
+                found[file.path] = set(_named(self._catalog.at(self._identifier, file.path)))
+        return found
 
     def newest(self, *, at_least: int = 0) -> LakeState:
         """The state of the newest metadata file that is whole: readable, all its files there, nobody else's rows in it.
@@ -149,14 +160,6 @@ class LakeHistory:
         """Whether all of *paths*, below the location, are there."""
         stored = self._stored()
         return not any(_is_gone(path, stored) for path in paths)
-
-    def _tips(self, at_least: int, seen: Collection[str]) -> Iterator[tuple[MetadataFile, Table]]:
-        newest = [f for f in metadata_files(self.location, at_least=at_least) if f.path not in seen][:TIPS_MAX]
-        for file in newest:
-            try:
-                yield file, self._catalog.at(self._identifier, file.path)
-            except MetadataMissing:  # half written when its writer died: it was never published
-                continue
 
     def _stored(self) -> frozenset[str]:
         return frozenset(file.path for file in listed(self.location))

@@ -8,6 +8,7 @@ the ledger: at first, whenever the database was connected to again, and now and 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 COMPARED_S = 20.0  #: so long a comparison is believed while the connections last; less than the lease of a claim
+ByFile = Mapping[str, Collection[NamedMove]]  #: the moves that each metadata file names
 FILES_BACK = 8  #: metadata files below the catalog's that are looked at too: what went on since may lie above them
 
 
@@ -44,7 +46,7 @@ class _Compared:
 
     at: float = -inf  #: monotonic seconds
     connections: int = -1  #: that the database had made when the comparison began
-    seen: set[str] = field(default_factory=set)  #: metadata files whose moves the ledger has
+    read: ByFile = field(default_factory=dict)  #: of the newest metadata files
 
 
 class Standing:
@@ -70,18 +72,21 @@ class Standing:
         connections, now = self._database.connections, time.monotonic()
         if known.connections == connections and now < known.at + COMPARED_S:
             return
-        if lost := self.lost(table, ledger, seen=known.seen):
+        # What a file names is kept, not that the ledger had it: another server than that one may answer now.
+        known.read = self._named(table, ledger, read=known.read)
+        if lost := self._unknown(table, known.read):
             raise LedgerOlderThanLake(_explained(table, lost))
         self._admit(table)
         self._ownership.follow()
         known.at, known.connections = now, connections
 
-    def lost(self, table: TableRow, ledger: PostgresLedger, *, seen: set[str] | None = None) -> list[NamedMove]:
-        """The moves that the newest metadata files of the table's views name and the ledger never had.
+    def lost(self, table: TableRow, ledger: PostgresLedger) -> list[NamedMove]:
+        """The moves that the newest metadata files of the table's views name and the ledger never had."""
+        return self._unknown(table, self._named(table, ledger, read={}))
 
-        Files that were *seen* are not read again; those whose moves the ledger has are added to them.
-        """
-        lost: list[NamedMove] = []
+    def _named(self, table: TableRow, ledger: PostgresLedger, *, read: ByFile) -> ByFile:
+        """What the newest metadata files of the table's views name; files that were *read* are not read again."""
+        named: dict[str, Collection[NamedMove]] = {}
         for view in table.views:
             try:
                 pointer = ledger.pointer(table, view)
@@ -90,14 +95,11 @@ class Standing:
             history = LakeHistory.of(self._catalog, table, pointer, view=view)
             at_least = max(number_of(pointer) - FILES_BACK, 0)
             with reachable(table.name, "comparing the ledger with the lake"):
-                files = history.named_moves(at_least=at_least, seen=seen or ())
-            found = self._unknown(table, {one for named in files.values() for one in named})
-            lost += found
-            if seen is not None and not found:
-                seen.update(files)
-        return sorted(set(lost))
+                named |= history.named_moves(at_least=at_least, read=read)
+        return named
 
-    def _unknown(self, table: TableRow, named: set[NamedMove]) -> list[NamedMove]:
+    def _unknown(self, table: TableRow, by_file: ByFile) -> list[NamedMove]:
+        named = {one for of_file in by_file.values() for one in of_file}
         if not named:
             return []
         key = {"table_id": table.table_id, "move_ids": sorted({one.move_id for one in named})}

@@ -25,6 +25,7 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.services import Endpoints
 from harness_pipelines.stages.worker import Worker, WorkerOptions
+from harness_pipelines.stores import standing
 from harness_pipelines.stores.deliveries import webhook
 from harness_pipelines.stores.owner import WarehouseTaken
 from harness_pipelines.stores.ports import MoveDraft
@@ -267,6 +268,31 @@ def test_a_promoted_stand_by_that_lacks_commits_stops_its_tables_and_no_number_i
             old_rig_worker(old, rig)
     finally:
         old.close()
+
+
+def test_a_worker_that_saw_the_lost_commits_finds_that_they_are_lost(place: Place, monkeypatch: pytest.MonkeyPatch):
+    """It compared the lake with the server that had them: what that one knew says nothing of the promoted one."""
+    monkeypatch.setattr(standing, "COMPARED_S", 0.0)
+    rig = place.rig(partitions=1)
+    standby = place.copy("standby", standby=True)
+    standby.start()
+    rig.produce(10)
+    work(rig)
+    standby.await_caught_up(place.primary)
+    standby.cut_off()
+    rig.produce(10)
+    work(rig)
+    ledger, row = rig.stores.ledger, rig.table.row
+    rig.stores.standing.check(row, ledger)
+    place.primary.end()
+    standby.promote()
+    place.lead_to(standby)
+    with pytest.raises(LedgerOlderThanLake, match="history lost"):
+        again(lambda: rig.stores.standing.check(row, ledger))
+    assert settle(rig.stores, row, look(rig.stores, row)).settled
+    work(rig)
+    assert [e.event for e in rig.table.events()].count("history_lost") == 1
+    assert_sound(rig)
 
 
 def old_rig_worker(harness: hp.Harness, rig: TableRig) -> None:

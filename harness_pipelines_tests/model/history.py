@@ -43,6 +43,7 @@ class State(NamedTuple):
     stopped: bool
     lost: bool  #: some promotion lost a commit
     left: tuple[int, int, int]  #: publishes, promotions, publishes of the old server
+    believed: tuple[Named, ...] = ()  #: what a worker does not ask about, because a server had it once
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,8 @@ class History:
         if promotions:
             yield Step("server", "server.promote", self._promoted(s))
         yield from self._compare(s)
+        if "verdict_kept" in self.bad and s.primary.compared and s.believed != s.lake:
+            yield Step("worker", "compare.again", s._replace(believed=s.lake))
         if s.old is not None and s.left[2]:
             yield from self._old(s, s.old)
 
@@ -162,7 +165,7 @@ class History:
         """A worker compares ledger and lake before it goes on; where history is lost a person reconciles them."""
         if s.primary.compared:
             return
-        lost = self._seen_lost(s.primary, s.lake)
+        lost = self._seen_lost(s.primary, tuple(one for one in s.lake if one not in s.believed))
         if lost and not s.stopped:
             yield Step("worker", "compare.stop", s._replace(stopped=True))
         elif lost:

@@ -354,6 +354,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "a partition joins without the claim": Mutant(Stage.INGEST, ("joins_without_claim",), SPECS, "S5"),
     # -- histories
     "a ledger is not compared with the lake": Mutant(None, ("lake_not_compared",), HISTORY, "S29"),
+    "what a server had once is not asked of the promoted one": Mutant(None, ("verdict_kept",), HISTORY, "S29"),
     "moves are compared by number alone, and staged before": Mutant(
         None, ("nonces_not_compared", "staged_before_compared"), HISTORY, "S29"
     ),
