@@ -40,7 +40,8 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.wake import Due, due_moves, due_upkeep
+from harness_pipelines.stages import compact
+from harness_pipelines.stages.wake import Due, due_moves, due_upkeep, is_held
 from harness_pipelines.stores.overview import Overview
 from harness_pipelines.stores.ports import TableRow
 from harness_pipelines.stores.ports_log import Watermark
@@ -129,7 +130,12 @@ def _turn(names: Sequence[str], after: str | None) -> list[str]:
 
 def _upkeep(context: SensorEvaluationContext, harness: Harness, work: TableWork) -> dict[Stage, Due]:
     try:
-        return due_upkeep(harness.stores, harness.table(work.name).row, work)
+        table = harness.table(work.name).row
+        due = due_upkeep(harness.stores, table, work)
+        if not is_held(work, Stage.COMPACT):  # else the worker that holds it says so
+            worth_it = Stage.COMPACT in due and due[Stage.COMPACT].why == compact.FILES
+            harness.stores.stalls.note_small_files(table.table_id, worth_it=worth_it)
+        return due
     except HarnessError as error:  # one sick table never stops another
         context.log.warning(f"{work.name}: {error}")
         return {}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from harness_pipelines.stores.open import Stores
 
 log = structlog.get_logger(__name__)
+FILES = "files"  #: why it is due, when no move of it is open
 BUDGET_BYTES = 2 * 2**30  #: of files that one move reads
 
 
@@ -48,7 +49,7 @@ def trigger(stores: Stores, table: TableRow, *, judged: str | None = None) -> st
     head = stores.tables.head(table)
     if head.stream.metadata == judged:
         return None
-    return "files" if due(table, head) else None
+    return FILES if due(table, head) else None
 
 
 def compact_once(

@@ -15,6 +15,8 @@ import structlog
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.pauses import Pauses
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.stages import compact
 from harness_pipelines.stages.progress import TableProgress
 from harness_pipelines.stores.errors import KafkaFailed, KafkaUnreachable, TopicForbidden, TopicMissing
 from harness_pipelines.stores.ports import TableRow
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 FIRST_S = 1.0  #: a run that is over sooner is not looked at
 EVERY_S, EVERY_S_MAX = 5.0, 60.0  #: the pauses grow while a look fails
+LAKE_EVERY_S = 60.0  #: how often the manifests of a table are looked at
 FRESH_S = 2.0  #: a log that did not answer the worker in so long is not asked for more
 END_S = 2.0
 Seen = Callable[[], Sequence[tuple[TableRow, TableProgress]]]
@@ -37,6 +40,7 @@ class Looks:
     def __init__(self, stores: Stores, holder: str, stop: threading.Event, seen: Seen) -> None:
         self._stores, self._holder, self._stop, self._seen = stores, holder, stop, seen
         self._thread: threading.Thread | None = None
+        self._lake_at: dict[int, float] = {}  # monotonic seconds, by table
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="looks", daemon=True)
@@ -65,7 +69,21 @@ class Looks:
         tables = self._seen()
         self._stores.stalls.note_troubles(self._holder, {t.name: dict(p.trouble) for t, p in tables if p.trouble})
         self._look_at_logs(tables)
+        self._look_at_lakes([table for table, _ in tables if Stage.COMPACT in table.effects])
         self._stores.stalls.note([table.name for table, _ in tables])
+
+    def _look_at_lakes(self, tables: Sequence[TableRow]) -> None:
+        """Note which stream views have small files, whatever the stage that should see to it says."""
+        for table in tables:
+            if (
+                self._stop.is_set()
+                or time.monotonic() < self._lake_at.get(table.table_id, -LAKE_EVERY_S) + LAKE_EVERY_S
+            ):
+                continue
+            self._lake_at[table.table_id] = time.monotonic()
+            with suppress(HarnessError):  # the stages show it
+                worth_it = bool(compact.due(table, self._stores.tables.head(table)))
+                self._stores.stalls.note_small_files(table.table_id, worth_it=worth_it)
 
     def _look_at_logs(self, tables: Sequence[tuple[TableRow, TableProgress]]) -> None:
         """Note the ends that the worker saw, and what lies behind open transactions."""

@@ -96,6 +96,10 @@ class Stalls:
             connection.execute(sql("stalls/forget"), given)
             connection.execute(sql("stalls/note"), given)
 
+    def note_small_files(self, table_id: int, *, worth_it: bool) -> None:
+        """Note whether the stream view has files that compact should put together: only its manifests say so."""
+        self._database.run("stalls/small_files" if worth_it else "stalls/no_small_files", {"table_id": table_id})
+
     def note_troubles(self, holder: str, troubles: Mapping[str, Mapping[str, str]]) -> None:
         """Note what errors hold stages of the worker *holder*, by table and stage; what it noted before is over."""
         flat = [(name, stage, error) for name, found in troubles.items() for stage, error in found.items()]

@@ -15,7 +15,8 @@ from harness_pipelines.audit.checks import is_fresh, nothing_is_stuck
 from harness_pipelines.cli.main import cli
 from harness_pipelines.cli.page.facts import Facts
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stages import expire
+from harness_pipelines.protocol.compaction import FILES_MIN
+from harness_pipelines.stages import compact, expire
 from harness_pipelines.stages.looks import Looks
 from harness_pipelines.stores.lake import LakeAway
 from harness_pipelines.stores.ports import MoveDraft
@@ -42,6 +43,20 @@ def looked(rig: TableRig, *, minutes_later: float = 0.0) -> None:
 def alarms(rig: TableRig) -> dict[str, str]:
     """By stage what stalls."""
     return {one.stage: one.what for one in rig.stores.stalls.now([rig.name]) if one.is_alarm}
+
+
+def whats(rig: TableRig, stage: str) -> set[str]:
+    """What *stage* has to do."""
+    with rig.stores.database.session() as connection:
+        found = connection.execute(
+            "SELECT what FROM harness.stage_work WHERE table_id = %s AND stage = %s", [rig.table.row.table_id, stage]
+        ).fetchall()
+    return {row["what"] for row in found}
+
+
+def waiting(rig: TableRig) -> dict[str, str]:
+    """By stage what waits, an alarm or not yet."""
+    return {one.stage: one.what for one in rig.stores.stalls.now([rig.name])}
 
 
 def planned(rig: TableRig, stage: Stage, *, error: str | None) -> None:
@@ -114,6 +129,73 @@ def test_an_attempt_without_an_error_may_take_its_time_but_not_for_ever(make_rig
     assert alarms(rig) == {}
     looked(rig, minutes_later=3)
     assert alarms(rig) == {"otree": "an open move"}
+
+
+def test_small_files_that_compact_says_nothing_about_stall_it(make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch):
+    rig = make_rig(views="stream", tier={"max_age": "1s"}, mode="external_worker")
+    for _ in range(FILES_MIN):
+        rig.produce(3)
+        rig.ingest()
+        rig.tier()
+    with monkeypatch.context() as broken:
+        broken.setattr(compact, "trigger", lambda *_, **__: None)  # the loop lives, and finds nothing to do
+        worker = rig.worker(frozenset({Stage.COMPACT}))
+        with running(worker):
+            wait_until(lambda: "compact" in waiting(rig), "it is noted", deadline_s=20.0)
+    looked(rig)
+    assert alarms(rig) == {}
+    looked(rig, minutes_later=1.2)
+    assert alarms(rig) == {"compact": "small files"}
+    looks = Looks(rig.stores, ANY, worker.stop, lambda: [(rig.table.row, worker.progress[0])])
+    worker.stop.clear()
+    compact.compact_once(rig.stores, rig.table.row, rig.claim(Stage.COMPACT), trigger=compact.FILES)
+    looks.look()
+    assert waiting(rig) == {}
+
+
+def test_an_expire_that_removes_nothing_stalls(make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch):
+    rig = make_rig(retention={"versions": "1s", "grace": "1s"}, mode="external_worker", tier={"max_age": "1s"})
+    for _ in range(2):
+        rig.produce(3)
+        rig.ingest()
+        rig.tier()
+    key = {"table_id": rig.table.row.table_id}
+    with rig.stores.database.transaction() as connection:
+        connection.execute(
+            "INSERT INTO harness.condemned_files VALUES (%(table_id)s, '/gone', 1, clock_timestamp() - interval '1h')",
+            key,
+        )
+        connection.execute(
+            "INSERT INTO harness.segments (segment, table_id, seq, state, schema_version, retired_at) VALUES "
+            "('s' || gen_random_uuid(), %(table_id)s, 900, 'retired', 1, clock_timestamp() - interval '1 hour')",
+            key,
+        )
+    wanted = {"files to remove", "segments to drop", "versions to let go of"}
+    wait_until(lambda: whats(rig, "expire") == wanted, "the versions are over", deadline_s=10.0)
+    with monkeypatch.context() as broken:
+        broken.setattr(expire, "expire_once", lambda *_, **__: None)  # the loop lives, and does nothing
+        with running(rig.worker(frozenset({Stage.EXPIRE}))):
+            wait_until(lambda: "expire" in waiting(rig), "it is noted", deadline_s=20.0)
+    looked(rig, minutes_later=1.5)
+    assert alarms(rig) == {}, "it looks once a minute"
+    looked(rig, minutes_later=1)
+    assert alarms(rig).keys() == {"expire"}
+    with rig.stores.database.transaction() as connection:
+        connection.execute("DELETE FROM harness.segments WHERE table_id = %(table_id)s AND seq = 900", key)
+    expire.expire_once(rig.stores, rig.table.row, rig.claim(Stage.EXPIRE), remove_large=True)
+    assert alarms(rig) == {}
+
+
+def test_a_move_that_is_open_holds_files_back_and_is_no_stall_of_expire(make_rig: MakeRig):
+    rig = make_rig(views="both")
+    planned(rig, Stage.OTREE, error=None)
+    with rig.stores.database.transaction() as connection:
+        for statement in (
+            "UPDATE harness.moves SET planned_at = planned_at - interval '2h' WHERE table_id = %s",
+            "INSERT INTO harness.condemned_files VALUES (%s, '/gone', 1, clock_timestamp() - interval '1h')",
+        ):
+            connection.execute(statement, [rig.table.row.table_id])
+    assert whats(rig, "expire") == set()
 
 
 def test_requests_stall_otree(make_rig: MakeRig):

@@ -15,6 +15,13 @@ WHERE t.namespace || '.' || t.name = ANY(%(tables)s)
 ON CONFLICT (table_id, stage, what) DO UPDATE
 SET marker = excluded.marker, since = excluded.since WHERE s.marker <> excluded.marker
 
+-- name: small_files
+INSERT INTO harness.lake_work AS w (table_id, stage) VALUES (%(table_id)s, 'compact')
+ON CONFLICT (table_id, stage) DO UPDATE SET seen_at = excluded.seen_at
+
+-- name: no_small_files
+DELETE FROM harness.lake_work WHERE table_id = %(table_id)s AND stage = 'compact'
+
 -- name: over
 -- The caller's own, and those of workers that are gone.
 DELETE FROM harness.troubles x USING harness.tables t
