@@ -79,7 +79,8 @@ def apply(table: hp.Table) -> str:
 
 
 def reconcile(table: hp.Table) -> str:
-    """What a person does about a claim of the future, while the workers go on."""
+    """What a person does about a claim of the future, while the workers go on; and, after they stopped, about lost
+    history."""
     stores = table.harness.stores
     settled = settle(stores, table.row, look(stores, table.row))
     return f"{len(settled.acts)} acts, settled {settled.settled}"
@@ -93,6 +94,7 @@ ACTS: Mapping[Kind, Callable[[hp.Table], str]] = {
     Kind.SNAPSHOT: snapshot,
     Kind.APPLY: apply,
     Kind.CLAIM_AHEAD: reconcile,
+    Kind.PROMOTE: reconcile,
 }
 
 

@@ -100,6 +100,7 @@ class Worker:
         self._start_at: float | None = time.monotonic()
         self._killed = False
         self.stopped = False
+        self._rests = False
         self.starts = 0
         self.defects: list[str] = []  #: ends that nobody asked for
 
@@ -114,6 +115,8 @@ class Worker:
 
     def supervise(self) -> None:
         """Note an end, and start it again when it is time."""
+        if self._rests:
+            return
         if self._process is not None and self._process.poll() is not None:
             code = self._process.returncode
             self._process, self.stopped = None, False
@@ -126,7 +129,7 @@ class Worker:
 
     def kill(self, *, back_after_s: float) -> bool:
         """SIGKILL; another one is started after *back_after_s*. False when it does not run."""
-        if self._process is None or self._process.poll() is not None:
+        if self._rests or self._process is None or self._process.poll() is not None:
             return False
         self._killed, self._start_at = True, time.monotonic() + back_after_s
         self._process.kill()
@@ -134,7 +137,7 @@ class Worker:
 
     def stop(self) -> bool:
         """SIGSTOP. False when it does not run or is stopped already."""
-        if self.stopped or not self._send(signal.SIGSTOP):
+        if self._rests or self.stopped or not self._send(signal.SIGSTOP):
             return False
         self.stopped = True
         return True
@@ -145,9 +148,27 @@ class Worker:
             self._send(signal.SIGCONT)
         self.stopped = False
 
+    def rest(self) -> None:
+        """As a person stops a worker: SIGTERM, then SIGKILL. It is started again by `resume`."""
+        self._rests = self._killed = True
+        self.wake()
+        process = self._process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:  # what it waits for on Spark or Postgres may be away by another fault
+            process.kill()
+            process.wait()
+
+    def resume(self) -> None:
+        """Start it again after a rest."""
+        self._start_at, self._rests = time.monotonic(), False
+
     def end(self) -> None:
         """SIGTERM, then SIGKILL; it is not started again."""
-        self._start_at = None
+        self._start_at, self._rests = None, False
         self.wake()
         if self._process is None:
             return

@@ -31,6 +31,7 @@ from harness_pipelines.read.tail import read_tail
 from harness_pipelines_tests.chaos.child import stop_with_parent, tell
 from harness_pipelines_tests.chaos.content import COORDINATES, READ, SUBJECTS
 from harness_pipelines_tests.chaos.producer import journal_of
+from harness_pipelines_tests.chaos.promotion import promotions_of
 from harness_pipelines_tests.chaos.truth import Truth
 
 REST_S = {"arrow": 0.4, "spark": 6.0}
@@ -104,6 +105,7 @@ class Watched:
     name: str
     truth: Truth
     newest: Cut | None = None
+    promotions: int = 0  #: before *newest* was read
     remembered: dict[int, str] = field(default_factory=dict)  #: {version: fingerprint of its rows, once it was read}
 
 
@@ -144,6 +146,8 @@ class Reader:
         if not self._await_cover(one.truth, cut):
             return {"unavailable": "the run ended before the producer heard of all records of this read"}
         verdict = one.truth.judge(rows, cut.buffer)
+        if (promotions := promotions_of(one.truth.path.parent)) > one.promotions:  # the ledger may have forgotten it
+            one.promotions, one.newest = promotions, None
         wrong = [] if verdict.ok else [f"version {cut.version}: {verdict}"]
         if one.newest is not None and cut.older_than(one.newest):
             wrong.append(f"an older state than before: {cut}, before it {one.newest}")

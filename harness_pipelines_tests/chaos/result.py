@@ -21,6 +21,7 @@ _POSTGRES = frozenset(
         Kind.POSTGRES_IMMEDIATE,
         Kind.POSTGRES_KILL,
         Kind.POSTGRES_STOP,
+        Kind.PROMOTE,
     }
 )
 _KAFKA = frozenset({Kind.KAFKA_KILL, Kind.KAFKA_STOP})
@@ -73,6 +74,11 @@ class Outage:
         """Whether files of *subject* are what is broken: trying again does not help while it lasts."""
         return self.fault.kind is Kind.DAMAGE and self.fault.subject == subject.suffix
 
+    @property
+    def ends_history(self) -> bool:
+        """Whether the ledger forgot its last commits: a read that had begun is refused for good, the next is not."""
+        return self.fault.kind is Kind.PROMOTE
+
     def saw(self, table: str, *, read_began: float, highs: Highs, at: float) -> bool:
         """Take note of a read of *table*; True when it was the last one that was waited for."""
         marks = self.marks.get(table)
@@ -100,6 +106,7 @@ class Result:
     produced: int = 0
     quarantined: int = 0
     moves: int = 0
+    history_lost: int = 0  #: events of tables whose last commits a promotion lost
     worker_starts: int = 0
     seconds: float = 0.0
     acts: Counter[str] = field(default_factory=Counter)  #: what became of them
@@ -139,6 +146,7 @@ class Result:
                 "max": round(max(recoveries), 2) if recoveries else None,
             },
             "moves": self.moves,
+            "history_lost": self.history_lost,
             "worker_starts": self.worker_starts,
             "all_seconds": round(self.seconds, 1),
             "findings": self.findings[:FINDINGS_SHOWN],

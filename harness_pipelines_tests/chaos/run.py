@@ -219,7 +219,7 @@ class Storm:
         subject, since = self.truths[table].subject, self._right_at[name, table]
         reaching = [o for o in self._result.outages if o.reaches(since=since, until=told["ended"])]
         excused = any(outage.excuses(engine, subject) for outage in reaching)
-        is_defect = "defect" in told and not any(outage.damages(subject) for outage in reaching)
+        is_defect = "defect" in told and not any(o.damages(subject) or o.ends_history for o in reaching)
         if is_defect or ("unnamed" in told and engine == "arrow") or not excused:
             self.find(f"{name} failed{'' if excused else ' while nothing that it needs was broken'}: {told}")
 

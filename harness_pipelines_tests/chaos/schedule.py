@@ -58,6 +58,7 @@ class Kind(StrEnum):
     APPLY = "apply"  #: the spec with another setting
     JOIN = "join"  #: the topic gets a partition more
     CLAIM_AHEAD = "claim_ahead"  #: a dead holder's claim ends tomorrow: the clock was put right (`reconcile`)
+    PROMOTE = "promote"  #: a stand-by that lagged takes the primary's place (`reconcile`, as the runbook has it)
     DAMAGE = "damage"  #: a bit of a lake file flips, or its end is cut off (put right after one read)
 
 
@@ -81,7 +82,7 @@ _STAGE_OF = {
 _CLAIMED = ("ingest", "tier", "otree", "compact", "expire")
 _STOPPED_SHARE = 0.6  #: of the acts that have crash points
 
-#: One round: every kind at least once. A run goes through round after round, each shuffled.
+#: One round: every kind at least once, but for promotions. A run goes through round after round, each shuffled.
 LIGHT = (
     *(Kind.WORKER_KILL,) * 3,
     *(Kind.WORKER_STOP,) * 2,
@@ -110,6 +111,7 @@ HEAVY = (
     Kind.SPARK_KILL,
     Kind.SPARK_STOP,
 )
+ROUNDS_WITH_PROMOTION = (1, 5)  #: counted from 0
 _REST_S = {True: (4.0, 10.0), False: (0.5, 5.0)}  #: after a heavy fault, after a light one
 _LASTS_S = {
     Kind.WORKER_KILL: (0.2, 5.0),
@@ -119,6 +121,7 @@ _LASTS_S = {
     Kind.KAFKA_STOP: (1.0, 8.0),
     Kind.SPARK_STOP: (1.0, 15.0),
     Kind.CLAIM_AHEAD: (1.0, 8.0),
+    Kind.PROMOTE: (3.0, 10.0),  # how far the stand-by is behind
     Kind.LONG_LEASE: (20.0, 60.0),  # longer than the tables keep old versions
 }
 _ACT_STOPPED_S = (12.0, 40.0)  #: longer than two graces of the tables; the longest outlive a session's timeouts
@@ -162,15 +165,17 @@ def schedule(seed: int, seconds: float) -> tuple[Fault, ...]:
     dice = random.Random(seed)
     found: list[Fault] = []
     round_: list[Kind] = []
+    rounds = 0
     at_s = QUIET_S
     while at_s <= seconds - QUIET_S:
         if not round_:
-            round_ = [*LIGHT, *HEAVY]
+            round_ = [*LIGHT, *HEAVY, *[Kind.PROMOTE] * (rounds in ROUNDS_WITH_PROMOTION)]
+            rounds += 1
             dice.shuffle(round_)
         fault = _fault(dice, round(at_s, 2), round_.pop())
         if at_s + fault.lasts_s <= seconds - QUIET_S:
             found.append(fault)
-        at_s += dice.uniform(*_REST_S[fault.kind in HEAVY])
+        at_s += dice.uniform(*_REST_S[fault.kind in HEAVY or fault.kind is Kind.PROMOTE])
     return tuple(found)
 
 

@@ -30,6 +30,12 @@ def test_thirty_minutes_break_every_kind_of_thing_and_a_hundred_and_fifty_in_all
         assert {fault.kind for fault in found} == set(Kind)
 
 
+def test_a_stand_by_is_promoted_twice_at_most_and_not_in_a_short_run():
+    for seed in range(20):
+        assert sum(fault.kind is Kind.PROMOTE for fault in schedule(seed, 1800)) in (1, 2)
+        assert not any(fault.kind is Kind.PROMOTE for fault in schedule(seed, 90))
+
+
 def test_what_is_stopped_is_woken_again_before_and_after_a_workers_lease_has_ended():
     for kind in (Kind.WORKER_STOP, Kind.KAFKA_STOP, Kind.SPARK_STOP):
         lasted = [fault.lasts_s for seed in range(20) for fault in schedule(seed, 1800) if fault.kind is kind]

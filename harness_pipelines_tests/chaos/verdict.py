@@ -8,7 +8,9 @@ import pyarrow as pa
 
 import harness_pipelines as hp
 from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.protocol.history import HISTORY_LOST, PROMOTED
 from harness_pipelines_tests.chaos.content import COORDINATES, LATER, MAIN
+from harness_pipelines_tests.chaos.promotion import promotions_of
 from harness_pipelines_tests.chaos.reader import ENGINES, Cut
 from harness_pipelines_tests.chaos.result import Result
 from harness_pipelines_tests.chaos.truth import Truth
@@ -42,6 +44,7 @@ class _Judge:
         self._held(rows)
         if truth.subject is MAIN:
             self._evolved()
+        self._told_of_promotions()
         report = self._table.audit(full=True).to_json()
         if not report["ok"]:
             self._find(f"the audit found faults: {str(report)[:2000]}")
@@ -84,6 +87,13 @@ class _Judge:
         ):
             if odd:
                 self._find(f"{len(odd)} {what}, such as {sorted(odd)[:5]}")
+
+    def _told_of_promotions(self) -> None:
+        """Each promotion has an event of its own, whether or not commits were lost with it."""
+        told = [one.event for one in self._table.events() if one.event in (HISTORY_LOST, PROMOTED)]
+        self._result.history_lost += told.count(HISTORY_LOST)
+        if len(told) != (wanted := promotions_of(self._truth.path.parent)):
+            self._find(f"there were {wanted} promotions, its events tell of {told}")
 
     def _evolved(self) -> None:
         """A column that was added has the records' values from one offset of each partition on."""

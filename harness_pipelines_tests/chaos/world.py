@@ -33,6 +33,7 @@ from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.chaos.content import BY_SUFFIX, SUBJECTS, Subject
 from harness_pipelines_tests.chaos.damage import digest_of, files_of
 from harness_pipelines_tests.chaos.processes import Child, Worker, family_of
+from harness_pipelines_tests.chaos.promotion import fail_over, promotions_of, unfenced
 from harness_pipelines_tests.chaos.reader import fingerprint, read_by_arrow
 from harness_pipelines_tests.chaos.schedule import ACTS, WORKERS, Fault, Kind, Part
 from harness_pipelines_tests.producer import KafkaRig, wait_until
@@ -281,15 +282,13 @@ class World:
         if found.rowcount == 0:  # the table has no such stage
             return False
         self._over.wait(fault.lasts_s)
-        until = time.monotonic() + ACT_S
-        while "done" not in (told := self._acted(fault)) and time.monotonic() < until and not self._over.is_set():
-            self._over.wait(1.0)  # it was refused, or Postgres is away: a person repeats it
-        self.told.put((fault, told))
+        self.told.put((fault, self._reconciled(fault)))
         return True
 
     def _hold(self, fault: Fault, began: Began) -> bool:
         """Read under a lease of an hour at once and at its end: the same rows, whatever expire does meanwhile."""
         began()
+        promotions = promotions_of(self.home)
         held: list[tuple[hp.Table, ReadPlan, str]] = []
         try:
             for name in self.tables:
@@ -305,6 +304,8 @@ class World:
                 again = self._until_answered(partial(_fingerprint, table, plan))
                 self._until_answered(partial(table.release, plan))
             except HarnessError as error:
+                if promotions_of(self.home) > promotions:  # the lease may be among what the ledger forgot
+                    continue
                 self.told.put((fault, {"unreadable": f"{where}: {type(error).__name__}: {error}"}))
                 continue
             if again not in (before, None):
@@ -340,6 +341,35 @@ class World:
             return told
         right = self._until_answered(lambda: digest_of(read_by_arrow(table, plan, lease=HELD)))
         return {"unharmed": path.name} if right in (told["read"], None) else {"wrong": f"other values from {path}"}
+
+    def _promote(self, fault: Fault, began: Began) -> bool:
+        """A stand-by that lagged is promoted; then the workers are stopped, and every table is reconciled."""
+
+        def lag() -> None:
+            began()
+            self._over.wait(fault.lasts_s)
+
+        with self._turn() as mine:
+            if not mine:
+                return False
+            port = int(urlsplit(self.harness.settings.dsn or "").port or 0)
+            old = fail_over(self._services, self.home, port=port, lag=lag)
+            for worker in self.workers:
+                worker.rest()
+            for subject in SUBJECTS:
+                self.told.put((fault, self._reconciled(replace(fault, subject=subject.suffix))))
+            for worker in self.workers:
+                worker.resume()
+            for name in unfenced(old, self.harness, list(self.tables)):
+                self.told.put((fault, {"unfenced": f"the old primary may work on {name}"}))
+        return True
+
+    def _reconciled(self, fault: Fault) -> Mapping[str, Any]:
+        """As a person does it: it is repeated where it was refused, or something is away by another fault."""
+        until = time.monotonic() + ACT_S
+        while "done" not in (told := self._acted(fault)) and time.monotonic() < until and not self._over.is_set():
+            self._over.wait(1.0)
+        return told
 
     def _until_answered(self, step: Callable[[], Answer]) -> Answer | None:
         """Take *step* until what it needs is there. None when the run is over. Raises: what it raised in the end."""
@@ -401,6 +431,7 @@ _WAYS: Mapping[Kind, Callable[[World, Fault, Began], bool]] = {
     Kind.DAMAGE: World._damage,
     **dict.fromkeys(ACTS, World._act),
     Kind.CLAIM_AHEAD: World._put_claim_ahead,
+    Kind.PROMOTE: World._promote,
     Kind.KAFKA_KILL: lambda world, _, began: world._crash("kafka", began),
     Kind.KAFKA_STOP: lambda world, fault, began: world._stop_service("kafka", fault, began),
     Kind.SPARK_KILL: lambda world, _, began: world._crash("spark", began),
