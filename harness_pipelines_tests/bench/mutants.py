@@ -1,8 +1,9 @@
 """The bench of the ledger's SQL: each lock, fence, comparison and order is broken in turn, and a test must notice.
 
 The suites of `SUITES` run once, to see which test executes which statement; then, mutant after mutant, the quickest
-tests that execute it. What was judged is kept in the home, by the code that it was judged
-for: a run that was ended goes on.
+tests that execute it. Functions inside of the database are broken like statements. What was judged is kept in the
+home, by the code that it was judged for: a run that was ended goes on, and after a change of tests only what they
+noticed, or what nobody did, is judged again.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from harness_pipelines.stores.postgres import sections
 from harness_pipelines_tests.bench.base import Figure, Group, Run
+from harness_pipelines_tests.bench.mutation import functions
+from harness_pipelines_tests.bench.mutation.plan import texts
 from harness_pipelines_tests.bench.mutation.plugin import SAID
 from harness_pipelines_tests.bench.mutation.reasons import reason
 
@@ -30,6 +32,7 @@ LEFT_OUT = ("contract/test_log.py",)  #: Kafka's side
 FILES = (
     *("ledger", "buffer", "reads", "upkeep", "corrections", "revert", "evolve", "snapshots", "reconcile", "quarantine"),
     *("states", "recalls", "recluster", "overlays", "history", "digests", "drop"),
+    functions.FILE,
 )
 BUDGET_S, QUICK_BUDGET_S = 15.0, 3.0  #: of tests for one mutant; one that lives longer has survived
 TEST_S = 40  #: a mutant without a lock may let a test hang
@@ -41,7 +44,7 @@ class Statements(Mapping[str, Group]):
 
     def __getitem__(self, name: str) -> Group:
         file, _, section = name.partition("/")
-        if file not in FILES or (section and section not in sections(file)):
+        if file not in FILES or (section and section not in texts(file)):
             raise KeyError(name)
         return partial(_measure, name=name)
 
@@ -57,7 +60,7 @@ FIGURES: Mapping[str, Group] = Statements()
 
 def _measure(run: Run, *, name: str) -> Sequence[Figure]:
     file, _, section = name.partition("/")
-    wanted = [f"{file}/{one}" for one in sections(file) if section in {"", one}]
+    wanted = [f"{file}/{one}" for one in texts(file) if section in {"", one}]
     judged = judge(run.harness.settings.home, wanted, budget_s=QUICK_BUDGET_S if run.quick else BUDGET_S, say=run.say)
     killed = [one["name"] for one in judged if one["killed"]]
     lived = [one["name"] for one in judged if not one["killed"]]
@@ -77,12 +80,14 @@ def judge(
     home: Path, statements: Sequence[str], *, budget_s: float, say: Callable[[str], None]
 ) -> Sequence[Mapping[str, Any]]:
     """What became of each mutant of *statements*: those of before are not judged again."""
-    folder = home / "mutants" / _code()
+    folder, tests = home / "mutants" / _code(), _tests()
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / "judged.jsonl"
-    known = {one["digest"]: one for one in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
+    found = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    known = {one["digest"]: one for one in found if _still(one, tests)}
     task = {
         "covered": str(folder / "covered.json"),
+        "files": tests,
         "statements": list(statements),
         "judged": [digest for digest, one in known.items() if one["killed"] or one["budget_s"] >= budget_s],
         "budget_s": budget_s,
@@ -91,6 +96,7 @@ def judge(
         path = Path(place) / "task.json"
         path.write_text(json.dumps(task))
         for told in _run(path, home=home, say=say):
+            told |= {"tests_were": _digest(tests.values())}
             known[told["digest"]] = told
             print(json.dumps(told), file=out, flush=True)
             if not told["killed"]:
@@ -136,15 +142,36 @@ def _run(task: Path, *, home: Path, say: Callable[[str], None]) -> Iterator[dict
         process.wait()
 
 
+def _still(judged: Mapping[str, Any], tests: Mapping[str, str]) -> bool:
+    """Whether it is as it was judged: the test that noticed it is, or where none did, all of them."""
+    killed: str | None = judged["killed"]
+    was, now = (
+        (judged["tests_were"], _digest(tests.values())) if killed is None else (judged["by"], tests.get(_file(killed)))
+    )
+    return bool(was == now)
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def _tests() -> dict[str, str]:
+    """{file of tests: its digest}."""
+    root = TESTS.parent
+    return {str(p.relative_to(root)): _digest([p.read_text()]) for one in SUITES for p in _sources(one, "test_*.py")}
+
+
 def _code() -> str:
-    """Changes with the package and with its tests."""
+    """Changes with the package, and with what the tests share."""
     package = Path(str(files("harness_pipelines")))
-    sources = [
-        *package.rglob("*.py"),
-        *package.rglob("*.sql"),
-        *(p for one in SUITES for p in (TESTS / one).rglob("*.py")),
-    ]
-    digest = hashlib.sha256()
-    for path in sorted(sources):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:12]
+    shared = [p for one in SUITES for p in _sources(one, "*.py") if not p.name.startswith("test_")]
+    sources = sorted([*package.rglob("*.py"), *package.rglob("*.sql")]) + shared
+    return _digest(text for path in sources for text in (path.name, path.read_text()))
+
+
+def _sources(suite: str, pattern: str) -> list[Path]:
+    return sorted((TESTS / suite).rglob(pattern))
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

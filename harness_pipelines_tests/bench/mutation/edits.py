@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["lock", "where", "or", "compare", "order", "bound", "conflict", "if", "count", "fence"]
+Kind = Literal["lock", "where", "or", "compare", "order", "bound", "conflict", "if", "call", "count", "fence"]
 
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|--[^\n]*)
@@ -24,6 +24,7 @@ _TOKEN = re.compile(
 )
 _LOCK = re.compile(r"\s*\bFOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)(?: OF \w+)?\b")
 _ADVISORY = re.compile(r"pg_(?:try_)?advisory_xact_lock(?:_shared)?\([^()]*(?:\([^()]*\)[^()]*)*\)")
+_CALL = re.compile(r"\bPERFORM harness\.\w+\([^()]*\)")
 _CONFLICT = re.compile(r"\s*\bON CONFLICT(?: \([^)]*\))? DO NOTHING\b")
 _ENDS = frozenset(
     {
@@ -65,6 +66,7 @@ def edits(text: str) -> list[Edit]:
         *(_cut(text, m.start(), m.end(), "", kind="lock") for m in _LOCK.finditer(text)),
         *(_cut(text, m.start(), m.end(), "NULL", kind="lock") for m in _ADVISORY.finditer(text)),
         *(_cut(text, m.start(), m.end(), "", kind="conflict") for m in _CONFLICT.finditer(text)),
+        *(_cut(text, m.start(), m.end(), "PERFORM 1", kind="call") for m in _CALL.finditer(text)),
         *_conditions(text, tokens),
         *_orders(text, tokens),
         *(
@@ -104,19 +106,21 @@ def _until(tokens: Sequence[_Token], first: int) -> int:
 def _conditions(text: str, tokens: Sequence[_Token]) -> Iterator[Edit]:
     """What WHERE and IF ask for: each part left out, each comparison with its other side."""
     for at, token in enumerate(tokens):
-        if token.upper not in {"WHERE", "IF"} or at + 1 == len(tokens):
+        if token.upper not in {"WHERE", "IF", "ELSIF"} or at + 1 == len(tokens):
             continue
         clause = tokens[at + 1 : _until(tokens, at + 1)]
-        if not clause:
+        if not clause or (token.upper == "IF" and at and tokens[at - 1].upper == "END"):
             continue
-        if token.upper == "IF":
-            if at and tokens[at - 1].upper == "END":
-                continue
+        parts, ways = (_split(clause, word, depth=clause[0].depth) for word in ("AND", "OR"))
+        if token.upper != "WHERE":
             yield _cut(text, clause[0].start, clause[-1].end, "false AND ({})", kind="if")
-        else:
-            for part in _split(clause, "AND", depth=clause[0].depth):
+        if token.upper == "WHERE" or len(parts) > 1:
+            for part in parts:
                 yield _cut(text, part[0].start, part[-1].end, "(true OR ({}))", kind="where")
                 yield from _alternatives(text, part)
+        if len(ways) > 1:
+            for way in ways:
+                yield _cut(text, way[0].start, way[-1].end, "(false AND ({}))", kind="or")
         for one in clause:
             if one.text in _OTHER_SIDE:
                 around = text[max(clause[0].start, one.start - 40) : min(clause[-1].end, one.end + 30)]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from harness_pipelines.stores.postgres import sections
+from harness_pipelines_tests.bench.mutation import functions
 from harness_pipelines_tests.bench.mutation.edits import edits
 
 #: Statements whose count of rows somebody judges; a mutant says that it was one row.
@@ -34,7 +35,7 @@ FENCES: Mapping[str, str] = {
 class Mutant:
     """One statement broken in one way, for all who run it or for one *caller*."""
 
-    statement: str  #: file/section
+    statement: str  #: file/section, or functions/name
     kind: str
     detail: str
     text: str  #: what is sent instead
@@ -45,16 +46,29 @@ class Mutant:
         return f"{self.statement}: {self.kind} {self.detail}" + (f" in {self.caller}" if self.caller else "")
 
     @property
+    def file(self) -> str:
+        return self.statement.partition("/")[0]
+
+    @property
+    def section(self) -> str:
+        return self.statement.partition("/")[2]
+
+    @property
     def digest(self) -> str:
         """Changes with the statement."""
         return hashlib.sha256(f"{self.name}\n{self.text}".encode()).hexdigest()[:16]
 
 
+def texts(file: str) -> Mapping[str, str]:
+    """{section: statement} of a SQL file, or {function: body}."""
+    return functions.bodies() if file == functions.FILE else sections(file)
+
+
 def mutants_of(statement: str, callers: Iterable[str]) -> list[Mutant]:
     """All mutants of *statement* (``file/section``), which *callers* run."""
     source, _, section = statement.partition("/")
-    text = sections(source)[section]
-    called = sorted(callers)
+    text = texts(source)[section]
+    called = sorted(one for one in callers if one)
     made = []
     for edit in edits(text):
         by: list[str | None] = [*called] if edit.kind == "lock" and called else [None]

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ import pytest
 from hypothesis import Phase
 from hypothesis import settings as hypothesis_settings
 
+from harness_pipelines_tests.bench.mutation import functions
 from harness_pipelines_tests.bench.mutation.plan import Mutant, mutants_of
 from harness_pipelines_tests.bench.mutation.watch import Watch
 
 SAID = "mutant> "  #: begins the lines that the bench reads
 FIRST = 8  #: tests that are tried first: those that have noticed most mutants of the kind
+SAY_EACH_S = 20.0  #: how often it says how far it is
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,6 +42,7 @@ class _Mutants:
         self._config, self._task = config, task
         self._watch = Watch()
         self._failed = False
+        self._said_at = time.monotonic()
         self._ready: pytest.Item | None = None  #: whose fixtures stand
         self._killers: Counter[tuple[str, str]] = Counter()  #: mutants of each kind that each test function has killed
         hypothesis_settings.register_profile(
@@ -50,12 +53,26 @@ class _Mutants:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._failed |= report.failed
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        """A function is broken in the test's database, once its fixtures are ready."""
+        mutant, dsn = self._watch.mutant, _database(item)
+        with (
+            functions.replaced(dsn, mutant.section, mutant.text)
+            if mutant is not None and mutant.file == functions.FILE and dsn is not None
+            else nullcontext()
+        ):
+            return (yield)
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
         with self._watch.installed():
             covered = self._covered(items)
-            for mutant in self._wanted(covered):
+            wanted = list(self._wanted(covered))
+            self._say(f"{len(wanted):,} mutants to judge")
+            for at, mutant in enumerate(wanted):
+                self._say_now_and_then(f"{at:,} of {len(wanted):,} mutants judged")
                 self._judge(mutant, _ways(covered, mutant), items)
             self._rest()
         return True
@@ -66,16 +83,18 @@ class _Mutants:
         """{test: its seconds and the (statement, caller)s that it runs}, of a file that is made once."""
         path = Path(self._task["covered"])
         known = json.loads(path.read_bytes()) if path.exists() else {}
-        for at, (nodeid, item) in enumerate(items.items()):
-            if nodeid in known:
-                continue
+        new = [one for one in items if known.get(one, {}).get("file") != self._file(one)]
+        for at, nodeid in enumerate(new):
+            self._say_now_and_then(f"{at:,} of {len(new):,} tests run, to see what they execute")
+            item = items[nodeid]
             began = time.monotonic()
             fails = self._fails(item)
             ran = sorted(self._watch.seen)
             if fails:
                 self._say(f"fails without a mutant, and is left out: {nodeid}")
             again_s = time.monotonic() - began
-            known[nodeid] = {"seconds": round(again_s, 3), "ran": [] if fails else ran}
+            seconds = round(again_s, 3)
+            known[nodeid] = {"seconds": seconds, "ran": [] if fails else ran, "file": self._file(nodeid)}
             if at % 50 == 0:
                 path.write_text(json.dumps(known))
         path.write_text(json.dumps(known))
@@ -97,7 +116,12 @@ class _Mutants:
     def _judge(self, mutant: Mutant, ways: Sequence[str], items: Mapping[str, pytest.Item]) -> None:
         """Say whether a test notices *mutant*: the quickest ones first, and those that have noticed others."""
         began = time.monotonic()
-        found = {"name": mutant.name, "digest": mutant.digest, "statement": mutant.statement, "tests": len(ways)}
+        found: dict[str, Any] = {
+            "name": mutant.name,
+            "digest": mutant.digest,
+            "statement": mutant.statement,
+            "tests": len(ways),
+        }
         killed = None
         known = [one for one in ways if self._killers[mutant.kind, _function(one)]]
         first = sorted(known, key=lambda nodeid: -self._killers[mutant.kind, _function(nodeid)])[:FIRST]
@@ -115,9 +139,8 @@ class _Mutants:
         if killed:
             self._killers[mutant.kind, _function(killed)] += 1
         seconds = time.monotonic() - began
-        self._say(
-            json.dumps({**found, "killed": killed, "budget_s": self._task["budget_s"], "seconds": round(seconds, 2)})
-        )
+        found |= {"killed": killed, "by": killed and self._file(killed), "seconds": round(seconds, 2)}
+        self._say(json.dumps({**found, "budget_s": self._task["budget_s"]}))
 
     def _fails(self, item: pytest.Item, mutant: Mutant | None = None) -> bool:
         """Run *item*, whatever ran before it."""
@@ -139,6 +162,16 @@ class _Mutants:
             self._ready.session._setupstate.teardown_exact(None)
             self._ready = None
 
+    def _file(self, nodeid: str) -> str:
+        """What the file of a test was like."""
+        found: str = self._task["files"][nodeid.partition("::")[0]]
+        return found
+
+    def _say_now_and_then(self, text: str) -> None:
+        if time.monotonic() - self._said_at > SAY_EACH_S:
+            self._said_at = time.monotonic()
+            self._say(text)
+
     def _say(self, text: str) -> None:
         with _shown(self._config):
             print(f"\n{SAID}{text}", flush=True)
@@ -152,6 +185,13 @@ def _shown(config: pytest.Config) -> Iterator[None]:
         return
     with capture.global_and_fixture_disabled():
         yield
+
+
+def _database(item: pytest.Item) -> str | None:
+    """The database that *item* works on; ``None``: none that was there before it."""
+    given: Mapping[str, Any] = getattr(item, "funcargs", {})
+    rigs = (getattr(given.get(name), "dsn", None) for name in ("real", "stores", "opened"))
+    return next((dsn for dsn in rigs if dsn), given.get("ledger_dsn"))
 
 
 def _function(nodeid: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from harness_pipelines.stores import postgres
+from harness_pipelines_tests.bench.mutation import functions
 from harness_pipelines_tests.bench.mutation.plan import Mutant
 
 _PACKAGE = "harness_pipelines."
@@ -30,11 +31,13 @@ class Watch:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Every statement is asked for through this."""
-        execute = postgres.Connection.execute
+        execute = psycopg.Connection.execute
         watch = self
 
         def asked(connection: Any, query: Any, *args: Any, **named: Any) -> Any:
             mutant = watch.mutant
+            if isinstance(query, str):  # a test may call a function itself
+                watch.seen |= functions.statements(functions.called(query))
             if mutant is None or mutant.kind != "count" or query is not mutant.text:
                 return execute(connection, query, *args, **named)
             connection.cursor_factory = _OneRow
@@ -44,19 +47,19 @@ class Watch:
                 connection.cursor_factory = psycopg.Cursor
 
         postgres.sections = lambda source: _Section(watch, source, watch._loaded(source))  # type: ignore[assignment]
-        postgres.Connection.execute = asked  # type: ignore[assignment, method-assign]
+        psycopg.Connection.execute = asked  # type: ignore[assignment, method-assign]
         try:
             yield
         finally:
             postgres.sections = watch._loaded
-            postgres.Connection.execute = execute  # type: ignore[method-assign]
+            psycopg.Connection.execute = execute  # type: ignore[method-assign]
 
     def text(self, statement: str, was: LiteralString) -> LiteralString:
         """What is sent for *statement*: what a test itself asks for is never broken."""
         caller = _caller(sys._getframe(3))
         if caller is None:
             return was
-        self.seen.add((statement, caller))
+        self.seen |= {(statement, caller), *functions.statements(functions.called(was))}
         mutant = self.mutant
         if mutant is None or mutant.statement != statement or mutant.caller not in {None, caller}:
             return was

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from harness_pipelines.stores import postgres
-from harness_pipelines.stores.postgres import sections
 from harness_pipelines_tests.bench.mutants import FIGURES, FILES
 from harness_pipelines_tests.bench.mutation.edits import edits
-from harness_pipelines_tests.bench.mutation.plan import COUNTED, FENCES, Mutant, mutants_of
+from harness_pipelines_tests.bench.mutation.plan import COUNTED, FENCES, Mutant, mutants_of, texts
 from harness_pipelines_tests.bench.mutation.reasons import REASONS
 from harness_pipelines_tests.bench.mutation.watch import Watch
 
@@ -45,11 +44,11 @@ def test_a_case_and_a_between_do_not_end_what_is_asked_for():
 
 
 def test_every_mutant_of_the_ledger_differs_from_its_statement_and_has_a_name_that_no_other_has():
-    made = [m for file in FILES for s in sections(file) for m in mutants_of(f"{file}/{s}", ["x.f"])]
+    made = [m for file in FILES for s in texts(file) for m in mutants_of(f"{file}/{s}", ["x.f"])]
     assert len({m.name for m in made}) == len(made) > 500
     for one in made:
         file, _, section = one.statement.partition("/")
-        assert one.kind == "count" or one.text != sections(file)[section], one.name
+        assert one.kind == "count" or one.text != texts(file)[section], one.name
 
 
 def test_a_lock_is_taken_away_from_one_caller_at_a_time():
@@ -58,7 +57,7 @@ def test_a_lock_is_taken_away_from_one_caller_at_a_time():
 
 
 def test_each_statement_that_is_named_and_each_reason_is_of_mutants_that_exist():
-    named = {f"{file}/{s}" for file in FILES for s in sections(file)}
+    named = {f"{file}/{s}" for file in FILES for s in texts(file)}
     assert named >= COUNTED | FENCES.keys()
     names = [m.name for one in named for m in mutants_of(one, ())] + [
         m.name for one in FENCES for m in mutants_of(one, ["x.f"])
