@@ -39,8 +39,13 @@ def table(real: RealRig) -> TableRow:
     return made
 
 
-def waits(real: RealRig, act: Act, *, hold: Callable[[Connection], object]) -> list[HarnessError]:
-    """*act* is held up by what *hold* holds, and goes on when that is over; returns what it raised."""
+def waits(
+    real: RealRig, act: Act, *, hold: Callable[[Connection], object], meanwhile: Callable[[], object] = lambda: None
+) -> list[HarnessError]:
+    """*act* is held up by what *hold* holds, and goes on when that is over; returns what it raised.
+
+    While it waits, *meanwhile* is done, in a session of somebody else.
+    """
     raised: list[HarnessError] = []
 
     def run() -> None:
@@ -57,6 +62,7 @@ def waits(real: RealRig, act: Act, *, hold: Callable[[Connection], object]) -> l
         thread.start()
         wait_until(lambda: _held_up(real, pid) or not thread.is_alive(), "it waits or is over")
         assert thread.is_alive(), "it did not wait"
+        meanwhile()
     thread.join(30)
     assert not thread.is_alive()
     return raised

@@ -1,0 +1,337 @@
+"""A state is its holder's, is committed at offsets that its tables have, and pins what shows them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from harness_pipelines.protocol.claims import FencedOut
+from harness_pipelines.protocol.versions import VersionGone
+from harness_pipelines.stores.ports import NotInTime, TableRow, TableUnknown
+from harness_pipelines.stores.postgres import Connection
+from harness_pipelines.stores.snapshots import Snapshots
+from harness_pipelines.stores.states import Held, StateHeld, States, StateUnknown
+from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig
+from harness_pipelines_tests.contract.test_locks import waits
+
+HELD_BY = (
+    "SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND mode = 'ShareLock' AND granted"
+)
+KEYED = {"columns": {"id": {"type": "long", "required": True}, "s": "string"}, "key": ["id"]}
+
+
+@pytest.fixture
+def states(real: RealRig) -> States:
+    return States(real.database)
+
+
+@pytest.fixture
+def table(real: RealRig) -> TableRow:
+    """Two partitions of which 5 to 14 and 5 to 7 are ingested; of partition 0 version 2 has those below 9."""
+    made = real.table(start=5)
+    real.ingest(made, {0: (5, 15), 1: (5, 8)})
+    real.move(made, {0: 5}, {0: 9})
+    return made
+
+
+@pytest.fixture
+def name(real: RealRig, states: States) -> Iterator[str]:
+    made = f"s-{uuid.uuid4().hex[:10]}"
+    yield made
+    real.ask("DELETE FROM harness.snapshots WHERE name LIKE 'state:s-%%'")
+    real.ask("DELETE FROM harness.states WHERE name LIKE 's-%%'")
+
+
+def let_end(real: RealRig, name: str) -> None:
+    real.ask("UPDATE harness.states SET lease_until = clock_timestamp() - interval '1 s' WHERE name = %s", [name])
+
+
+def commit(held: Held, table: TableRow, offsets: Mapping[int, int], **words: Any) -> int:
+    return held.commit({table.name: offsets}, **{"checkpoint": "c", "timeout_s": 0, **words})
+
+
+def pins(real: RealRig, name: str) -> dict[int, dict[str, Any]]:
+    """{number of the commit: {"version", and per partition its bounds}}, of one table."""
+    found = real.ask(
+        "SELECT s.name, p.version, p.bounds FROM harness.snapshots s LEFT JOIN harness.snapshot_tables p USING (name) "
+        "WHERE s.name LIKE %s",
+        [f"state:{name}:%"],
+    )
+    return {int(one["name"].rpartition(":")[2]): {"version": one["version"], **(one["bounds"] or {})} for one in found}
+
+
+def leases(real: RealRig) -> dict[str, Any]:
+    found = real.ask("SELECT name, epoch, lease_until, holder FROM harness.states ORDER BY name")
+    return {one["name"]: (one["epoch"], one["lease_until"], one["holder"]) for one in found}
+
+
+# -- who holds it -------------------------------------------------------------------------------------------
+
+
+def test_a_state_is_held_by_one_and_free_when_its_time_is_over(real: RealRig, states: States, name: str):
+    other = states.hold(f"{name}-other")
+    first = states.hold(name)
+    with pytest.raises(StateHeld, match=f"state {name} is held by another one until"):
+        states.hold(name)
+    let_end(real, name)
+    before = leases(real)
+    second = states.hold(name)
+    assert (first._key["epoch"], second._key["epoch"]) == (1, 2)
+    assert {one for one, now in leases(real).items() if now != before[one]} == {name}
+    other.renew()
+
+
+@pytest.mark.parametrize("wrong", [{"holder": str(uuid.uuid4())}, {"epoch": 7}, {"name": "s-unknown"}], ids=str)
+def test_a_hold_is_renewed_by_its_name_holder_and_epoch_together(states: States, name: str, wrong: dict[str, Any]):
+    held = states.hold(name)
+    with pytest.raises(FencedOut, match="is over; nothing was written"):
+        states.call("states/renew", **{**held._key, **wrong}, lease=HOUR)
+    held.renew()
+
+
+def test_a_hold_whose_time_is_over_is_not_renewed_though_nobody_took_it(real: RealRig, states: States, name: str):
+    held = states.hold(name)
+    let_end(real, name)
+    with pytest.raises(FencedOut):
+        held.renew()
+
+
+def test_a_renewal_lengthens_no_other_hold(real: RealRig, states: States, name: str):
+    """Of the same holder, in the same epoch."""
+    holder = str(uuid.uuid4())
+    for one in (name, f"{name}-other"):
+        states.call("states/hold", name=one, holder=holder, lease=MINUTE)
+    before = leases(real)
+    states.call("states/renew", name=name, holder=holder, epoch=1, lease=HOUR)
+    assert {one for one, now in leases(real).items() if now != before[one]} == {name}
+
+
+def test_who_lost_a_state_commits_nothing(real: RealRig, states: States, table: TableRow, name: str):
+    late = states.hold(name)
+    let_end(real, name)
+    held = states.hold(name)
+    with pytest.raises(FencedOut):
+        commit(late, table, {0: 9})
+    assert states.last(name) is None
+    assert commit(held, table, {0: 9}) == 1
+
+
+# -- what may be committed ----------------------------------------------------------------------------------
+
+
+def test_offsets_from_the_start_up_to_what_is_ingested_can_be_committed(states: States, table: TableRow, name: str):
+    held = states.hold(name)
+    assert commit(held, table, {0: 5, 1: 5}) == 1
+    assert commit(held, table, {0: 15, 1: 8}) == 2
+    for wrong, error, message in (
+        ({0: 16}, NotInTime, "partition 0 is ingested up to offset 15, not yet up to 16"),
+        ({1: 9}, NotInTime, "partition 1 is ingested up to offset 8, not yet up to 9"),
+        ({0: 4}, TableUnknown, "has no partition 0, or none that begins at or below offset 4"),
+        ({0: 9, 2: 9}, TableUnknown, "has no partition 2"),
+    ):
+        with pytest.raises(error, match=message):
+            commit(held, table, wrong)
+    with pytest.raises(TableUnknown, match=r"there is no table no\.table"):
+        held.commit({table.name: {0: 9}, "no.table": {0: 1}}, checkpoint="c")
+    assert [one.seq for one in states.commits(name)] == [2, 1]
+
+
+def test_what_is_pinned_ends_at_the_offsets(real: RealRig, states: States, table: TableRow, name: str):
+    held = states.hold(name)
+    commit(held, table, {0: 12, 1: 6})
+    commit(held, table, {0: 7})
+    assert pins(real, name) == {
+        1: {
+            "version": 2,
+            "0": {"start": 5, "batch_hi": 5, "stream_hi": 9, "buffer_hi": 12},
+            "1": {"start": 5, "batch_hi": 5, "stream_hi": 5, "buffer_hi": 6},
+        },
+        2: {
+            "version": 2,
+            "0": {"start": 5, "batch_hi": 5, "stream_hi": 7, "buffer_hi": 7},
+            "1": {"start": 5, "batch_hi": 5, "stream_hi": 5, "buffer_hi": 5},
+        },
+    }
+
+
+def merged(real: RealRig, table: TableRow, batch_hi: Mapping[int, Mapping[str, int]]) -> None:
+    """Say how far each version is merged."""
+    for version, his in batch_hi.items():
+        for partition, hi in his.items():
+            real.ask(
+                "UPDATE harness.versions SET bounds = jsonb_set(bounds, ARRAY[%s::text], "
+                'coalesce(bounds -> %s, \'{"start": 0, "stream_hi": 0, "buffer_hi": 0}\') || %s) '
+                "WHERE table_id = %s AND version = %s",
+                [partition, partition, Jsonb({"batch_hi": hi}), table.table_id, version],
+            )
+
+
+def four_versions(real: RealRig, **words: Any) -> TableRow:
+    """Version n + 1 is merged up to offset 10 n of partition 0, and all that was adopted is merged."""
+    made = real.table(partitions=1, **words)
+    real.ask("UPDATE harness.ingest_positions SET buffer_hi = 40 WHERE table_id = %s", [made.table_id])
+    for n in range(3):
+        real.move(made, {0: 10 * n}, {0: 10 * n + 10})
+    real.ask(
+        "INSERT INTO harness.ingest_positions (table_id, partition, start, buffer_hi, schema_version) "
+        "VALUES (%s, -1, 0, 3, 1)",
+        [made.table_id],
+    )
+    merged(real, made, {n + 1: {"0": 10 * n, "-1": 3} for n in range(4)})
+    return made
+
+
+@pytest.mark.parametrize(("offset", "version"), [(40, 4), (30, 4), (29, 3), (10, 2), (9, 1), (0, 1)])
+@pytest.mark.parametrize("keyed", [True, False])
+def test_the_newest_version_that_is_merged_no_further_is_pinned(
+    real: RealRig, states: States, name: str, keyed: bool, offset: int, version: int
+):
+    table = four_versions(real, **(KEYED if keyed else {}))
+    commit(states.hold(name), table, {0: offset})
+    pinned = pins(real, name)[1]
+    assert (pinned["version"], pinned["0"]["batch_hi"]) == (version, 10 * (version - 1))
+    assert pinned["-1"] == {"start": 0, "batch_hi": 3, "stream_hi": 0, "buffer_hi": 3}, "adopted rows are in every cut"
+
+
+def test_where_no_retained_version_is_merged_so_little_a_keyed_table_says_so_and_another_is_cut(
+    real: RealRig, states: States, name: str
+):
+    held = states.hold(name)
+    keyed, plain = four_versions(real, **KEYED), four_versions(real)
+    for one in (keyed, plain):
+        real.ask("UPDATE harness.tables SET retained_from = 3 WHERE table_id = %s", [one.table_id])
+    commit(held, keyed, {0: 20})
+    assert pins(real, name)[1]["version"] == 3, "the oldest that is retained"
+    with pytest.raises(VersionGone, match="they are merged beyond them"):
+        commit(held, keyed, {0: 19})
+    commit(held, plain, {0: 19})
+    pinned = pins(real, name)[2]
+    assert (pinned["version"], pinned["0"]) == (4, {"start": 0, "batch_hi": 19, "stream_hi": 19, "buffer_hi": 19})
+
+
+# -- what is kept -------------------------------------------------------------------------------------------
+
+
+def test_a_commit_lets_go_of_what_older_ones_pin_but_for_the_one_before_and_those_that_are_read(
+    real: RealRig, states: States, table: TableRow, name: str
+):
+    other, snapshot = states.hold(f"{name}-other"), f"s-{uuid.uuid4().hex[:10]}"
+    Snapshots(real.database).create(snapshot, [table])
+    held = states.hold(name)
+    for number in (1, 2, 3):
+        assert commit(other, table, {0: 5 + number}) == number, "each state counts by itself"
+        assert commit(held, table, {0: 5 + number}) == number
+    assert set(pins(real, name)) == {2, 3}
+    assert set(pins(real, f"{name}-other")) == {2, 3}
+
+    reading = real.leases.look(table, holder="me", lease=HOUR, at=2)
+    commit(held, table, {0: 9})
+    assert set(pins(real, name)) == {2, 3, 4}, "a reader of version 2 may be about to read it"
+    assert set(pins(real, f"{name}-other")) == {2, 3}
+    real.leases.end(reading.lease_id)
+    elsewhere = real.table()
+    busy = real.leases.look(elsewhere, holder="me", lease=HOUR)
+    commit(held, table, {0: 9})
+    assert set(pins(real, name)) == {4, 5}, "a reader of another table does not matter"
+    real.leases.end(busy.lease_id)
+    assert snapshot in [one.name for one in Snapshots(real.database).all()]
+    Snapshots(real.database).drop(snapshot)
+
+
+def test_a_thousand_commits_of_each_state_are_kept(real: RealRig, states: States, table: TableRow, name: str):
+    other, held = states.hold(f"{name}-other"), states.hold(name)
+    for one in (other, held):
+        commit(one, table, {0: 9})
+    real.ask(
+        "INSERT INTO harness.state_commits SELECT name, n, epoch, n::text, payload, sink, sources, committed_at "
+        "FROM harness.state_commits, generate_series(2, 1000) n WHERE name = %s",
+        [name],
+    )
+    commit(held, table, {0: 9})
+    kept = [one.seq for one in states.commits(name, limit=2000)]
+    assert kept == list(range(1001, 1, -1))
+    assert [one.seq for one in states.commits(f"{name}-other")] == [1]
+    assert [one.seq for one in states.commits(name, limit=2)] == [1001, 1000]
+
+
+def test_each_state_is_shown_by_name_with_what_it_committed_last(states: States, table: TableRow, name: str):
+    names = [f"{name}-{part}" for part in ("b", "c", "a")]
+    for one in names:
+        with states.hold(one) as held:
+            commit(held, table, {0: 6}, checkpoint=f"first of {one}")
+            commit(held, table, {0: 7}, checkpoint=f"last of {one}")
+    found = [one for one in states.all() if one.name in names]
+    assert [one.name for one in found] == sorted(names)
+    assert [(one.last and one.last.checkpoint) for one in found] == [f"last of {one}" for one in sorted(names)]
+
+
+def test_a_state_that_is_dropped_takes_what_it_pinned_with_it_and_nothing_else(
+    real: RealRig, states: States, table: TableRow, name: str
+):
+    others = [f"{name}-other", name[:-1]]
+    for one in others:
+        commit(states.hold(one), table, {0: 9})
+    commit(states.hold(name), table, {0: 9})
+    with pytest.raises(StateHeld, match=f"state {name} is held until"):
+        states.drop(name)
+    let_end(real, name)
+    states.drop(name)
+    assert pins(real, name) == {}
+    with pytest.raises(StateUnknown):
+        states.commits(name)
+    with pytest.raises(StateUnknown):
+        states.drop(name)
+    for one in others:
+        assert set(pins(real, one)) == {1} and states.last(one) is not None
+
+
+# -- who waits for whom -------------------------------------------------------------------------------------
+
+
+def test_a_commit_waits_for_who_decides_what_is_removed_with_the_lower_table_first(
+    real: RealRig, states: States, table: TableRow, name: str
+):
+    """Else expire removes what it pins. In one order, as two commits of the same tables would wait for each other."""
+    second = real.table()
+    assert second.table_id > table.table_id
+    held = states.hold(name)
+    locked: list[int] = []
+
+    def run() -> None:
+        held.commit({second.name: {0: 0}, table.name: {0: 9}}, checkpoint="c")
+
+    def hold(connection: Connection) -> None:
+        connection.execute("SELECT pg_advisory_xact_lock(1752330865, %s)", [table.table_id])
+
+    def look() -> None:
+        with real.database.session() as connection:
+            locked.append(connection.execute(HELD_BY, [second.table_id]).fetchall()[0]["n"])
+
+    assert waits(real, run, hold=hold, meanwhile=look) == []
+    assert locked == [0]
+    assert states.last(name) is not None
+
+
+def test_a_commit_and_a_drop_do_not_wait_for_another_state(real: RealRig, states: States, table: TableRow, name: str):
+    held = states.hold(name)
+    states.hold(f"{name}-other")
+    with real.owner.transaction() as connection:
+        connection.execute("SELECT FROM harness.states WHERE name = %s FOR UPDATE", [f"{name}-other"])
+        assert commit(held, table, {0: 9}) == 1
+        held.release()
+        states.drop(name)
+
+
+def test_a_drop_waits_for_who_is_taking_the_state_and_leaves_it_then(real: RealRig, states: States, name: str):
+    states.hold(name).release()
+
+    def take(connection: Connection) -> None:
+        connection.execute("SELECT harness.state_hold(%s, gen_random_uuid(), interval '1 hour')", [name])
+
+    [refused] = waits(real, lambda: states.drop(name), hold=take)
+    assert isinstance(refused, StateHeld)
+    assert states.status(name).held_until is not None
