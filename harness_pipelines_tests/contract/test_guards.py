@@ -1,0 +1,240 @@
+"""Each guard of moves, claims and condemned files by itself: where two back each other, each stops what it is for."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
+from harness_pipelines.protocol.history import NamedMove
+from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState
+from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stores.reconcile import Reconciler
+from harness_pipelines.stores.standing import Standing
+from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
+from harness_pipelines_tests.contract.test_expire import orphan_of
+
+
+@pytest.fixture
+def table(real: RealRig) -> TableRow:
+    made = real.table(partitions=1, views="stream")
+    real.ingest(made, {0: (0, 20)})
+    return made
+
+
+def row_of(real: RealRig, move: Move) -> dict[str, Any]:
+    [found] = real.ask("SELECT * FROM harness.moves WHERE move_id = %s", [move.move_id])
+    return found
+
+
+def publish(real: RealRig, table: TableRow, claim: Claim, move: Move) -> None:
+    real.publish(table, claim, move)
+
+
+def give_up(real: RealRig, _table: TableRow, claim: Claim, move: Move) -> None:
+    real.ledger.close_move(claim, move, state=MoveState.ABANDONED, error="enough")
+
+
+def hold(real: RealRig, _table: TableRow, claim: Claim, move: Move) -> None:
+    real.ledger.close_move(claim, move, state=MoveState.QUARANTINED, error="every attempt failed")
+
+
+# -- moves --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [publish, give_up, hold])
+def test_a_move_that_is_over_gets_no_attempt_and_no_failure(real: RealRig, table: TableRow, end: Callable[..., None]):
+    claim = real.claim(table)
+    move = real.plan(table, claim, {0: 0}, {0: 10})
+    end(real, table, claim, move)
+    was = row_of(real, move)
+    with pytest.raises(MoveClosed, match=f"move {move.move_id} is not open in attempt 1 any more"):
+        real.ledger.take_attempt(claim, move, run_id="late")
+    real.ledger.note_failure(move, error="late", counts=True)
+    assert row_of(real, move) == was
+
+
+def test_an_attempt_follows_the_one_that_is_named(real: RealRig, table: TableRow):
+    claim = real.claim(table)
+    first = real.plan(table, claim, {0: 0}, {0: 10})
+    second = real.ledger.take_attempt(claim, first, run_id="second")
+    was = row_of(real, first)
+    with pytest.raises(MoveClosed):
+        real.ledger.take_attempt(claim, first, run_id="late")
+    real.ledger.note_failure(first, error="late", counts=True)
+    assert row_of(real, first) == was
+    assert real.ledger.note_failure(second, error="a bug", counts=True) == 1
+
+
+def test_attempts_failures_and_ends_are_of_their_move_alone(real: RealRig, table: TableRow):
+    other = real.table(partitions=1, views="stream")
+    real.ingest(other, {0: (0, 20)})
+    kept = real.plan(other, real.claim(other), {0: 0}, {0: 10})
+    was = row_of(real, kept)
+    claim = real.claim(table)
+    move = real.plan(table, claim, {0: 0}, {0: 10})
+    move = real.ledger.take_attempt(claim, move, run_id="second")
+    real.ledger.note_failure(move, error="a bug", counts=True)
+    give_up(real, table, claim, move)
+    assert row_of(real, kept) == was
+
+
+def test_a_move_that_took_effect_is_not_given_up_afterwards(real: RealRig, table: TableRow):
+    claim = real.claim(table)
+    move = real.plan(table, claim, {0: 0}, {0: 10})
+    publish(real, table, claim, move)
+    was = row_of(real, move)
+    for late in (give_up, hold):
+        late(real, table, claim, move)
+        assert row_of(real, move) == was
+
+
+@pytest.mark.parametrize("first", [give_up, hold])
+def test_a_move_that_was_given_up_stays_so(real: RealRig, table: TableRow, first: Callable[..., None]):
+    claim = real.claim(table)
+    move = real.plan(table, claim, {0: 0}, {0: 10})
+    first(real, table, claim, move)
+    give_up(real, table, claim, move)
+    assert row_of(real, move)["state"] == "ABANDONED"
+    was = row_of(real, move)
+    hold(real, table, claim, move)
+    assert row_of(real, move) == was
+
+
+# -- claims -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [{"holder": str(uuid.uuid4())}, {"epoch": 0}], ids=lambda wrong: next(iter(wrong)))
+def test_a_claim_is_renewed_and_released_by_its_holder_in_its_epoch(
+    real: RealRig, table: TableRow, wrong: dict[str, Any]
+):
+    claim = real.claim(table, lease=MINUTE)
+    late = replace(claim, **wrong)
+
+    def row() -> dict[str, Any]:
+        return real.ask("SELECT * FROM harness.claims WHERE table_id = %s AND stage = 'tier'", [table.table_id])[0]
+
+    was = row()
+    with pytest.raises(FencedOut):
+        real.ledger.renew(late, lease=HOUR)
+    assert row() == was
+    real.ledger.release(late)
+    assert row() == was
+    real.ledger.release(real.ledger.renew(claim, lease=HOUR))
+    real.claim(table)
+
+
+def test_a_claim_that_is_over_is_not_renewed_though_nobody_took_it(real: RealRig, table: TableRow):
+    claim = real.claim(table, lease=MINUTE)
+    real.pass_time(2 * MINUTE)
+    with pytest.raises(FencedOut):
+        real.ledger.renew(claim, lease=HOUR)
+    assert real.claim(table).epoch == claim.epoch + 1
+
+
+# -- condemned files ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def condemned(real: RealRig) -> Callable[..., str]:
+    """Makes tables with a file that nothing reaches, condemned some time ago; gives the file's path."""
+
+    def make(table: TableRow, ago: timedelta, *, name: str = "orphan.avro") -> str:
+        path = orphan_of(real, table, name).as_uri()
+        real.ask(
+            "INSERT INTO harness.condemned_files (table_id, path, bytes, since) "
+            "VALUES (%s, %s, 10, clock_timestamp() - %s)",
+            [table.table_id, path, ago],
+        )
+        return path
+
+    return make
+
+
+@pytest.fixture
+def files(real: RealRig) -> TableRow:
+    return real.table(partitions=1, files=True, views="stream")
+
+
+def deleted(real: RealRig, table: TableRow) -> list[str]:
+    upkeep: Any = real.upkeep
+    claim = real.claim(table, Stage.EXPIRE)
+    try:
+        return list(upkeep.delete_ripe(table, claim))
+    finally:
+        real.ledger.release(claim)
+
+
+def act(real: RealRig, table: TableRow, *, state: str, epoch: int, ago: timedelta) -> None:
+    real.ask(
+        "INSERT INTO harness.moves (table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, planned_at) "
+        "VALUES (%s, 'tier', 0, '{}', '{}', 1, %s, %s, 'rows', clock_timestamp() - %s)",
+        [table.table_id, state, epoch, ago],
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "ago", "goes"),
+    [
+        ("PLANNED", 3, 40, False),
+        ("PLANNED", 3, 20, True),
+        ("ABANDONED", 0, 40, False),
+        ("ABANDONED", 0, 20, True),
+        ("ABANDONED", 0, 90, True),  # for an hour
+        ("ABANDONED", 3, 40, True),  # its claim has ended it, not its act
+        ("COMMITTED", 0, 40, True),
+    ],
+)
+def test_a_file_that_was_condemned_before_what_is_under_way_was_planned_goes(
+    real: RealRig, files: TableRow, condemned: Callable[..., str], state: str, epoch: int, ago: int, goes: bool
+):
+    """Half an hour ago; the grace is ten minutes."""
+    path = condemned(files, timedelta(minutes=30))
+    act(real, files, state=state, epoch=epoch, ago=timedelta(minutes=ago))
+    assert deleted(real, files) == [path] * goes
+
+
+def test_the_oldest_of_all_that_is_under_way_counts(real: RealRig, files: TableRow, condemned: Callable[..., str]):
+    path = condemned(files, timedelta(minutes=30))
+    act(real, files, state="ABANDONED", epoch=0, ago=timedelta(minutes=40))
+    act(real, files, state="PLANNED", epoch=1, ago=timedelta(minutes=20))
+    assert deleted(real, files) == []
+    real.ask("UPDATE harness.moves SET epoch = 1 WHERE table_id = %s AND state = 'ABANDONED'", [files.table_id])
+    assert deleted(real, files) == [path]
+
+
+def test_files_go_after_the_grace_oldest_first_and_those_of_other_tables_stay(
+    real: RealRig, files: TableRow, condemned: Callable[..., str]
+):
+    other = real.table(partitions=1, files=True, views="stream")
+    elsewhere = condemned(other, timedelta(days=1))
+    condemned(files, timedelta(minutes=5), name="young.avro")
+    first = condemned(files, timedelta(minutes=50), name="z.avro")
+    second = condemned(files, timedelta(minutes=40), name="a.avro")
+    assert deleted(real, files) == [first, second]
+    assert deleted(real, other) == [elsewhere]
+
+
+# -- what the lake names ------------------------------------------------------------------------------------
+
+
+def test_a_move_that_the_lake_names_is_known_of_its_own_table_alone(real: RealRig, table: TableRow):
+    """Another table's move may have the number and the nonce, as in a copy of its files."""
+    claim = real.claim(table)
+    own = row_of(real, real.plan(table, claim, {0: 0}, {0: 10}))
+    other = real.table(partitions=1, views="stream")
+    strange = row_of(real, real.plan(other, real.claim(other), {0: 0}, {0: 0}))
+    standing = Standing(real.ownership, Reconciler(real.owner, catalog=CATALOG), real.catalog, real.database)
+    mine, foreign = (NamedMove(move_id=one["move_id"], nonce=str(one["nonce"])) for one in (own, strange))
+    assert standing._unknown(table, {mine, foreign}) == [foreign]
+    for owner, expected in ((other, [foreign]), (table, [])):
+        real.ask(
+            "INSERT INTO harness.lost_moves (table_id, move_id, nonce) VALUES (%s, %s, %s)",
+            [owner.table_id, foreign.move_id, foreign.nonce],
+        )
+        assert standing._unknown(table, {mine, foreign}) == expected
