@@ -27,7 +27,7 @@ from harness_pipelines_tests.bench.mutation.plugin import SAID
 from harness_pipelines_tests.bench.mutation.reasons import reason
 
 SUITES = ("contract",)
-LEFT_OUT = ("contract/test_log.py",)  #: Kafka's side
+LEFT_OUT = ("contract/test_log.py", "contract/test_stateful.py")  #: Kafka's side; longer than many budgets
 #: By importance. Files that only show things (overview, watch, fsck, audit, lineage) are judged by their own suites.
 FILES = (
     *("ledger", "buffer", "reads", "upkeep", "corrections", "revert", "evolve", "snapshots", "reconcile", "quarantine"),

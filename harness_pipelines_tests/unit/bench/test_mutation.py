@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from harness_pipelines.stores import postgres
+from harness_pipelines_tests.bench import mutants as bench
 from harness_pipelines_tests.bench.mutants import FIGURES, FILES
+from harness_pipelines_tests.bench.mutation import functions
 from harness_pipelines_tests.bench.mutation.edits import edits
 from harness_pipelines_tests.bench.mutation.plan import COUNTED, FENCES, Mutant, mutants_of, texts
 from harness_pipelines_tests.bench.mutation.reasons import REASONS
@@ -32,6 +34,10 @@ from harness_pipelines_tests.bench.mutation.watch import Watch
         ("UPDATE t SET a = greatest(a, 1)", ("bound", "UPDATE t SET a = least(a, 1)")),
         ("INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING", ("conflict", "INSERT INTO t VALUES (1)")),
         ("IF a <> b THEN RAISE 'x'; END IF;", ("if", "IF false AND (a <> b) THEN RAISE 'x'; END IF;")),
+        ("IF a THEN b; ELSIF c THEN d; END IF;", ("if", "IF a THEN b; ELSIF false AND (c) THEN d; END IF;")),
+        ("IF a AND b THEN c; END IF;", ("where", "IF (true OR (a)) AND b THEN c; END IF;")),
+        ("SELECT 1 FROM t WHERE a OR b LIMIT 1", ("or", "SELECT 1 FROM t WHERE a OR (false AND (b)) LIMIT 1")),
+        ("PERFORM harness.check_it(a, b); c;", ("call", "PERFORM 1; c;")),
     ],
 )
 def test_one_thing_of_a_statement_is_broken_and_the_rest_is_as_it_was(text: str, wanted: tuple[str, str]):
@@ -49,6 +55,32 @@ def test_every_mutant_of_the_ledger_differs_from_its_statement_and_has_a_name_th
     for one in made:
         file, _, section = one.statement.partition("/")
         assert one.kind == "count" or one.text != texts(file)[section], one.name
+
+
+def test_a_function_is_what_the_last_migration_makes_of_it_and_runs_what_it_calls():
+    bodies = functions.bodies()
+    assert "of_move AND m.table_id = of_table" in bodies["advance_ingest"], "the first one has no such clause"
+    assert functions.called("SELECT harness.state_commit(1)") == {"state_commit", "state_renew"}
+    assert functions.called("SELECT 1 FROM harness.states") == set()
+
+
+def test_a_test_runs_a_function_by_a_statement_of_the_package_or_by_one_of_its_own():
+    watch = Watch()
+    asked: dict[str, Any] = {"__name__": "harness_pipelines.stores.x", "sql": postgres.sql}
+    exec("def ask(): return sql('states/drop')", asked)
+    with watch.installed():
+        asked["ask"]()
+    assert watch.seen == {("states/drop", "stores.x.ask"), ("functions/state_drop", "")}
+
+
+def test_what_was_judged_counts_while_the_test_that_noticed_it_is_as_it_was():
+    was = {"a.py": "1", "b.py": "2"}
+    killed = {"killed": "a.py::test_x", "by": "1", "tests_were": bench._digest(was.values())}
+    lived = {**killed, "killed": None, "by": None}
+    assert bench._still(killed, was) and bench._still(lived, was)
+    assert bench._still(killed, {**was, "b.py": "3"}) and not bench._still(lived, {**was, "b.py": "3"})
+    assert not bench._still(killed, {**was, "a.py": "3"})
+    assert not bench._still(killed, {"b.py": "2"})
 
 
 def test_a_lock_is_taken_away_from_one_caller_at_a_time():
