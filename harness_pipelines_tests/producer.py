@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulthandler
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -97,10 +97,11 @@ class KafkaRig:
     """`LogRig` over a real broker. `close` ends what is open and deletes its topics."""
 
     def __init__(
-        self, bootstrap: str, *, log: KafkaLog | None = None, properties: dict[str, str] | None = None
+        self, bootstrap: str, *, log: KafkaLog | None = None, properties: Mapping[str, str] | None = None
     ) -> None:
+        """*properties*: of every client, such as the login of the embedded broker (`Endpoints.kafka_login`)."""
         self._config: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0, **(properties or {})}
-        self.log: KafkaLog = log or KafkaLog(bootstrap)
+        self.log: KafkaLog = log or KafkaLog(bootstrap, properties)
         self.admin = AdminClient(self._config)
         self.ledger = AckedLog()
         self._producer: Producer | None = None

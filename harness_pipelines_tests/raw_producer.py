@@ -10,22 +10,23 @@ from pathlib import Path
 
 import confluent_kafka
 
+from harness_pipelines.spec.settings import Settings
+
 _END, _TOPIC, _PARTITION, _VALUE, _FLAGS, _HEADER = 0, 1, 3, 4, 7, 9  # rd_kafka_vtype_t
 _COPY = 2
 _ERROR_BYTES = 512
 
 
-def produce_with_header(bootstrap: str, topic: str, value: bytes, *, name: bytes, partition: int = 0) -> None:
+def produce_with_header(settings: Settings, topic: str, value: bytes, *, name: bytes, partition: int = 0) -> None:
     """Produce one record with one header called *name*, which has no zero byte, and wait until it is there."""
     folder = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
     library = ctypes.CDLL(str(next(folder.glob("librdkafka-*"))))
     library.rd_kafka_conf_new.restype = library.rd_kafka_new.restype = ctypes.c_void_p
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     conf = ctypes.c_void_p(library.rd_kafka_conf_new())
-    done = library.rd_kafka_conf_set(
-        conf, b"bootstrap.servers", bootstrap.encode(), error, ctypes.c_size_t(_ERROR_BYTES)
-    )
-    assert done == 0, error.value
+    for key, word in {"bootstrap.servers": settings.kafka or "", **settings.kafka_properties}.items():
+        done = library.rd_kafka_conf_set(conf, key.encode(), word.encode(), error, ctypes.c_size_t(_ERROR_BYTES))
+        assert done == 0, error.value
     producer = ctypes.c_void_p(library.rd_kafka_new(0, conf, error, ctypes.c_size_t(_ERROR_BYTES)))
     assert producer, error.value
     try:

@@ -65,6 +65,7 @@ def settings_for(endpoints: Endpoints, home: Path, **changes: Any) -> Settings:
             home=home,
             dsn=endpoints.postgres,
             kafka=endpoints.kafka,
+            kafka_properties=endpoints.kafka_login,
             spark=endpoints.spark,
             warehouse=endpoints.warehouse,
             jars=Path(jars) if jars else None,
@@ -78,7 +79,7 @@ def environment(settings: Settings, **more: str) -> dict[str, str]:
     named = {
         "HARNESS_HOME": str(settings.home),
         "HARNESS_DSN": settings.dsn or "",
-        "HARNESS_KAFKA": settings.kafka or "",
+        **settings.kafka_environment(),
         "HARNESS_SPARK": settings.spark or "",
         "HARNESS_WAREHOUSE": settings.warehouse or "",
         "PYTHONUNBUFFERED": "1",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 import click
 
 from harness_pipelines.cli.output import emit, json_option, note
+from harness_pipelines.errors import UsageError
 from harness_pipelines.services import SERVICE_NAMES, Endpoints, ServiceName, Services
 from harness_pipelines.spec.settings import Settings
 
@@ -55,7 +57,7 @@ def down(settings: Settings, only: tuple[str, ...]) -> None:
 @json_option
 @click.pass_obj
 def status(settings: Settings, json_target: str | None) -> None:
-    """Show what runs and where. Only --json shows the password of PostgreSQL.
+    """Show what runs and where. Only --json shows the password of PostgreSQL; `harness services kafka` has Kafka's.
 
     \b
     Example:
@@ -66,6 +68,33 @@ def status(settings: Settings, json_target: str | None) -> None:
     emit(endpoints.to_json(), json_target, lambda: _show(found, endpoints))
 
 
+@services.command()
+@click.option("--java", is_flag=True, help="As Java's clients spell it; librdkafka (kcat, Python, Go) is the default.")
+@json_option
+@click.pass_obj
+def kafka(settings: Settings, java: bool, json_target: str | None) -> None:
+    """Print the properties of a client of the embedded Kafka, with its password.
+
+    \b
+    Examples:
+      kcat -F <(harness services kafka) -L
+      kafka-topics.sh --bootstrap-server "$(harness services status --json | jq -r .kafka)" \\
+        --command-config <(harness services kafka --java) --list
+    """
+    found = Services.from_settings(settings).current()
+    if settings.kafka is not None:
+        raise UsageError("HARNESS_KAFKA names a Kafka of your own: its login is set by HARNESS_KAFKA_*, as you know it")
+    if found.kafka is None:
+        raise UsageError("the embedded Kafka does not run; `harness services up` starts it")
+    properties: Mapping[str, str] = found.kafka_login
+    if java:
+        from harness_pipelines.stores.spark_kafka import java_properties
+
+        properties = java_properties(properties)
+    shown = {"bootstrap.servers": found.kafka, **properties}
+    emit(shown, json_target, lambda: click.echo("\n".join(f"{name}={value}" for name, value in shown.items())))
+
+
 def _names(only: tuple[str, ...]) -> tuple[ServiceName, ...] | None:
     return cast("tuple[ServiceName, ...]", only) or None
 
@@ -73,6 +102,9 @@ def _names(only: tuple[str, ...]) -> tuple[ServiceName, ...] | None:
 def _show(found: Services, endpoints: Endpoints) -> None:
     from rich.console import Console
     from rich.table import Table
+
+    if found.takes_anybody():
+        note("kafka: an older harness started it, so it takes every local user; `harness services up` gives it a login")
 
     colours = {"running": "green", "external": "cyan", "starting": "yellow", "died": "red", "stopped": "dim"}
     table = Table("service", "state", "pid", box=None, pad_edge=False)

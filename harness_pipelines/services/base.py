@@ -47,6 +47,9 @@ class Service(Protocol):
     def finish(self, ports: tuple[int, ...]) -> None:
         """Do what needs the running service, on each start. Raises: ServicesError."""
 
+    def is_outdated(self) -> bool:
+        """Tell whether the process that runs was started by an older harness in a way that must not go on."""
+
     def address(self, ports: tuple[int, ...]) -> str:
         """Return what a client connects to."""
 

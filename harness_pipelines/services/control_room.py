@@ -67,7 +67,7 @@ class ControlRoom:
             "HARNESS_HOME": str(settings.home),
             "HARNESS_DSN": settings.dsn,
             "HARNESS_SPARK_DSN": settings.spark_dsn or "",
-            "HARNESS_KAFKA": settings.kafka or "",
+            **settings.kafka_environment(),
             "HARNESS_SPARK": settings.spark or "",
             "HARNESS_WAREHOUSE": settings.warehouse or "",
             **self._more,

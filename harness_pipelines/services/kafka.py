@@ -10,6 +10,7 @@ import struct
 from pathlib import Path
 from typing import ClassVar
 
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.services.base import Place, Progress
 from harness_pipelines.services.errors import ServicesError
 from harness_pipelines.services.java import jars, java_home
@@ -23,9 +24,17 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{broker}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=CLIENTS://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=CLIENTS://127.0.0.1:{broker}
+listener.security.protocol.map=CLIENTS:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT
+inter.broker.listener.name=CLIENTS
+sasl.mechanism.inter.broker.protocol=PLAIN
+sasl.mechanism.controller.protocol=PLAIN
+listener.name.clients.sasl.enabled.mechanisms=SCRAM-SHA-512,PLAIN
+listener.name.clients.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.clients.plain.sasl.jaas.config={itself}
+listener.name.controller.sasl.enabled.mechanisms=PLAIN
+listener.name.controller.plain.sasl.jaas.config={itself}
 log.dirs={folder}
 auto.create.topics.enable=false
 num.partitions=4
@@ -48,6 +57,12 @@ num.network.threads=2
 num.io.threads=4
 log.cleaner.dedupe.buffer.size=33554432
 """
+#: How the broker, its controller and who makes the users log in; no user of theirs is kept by the controller.
+ITSELF = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="{user}" password="{password}" user_{user}="{password}";'
+)
+USER, BROKER_USER = "harness", "broker"
 LOGGING = """\
 status = error
 appender.out.type = Console
@@ -63,7 +78,7 @@ _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # length, api 18 versio
 
 
 class Kafka:
-    """A broker for one machine. Ports: (broker, controller)."""
+    """A broker for one machine, and only for who knows its password. Ports: (broker, controller)."""
 
     name: ServiceName = "kafka"
     port_count = 2
@@ -80,10 +95,15 @@ class Kafka:
     def prepare(self, ports: tuple[int, ...], progress: Progress) -> None:
         """Write the settings and, once, format the log folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._password(USER)  # made under the lock of the home: whoever asks for it later finds this one
         settings = SETTINGS.format(
-            broker=ports[0], controller=ports[1], folder=self._data, largest=LARGEST_MESSAGE_BYTES
+            broker=ports[0],
+            controller=ports[1],
+            folder=self._data,
+            largest=LARGEST_MESSAGE_BYTES,
+            itself=ITSELF.format(user=BROKER_USER, password=self._password(BROKER_USER)),
         )
-        replace_file(self._folder / "server.properties", settings)
+        replace_file(self._folder / "server.properties", settings, 0o600)
         replace_file(self._folder / "log4j2.properties", LOGGING)
         if not (self._data / "meta.properties").exists():
             progress("kafka: formatting the log folder")
@@ -110,7 +130,24 @@ class Kafka:
             return False
 
     def finish(self, ports: tuple[int, ...]) -> None:
-        """Nothing: topics are the user's."""
+        """Have the login of the clients; topics are the user's."""
+        from harness_pipelines.stores.kafka_users import give_scram_login
+
+        try:
+            give_scram_login(self.address(ports), self.login(), by=self._login(BROKER_USER, "PLAIN"))
+        except HarnessError as error:
+            raise ServicesError(
+                f"the embedded Kafka did not take its login: {error}\n"
+                f"see {self._place.log(self.name)}; `harness services down`, then `up`, starts it again with its data"
+            ) from error
+
+    def is_outdated(self) -> bool:
+        """An older harness started a broker that takes clients without a login."""
+        return not self._wants_login()
+
+    def login(self) -> dict[str, str]:
+        """Properties of a client that the broker lets in; none for a broker that an older harness started."""
+        return self._login(USER, "SCRAM-SHA-512") if self._wants_login() else {}
 
     def address(self, ports: tuple[int, ...]) -> str:
         """Return the bootstrap server."""
@@ -123,6 +160,23 @@ class Kafka:
     def clean(self) -> None:
         """Remove the lock file that the broker leaves."""
         (self._data / ".lock").unlink(missing_ok=True)
+
+    def _wants_login(self) -> bool:
+        try:
+            return "CLIENTS:SASL_PLAINTEXT" in Path(self._settings()).read_text()
+        except FileNotFoundError:
+            return False
+
+    def _login(self, user: str, mechanism: str) -> dict[str, str]:
+        return {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": mechanism,
+            "sasl.username": user,
+            "sasl.password": self._password(user),
+        }
+
+    def _password(self, user: str) -> str:
+        return secret(self._place.home / "secrets" / f"kafka-{user}")
 
     def _settings(self) -> str:
         return str(self._folder / "server.properties")

@@ -54,10 +54,10 @@ class Services:
         self._state = StateFile(self.home)
         self._place = place = Place(home=self.home, jars=jars)
         self._cancelled = threading.Event()
-        self._postgres = Postgres(place, postgres_binaries)
+        self._postgres, self._kafka = Postgres(place, postgres_binaries), Kafka(place)
         self._services: dict[ServiceName, Service] = {
             "postgres": self._postgres,
-            "kafka": Kafka(place),
+            "kafka": self._kafka,
             "spark": Spark(place),
         }
 
@@ -161,6 +161,14 @@ class Services:
             home=str(self.home),
             owner=self._login(USER, known),
             spark_login=self._login(SPARK_LOGIN, known),
+            kafka_login=self._kafka.login() if known.get("kafka") and "kafka" not in self.external else {},
+        )
+
+    def takes_anybody(self) -> bool:
+        """Whether the embedded Kafka runs as an older harness started it: without a login."""
+        return any(
+            one.name == "kafka" and one.state is ServiceState.RUNNING and self._kafka.is_outdated()
+            for one in self.status()
         )
 
     def _login(self, login: str, known: Mapping[ServiceName, str | None]) -> str | None:
@@ -195,6 +203,9 @@ class Services:
 
     def _start(self, name: ServiceName, progress: Progress) -> None:
         service, record = self._services[name], self._state.read().get(name)
+        if record is not None and is_alive(record.process) and service.is_outdated():
+            progress(f"{name}: an older harness started it and let in who has no login; it starts again with its data")
+            self._stop(name, progress)
         if record is None or not is_alive(record.process):
             self._launch(service, record, progress)
         else:

@@ -120,6 +120,10 @@ class Postgres:
             ),
         )
 
+    def is_outdated(self) -> bool:
+        """Never: `finish` brings a running server up to date."""
+        return False
+
     def address(self, ports: tuple[int, ...]) -> str:
         """Return the DSN of the workers' login, with its password."""
         return self.address_of(WORKER_LOGIN, ports)

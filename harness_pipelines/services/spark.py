@@ -129,6 +129,10 @@ class Spark:
     def finish(self, ports: tuple[int, ...]) -> None:
         """Nothing: catalogs are set by each session."""
 
+    def is_outdated(self) -> bool:
+        """Never."""
+        return False
+
     def address(self, ports: tuple[int, ...]) -> str:
         """Return the remote URL. Its client sends a token without TLS to the name ``localhost`` only."""
         return f"sc://localhost:{ports[0]}/;token={self._token()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +17,7 @@ SERVICE_NAMES: tuple[ServiceName, ...] = ("postgres", "kafka", "spark")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """Where the services answer; ``None`` for one that is not running. All but Kafka's may hold a secret."""
+    """Where the services answer; ``None`` for one that is not running. Addresses but Kafka's may hold a secret."""
 
     postgres: str | None = field(repr=False)  #: libpq URI of the workers' login
     kafka: str | None  #: ``host:port`` for ``bootstrap.servers``
@@ -25,6 +26,7 @@ class Endpoints:
     home: str
     owner: str | None = field(default=None, repr=False)  #: the embedded database's owner, for `harness init`
     spark_login: str | None = field(default=None, repr=False)  #: what Spark gets of the embedded database
+    kafka_login: Mapping[str, str] = field(default_factory=dict, repr=False)  #: properties of clients of the embedded
 
     def to_json(self) -> dict[str, str | None]:
         """Return the fixed form of ``harness services status --json``, which has one login."""
@@ -40,6 +42,7 @@ class Endpoints:
             warehouse=self.warehouse,
             owner_dsn=self.owner,
             spark_dsn=self.spark_login,
+            kafka_login=self.kafka_login,
         )
 
 

@@ -78,21 +78,31 @@ class Settings:
         warehouse: str | None,
         owner_dsn: str | None = None,
         spark_dsn: str | None = None,
+        kafka_login: Mapping[str, str] | None = None,
     ) -> Settings:
         """Return these settings with every unset address filled in from the embedded services.
 
-        The other logins of the embedded database are no logins of one that is set.
+        The logins of the embedded database and Kafka are no logins of those that are set.
         """
         is_embedded = self.dsn is None
         return replace(
             self,
             dsn=self.dsn or dsn,
             kafka=self.kafka or kafka,
+            kafka_properties={**({} if self.kafka else kafka_login or {}), **self.kafka_properties},
             spark=self.spark or spark,
             warehouse=self.warehouse or warehouse,
             owner_dsn=self.owner_dsn or (owner_dsn if is_embedded else None),
             spark_dsn=self.spark_dsn or (spark_dsn if is_embedded else None),
         )
+
+    def kafka_environment(self) -> dict[str, str]:
+        """`kafka` and `kafka_properties` as the variables that `from_env` reads them from."""
+        named = {
+            KAFKA_PROPERTY_PREFIX + name.upper().replace(".", "_"): value
+            for name, value in self.kafka_properties.items()
+        }
+        return {"HARNESS_KAFKA": self.kafka or "", **named}
 
     def for_others(self) -> Settings:
         """These settings for a process on Spark's machines: without the login of the database's owner."""

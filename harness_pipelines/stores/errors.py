@@ -30,8 +30,9 @@ class KafkaLoginFailed(HarnessError):
     def __init__(self, bootstrap: str, *, detail: str) -> None:
         self.bootstrap = bootstrap
         super().__init__(
-            f"the login at Kafka {bootstrap} failed: {detail}. "
-            "Check HARNESS_KAFKA_SECURITY_PROTOCOL, HARNESS_KAFKA_SASL_* and HARNESS_KAFKA_SSL_*"
+            f"the login at Kafka {bootstrap} failed: {detail}. Check HARNESS_KAFKA_SECURITY_PROTOCOL, "
+            "HARNESS_KAFKA_SASL_* and HARNESS_KAFKA_SSL_*; the embedded broker's login is found without HARNESS_KAFKA, "
+            "and `harness services kafka` prints it"
         )
 
 

@@ -36,6 +36,7 @@ from harness_pipelines.stores.ports_log import OpenTransaction, Start, TopicIden
 LEADERS_KNOWN_S = 30.0  #: far below the age at which the client forgets them (`metadata.max.age.ms`)
 LOOKERS = 8  #: topics that are asked about at a time, where each needs a question of its own
 _WAIT_STEP_S = 0.05
+_LOGIN_AFTER_S = 1.0  #: of silence before a client without a login asks whether that is why
 _ASK_S = 1.0
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client has no types here
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -288,7 +289,7 @@ class KafkaLog:
 
     def _answer(self, answer: Future[Any], *, topic: str, doing: str) -> Any:
         """Wait for *answer*; a refused login ends the wait at once, since the client would try until the limit."""
-        began = time.monotonic()
+        began, has_login = time.monotonic(), False
         while True:
             try:
                 value = answer.result(timeout=_WAIT_STEP_S)
@@ -297,6 +298,10 @@ class KafkaLog:
                 if self._trail.login_failed:
                     raise self._client.login_failed(self._trail.login_failed) from None
                 waited_s = time.monotonic() - began
+                if waited_s > _LOGIN_AFTER_S and not has_login:
+                    if (login := self._client.lacks_login()) is not None:
+                        raise login from None
+                    has_login = True
                 if waited_s > self._client.timeouts.request_s + 1.0:
                     raise self._client.unreachable(doing=doing, detail=self._trail.last, waited_s=waited_s) from None
             except KafkaException as error:

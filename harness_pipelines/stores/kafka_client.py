@@ -21,6 +21,7 @@ from harness_pipelines.stores.errors import (
     TopicForbidden,
     TopicMissing,
 )
+from harness_pipelines.stores.kafka_login import mechanisms_of
 
 Properties = dict[str, str | int | float | bool]
 
@@ -141,6 +142,7 @@ class KafkaClient:
         """Raises: KafkaPropertyRefused."""
         self.bootstrap, self.timeouts = bootstrap, timeouts
         self._properties = dict(properties or {})
+        self._is_plain = self._properties.get("security.protocol", "plaintext").lower() == "plaintext"
         self._secrets = [value for name, value in self._properties.items() if value and _SECRET_PROPERTY.search(name)]
         for name in self._properties:
             if name in OWNED or name in OWNED_WITHOUT_VALUE:
@@ -214,7 +216,15 @@ class KafkaClient:
     def unsettled(self, *, doing: str, detail: str = "a partition has no leader") -> LeaderUnsettled:
         return LeaderUnsettled(self.bootstrap, waited_s=self.timeouts.request_s, doing=doing, detail=detail)
 
-    def unreachable(self, *, doing: str, detail: str = "", waited_s: float | None = None) -> KafkaUnreachable:
+    def lacks_login(self) -> KafkaLoginFailed | None:
+        """The reason why a broker does not answer us, where it is that we have no login."""
+        if not self._is_plain or not (mechanisms := mechanisms_of(self.bootstrap)):
+            return None
+        return KafkaLoginFailed(self.bootstrap, detail=f"it wants one by {' or '.join(mechanisms)}, and none is set")
+
+    def unreachable(self, *, doing: str, detail: str = "", waited_s: float | None = None) -> HarnessError:
+        if (login := self.lacks_login()) is not None:
+            return login
         waited_s = self.timeouts.request_s if waited_s is None else waited_s
         return KafkaUnreachable(self.bootstrap, waited_s=waited_s, doing=doing, detail=self.clean(detail))
 

@@ -86,7 +86,7 @@ class Run:
         if self._kafka is None:
             settings = self.harness.settings
             assert settings.kafka is not None
-            self._kafka = KafkaRig(settings.kafka, properties=dict(settings.kafka_properties))
+            self._kafka = KafkaRig(settings.kafka, properties=settings.kafka_properties)
         return self._kafka
 
     def size(self, full: int, quick: int) -> int:

@@ -19,6 +19,7 @@ from pyiceberg.table import StaticTable
 
 import harness_pipelines as hp
 from harness_pipelines.stores.spark import catalog_options
+from harness_pipelines.stores.spark_kafka import java_properties
 from harness_pipelines_tests.bench.records import PARTITIONS, SPARK_COLUMNS
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Peer:
         )
         source = spark.readStream.format("kafka").option("subscribe", self._topic).option("startingOffsets", starting)
         source = source.option("kafka.bootstrap.servers", settings.kafka)
-        for name, given in settings.kafka_properties.items():
+        for name, given in java_properties(settings.kafka_properties).items():
             source = source.option(f"kafka.{name}", given)
         parsed = f.from_json(f.col("value").cast("string"), SPARK_COLUMNS).alias("record")
         rows = source.load().select("partition", "offset", "timestamp", parsed)

@@ -12,6 +12,7 @@ from typing import Any
 import harness_pipelines as hp
 from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.stages.ingest import BATCH_RECORDS_MAX, decode_batch
+from harness_pipelines.stores.spark_kafka import java_properties
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.records import PARTITIONS
 from harness_pipelines_tests.bench.throughput import QUICK_ROWS, ROWS, backlog, warm_up
@@ -125,7 +126,8 @@ def measure_micro_batches(run: Run) -> Sequence[Figure]:
     def kafka() -> Any:
         source = spark.readStream.format("kafka").option("subscribe", table.spec.topic)
         source = source.option("kafka.bootstrap.servers", settings.kafka).option("startingOffsets", "earliest")
-        records = source.option("maxOffsetsPerTrigger", per_batch).load()
+        login = {f"kafka.{name}": given for name, given in java_properties(settings.kafka_properties).items()}
+        records = source.options(**login).option("maxOffsetsPerTrigger", per_batch).load()
         return records.select(f.from_json(f.col("value").cast("string"), SPARK_COLUMNS).alias("r")).select("r.*")
 
     run.say(f"micro-batches: {rows:,} records, {per_batch:,} a batch")

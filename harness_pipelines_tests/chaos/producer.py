@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.chaos.child import stop_with_parent
 from harness_pipelines_tests.chaos.content import SUBJECTS, Subject, is_misfit
 from harness_pipelines_tests.chaos.truth import ENTRY
@@ -82,6 +83,7 @@ def produce(bootstrap: str, journals: Mapping[Subject, Journal], *, rate: float)
     stopping = stop_with_parent()
     producer = Producer(
         {
+            **Settings.from_env().kafka_properties,
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
             "linger.ms": 5,

@@ -115,7 +115,7 @@ class World:
         self.env: Mapping[str, str] = environment(replace(own, dsn=self.postgres_proxy.dsn, spark=through))
         self.harness = self._stack.enter_context(hp.connect(own))
         self.harness.init()
-        self._rig = KafkaRig(own.kafka)
+        self._rig = KafkaRig(own.kafka, properties=own.kafka_properties)
         self.tables = {subject.name(self._name): self._apply(subject) for subject in SUBJECTS}
         self.workers = [self._worker(number) for number in range(WORKERS)]
 

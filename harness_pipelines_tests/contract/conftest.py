@@ -16,13 +16,6 @@ from harness_pipelines_tests.contract.bystander import Bystander
 from harness_pipelines_tests.contract.stores_rig import MemoryRig, RealRig, StoresRig
 
 
-@pytest.fixture
-def kafka_bootstrap(endpoints: Endpoints) -> str:
-    """Address of the embedded broker."""
-    assert endpoints.kafka is not None
-    return endpoints.kafka
-
-
 @pytest.fixture(scope="session")
 def make_database(endpoints: Endpoints) -> Iterator[Callable[[], str]]:
     """Makes empty databases, each dropped at the end; gives their addresses."""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from harness_pipelines.services import Endpoints
 from harness_pipelines.stores.errors import (
     LogTruncated,
     PartitionsMissing,
@@ -27,14 +28,16 @@ POLL_S = 0.2
 
 @pytest.fixture(params=["memory", "kafka"])
 def rig(request: pytest.FixtureRequest) -> Iterator[LogRig]:
-    made: LogRig = MemoryRig() if request.param == "memory" else kafka_rig(request.getfixturevalue("kafka_bootstrap"))
+    made: LogRig = MemoryRig() if request.param == "memory" else kafka_rig(request.getfixturevalue("endpoints"))
     yield made
     made.close()
 
 
-def kafka_rig(bootstrap: str) -> KafkaRig:
+def kafka_rig(endpoints: Endpoints) -> KafkaRig:
     """A rig whose readers ask after half a second of silence."""
-    return KafkaRig(bootstrap, log=KafkaLog(bootstrap, timeouts=KafkaTimeouts(probe_after_s=0.5)))
+    assert endpoints.kafka is not None
+    log = KafkaLog(endpoints.kafka, endpoints.kafka_login, timeouts=KafkaTimeouts(probe_after_s=0.5))
+    return KafkaRig(endpoints.kafka, log=log, properties=endpoints.kafka_login)
 
 
 def numbered(count: int, prefix: str = "v") -> list[bytes | None]:

@@ -38,7 +38,7 @@ def harness(settings: Settings) -> Iterator[hp.Harness]:
 @pytest.fixture
 def kafka(endpoints: Endpoints) -> Iterator[KafkaRig]:
     assert endpoints.kafka is not None
-    rig = KafkaRig(endpoints.kafka)
+    rig = KafkaRig(endpoints.kafka, properties=endpoints.kafka_login)
     yield rig
     rig.close()
 

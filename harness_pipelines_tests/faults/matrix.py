@@ -375,7 +375,7 @@ def ground_of(home: Path | None) -> Iterator[Ground]:
         harness = stack.enter_context(hp.connect(settings))
         harness.init()
         assert settings.kafka is not None
-        kafka = KafkaRig(settings.kafka)
+        kafka = KafkaRig(settings.kafka, properties=settings.kafka_properties)
         stack.callback(kafka.close)
         yield Ground(harness=harness, kafka=kafka, settings=settings)
 

@@ -38,7 +38,7 @@ def nobody_listens() -> Iterator[str]:
 
 def hasty(settings: Settings, bootstrap: str) -> hp.Harness:
     """A harness on another cluster that gives up early."""
-    harness = hp.connect(replace(settings, kafka=bootstrap))
+    harness = hp.connect(replace(settings, kafka=bootstrap, kafka_properties={}))
     harness.stores.__dict__["log"] = KafkaLog(bootstrap, timeouts=HASTY)
     return harness
 

@@ -37,7 +37,7 @@ CELLS = {str(cell): cell for cell in (*matrix.all_cells(), *OTHERS)}
 @pytest.fixture(scope="module")
 def ground(harness: hp.Harness, settings: Settings, endpoints: Endpoints) -> Iterator[Ground]:
     assert endpoints.kafka is not None
-    kafka = KafkaRig(endpoints.kafka)
+    kafka = KafkaRig(endpoints.kafka, properties=endpoints.kafka_login)
     yield Ground(harness=harness, kafka=kafka, settings=settings)
     kafka.close()
 

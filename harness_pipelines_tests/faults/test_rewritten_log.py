@@ -28,7 +28,7 @@ SAYS = r"the last record below the position 20 is of leader epoch \d+, the table
 def read_to_20(broker: PrivateBroker, settings: Settings, **spec: Any) -> Iterator[TableRig]:
     """A table that has read two batches of ten records of one partition."""
     kafka = KafkaRig(broker.bootstrap)
-    with hp.connect(replace(settings, kafka=broker.bootstrap)) as harness:
+    with hp.connect(replace(settings, kafka=broker.bootstrap, kafka_properties={})) as harness:
         rig = TableRig(harness, kafka, partitions=1, **spec)
         rig.produce(10)
         rig.produce(10)

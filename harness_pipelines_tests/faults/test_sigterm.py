@@ -35,7 +35,7 @@ def assert_ends_in_time(command: Command) -> None:
 @pytest.fixture
 def over_own_kafka(settings: Settings, private_broker: PrivateBroker) -> Iterator[tuple[Settings, list[TableRig]]]:
     """Tables on a broker that a test may stop."""
-    own = replace(settings, kafka=private_broker.bootstrap)
+    own = replace(settings, kafka=private_broker.bootstrap, kafka_properties={})
     with hp.connect(own) as harness, closing(KafkaRig(private_broker.bootstrap)) as kafka:
         rigs = [TableRig(harness, kafka, partitions=1) for _ in range(TABLES)]
         for rig in rigs:

@@ -79,7 +79,7 @@ def make(endpoints: Endpoints, *, partitions: int, **spec: object) -> Rig:
     assert endpoints.postgres is not None
     harness = hp.connect(home=endpoints.home)
     harness.init()
-    kafka = KafkaRig(endpoints.kafka)
+    kafka = KafkaRig(endpoints.kafka, properties=endpoints.kafka_login)
     topic = kafka.create(partitions, topic=f"audit_{uuid.uuid4().hex[:8]}")
     words: dict[str, Any] = {"views": "stream", **spec}  # what is planted is in one view; `test_two_views` has both
     table = harness.apply(hp.TableSpec(table=f"audit.{topic}", topic=topic, columns=COLUMNS, **words))

@@ -130,7 +130,7 @@ class Scratch:
 def scratch(endpoints: Endpoints, folder: Path) -> Iterator[Scratch]:
     """A scratch database while the block lasts."""
     assert endpoints.kafka is not None
-    kafka = KafkaRig(endpoints.kafka)
+    kafka = KafkaRig(endpoints.kafka, properties=endpoints.kafka_login)
     made = Scratch(endpoints, folder, kafka)
     try:
         yield made

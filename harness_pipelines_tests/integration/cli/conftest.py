@@ -49,9 +49,9 @@ def harness(services: Services) -> Cli:
 
 @pytest.fixture(scope="session")
 def rig(services: Services) -> Iterator[KafkaRig]:
-    bootstrap = services.current().kafka
-    assert bootstrap is not None
-    found = KafkaRig(bootstrap)
+    running = services.current()
+    assert running.kafka is not None
+    found = KafkaRig(running.kafka, properties=running.kafka_login)
     yield found
     found.close()
 

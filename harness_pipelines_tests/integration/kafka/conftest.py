@@ -31,6 +31,6 @@ def private_rig(private_broker: PrivateBroker) -> Iterator[KafkaRig]:
 @pytest.fixture
 def rig(endpoints: Endpoints) -> Iterator[KafkaRig]:
     assert endpoints.kafka is not None
-    made = KafkaRig(endpoints.kafka)
+    made = KafkaRig(endpoints.kafka, properties=endpoints.kafka_login)
     yield made
     made.close()

@@ -68,24 +68,25 @@ def test_postgres_takes_the_password_and_syncs_to_disk(endpoints):
         psycopg.connect(f"postgresql://harness:wrong@127.0.0.1:{address.port}/harness")
 
 
-def kafka_at(bootstrap: str | None, **more: str | int | float) -> dict[str, str | int | float]:
-    assert bootstrap is not None
-    return {"bootstrap.servers": bootstrap, **{name.replace("_", "."): value for name, value in more.items()}}
+def kafka_at(endpoints: Endpoints, **more: str | int | float) -> dict[str, str | int | float]:
+    assert endpoints.kafka is not None
+    own = {name.replace("_", "."): value for name, value in more.items()}
+    return {"bootstrap.servers": endpoints.kafka, **endpoints.kafka_login, **own}
 
 
-def make_topic(bootstrap: str | None, topic: str) -> None:
-    admin = AdminClient(kafka_at(bootstrap))
+def make_topic(endpoints: Endpoints, topic: str) -> None:
+    admin = AdminClient(kafka_at(endpoints))
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(timeout=20)
 
 
-def produce(bootstrap: str | None, topic: str, value: bytes) -> None:
-    producer = Producer(kafka_at(bootstrap, message_max_bytes=16_000_000, message_timeout_ms=20_000))
+def produce(endpoints: Endpoints, topic: str, value: bytes) -> None:
+    producer = Producer(kafka_at(endpoints, message_max_bytes=16_000_000, message_timeout_ms=20_000))
     producer.produce(topic, value)
     assert producer.flush(30) == 0
 
 
-def first_value(bootstrap: str | None, topic: str) -> bytes | None:
-    consumer = Consumer(kafka_at(bootstrap, group_id=topic, auto_offset_reset="earliest"))
+def first_value(endpoints: Endpoints, topic: str) -> bytes | None:
+    consumer = Consumer(kafka_at(endpoints, group_id=topic, auto_offset_reset="earliest"))
     try:
         consumer.subscribe([topic])
         message = consumer.poll(30)
@@ -97,16 +98,16 @@ def first_value(bootstrap: str | None, topic: str) -> bytes | None:
 
 def test_kafka_gives_back_a_record_of_12_mb(endpoints):
     topic, value = f"t-{uuid.uuid4().hex}", os.urandom(12_000_000)
-    make_topic(endpoints.kafka, topic)
+    make_topic(endpoints, topic)
 
-    produce(endpoints.kafka, topic, value)
+    produce(endpoints, topic, value)
 
-    assert first_value(endpoints.kafka, topic) == value
+    assert first_value(endpoints, topic) == value
 
 
 def test_kafka_makes_no_topic_by_itself(endpoints):
     topic = f"absent-{uuid.uuid4().hex}"
-    producer = Producer(kafka_at(endpoints.kafka))
+    producer = Producer(kafka_at(endpoints))
 
     asked = producer.list_topics(topic, timeout=20).topics[topic]
 
@@ -323,14 +324,15 @@ def test_a_killed_broker_keeps_acknowledged_records_and_down_leaves_no_process(h
     cluster_id = home / "kafka" / "cluster-id"  # one generated id in 64 begins like an option
     cluster_id.parent.mkdir(parents=True)
     cluster_id.write_text("-dash_first_cluster_id")
-    bootstrap = services.up(only=["kafka"]).kafka
-    make_topic(bootstrap, "kept")
-    produce(bootstrap, "kept", b"value")
+    running = services.up(only=["kafka"])
+    make_topic(running, "kept")
+    produce(running, "kept", b"value")
     services.kill("kafka")
 
-    assert services.up(only=["kafka"]).kafka == bootstrap
+    again = services.up(only=["kafka"])
 
-    assert first_value(bootstrap, "kept") == b"value"
+    assert (again.kafka, again.kafka_login) == (running.kafka, running.kafka_login)
+    assert first_value(again, "kept") == b"value"
     services.down()
     assert processes_of(home) == []
     assert [one.state for one in services.status()] == [ServiceState.STOPPED] * 3

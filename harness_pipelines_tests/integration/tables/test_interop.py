@@ -91,7 +91,7 @@ class Lake:
 @pytest.fixture(scope="module")
 def lake(harness: hp.Harness, endpoints: Endpoints) -> Iterator[Lake]:
     assert endpoints.kafka is not None
-    with closing(KafkaRig(endpoints.kafka)) as kafka:
+    with closing(KafkaRig(endpoints.kafka, properties=endpoints.kafka_login)) as kafka:
         yield filled(harness, kafka)
 
 

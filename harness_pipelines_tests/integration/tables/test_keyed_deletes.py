@@ -157,7 +157,7 @@ def hiding(harness: hp.Harness, endpoints: Endpoints) -> Iterator[KeyedRig]:
     assert endpoints.kafka is not None
     columns = {"id": "long", "n": "int", "raw": "binary"}
     layout = {"columns": ["n"], "regions": 3, "staged_ratio": 10}
-    with closing(KafkaRig(endpoints.kafka)) as kafka:
+    with closing(KafkaRig(endpoints.kafka, properties=endpoints.kafka_login)) as kafka:
         rig = KeyedRig(harness, kafka, columns=columns, key=["id"], layout=layout)
         rig.put(*({"id": i, "n": i, "raw": "AAEC"} for i in range(600)))
         merge(rig)

@@ -61,8 +61,7 @@ def test_odd_records_cost_themselves_alone_by_every_route(make_rig: MakeRig, rou
         rig.kafka.produce(rig.topic, 0, [value])
     for ms in NO_TIMES:
         rig.kafka.produce(rig.topic, 0, [good(ms % 1000)], timestamp_ms=ms)
-    assert rig.stores.settings.kafka is not None
-    produce_with_header(rig.stores.settings.kafka, rig.topic, good(7), name=b"\xff\xfe")
+    produce_with_header(rig.stores.settings, rig.topic, good(7), name=b"\xff\xfe")
     rig.kafka.produce(rig.topic, 0, [good(8)], timestamp_ms=1_700_000_000_123, headers=[("a", b"1")])
     in_the_tail, _ = verdicts(rig)
 
@@ -94,8 +93,7 @@ def test_a_time_that_no_64_bits_of_microseconds_hold_is_none(make_rig: MakeRig, 
 
 def test_a_header_that_no_column_wants_is_no_matter(make_rig: MakeRig) -> None:
     rig = make_rig(partitions=1)
-    assert rig.stores.settings.kafka is not None
-    produce_with_header(rig.stores.settings.kafka, rig.topic, good(3), name=b"\xff\xfe")
+    produce_with_header(rig.stores.settings, rig.topic, good(3), name=b"\xff\xfe")
     rig.ingest()
     assert [row["id"] for row in verdicts(rig)[0]] == [3]
 

@@ -162,7 +162,8 @@ def test_a_lease_that_ends_before_anything_was_read_ends_the_stream(rig: TableRi
 
 
 def test_what_kafka_drops_before_a_live_reader_comes_to_it_comes_from_the_table(settings: Settings, kafka: KafkaRig):
-    few_ahead = replace(settings, kafka_properties={"queued.min.messages": "1", "queued.max.messages.kbytes": "1"})
+    limits = {"queued.min.messages": "1", "queued.max.messages.kbytes": "1"}
+    few_ahead = replace(settings, kafka_properties={**settings.kafka_properties, **limits})
     with hp.connect(few_ahead) as harness:
         rig = TableRig(harness, kafka, partitions=1)
         rig.produce(10)
