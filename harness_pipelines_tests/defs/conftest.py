@@ -17,7 +17,7 @@ def environment(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "HARNESS_HOME": str(settings.home),
         "HARNESS_DSN": settings.dsn,
-        "HARNESS_KAFKA": settings.kafka,
+        **settings.kafka_environment(),
         "HARNESS_SPARK": settings.spark,
         "HARNESS_WAREHOUSE": settings.warehouse,
     }.items():
