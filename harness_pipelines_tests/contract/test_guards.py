@@ -231,10 +231,10 @@ def test_a_move_that_the_lake_names_is_known_of_its_own_table_alone(real: RealRi
     strange = row_of(real, real.plan(other, real.claim(other), {0: 0}, {0: 0}))
     standing = Standing(real.ownership, Reconciler(real.owner, catalog=CATALOG), real.catalog, real.database)
     mine, foreign = (NamedMove(move_id=one["move_id"], nonce=str(one["nonce"])) for one in (own, strange))
-    assert standing._unknown(table, {mine, foreign}) == [foreign]
+    assert standing._unknown(table, {"a metadata file": {mine, foreign}}) == [foreign]
     for owner, expected in ((other, [foreign]), (table, [])):
         real.ask(
             "INSERT INTO harness.lost_moves (table_id, move_id, nonce) VALUES (%s, %s, %s)",
             [owner.table_id, foreign.move_id, foreign.nonce],
         )
-        assert standing._unknown(table, {mine, foreign}) == expected
+        assert standing._unknown(table, {"a metadata file": {mine, foreign}}) == expected
