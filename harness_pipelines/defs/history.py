@@ -5,11 +5,11 @@ ever, so they are deleted here: events and evaluations from the tables of its ev
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
-from dagster import AssetKey, DagsterInstance, DagsterRunStatus, RunsFilter
+from dagster import AssetKey, DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
 
 from harness_pipelines.defs.private import (
     RUNLESS_RUN_ID,
@@ -26,10 +26,10 @@ PAGE = 200
 ROWS = 500  #: of one statement
 
 
-def purge_runs(instance: DagsterInstance, *, before: datetime, until: float) -> int:
-    """Delete runs of stages that began *before*, but the last of each stage that did its work: its asset stays made.
+def purge_runs(instance: DagsterInstance, jobs: Collection[str], *, before: datetime, until: float) -> int:
+    """Delete runs of stages and of *jobs* that began *before*, but the last of each that did its work.
 
-    Goes on until the monotonic clock says *until*; returns how many went.
+    The asset of a stage stays made, so. Goes on until the monotonic clock says *until*; returns how many went.
     """
     deleted, last, after = 0, dict[tuple[str, str], str | None](), datetime.fromtimestamp(0, UTC)
     while time.monotonic() < until:
@@ -38,12 +38,12 @@ def purge_runs(instance: DagsterInstance, *, before: datetime, until: float) -> 
         )
         for record in found:
             run, after = record.dagster_run, record.create_timestamp  # what stays is not looked at again
-            of = run.tags.get(TABLE_TAG, ""), run.tags.get(STAGE_TAG, "")
-            if not all(of):
+            kind = _kind_of(run, jobs)
+            if kind is None:
                 continue
-            if of not in last:
-                last[of] = _last_success(instance, *of)
-            if run.run_id != last[of]:
+            if kind not in last:
+                last[kind] = _last_success(instance, kind)
+            if run.run_id != last[kind]:
                 instance.delete_run(run.run_id)
                 instance.compute_log_manager.delete_logs(prefix=[run.run_id])
                 deleted += 1
@@ -52,9 +52,25 @@ def purge_runs(instance: DagsterInstance, *, before: datetime, until: float) -> 
     return deleted
 
 
-def _last_success(instance: DagsterInstance, table: str, stage: str) -> str | None:
-    tags = {TABLE_TAG: table, STAGE_TAG: stage}
-    found = instance.get_runs(RunsFilter(tags=tags, statuses=[DagsterRunStatus.SUCCESS]), limit=1)
+def _kind_of(run: DagsterRun, jobs: Collection[str]) -> tuple[str, str] | None:
+    """Table and stage of a run, or the name of its job, which is one of *jobs*; None for a run that is not ours.
+
+    Tables are ``namespace.name``, which no name of a job is.
+    """
+    table, stage = run.tags.get(TABLE_TAG), run.tags.get(STAGE_TAG)
+    if table and stage:
+        return table, stage
+    return (run.job_name, "") if run.job_name in jobs else None
+
+
+def _last_success(instance: DagsterInstance, kind: tuple[str, str]) -> str | None:
+    name, stage = kind
+    done = [DagsterRunStatus.SUCCESS]
+    if stage:
+        wanted = RunsFilter(tags={TABLE_TAG: name, STAGE_TAG: stage}, statuses=done)
+    else:
+        wanted = RunsFilter(job_name=name, statuses=done)
+    found = instance.get_runs(wanted, limit=1)
     return found[0].run_id if found else None
 
 

@@ -27,33 +27,36 @@ from pydantic import Field
 from harness_pipelines.defs.history import purge_events, purge_runs
 from harness_pipelines.defs.names import step_name, table_key
 from harness_pipelines.defs.private import UnresolvedAssetJobDefinition
-from harness_pipelines.defs.tables import AUDIT, audits_of
+from harness_pipelines.defs.replays import REPLAY_JOBS
+from harness_pipelines.defs.tables import AUDIT, audits_of, job_name
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.spec.table import TableSpec
 
 AUDIT_AT, FULL_AUDIT_AT, PURGE_AT = "0 3 * * 1-6", "0 3 * * 0", "30 * * * *"  #: cron, UTC
+PURGE, AUDITS, FULL_AUDITS = "harness_purge", "harness_audit", "harness_audit_full"
 AUDIT_S_MAX = 24 * 3600  #: of one table; a run whose process is gone is ended long before
 PRIORITY_TAG, MAX_RUNTIME_TAG = "dagster/priority", "dagster/max_runtime"  #: what moves records goes first
 KEEP_DAYS = 14
 PARTS = ["ingest", "buffer", *(stage.value for stage in CONTINUOUS_STAGES - {Stage.INGEST})]
+OUR_JOBS = frozenset({PURGE, AUDITS, FULL_AUDITS, *map(job_name, Stage), *(made.name for made in REPLAY_JOBS)})
 PURGE_S = 2700.0  #: what is left after so long goes the next time
 
 
 def table_schedules(specs: Sequence[TableSpec]) -> list[ScheduleDefinition]:
     """Of all tables together: one table that fails its audit does not keep the others from theirs."""
     purge = ScheduleDefinition(
-        name="harness_purge",
+        name=PURGE,
         job=purge_job(specs),
         cron_schedule=PURGE_AT,
         default_status=DefaultScheduleStatus.RUNNING,
-        description=f"Deletes runs of stages that ended more than {KEEP_DAYS} days ago, with their events.",
+        description=f"Deletes runs of the harness that began more than {KEEP_DAYS} days ago, with their events.",
     )
     if not specs:
         return [purge]
     return [
-        _auditing("harness_audit", specs, AUDIT_AT, "Audits what came since the last audit, each night but one."),
-        _auditing("harness_audit_full", specs, FULL_AUDIT_AT, "Audits all records of all tiers, each week.", full=True),
+        _auditing(AUDITS, specs, AUDIT_AT, "Audits what came since the last audit, each night but one."),
+        _auditing(FULL_AUDITS, specs, FULL_AUDIT_AT, "Audits all records of all tiers, each week.", full=True),
         purge,
     ]
 
@@ -112,10 +115,10 @@ def purge_job(specs: Sequence[TableSpec]) -> JobDefinition:
         before = datetime.now(UTC) - timedelta(days=config.keep_days)
         until = time.monotonic() + PURGE_S
         events = purge_events(context.instance, keys, before=before, until=until)
-        runs = purge_runs(context.instance, before=before, until=until)
+        runs = purge_runs(context.instance, OUR_JOBS, before=before, until=until)
         context.log.info(f"{runs} runs and {events} events deleted that are from before {before:%Y-%m-%d}")
 
-    @job(name="harness_purge", executor_def=in_process_executor, description=purge_job.__doc__)
+    @job(name=PURGE, executor_def=in_process_executor, description=purge_job.__doc__)
     def made() -> None:
         purge()
 

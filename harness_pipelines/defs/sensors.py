@@ -3,16 +3,12 @@
 No cursor carries truth: one that is lost costs a tick. What several ticks request at once, claims keep apart.
 """
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dagster import (
     AssetCheckKey,
-    AssetMaterialization,
-    AssetObservation,
     AssetSelection,
     AutomationConditionSensorDefinition,
     DagsterInstance,
@@ -31,8 +27,8 @@ from dagster import (
 
 from harness_pipelines.client import Harness
 from harness_pipelines.defs.liveness import BEAT_TAG, Beats
-from harness_pipelines.defs.names import table_key
 from harness_pipelines.defs.private import AssetCheckExecutionRecordStatus, UnresolvedAssetJobDefinition
+from harness_pipelines.defs.reports import due, keep, kept_of, shown_until
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import AUDIT, job_name, stage_assets, stage_checks
 from harness_pipelines.defs.work import HANDOVER_S, RETRY_S, RETRY_S_MAX, RUN_S, STAGE_TAG, TABLE_TAG, WHY_TAG
@@ -50,10 +46,7 @@ from harness_pipelines.stores.watch import TableWork
 WAKE_S, LAG_S, UPKEEP_S, RECONCILE_S = 5, 5, 30, 5
 REQUESTS_MAX = 25  #: of one tick; the tables that are furthest behind come first
 LOOKS_MAX = 25  #: tables whose lake one tick of maintenance looks at
-OBSERVE_S = 120.0
 CHECK_S = 1800.0  #: half of what a run of tier leaves behind is its checks; one that failed is asked again by each run
-RUNLESS_S = 15.0  #: a stage that no run of Dagster works on is shown so often
-TOLD = "/told"  #: no table's name: in the cursor of the sensor lag
 STARTED_S = 120.0  #: a process that did not come to its work in so long will not
 WATCHED = frozenset({*(stage.value for stage in CONTINUOUS_STAGES), AUDIT})
 FAILURES_SEEN = 8
@@ -248,7 +241,6 @@ def _lag_sensor(tables: Tables, *, declared: bool) -> SensorDefinition:
         description="Asks Kafka where the topics end, notes it in the ledger, and shows how far each table is behind.",
     )
     def harness_lag(context: SensorEvaluationContext, harness: HarnessResource) -> SensorResult | SkipReason:
-        shown: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
         now = time.time()
         with harness.opened() as opened:
             if declared:
@@ -256,44 +248,14 @@ def _lag_sensor(tables: Tables, *, declared: bool) -> SensorDefinition:
             _note_ends(context, opened, tables)
             opened.stores.stalls.note(tables)
             works = opened.stores.watch.work(tables)
-        found = {work.name: _shown(work) for work in works}
-        # Events are kept for long: one per table and minute, and only of what changed.
-        due = {
-            name: values
-            for name, values in found.items()
-            if name not in shown or (values != shown[name]["values"] and now - shown[name]["at"] >= OBSERVE_S)
-        }
-        told: dict[str, Any] = shown.get(TOLD, {})
-        done = [event for work in works for event in _runless(work, told, now)]
-        if not due and not done:
+        kept = kept_of(context.instance, tables, until=shown_until(context.cursor))
+        reports = due(works, kept, now)
+        if not reports:
             return SkipReason("nothing has changed that was not shown already")
-        kept = {name: value for name, value in shown.items() if name in found}
-        observed = [
-            AssetObservation(table_key(name), metadata=values, description="offsets between the tiers")
-            for name, values in due.items()
-        ]
-        due_now = {name: {"at": now, "values": values} for name, values in due.items()}
-        return SensorResult(asset_events=[*observed, *done], cursor=json.dumps({**kept, **due_now, TOLD: told}))
+        keep(context.instance, kept, reports, now)
+        return SensorResult(asset_events=[event for report in reports for event in report.events()], cursor=repr(now))
 
     return harness_lag
-
-
-def _runless(work: TableWork, told: dict[str, Any], now: float) -> Iterator[AssetMaterialization]:
-    """What a worker outside of Dagster has committed, as materializations; *told* keeps what was told when."""
-    for stage, move in work.last.items():
-        name = f"{work.name}/{stage}"
-        # One account of ingest takes many commits.
-        newest = [move["move"], work.buffer_at if stage == Stage.INGEST else 0]
-        before = told.get(name, {"newest": None, "at": 0.0})
-        if move["by_a_run"] or newest == before["newest"] or now - before["at"] < RUNLESS_S:
-            continue
-        told[name] = {"newest": newest, "at": now}
-        for key in stage_assets(work.name, Stage(stage)):
-            yield AssetMaterialization(
-                key,
-                metadata={"move": move["move"], "move_rows": move["rows"] or 0},
-                description="committed by a worker outside of Dagster",
-            )
 
 
 def _apply(context: SensorEvaluationContext, harness: Harness, tables: Tables) -> None:
@@ -330,17 +292,6 @@ def _note_ends(context: SensorEvaluationContext, harness: Harness, tables: Table
         else:
             seen |= {row.table_id: {p: answer[p] for p in known[row.table_id]} for row in readers[topic]}
     stores.watch.record_ends(seen)
-
-
-def _shown(work: TableWork) -> dict[str, Any]:
-    return {
-        "behind_log": -1 if work.unread is None else work.unread,
-        "buffered": work.buffered,
-        "not_clustered": work.unmerged,
-        "buffered_bytes": work.buffered_bytes,
-        "open_moves": ", ".join(f"{s} {m['state'].lower()} ({m['attempt']})" for s, m in sorted(work.open.items())),
-        "stopped": work.stopped or "",
-    }
 
 
 # -- reconcile ----------------------------------------------------------------------------------------------

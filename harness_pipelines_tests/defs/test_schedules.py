@@ -63,24 +63,34 @@ def test_old_runs_go_but_the_last_of_each_stage_and_those_of_others_stay(instanc
     done, failed = DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE
     tier = {TABLE_TAG: "shop.orders", STAGE_TAG: "tier"}
     ingest = {TABLE_TAG: "shop.orders", STAGE_TAG: "ingest"}
-    gone = [add(instance, tier, done, old), add(instance, tier, failed, old), add(instance, ingest, done, old)]
+    gone = [
+        add(instance, tier, done, old),
+        add(instance, tier, failed, old),
+        add(instance, ingest, done, old),
+        add(instance, {}, done, old, job="harness_purge"),  # which runs each hour, of no table
+        add(instance, {STAGE_TAG: "audit"}, failed, old, job="harness_audit"),  # by hand, of all tables
+    ]
     kept = [
         add(instance, {}, done, old),
+        add(instance, {}, failed, old),
         add(instance, ingest, done, old),  # the last one that did its work
         add(instance, tier, done, new),
         add(instance, ingest, failed, new),
+        add(instance, {}, done, new, job="harness_purge"),
     ]
 
     assert build([]).resolve_job_def("harness_purge").execute_in_process(instance=instance).success
 
-    left = {run.run_id for run in instance.get_runs() if run.job_name == "stage"}
+    left = {run.run_id for run in instance.get_runs() if run.run_id in {*gone, *kept}}
     assert left == set(kept)
     assert not left & set(gone)
 
 
-def add(instance: DagsterInstance, tags: dict[str, str], status: DagsterRunStatus, age: timedelta) -> str:
+def add(
+    instance: DagsterInstance, tags: dict[str, str], status: DagsterRunStatus, age: timedelta, *, job: str = "stage"
+) -> str:
     """A run that began *age* ago."""
-    run = DagsterRun(job_name="stage", tags=tags, status=status)
+    run = DagsterRun(job_name=job, tags=tags, status=status)
     instance.run_storage.add_historical_run(run, run_creation_time=datetime.now(UTC) - age)
     return str(run.run_id)
 

@@ -19,7 +19,7 @@ from dagster import (
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from harness_pipelines.audit import checks
-from harness_pipelines.defs import liveness, sensors
+from harness_pipelines.defs import liveness, reports, sensors
 from harness_pipelines.defs.build import build
 from harness_pipelines.defs.liveness import BEAT_TAG
 from harness_pipelines.defs.resources import HarnessResource
@@ -347,7 +347,7 @@ def test_lag_shows_how_far_a_table_is_behind_once_a_minute_and_only_changes(
     assert seen.metadata["behind_log"].value == 20
     rig.ingest()
     assert not observations(control)
-    monkeypatch.setattr(sensors, "OBSERVE_S", 0.0)
+    monkeypatch.setattr(reports, "OBSERVE_S", 0.0)
     [seen] = observations(control)
     assert (seen.metadata["behind_log"].value, seen.metadata["buffered"].value) == (0, 20)
     assert not observations(control)
@@ -374,7 +374,7 @@ def test_what_a_worker_outside_of_dagster_commits_is_shown_now_and_then(
     rig.ingest()
     rig.tier()
     assert set(materializations(control)) == {"tier", rig.table.spec.name}, "ingest was shown a moment ago"
-    monkeypatch.setattr(sensors, "RUNLESS_S", 0.0)
+    monkeypatch.setattr(reports, "RUNLESS_S", 0.0)
     assert set(materializations(control)) == {"ingest", "buffer"}
     assert not materializations(control)
 

@@ -135,6 +135,16 @@ class DagsterRig:
 
         wait_until(lambda: not false_ones(), f"runs without a process are ended: {self.log('daemon')}", deadline_s=150)
 
+    def rows(self) -> dict[str, int]:
+        """How many rows each table of Dagster's database has."""
+        with psycopg.connect(self._dsn, dbname=self._database, autocommit=True) as connection:
+            names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+            counts = sql.SQL("SELECT count(*) FROM {}")
+            return {
+                name: connection.execute(counts.format(sql.Identifier(name))).fetchone()[0]  # type: ignore[index]
+                for (name,) in names
+            }
+
     def drop_database(self) -> None:
         """Dagster's state is gone; the database is made anew, empty."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
