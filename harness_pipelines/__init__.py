@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain, UsageError
 
 if TYPE_CHECKING:
-    from harness_pipelines.client import Harness, connect
-    from harness_pipelines.protocol.corrections import Wanted
+    from harness_pipelines.app.client import Harness, connect
+    from harness_pipelines.app.table import Table
+    from harness_pipelines.protocol.changes.corrections import Wanted
     from harness_pipelines.spec.settings import Settings
     from harness_pipelines.spec.table import TableSpec
-    from harness_pipelines.stages.own_mover import Moved
-    from harness_pipelines.table import Table
+    from harness_pipelines.stages.run.own_mover import Moved
 
 _HOMES = {
-    "Harness": "harness_pipelines.client",
-    "Moved": "harness_pipelines.stages.own_mover",
+    "Harness": "harness_pipelines.app.client",
+    "Moved": "harness_pipelines.stages.run.own_mover",
     "Settings": "harness_pipelines.spec.settings",
-    "Table": "harness_pipelines.table",
+    "Table": "harness_pipelines.app.table",
     "TableSpec": "harness_pipelines.spec.table",
-    "Wanted": "harness_pipelines.protocol.corrections",
-    "connect": "harness_pipelines.client",
+    "Wanted": "harness_pipelines.protocol.changes.corrections",
+    "connect": "harness_pipelines.app.client",
 }
 
 

@@ -20,8 +20,8 @@ from harness_pipelines.spec.types import (
     Type,
     parse_type,
 )
-from harness_pipelines_tests.unit.codecs import values as json_values
-from harness_pipelines_tests.unit.codecs.test_avro import EPOCH, avro_of, datum, field, record
+from harness_pipelines_tests.unit.formats import values as json_values
+from harness_pipelines_tests.unit.formats.test_avro import EPOCH, avro_of, datum, field, record
 from harness_pipelines_tests.unit.read.values import present, values
 from harness_pipelines_tests.wire import avro_bytes, framed, proto_field, proto_float
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 from pyiceberg.table import StaticTable
 
 import harness_pipelines as hp
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.ledgers.postgres.requests.recall import RecallRequest
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.overlays import Act
+from harness_pipelines.protocol.lake.overlays import Act
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages.otree import otree_once
-from harness_pipelines.stores.recalls import RecallRequest
+from harness_pipelines.stages.otree.otree import otree_once
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import OTREE, TableRig
 

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]  # not in __all__
 
-from harness_pipelines.stores.errors import TopicMissing
-from harness_pipelines.stores.kafka import KafkaLog
-from harness_pipelines.stores.memory.log import MemoryLog, MemoryTransaction
-from harness_pipelines.stores.ports_log import Headers, Log
+from harness_pipelines.ports.errors import TopicMissing
+from harness_pipelines.ports.source import Headers, Log
+from harness_pipelines.sources.kafka.log import KafkaLog
+from harness_pipelines.sources.memory import MemoryLog, MemoryTransaction
 
 DEADLINE_S = 30.0
 Values = Sequence[bytes | None]

@@ -28,15 +28,15 @@ from psycopg.conninfo import make_conninfo
 
 import harness_pipelines as hp
 from harness_pipelines import faults
+from harness_pipelines.app.installation import Stores
+from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.services import Endpoints
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages.otree import otree_once
-from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores.open import Stores
-from harness_pipelines.stores.ports import MoveDraft
+from harness_pipelines.stages.otree.otree import otree_once
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.proxy import PostgresProxy as PostgresProxy  # noqa: PLC0414  # a part of the rig
 
@@ -388,8 +388,8 @@ def _run_worker(options: WorkerOptions, harness: hp.Harness, tables: Sequence[st
 #: A process that has imported these, in this order, and has one thread; workers are forked from it within milliseconds.
 PRELOADED = [
     "harness_pipelines_tests.fork_safe",
-    "harness_pipelines.stages.worker",
-    "harness_pipelines.stores.open",
+    "harness_pipelines.stages.run.worker",
+    "harness_pipelines.app.installation",
     "harness_pipelines_tests.rig",
     "pyspark.sql.connect.session",
 ]

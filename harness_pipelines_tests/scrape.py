@@ -10,9 +10,9 @@ import httpx
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from harness_pipelines.cli.metrics import LOOPBACK, WorkerCollector, endpoint
-from harness_pipelines.stages.worker import Worker
-from harness_pipelines.table import Table
+from harness_pipelines.app.metrics import LOOPBACK, WorkerCollector, endpoint
+from harness_pipelines.app.table import Table
+from harness_pipelines.stages.run.worker import Worker
 
 Labels = frozenset[tuple[str, str]]
 

@@ -11,7 +11,7 @@ from typing import Any
 import avro.io
 import avro.schema
 
-from harness_pipelines.codecs.schemas import WrittenSchema
+from harness_pipelines.formats.schema.registry import WrittenSchema
 
 
 def framed(payload: bytes, schema_id: int = 1, *, indexes: tuple[int, ...] | None = None) -> bytes:

@@ -14,9 +14,9 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    from harness_pipelines.client import Harness
-    from harness_pipelines.protocol.reads import At
-    from harness_pipelines.table import Table
+    from harness_pipelines.app.client import Harness
+    from harness_pipelines.app.table import Table
+    from harness_pipelines.protocol.reading.reads import At
 
 AGAIN_S = 5.0  #: until the next try, while a service is away
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -25,8 +25,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 @contextmanager
 def opened(settings: Settings, *, log_level: int = logging.WARNING) -> Iterator[Harness]:
     """The harness of *settings*, closed at the end; log lines of *log_level* and above go to standard error."""
-    from harness_pipelines.cli.logs import configure_logging
-    from harness_pipelines.client import connect
+    from harness_pipelines.app.client import connect
+    from harness_pipelines.cli.show.logs import configure_logging
 
     configure_logging(log_level)
     with connect(settings) as harness:
@@ -90,7 +90,7 @@ class AtType(click.ParamType):  # type: ignore[type-arg]  # at run time it has n
     name = "at"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> At:
-        from harness_pipelines.protocol.reads import at_of  # what a spec is comes with it
+        from harness_pipelines.protocol.reading.reads import at_of  # what a spec is comes with it
 
         try:
             return at_of(str(value))
@@ -104,7 +104,7 @@ class MomentType(click.ParamType):  # type: ignore[type-arg]  # at run time it h
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        from harness_pipelines.protocol.reads import moment_of
+        from harness_pipelines.protocol.reading.reads import moment_of
 
         try:
             return moment_of(str(value))

@@ -22,17 +22,17 @@ from dagster import (
 )
 from pydantic import Field
 
+from harness_pipelines.app.installation import Stores
 from harness_pipelines.defs.names import step_name, table_key, table_tag
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.work import TABLE_TAG, Shown, StageConfig, last_committed, table_asset, work
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.read.layout import NoLayout, look
+from harness_pipelines.read.report.layout import NoLayout, look
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.clustering import layout_of
-from harness_pipelines.stages.recluster import NothingToRecluster, ask, plan_recluster, run
-from harness_pipelines.stores.open import Stores
-from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stages.otree.clustering import layout_of
+from harness_pipelines.stages.otree.recluster import NothingToRecluster, ask, plan_recluster, run
 
 DEPTH = 4
 REGIONS = StaticPartitionsDefinition(["".join(steps) for steps in product("01", repeat=DEPTH)])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dagster import Definitions
 
-from harness_pipelines.client import connect
+from harness_pipelines.app.client import connect
 from harness_pipelines.defs.build import broken_asset, build
 from harness_pipelines.spec.load import SpecError, load_spec
 

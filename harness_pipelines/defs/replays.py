@@ -25,13 +25,13 @@ from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.work import RETRY_S, RETRY_S_MAX, STAGE_TAG, TABLE_TAG
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.corrections import Wanted
-from harness_pipelines.protocol.reads import moment_of
+from harness_pipelines.protocol.reading.reads import moment_of
 from harness_pipelines.spec.load import load_spec_text
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.ranges import replay_range
-from harness_pipelines.stages.replay import replay
+from harness_pipelines.stages.replay.quarantine import replay
+from harness_pipelines.stages.replay.ranges import replay_range
 
 RETRIES = 6  #: ten minutes with the pauses, which double
 

@@ -14,8 +14,8 @@ from dagster import AssetMaterialization, AssetObservation, DagsterInstance
 
 from harness_pipelines.defs.names import table_key
 from harness_pipelines.defs.tables import stage_assets
+from harness_pipelines.ledgers.postgres.views.work import TableWork
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stores.watch import TableWork
 
 OBSERVE_S = 120.0  #: how far a table is behind is shown so often, if it changed
 RUNLESS_S = 15.0  #: a stage that no run of Dagster works on is shown so often

@@ -8,7 +8,7 @@ from typing import Any
 from dagster import ConfigurableResource, InitResourceContext
 from pydantic import Field
 
-from harness_pipelines.client import Harness, connect
+from harness_pipelines.app.client import Harness, connect
 from harness_pipelines.defs.liveness import beating
 from harness_pipelines.defs.work import STAGE_TAG
 from harness_pipelines.spec.settings import Settings

@@ -25,7 +25,7 @@ from dagster import (
     sensor,
 )
 
-from harness_pipelines.client import Harness
+from harness_pipelines.app.client import Harness
 from harness_pipelines.defs.liveness import BEAT_TAG, Beats
 from harness_pipelines.defs.private import AssetCheckExecutionRecordStatus, UnresolvedAssetJobDefinition
 from harness_pipelines.defs.reports import due, keep, kept_of, shown_until
@@ -33,15 +33,15 @@ from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import AUDIT, job_name, stage_assets, stage_checks
 from harness_pipelines.defs.work import HANDOVER_S, RETRY_S, RETRY_S_MAX, RUN_S, STAGE_TAG, TABLE_TAG, WHY_TAG
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ledgers.postgres.views.status import Overview
+from harness_pipelines.ledgers.postgres.views.work import TableWork
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.source import Watermark
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages import compact
-from harness_pipelines.stages.wake import Due, due_moves, due_upkeep, is_held
-from harness_pipelines.stores.overview import Overview
-from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.ports_log import Watermark
-from harness_pipelines.stores.watch import TableWork
+from harness_pipelines.stages.run.due import Due, due_moves, due_upkeep, is_held
 
 WAKE_S, LAG_S, UPKEEP_S, RECONCILE_S = 5, 5, 30, 5
 REQUESTS_MAX = 25  #: of one tick; the tables that are furthest behind come first

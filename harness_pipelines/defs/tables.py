@@ -30,7 +30,8 @@ from dagster import (
 )
 from pydantic import Field
 
-from harness_pipelines.audit.checks import CHECKS, is_complete
+from harness_pipelines.app.installation import Stores
+from harness_pipelines.audit.proof.checks import CHECKS, is_complete
 from harness_pipelines.defs.clustering import otree_asset
 from harness_pipelines.defs.names import step_name, table_key, table_tag, topic_key
 from harness_pipelines.defs.private import UnresolvedAssetJobDefinition
@@ -45,15 +46,14 @@ from harness_pipelines.defs.work import (
     table_asset,
     work,
 )
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.topics import topics_of
 from harness_pipelines.protocol.versions import effects_of
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.claims import ClaimKeeper
-from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stages.worker import CLAIM_LEASE
-from harness_pipelines.stores.open import Stores
-from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stages.run.claims import ClaimKeeper
+from harness_pipelines.stages.run.worker import CLAIM_LEASE
+from harness_pipelines.stages.table.expire import expire_once
 
 AUDIT = "audit"  #: name of the check that is no part of the stages' jobs
 

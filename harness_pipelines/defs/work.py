@@ -17,13 +17,13 @@ from dagster import (
 )
 from pydantic import Field
 
+from harness_pipelines.app.installation import Stores
 from harness_pipelines.defs.names import table_key, table_tag
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores.open import Stores
-from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 
 TABLE_TAG, STAGE_TAG = "harness/table", "harness/stage"
 WHY_TAG = "harness/why"  #: of a run that a sensor started

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness_pipelines.layout.files import FileStats, place
-from harness_pipelines.layout.parts import Due
+from harness_pipelines.layout.rewrites import Due
 from harness_pipelines.layout.tree import RegionTree
 
 
@@ -98,7 +98,7 @@ def at_once(parts: Sequence[Due], *, budget_bytes: int) -> list[Due]:
 def as_due(
     tree: RegionTree, files: Sequence[FileStats], clustered: Mapping[str, int], paths: Sequence[str]
 ) -> list[Due]:
-    """The parts at *paths* as `harness_pipelines.layout.parts.due` would give them."""
+    """The parts at *paths* as `harness_pipelines.layout.rewrites.due` would give them."""
     everything = Request(request_id=0, paths=tuple(paths), upto=0, rebuild=True)
     parts = _parts(everything, tree, files, clustered)
     return [parts[path].as_due(path) for path in sorted(paths)]

@@ -13,8 +13,8 @@ from harness_pipelines.layout.columns import Array, ColumnValues, IndexedColumn
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.histogram import CellHistogram, edges_of
 from harness_pipelines.layout.layer import SIDES, is_layered, layered
-from harness_pipelines.layout.parts import pieces
 from harness_pipelines.layout.queries import Queries, synthetic
+from harness_pipelines.layout.rewrites import pieces
 from harness_pipelines.layout.scores import Judge, Workload, predicted_files
 from harness_pipelines.layout.tree import RegionTree
 

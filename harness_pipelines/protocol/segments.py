@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import BoundaryGap, Vector
-from harness_pipelines.protocol.schemas import check_schema
+from harness_pipelines.protocol.schema.schemas import check_schema
 
 
 class SegmentClosed(HarnessError):

@@ -10,8 +10,8 @@ from typing import Literal
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds, Vector, check_starts, covers, lowest
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.lake.overlays import Overlay, OverlayChange
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.overlays import Overlay, OverlayChange
 
 ViewName = Literal["stream", "batch"]  #: the lake in offset order, and in value order
 BoundName = Literal["stream_hi", "batch_hi"]

@@ -1,0 +1,1 @@
+"""Reads: from a leased cut to rows."""

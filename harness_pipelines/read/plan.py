@@ -7,17 +7,17 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from harness_pipelines.buffers.postgres.overlays import refs
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.ledger import ReadState, TableRow
+from harness_pipelines.ports.source import check_positions
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.plan import BufferPart, LakePart, OverlayPart, ReadPlan, TailPart
-from harness_pipelines.protocol.reads import At
-from harness_pipelines.stages.ingest import check_topic
-from harness_pipelines.stores.overlays import refs
-from harness_pipelines.stores.ports import ReadState, TableRow
-from harness_pipelines.stores.ports_log import check_positions
+from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, OverlayPart, ReadPlan, TailPart
+from harness_pipelines.protocol.reading.reads import At
+from harness_pipelines.stages.ingest.ingest import check_topic
 
 if TYPE_CHECKING:
-    from harness_pipelines.stores.open import Stores
+    from harness_pipelines.app.installation import Stores
 
 
 def make_plan(stores: Stores, table: TableRow, *, at: At | None, tail: bool, holder: str, lease: timedelta) -> ReadPlan:

@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from harness_pipelines.buffers.postgres.newest import HotQuery
+from harness_pipelines.buffers.postgres.types import OPERATION, Named
+from harness_pipelines.drivers.postgres import SegmentMissing
+from harness_pipelines.engines.arrow.fold import key_text
+from harness_pipelines.engines.arrow.selection import ReadColumn, Selection, names_of, table_columns, work_of
+from harness_pipelines.engines.arrow.union import ArrowReader
 from harness_pipelines.errors import UsageError
+from harness_pipelines.ports.ledger import ReadState, TableRow
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
-from harness_pipelines.protocol.plan import ReadPlan
-from harness_pipelines.read.arrow import ArrowReader
-from harness_pipelines.read.fold import key_text
+from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.read.plan import glance_plan
-from harness_pipelines.read.selection import ReadColumn, Selection, names_of, table_columns, work_of
 from harness_pipelines.spec.predicate import (
     FALSE,
     OFFSET,
@@ -34,13 +38,9 @@ from harness_pipelines.spec.predicate import (
 )
 from harness_pipelines.spec.types import DecimalType, Primitive
 from harness_pipelines.spec.where import WhereError, compared
-from harness_pipelines.stores.glances import HotQuery
-from harness_pipelines.stores.ports import ReadState, TableRow
-from harness_pipelines.stores.postgres import SegmentMissing
-from harness_pipelines.stores.segment_types import OPERATION, Named
 
 if TYPE_CHECKING:
-    from harness_pipelines.stores.open import Stores
+    from harness_pipelines.app.installation import Stores
 
 LOOKS_MAX = 3  #: for what is asked from the buffer alone
 KEYS_PER_READ = 200  #: more than so many values no file is ruled out by, and a filter of composite keys grows deep

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from harness_pipelines.codecs.records import RecordCodec
 from harness_pipelines.errors import TryAgain
-from harness_pipelines.protocol.plan import TailPart
+from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.source import PartitionBatch, below
+from harness_pipelines.protocol.reading.plan import TailPart
 from harness_pipelines.read.plan import with_schema
 from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines.stages.ingest import check_topic, decode_batch
-from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.ports_log import PartitionBatch, below
+from harness_pipelines.stages.ingest.ingest import check_topic, decode_batch
 
 if TYPE_CHECKING:
-    from harness_pipelines.stores.open import Stores
+    from harness_pipelines.app.installation import Stores
 
 POLL_RECORDS = 65_536
 SILENCE_S_MAX = 30.0

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness_pipelines.stores.news import News
-from harness_pipelines.stores.ports import Ledger, NotInTime, TableRow
+from harness_pipelines.ledgers.postgres.notify import News
+from harness_pipelines.ports.ledger import Ledger, NotInTime, TableRow
 
 
 @dataclass(slots=True)

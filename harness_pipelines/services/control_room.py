@@ -45,7 +45,7 @@ class ControlRoom:
 
     def _prepare(self) -> dict[str, str]:
         """Make Dagster's home and its database; returns what its processes need to be told."""
-        from harness_pipelines.stores.dagster_database import ensure_database
+        from harness_pipelines.services.dagster_database import ensure_database
 
         settings, source = self._settings, Path(__file__).resolve().parents[2]
         if not (source / "workspace.yaml").is_file():

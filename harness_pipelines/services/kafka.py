@@ -131,7 +131,7 @@ class Kafka:
 
     def finish(self, ports: tuple[int, ...]) -> None:
         """Have the login of the clients; topics are the user's."""
-        from harness_pipelines.stores.kafka_users import give_scram_login
+        from harness_pipelines.sources.kafka.users import give_scram_login
 
         try:
             give_scram_login(self.address(ports), self.login(), by=self._login(BROKER_USER, "PLAIN"))

@@ -2,7 +2,7 @@
 
 Fields of the record that are not stored, columns that an expression makes of fields, and a condition that a record has
 to hold to become a row. Expressions are SQL over one record; what they may hold is judged where they are compiled
-(`harness_pipelines.codecs.transform`).
+(`harness_pipelines.formats.transform`).
 """
 
 from __future__ import annotations

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from harness_pipelines.lakes.iceberg.read.runs import stream_files, written_files
+from harness_pipelines.lakes.iceberg.write.publish import Staged
+from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.compaction import Run, check_written, plan_runs
+from harness_pipelines.protocol.lake.compaction import Run, check_written, plan_runs
 from harness_pipelines.protocol.moves import Move, budget_of
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages.moving import Moving, Pointless, Tally, make_branch
-from harness_pipelines.stores.lake import Staged
-from harness_pipelines.stores.lake_runs import stream_files, written_files
-from harness_pipelines.stores.ports import Boundary, MoveDraft, Swap, TableRow
+from harness_pipelines.stages.run.moving import Moving, Pointless, Tally, make_branch
 
 if TYPE_CHECKING:
-    from harness_pipelines.stores.open import Stores
+    from harness_pipelines.app.installation import Stores
 
 log = structlog.get_logger(__name__)
 FILES = "files"  #: why it is due, when no move of it is open
@@ -118,15 +118,15 @@ def _target_bytes(table: TableRow) -> int:
 
 def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
     """Let Spark write the base's small files anew to the attempt's branch, and check from metadata what it wrote."""
-    from harness_pipelines.stores import spark_compact, spark_write
+    from harness_pipelines.engines.spark import compact, write
 
     base = make_branch(stores, table, move)
     runs = due(table, base, budget_bytes=budget_of(move, bytes_max=BUDGET_BYTES))
     if not runs:  # the target was made smaller since
         raise Pointless(f"{table.name}: no file of version {base.version}, the base of move {move.move_id}, is small")
     with stores.staging(table, move) as (spark, target):
-        rows = spark_compact.rows_in_pieces(spark, base.stream.metadata, runs)
-        spark_write.append_to_branch(rows, target, file_bytes=2 * _target_bytes(table))
+        rows = compact.rows_in_pieces(spark, base.stream.metadata, runs)
+        write.append_to_branch(rows, target, file_bytes=2 * _target_bytes(table))
     staged = stores.lake.staged(table, move, rows=sum(run.rows for run in runs))
     check_written(runs, written_files(staged.files, stores.lake.load(table, base.stream.metadata)))
     return Attempt(staged=staged, removed={file.path: file.deletes for run in runs for file in run.files})

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import harness_pipelines as hp
+from harness_pipelines.ledgers.postgres.drop import TableInUse, files_below, purge
 from harness_pipelines.services import Services
-from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores.drop import TableInUse, files_below, purge
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.bench.records import COLUMNS, PARTITIONS
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import ALL

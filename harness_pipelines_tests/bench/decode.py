@@ -21,9 +21,9 @@ import orjson
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from harness_pipelines.codecs.proto_text import MAIN, compiled
-from harness_pipelines.codecs.records import RecordCodec
-from harness_pipelines.codecs.schemas import WrittenSchema
+from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.formats.schema.proto_text import MAIN, compiled
+from harness_pipelines.formats.schema.registry import WrittenSchema
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines_tests.bench.base import Figure, Run

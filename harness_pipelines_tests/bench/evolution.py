@@ -9,7 +9,7 @@ import numpy as np
 
 import harness_pipelines as hp
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.protocol.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines_tests.bench.base import Figure, Run, timed

@@ -15,8 +15,8 @@ from uuid import uuid4
 
 import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stages.claims import ClaimKeeper
-from harness_pipelines.stages.ingest_spark import ingest_on_spark
+from harness_pipelines.stages.ingest.on_engine import ingest_on_spark
+from harness_pipelines.stages.run.claims import ClaimKeeper
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.records import PARTITIONS, produce_backlog
 from harness_pipelines_tests.rig import environment

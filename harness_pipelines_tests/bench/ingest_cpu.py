@@ -12,11 +12,11 @@ from unittest.mock import patch
 
 from adbc_driver_manager.dbapi import Cursor
 
+from harness_pipelines.buffers.postgres import writer
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stages import ingest
-from harness_pipelines.stages.ingest import IngestLoop
-from harness_pipelines.stores import buffer
-from harness_pipelines.stores.kafka_reader import KafkaReader
+from harness_pipelines.sources.kafka.reader import KafkaReader
+from harness_pipelines.stages.ingest import ingest
+from harness_pipelines.stages.ingest.ingest import IngestLoop
 from harness_pipelines_tests.bench.base import Run
 from harness_pipelines_tests.bench.records import PARTITIONS
 
@@ -24,9 +24,9 @@ from harness_pipelines_tests.bench.records import PARTITIONS
 _STEPS: tuple[tuple[Any, str, str], ...] = (
     (KafkaReader, "poll", "poll"),
     (ingest, "decode_batch", "decode"),
-    (buffer, "to_copy", "to_copy"),
+    (writer, "to_copy", "to_copy"),
     (Cursor, "adbc_ingest", "copy"),
-    (buffer.SegmentWriter, "_commit", "commit"),
+    (writer.SegmentWriter, "_commit", "commit"),
 )
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import harness_pipelines as hp
+from harness_pipelines.engines.spark.session import catalog_options
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stores.spark import catalog_options
 from harness_pipelines_tests.bench import keyed_reads, keyed_rounds
 from harness_pipelines_tests.bench.base import Figure, Group, Run, timed
 from harness_pipelines_tests.bench.keyed_table import FILES, digest, keyed_table

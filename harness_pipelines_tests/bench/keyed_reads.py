@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from harness_pipelines.protocol.plan import ReadPlan
-from harness_pipelines.read.arrow import ArrowReader
-from harness_pipelines.read.selection import Selection
-from harness_pipelines.read.spark import to_spark
-from harness_pipelines.stores import lake_scan
+from harness_pipelines.engines.arrow.selection import Selection
+from harness_pipelines.engines.arrow.union import ArrowReader
+from harness_pipelines.engines.spark.union import to_spark
+from harness_pipelines.lakes.iceberg.read import scan
+from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines_tests.bench.base import Figure, Run, median_s, timed
 from harness_pipelines_tests.bench.keyed_table import Keyed, keyed_table
 
@@ -110,7 +110,7 @@ def get(run: Run) -> Sequence[Figure]:
     warm = [timed(lambda i=i: _got(ours, i)) for i in cold]  # type: ignore[misc]
     first = []
     for i in cold[:COLD_GETS]:
-        for cache in (lake_scan._pinned, lake_scan._live_files):
+        for cache in (scan._pinned, scan._live_files):
             cache.cache_clear()
         first.append(timed(lambda i=i: _got(ours, i)))  # type: ignore[misc]
     figures = []

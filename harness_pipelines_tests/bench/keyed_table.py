@@ -14,7 +14,7 @@ from pyiceberg.table import StaticTable
 import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages.otree import otree_once
+from harness_pipelines.stages.otree.otree import otree_once
 from harness_pipelines_tests.bench.base import Run, timed
 from harness_pipelines_tests.bench.records import PARTITIONS, produce_backlog, value
 from harness_pipelines_tests.rig import INGEST, TIER

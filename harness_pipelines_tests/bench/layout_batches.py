@@ -16,13 +16,13 @@ import numpy.typing as npt
 from harness_pipelines.layout.balance import balanced, depth_max
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
 from harness_pipelines.layout.files import Extent, FileStats, place
-from harness_pipelines.layout.parts import Due, due
+from harness_pipelines.layout.rewrites import Due, due
 from harness_pipelines.layout.row_hash import row_hash, threshold
 from harness_pipelines.layout.sampling import Sample, is_telling, share_to_draw
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.spec.table import Layout as LayoutRules
-from harness_pipelines.stages import otree
-from harness_pipelines.stages.clustering import Layout
+from harness_pipelines.stages.otree import otree
+from harness_pipelines.stages.otree.clustering import Layout
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.layout_data import Dataset, batches_2d, batches_in_order, queries
 from harness_pipelines_tests.bench.layout_files import boxes_of, rows_touched
@@ -103,7 +103,7 @@ class File:
 
 @dataclass(slots=True, kw_only=True)
 class BatchView:
-    """A batch view and its moves, as `harness_pipelines.stages.otree` makes them with Spark and the ledger."""
+    """A batch view and its moves, as `harness_pipelines.stages.otree.otree` makes them with Spark and the ledger."""
 
     rows_per_file: float  #: the target
     files: list[File] = field(default_factory=list)

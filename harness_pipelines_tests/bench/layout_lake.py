@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from pyiceberg.table import StaticTable
 
 import harness_pipelines as hp
+from harness_pipelines.engines.spark.session import catalog_options
+from harness_pipelines.lakes.iceberg.read.regions import region_files
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.files import FileStats
-from harness_pipelines.stores.lake_regions import region_files
-from harness_pipelines.stores.spark import catalog_options
 from harness_pipelines_tests.bench.layout_data import Dataset
 from harness_pipelines_tests.bench.records import PARTITIONS
 

@@ -13,12 +13,12 @@ from uuid import uuid4
 import numpy as np
 
 import harness_pipelines as hp
+from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages.otree import otree_once
-from harness_pipelines.stages.recluster import ask, plan_recluster
-from harness_pipelines.stages.tier import Attempt, publish
-from harness_pipelines.stores.ports import MoveDraft
+from harness_pipelines.stages.otree.otree import otree_once
+from harness_pipelines.stages.otree.recluster import ask, plan_recluster
+from harness_pipelines.stages.tier.tier import Attempt, publish
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.layout_scans import both_views
 from harness_pipelines_tests.bench.publish import Files

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness_pipelines.engines.spark import cluster
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.sampling import Sample, share_to_draw
-from harness_pipelines.stores import spark_otree
 from harness_pipelines_tests.bench import layout_peers
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.layout_data import Dataset, Queries, events_3d, queries
@@ -132,15 +132,15 @@ def ours(lake: Lake, source: Source) -> Rewritten:
     target_rows = source.rows * source.target_bytes / source.bytes
     steps: dict[str, float] = {}
     began = time.monotonic()
-    frame = spark_otree.file_rows(lake.spark, source.metadata, source.files, source.columns)
+    frame = cluster.file_rows(lake.spark, source.metadata, source.files, source.columns)
     with _timed(steps, "sample"):
         share = share_to_draw(source.rows, target_rows=target_rows)
-        sample = Sample(tuple(source.columns), tuple(spark_otree.sampled(frame, source.columns, share=share)), share)
+        sample = Sample(tuple(source.columns), tuple(cluster.sampled(frame, source.columns, share=share)), share)
     with _timed(steps, "tree"):
         tree = sample.tree(target_rows=target_rows)
     with _timed(steps, "write"):
         pieces = sample.files(tree, target_rows=target_rows)
-        spark_otree.in_pieces(frame, tree, sample.values, pieces=pieces).writeTo(name).append()
+        cluster.in_pieces(frame, tree, sample.values, pieces=pieces).writeTo(name).append()
     with _timed(steps, "judge"):
         files = lake.files(name, source.columns)
         judge = sample.judge(target_bytes=source.target_bytes, of_bytes=source.bytes)

@@ -20,8 +20,8 @@ import numpy as np
 from pyiceberg.table import StaticTable
 
 import harness_pipelines as hp
+from harness_pipelines.lakes.iceberg.read.regions import region_files
 from harness_pipelines.layout.columns import IndexedColumn
-from harness_pipelines.stores.lake_regions import region_files
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.layout_data import Dataset, queries
 from harness_pipelines_tests.bench.records import PARTITIONS, produce_backlog

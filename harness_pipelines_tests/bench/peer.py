@@ -18,8 +18,8 @@ import psycopg
 from pyiceberg.table import StaticTable
 
 import harness_pipelines as hp
-from harness_pipelines.stores.spark import catalog_options
-from harness_pipelines.stores.spark_kafka import java_properties
+from harness_pipelines.engines.spark.kafka import java_properties
+from harness_pipelines.engines.spark.session import catalog_options
 from harness_pipelines_tests.bench.records import PARTITIONS, SPARK_COLUMNS
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from harness_pipelines import faults
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.stages.tier import Attempt, publish
+from harness_pipelines.stages.tier.tier import Attempt, publish
 from harness_pipelines_tests.bench.base import Figure, Group, Run
 from harness_pipelines_tests.bench.publish import Files, draft
 from harness_pipelines_tests.bench.records import PARTITIONS, produce_backlog

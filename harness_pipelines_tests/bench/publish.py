@@ -17,12 +17,12 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.types import LongType
 
 import harness_pipelines as hp
+from harness_pipelines.lakes.iceberg.write.publish import Staged
+from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages.tier import Attempt, publish
-from harness_pipelines.stores.lake import Staged
-from harness_pipelines.stores.ports import MoveDraft
+from harness_pipelines.stages.tier.tier import Attempt, publish
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.records import PARTITIONS
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
+from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores.kafka import KafkaLog
 
 PARTITIONS = 4
 COLUMNS: Mapping[str, Any] = {

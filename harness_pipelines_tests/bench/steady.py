@@ -17,8 +17,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from harness_pipelines.sources.kafka.producer import RecordProducer
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores.kafka_producer import RecordProducer
 from harness_pipelines_tests.bench.records import PARTITIONS, value
 from harness_pipelines_tests.rig import environment
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import harness_pipelines as hp
-from harness_pipelines.stores.buffer import SegmentWriter
+from harness_pipelines.buffers.postgres.writer import SegmentWriter
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.records import PARTITIONS, produce_backlog
 from harness_pipelines_tests.bench.steady import Produced, SteadyProducer

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from harness_pipelines.cli import bench as command
-from harness_pipelines.cli.bench import bench
+from harness_pipelines.cli.operate import bench as command
+from harness_pipelines.cli.operate.bench import bench
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.bench import layout_batches, layout_clustering, layout_peers, layout_scans, main
@@ -121,7 +121,7 @@ def test_bench_says_that_it_needs_a_checkout(monkeypatch):
 @pytest.fixture
 def without_services(monkeypatch):
     monkeypatch.setattr(command, "_services_up", lambda _settings: None)
-    monkeypatch.setattr("harness_pipelines.client.Harness.init", lambda _harness: [])
+    monkeypatch.setattr("harness_pipelines.app.client.Harness.init", lambda _harness: [])
 
 
 def test_a_group_that_fails_does_not_stop_the_others_and_ends_with_code_1(monkeypatch, tmp_path, without_services):

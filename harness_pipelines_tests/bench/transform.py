@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness_pipelines.stores.overview import Overview
+from harness_pipelines.ledgers.postgres.views.status import Overview
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.contracts import POISON_EVERY
 from harness_pipelines_tests.bench.records import COLUMNS, produce_backlog, value

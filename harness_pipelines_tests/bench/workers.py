@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 import harness_pipelines as hp
-from harness_pipelines.stores.overview import Overview
+from harness_pipelines.ledgers.postgres.views.status import Overview
 from harness_pipelines_tests.rig import environment
 
 START_S, END_S = 60.0, 60.0

@@ -11,13 +11,13 @@ import traceback
 from collections.abc import Callable, Mapping
 
 import harness_pipelines as hp
-from harness_pipelines.audit.reconcile import look, settle
-from harness_pipelines.cli.logs import configure_logging
+from harness_pipelines.audit.repair.reconcile import look, settle
+from harness_pipelines.cli.show.logs import configure_logging
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.protocol.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
-from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.chaos.child import tell
 from harness_pipelines_tests.chaos.content import KEYS, LATER, SUBJECTS
 from harness_pipelines_tests.chaos.schedule import Kind

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import harness_pipelines as hp
+from harness_pipelines.lakes.owner import WarehouseTaken
 from harness_pipelines.services import Services
-from harness_pipelines.stores.owner import WarehouseTaken
 from harness_pipelines_tests.standby import Server
 
 PROMOTIONS = "promotions"  #: in the home of a run: a byte for each

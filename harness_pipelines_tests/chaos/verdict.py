@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 
 import harness_pipelines as hp
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.protocol.history import HISTORY_LOST, PROMOTED
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.protocol.lake.history import HISTORY_LOST, PROMOTED
 from harness_pipelines_tests.chaos.content import COORDINATES, LATER, MAIN
 from harness_pipelines_tests.chaos.promotion import promotions_of
 from harness_pipelines_tests.chaos.reader import ENGINES, Cut

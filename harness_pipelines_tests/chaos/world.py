@@ -26,7 +26,7 @@ from confluent_kafka import KafkaException
 
 import harness_pipelines as hp
 from harness_pipelines.errors import HarnessError, TryAgain
-from harness_pipelines.protocol.plan import ReadPlan
+from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.services import Endpoints, ServiceName, Services, ServiceState
 from harness_pipelines.services.errors import ServicesError
 from harness_pipelines.spec.settings import Settings

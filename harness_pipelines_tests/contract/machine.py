@@ -16,17 +16,17 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
+from harness_pipelines.drivers.postgres import SegmentMissing
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
+from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing
+from harness_pipelines.lakes.iceberg.write.publish import BaseGone, ForeignFiles
+from harness_pipelines.ledgers.postgres.outcome import CommitLost
+from harness_pipelines.ports.ledger import LeaseEnded
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.moves import MoveClosed, MoveState
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.protocol.versions import VersionGone
-from harness_pipelines.stores.lake import BaseGone, ForeignFiles
-from harness_pipelines.stores.lake_scan import LakeFileMissing
-from harness_pipelines.stores.outcome import CommitLost
-from harness_pipelines.stores.ports import LeaseEnded
-from harness_pipelines.stores.postgres import SegmentMissing
 from harness_pipelines_tests.contract.sides import KEPT, UNDONE, Seen, Side
 from harness_pipelines_tests.contract.truth import (
     CLAIM_M,

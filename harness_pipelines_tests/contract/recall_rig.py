@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow as pa
 
 import harness_pipelines as hp
+from harness_pipelines.app.installation import Stores
+from harness_pipelines.lakes.iceberg.read.scan import pinned
+from harness_pipelines.lakes.iceberg.write.publish import ATTEMPT, MOVE
+from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.lake.overlays import Act
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.overlays import Act
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages.otree import otree_once
-from harness_pipelines.stores.lake import ATTEMPT, MOVE
-from harness_pipelines.stores.lake_scan import pinned
-from harness_pipelines.stores.open import Stores
-from harness_pipelines.stores.ports import Boundary, MoveDraft, Swap
+from harness_pipelines.stages.otree.otree import otree_once
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
 
 KEYED: dict[str, Any] = {
@@ -94,7 +94,7 @@ class Lake:
         assert self.rig.database.run("ledger/move_pointer", where) == 1
 
     def _staged(self, view: ViewName, move: Move) -> Any:
-        from harness_pipelines.stores.lake import Staged
+        from harness_pipelines.lakes.iceberg.write.publish import Staged
 
         current = self.stores.lake.current(self.row, view)
         snapshot = current.metadata.snapshot_by_name(move.branch)

@@ -22,24 +22,24 @@ import psycopg
 import pyarrow as pa
 
 from harness_pipelines import faults
+from harness_pipelines.buffers.postgres.reader import BufferReader
+from harness_pipelines.buffers.postgres.writer import DecodedRange
+from harness_pipelines.drivers.postgres import Connection, SegmentMissing
+from harness_pipelines.engines.arrow.union import read_arrow
 from harness_pipelines.errors import OutcomeUnknown
+from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing
+from harness_pipelines.lakes.iceberg.write.publish import BaseGone, Staged
+from harness_pipelines.lakes.memory import MemoryFile, MemoryStaged
+from harness_pipelines.ledgers.postgres.outcome import CommitLost
+from harness_pipelines.ledgers.postgres.retention import Upkeep
+from harness_pipelines.ports.ledger import Boundary, RefusedRecord, Segment, Swap, TableRow
+from harness_pipelines.ports.tiers import BufferWriter
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.plan import ReadPlan
+from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.read.arrow import read_arrow
 from harness_pipelines.read.plan import make_plan
-from harness_pipelines.stores.buffer import DecodedRange
-from harness_pipelines.stores.buffer_scan import BufferReader
-from harness_pipelines.stores.lake import BaseGone, Staged
-from harness_pipelines.stores.lake_scan import LakeFileMissing
-from harness_pipelines.stores.memory.lake import MemoryFile, MemoryStaged
-from harness_pipelines.stores.outcome import CommitLost
-from harness_pipelines.stores.ports import Boundary, RefusedRecord, Segment, Swap, TableRow
-from harness_pipelines.stores.ports_buffer import BufferWriter
-from harness_pipelines.stores.postgres import Connection, SegmentMissing
-from harness_pipelines.stores.upkeep import Upkeep
 from harness_pipelines_tests.contract.stores_rig import Files, MemoryRig, RealRig, StoresRig, agrees, rows_at
 from harness_pipelines_tests.contract.truth import RETENTION, Rows, TrueLog
 

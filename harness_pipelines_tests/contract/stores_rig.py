@@ -17,27 +17,24 @@ from typing import Any
 import pyarrow as pa
 from psycopg import sql as compose
 
-from harness_pipelines.protocol.bounds import Vector
-from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.moves import Move
-from harness_pipelines.protocol.versions import Version, View, ViewName
-from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.spec.types import iceberg_fields
-from harness_pipelines.stores.adbc import AdbcSessions
-from harness_pipelines.stores.buffer import DecodedRange, Segments, SegmentWriter, with_coordinates
-from harness_pipelines.stores.catalog import StagingCatalog
-from harness_pipelines.stores.lake import ATTEMPT, MOVE, Lake, offset_bounds
-from harness_pipelines.stores.lake_regions import live_entries
-from harness_pipelines.stores.leases import Leases
-from harness_pipelines.stores.ledger import PostgresLedger
-from harness_pipelines.stores.memory.buffer import MemorySegments, MemorySegmentWriter
-from harness_pipelines.stores.memory.lake import MemoryFile, MemoryLake
-from harness_pipelines.stores.memory.leases import MemoryLeases
-from harness_pipelines.stores.memory.ledger import MemoryLedger
-from harness_pipelines.stores.memory.state import MemoryState
-from harness_pipelines.stores.memory.upkeep import MemoryUpkeep
-from harness_pipelines.stores.owner import Ownership
-from harness_pipelines.stores.ports import (
+from harness_pipelines.buffers.memory import MemorySegments, MemorySegmentWriter
+from harness_pipelines.buffers.postgres.writer import DecodedRange, Segments, SegmentWriter, with_coordinates
+from harness_pipelines.drivers.adbc import AdbcSessions
+from harness_pipelines.drivers.postgres import READER, WORKER, Database
+from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
+from harness_pipelines.lakes.iceberg.read.regions import live_entries
+from harness_pipelines.lakes.iceberg.write.publish import ATTEMPT, MOVE, Lake, offset_bounds
+from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
+from harness_pipelines.lakes.memory import MemoryFile, MemoryLake
+from harness_pipelines.lakes.owner import Ownership
+from harness_pipelines.ledgers.memory.leases import MemoryLeases
+from harness_pipelines.ledgers.memory.ledger import MemoryLedger
+from harness_pipelines.ledgers.memory.retention import MemoryUpkeep
+from harness_pipelines.ledgers.memory.state import MemoryState
+from harness_pipelines.ledgers.postgres.leases import Leases
+from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
+from harness_pipelines.ledgers.postgres.retention import Upkeep
+from harness_pipelines.ports.ledger import (
     Boundary,
     Ledger,
     MoveDraft,
@@ -47,11 +44,14 @@ from harness_pipelines.stores.ports import (
     TableRow,
     view_names,
 )
-from harness_pipelines.stores.ports_buffer import BufferSegments, BufferWriter, LakeViews, ReadLeases, Trimmer
-from harness_pipelines.stores.ports_log import TopicIdentity
-from harness_pipelines.stores.postgres import READER, WORKER, Database
-from harness_pipelines.stores.raw_bytes import RawBytes
-from harness_pipelines.stores.upkeep import Upkeep
+from harness_pipelines.ports.source import TopicIdentity
+from harness_pipelines.ports.tiers import BufferSegments, BufferWriter, LakeViews, ReadLeases, Trimmer
+from harness_pipelines.protocol.bounds import Vector
+from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.versions import Version, View, ViewName
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.types import iceberg_fields
 
 CATALOG = "harness"
 COLUMNS = {"id": {"type": "long", "required": True}, "s": "string"}

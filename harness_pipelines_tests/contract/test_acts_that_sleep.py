@@ -18,21 +18,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness_pipelines import faults
+from harness_pipelines.lakes.iceberg.write.foreign import foreign_files, replace_foreign
+from harness_pipelines.lakes.iceberg.write.schema import build_schema, next_field_id
+from harness_pipelines.lakes.iceberg.write.still_there import BuiltGone
+from harness_pipelines.ledgers.postgres.corrections import Correction, Corrections
+from harness_pipelines.ledgers.postgres.evolve import Evolutions
+from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
+from harness_pipelines.ledgers.postgres.reconcile import FOREIGN_PARTITION, AdoptedMove, Adoption, Reconciler
+from harness_pipelines.ledgers.postgres.retention import fence
+from harness_pipelines.ports.ledger import Swap, TableRow
+from harness_pipelines.protocol.changes.corrections import Change, Kind
 from harness_pipelines.protocol.claims import FencedOut, Stage
-from harness_pipelines.protocol.corrections import Change, Kind
-from harness_pipelines.protocol.evolution import Changes, evolved
 from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.protocol.schema.evolution import Changes, evolved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
-from harness_pipelines.stores.built import BuiltGone
-from harness_pipelines.stores.corrections import Correction, Corrections
-from harness_pipelines.stores.evolve import Evolutions
-from harness_pipelines.stores.lake_foreign import foreign_files, replace_foreign
-from harness_pipelines.stores.lake_schema import build_schema, next_field_id
-from harness_pipelines.stores.nonces import nonce_of
-from harness_pipelines.stores.ports import Swap, TableRow
-from harness_pipelines.stores.reconcile import FOREIGN_PARTITION, AdoptedMove, Adoption, Reconciler
-from harness_pipelines.stores.upkeep import fence
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, rows_at
 from harness_pipelines_tests.contract.test_expire_paths import made_at, moved, needed
 

@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
+from harness_pipelines.ports.errors import TopicRecreated
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import FencedOut, Stage
-from harness_pipelines.protocol.schemas import SchemaMoved
+from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines.protocol.segments import SegmentClosed
-from harness_pipelines.stages.ingest import OpenSegment
-from harness_pipelines.stores.errors import TopicRecreated
+from harness_pipelines.stages.ingest.ingest import OpenSegment
 from harness_pipelines_tests.contract.stores_rig import MINUTE, StoresRig, agrees, decoded
 
 

@@ -12,10 +12,10 @@ from datetime import timedelta
 import psycopg
 import pytest
 
+from harness_pipelines.drivers import postgres
+from harness_pipelines.drivers.postgres import WORKER, session_dsn
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
-from harness_pipelines.stores import postgres
-from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.postgres import WORKER, session_dsn
 from harness_pipelines_tests.contract.stores_rig import RealRig
 from harness_pipelines_tests.contract.test_postgres import waits_for_a_lock
 from harness_pipelines_tests.producer import wait_until

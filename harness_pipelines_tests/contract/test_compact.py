@@ -7,12 +7,12 @@ from collections.abc import Collection
 
 import pytest
 
+from harness_pipelines.lakes.iceberg.write.publish import StagedWrong
+from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
-from harness_pipelines.protocol.files import FilesGone
+from harness_pipelines.protocol.lake.files import FilesGone
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState
 from harness_pipelines.protocol.versions import ForeignCommit, Version
-from harness_pipelines.stores.lake import StagedWrong
-from harness_pipelines.stores.ports import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines_tests.contract.stores_rig import Files, StoresRig
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.protocol.corrections import Change, CorrectionsMoved, Kind
+from harness_pipelines.ledgers.postgres.corrections import Correction, Corrections
+from harness_pipelines.ports.ledger import Swap, TableRow
+from harness_pipelines.protocol.changes.corrections import Change, CorrectionsMoved, Kind
 from harness_pipelines.protocol.versions import Version, VersionGone
-from harness_pipelines.stores.corrections import Correction, Corrections
-from harness_pipelines.stores.ports import Swap, TableRow
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, fresh_view
 
 AT = (0, 5)  #: the record that is put back
@@ -139,7 +139,7 @@ def test_reads_begin_while_a_replay_builds_under_its_locks(
     real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
 ):
     """As it does where others have published under three builds: that may take long, and looks share the trim lock."""
-    monkeypatch.setattr("harness_pipelines.stores.corrections.OPTIMISTIC_BUILDS", 0)
+    monkeypatch.setattr("harness_pipelines.ledgers.postgres.corrections.OPTIMISTIC_BUILDS", 0)
     begun: list[int] = []
 
     def look(_: int) -> None:
@@ -154,7 +154,7 @@ def test_reads_begin_while_a_replay_builds_under_its_locks(
 def test_a_record_that_others_settled_is_seen_before_anything_is_built(
     real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("harness_pipelines.stores.corrections.OPTIMISTIC_BUILDS", 0)
+    monkeypatch.setattr("harness_pipelines.ledgers.postgres.corrections.OPTIMISTIC_BUILDS", 0)
     real.ask("UPDATE harness.quarantine SET state = 'dropped' WHERE table_id = %s", [table.table_id])
     built: list[int] = []
     with pytest.raises(CorrectionsMoved, match="1 of 1 records were settled by others"):

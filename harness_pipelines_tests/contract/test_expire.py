@@ -12,14 +12,15 @@ from urllib.parse import urlsplit
 import pytest
 
 from harness_pipelines import faults
+from harness_pipelines.lakes.iceberg import catalog
+from harness_pipelines.lakes.iceberg.catalog import MetadataMissing
+from harness_pipelines.ledgers.postgres import retention
+from harness_pipelines.ledgers.postgres.leases import Leases
+from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots, version_named
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.moves import MoveState
-from harness_pipelines.stages.expire import Expired, expire_once
-from harness_pipelines.stores import catalog, upkeep
-from harness_pipelines.stores.catalog import MetadataMissing
-from harness_pipelines.stores.leases import Leases
-from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.snapshots import Snapshots, version_named
+from harness_pipelines.stages.table.expire import Expired, expire_once
 from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig
 from harness_pipelines_tests.contract.test_lake import moved
 
@@ -101,15 +102,15 @@ def test_the_buffer_is_trimmed_though_the_lake_cannot_be_read(real: RealRig, rip
 def test_the_buffer_is_trimmed_though_the_size_guard_holds_the_files(
     real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(upkeep, "GUARD_FREE_BYTES", 0)
-    monkeypatch.setattr(upkeep, "SHARE_MAX", 0.0)
+    monkeypatch.setattr(retention, "GUARD_FREE_BYTES", 0)
+    monkeypatch.setattr(retention, "SHARE_MAX", 0.0)
     moved(real, table, real.claim(table), 0, 15)
     real.pass_time(2 * HOUR)
     orphan = Path(urlsplit(real.ledger.pointer(table, "stream")).path).parent / "orphan.avro"
     orphan.write_bytes(bytes(1000))
     condemned_long_ago(real, table, orphan.as_uri())
 
-    with pytest.raises(upkeep.SizeGuard, match="nothing was removed"):
+    with pytest.raises(retention.SizeGuard, match="nothing was removed"):
         expire(real, table)
 
     assert states(real, table) == ["retired", "open"]
@@ -137,22 +138,22 @@ def test_what_was_condemned_after_an_open_move_was_planned_is_left_to_it(real: R
     move = real.plan(table, mover, {0: 0}, {0: 10})
     file = orphan_of(real, table, "of-the-move.avro")
     real.pass_time(timedelta(minutes=30))
-    upkeep: Any = real.upkeep
-    assert file.as_uri() in {one.path for one in upkeep.condemn(table)}
+    retention: Any = real.upkeep
+    assert file.as_uri() in {one.path for one in retention.condemn(table)}
     real.ask("UPDATE harness.condemned_files SET since = since - interval '15 minutes'")
     claim = real.claim(table, Stage.EXPIRE)
 
-    assert upkeep.delete_ripe(table, claim) == []
+    assert retention.delete_ripe(table, claim) == []
     assert file.exists()
 
     real.ledger.close_move(mover, move, state=MoveState.ABANDONED, error="test")
-    assert upkeep.delete_ripe(table, claim) == [file.as_uri()]
+    assert retention.delete_ripe(table, claim) == [file.as_uri()]
 
 
 def test_a_holder_that_sleeps_between_two_files_deletes_no_second_one(real: RealRig, table: TableRow):
     files = [orphan_of(real, table, f"{number}.avro") for number in range(2)]
-    upkeep: Any = real.upkeep
-    upkeep.condemn(table)
+    retention: Any = real.upkeep
+    retention.condemn(table)
     real.ask("UPDATE harness.condemned_files SET since = since - interval '1 day'")
     asleep = real.claim(table, Stage.EXPIRE, lease=timedelta(minutes=1))
 
@@ -163,7 +164,7 @@ def test_a_holder_that_sleeps_between_two_files_deletes_no_second_one(real: Real
     faults.arm("expire.during_trim", taken_over)
     try:
         with pytest.raises(FencedOut):
-            upkeep.delete_ripe(table, asleep)
+            retention.delete_ripe(table, asleep)
     finally:
         faults.disarm()
 
@@ -188,7 +189,7 @@ def test_a_read_of_a_pin_keeps_what_answers_for_it_though_the_pin_goes_while_it_
         real.ask("DELETE FROM harness.snapshots WHERE name = 'pinned'")
         return found
 
-    monkeypatch.setattr("harness_pipelines.stores.leases.version_named", gone_meanwhile)
+    monkeypatch.setattr("harness_pipelines.ledgers.postgres.leases.version_named", gone_meanwhile)
     state = Leases(real.readers).look(table, holder="reader", lease=24 * HOUR, at="pinned")
     assert state.answered_by is not None and state.answered_by.version == answers.version
     real.pass_time(2 * HOUR)

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 from pyiceberg.manifest import DataFile
 
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.files import FolderShared, LiveFilesUnlisted
+from harness_pipelines.protocol.lake.files import FolderShared, LiveFilesUnlisted
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.locations import local_path
-from harness_pipelines.stores.ports import TableRow
 from harness_pipelines_tests.contract import test_lake
 from harness_pipelines_tests.contract.stores_rig import RealRig
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from harness_pipelines.ledgers.postgres.reconcile import Reconciler
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
-from harness_pipelines.protocol.history import NamedMove
+from harness_pipelines.protocol.lake.history import NamedMove
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState
-from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.reconcile import Reconciler
-from harness_pipelines.stores.standing import Standing
+from harness_pipelines.stages.guard import Standing
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
 from harness_pipelines_tests.contract.test_expire import orphan_of
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from harness_pipelines.ports.errors import PartitionsMissing, RecordsLost, TopicMissing, TopicRecreated
+from harness_pipelines.ports.source import PartitionBatch, Watermark, added_partitions, check_positions
 from harness_pipelines.protocol.topics import table_partition
-from harness_pipelines.stores.errors import PartitionsMissing, RecordsLost, TopicMissing, TopicRecreated
-from harness_pipelines.stores.joined_log import JoinedLog
-from harness_pipelines.stores.ports_log import PartitionBatch, Watermark, added_partitions, check_positions
+from harness_pipelines.sources.joined import JoinedLog
 from harness_pipelines_tests.contract.test_log import POLL_S, numbered, read_to, rig, seen
 from harness_pipelines_tests.producer import Acked, LogRig, wait_until
 

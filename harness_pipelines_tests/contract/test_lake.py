@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
+from harness_pipelines.lakes.iceberg.write.publish import BaseGone, ForeignFiles, StagedWrong
+from harness_pipelines.ports.ledger import Boundary, TableRow
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import ForeignCommit, Version
-from harness_pipelines.stores.lake import BaseGone, ForeignFiles, StagedWrong
-from harness_pipelines.stores.ports import Boundary, TableRow
 from harness_pipelines_tests.contract.stores_rig import Files, StoresRig
 
 

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 from psycopg.errors import CheckViolation, InsufficientPrivilege
 
+from harness_pipelines.drivers.postgres import READER, session_dsn
 from harness_pipelines.errors import TryAgain
+from harness_pipelines.ports.ledger import LeaseEnded, ReadState, TableRow
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.versions import VersionGone
-from harness_pipelines.stores.ports import LeaseEnded, ReadState, TableRow
-from harness_pipelines.stores.postgres import READER, session_dsn
 from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig, StoresRig
 
 GRACE = timedelta(minutes=10)  #: of a spec that says nothing

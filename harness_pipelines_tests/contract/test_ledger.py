@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.audit.checks import is_fresh
+from harness_pipelines.audit.proof.checks import is_fresh
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.ledger import Boundary, MoveDraft, RefusedRecord, Stopped, Swap, TableExists, TableUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.moves import MoveClosed, MoveState
-from harness_pipelines.protocol.schemas import SpecDisagrees, SpecMoved
+from harness_pipelines.protocol.schema.schemas import SpecDisagrees, SpecMoved
 from harness_pipelines.protocol.versions import ForeignCommit, Version
-from harness_pipelines.stages import tier
-from harness_pipelines.stores.ports import Boundary, MoveDraft, RefusedRecord, Stopped, Swap, TableExists, TableUnknown
+from harness_pipelines.stages.tier import tier
 from harness_pipelines_tests.contract.stores_rig import COLUMNS, HOUR, MINUTE, RealRig, StoresRig, fresh_view
 
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.audit.accept_loss import Loss, _by_ingest
+from harness_pipelines.audit.repair.accept_loss import Loss, _by_ingest
+from harness_pipelines.drivers.postgres import Connection, sql
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ledgers.postgres import reconcile
+from harness_pipelines.ledgers.postgres.corrections import Corrections
+from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
+from harness_pipelines.ledgers.postgres.reconcile import Reconciler
+from harness_pipelines.ledgers.postgres.revert import Reverts
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import FencedOut, Stage
-from harness_pipelines.protocol.schemas import SchemaMoved
-from harness_pipelines.stores import reconcile
-from harness_pipelines.stores.corrections import Corrections
-from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.postgres import Connection, sql
-from harness_pipelines.stores.reconcile import Reconciler
-from harness_pipelines.stores.revert import Reverts
-from harness_pipelines.stores.snapshots import Snapshots
+from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig
 from harness_pipelines_tests.producer import wait_until
 

@@ -10,17 +10,11 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from harness_pipelines.ports.errors import LogTruncated, PartitionsMissing, RecordsLost, TopicMissing, TopicRecreated
+from harness_pipelines.ports.source import LogReader, PartitionBatch, Watermark, added_partitions, check_positions
 from harness_pipelines.services import Endpoints
-from harness_pipelines.stores.errors import (
-    LogTruncated,
-    PartitionsMissing,
-    RecordsLost,
-    TopicMissing,
-    TopicRecreated,
-)
-from harness_pipelines.stores.kafka import KafkaLog
-from harness_pipelines.stores.kafka_client import KafkaTimeouts
-from harness_pipelines.stores.ports_log import LogReader, PartitionBatch, Watermark, added_partitions, check_positions
+from harness_pipelines.sources.kafka.client import KafkaTimeouts
+from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines_tests.producer import DEADLINE_S, Acked, KafkaRig, LogRig, MemoryRig, wait_until
 
 POLL_S = 0.2

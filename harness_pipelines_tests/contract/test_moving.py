@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain
+from harness_pipelines.lakes.iceberg.write.publish import BaseGone, Staged
+from harness_pipelines.ledgers.postgres.outcome import CommitLost
+from harness_pipelines.ports.ledger import MoveDraft, TableRow
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import ATTEMPTS_MAX, NO_RESULT, Move, MoveClosed, MoveState, MoveStuck
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages.moving import FAILURES_MAX, PLANS_MAX, Moving, Pointless, Tally
-from harness_pipelines.stages.tier import Attempt
-from harness_pipelines.stores.lake import BaseGone, Staged
-from harness_pipelines.stores.outcome import CommitLost
-from harness_pipelines.stores.ports import MoveDraft, TableRow
+from harness_pipelines.stages.run.moving import FAILURES_MAX, PLANS_MAX, Moving, Pointless, Tally
+from harness_pipelines.stages.tier.tier import Attempt
 from harness_pipelines_tests.contract.stores_rig import StoresRig
 
 
@@ -239,7 +239,8 @@ def test_trouble_is_told_when_the_ledger_is_too_busy_to_note_it(
 def test_a_plan_that_is_overtaken_is_made_again_a_few_times_and_no_more(
     stores: StoresRig, table: TableRow, claim: Claim, overtaken: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("harness_pipelines.stages.moving.check_ours", lambda *_: None)  # these views are names alone
+    # These views are names alone.
+    monkeypatch.setattr("harness_pipelines.stages.run.moving.check_ours", lambda *_: None)
     mover = Trying(stores, table, hi={0: 10})
     mover.ends = [BaseGone("the base is not retained any more")] * overtaken
     tally = Tally()

@@ -12,10 +12,16 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.audit.digest import row_digests, shown, total_digest
+from harness_pipelines.buffers.postgres.overlays import Overlays, schema_of
+from harness_pipelines.buffers.postgres.reader import BufferReader
+from harness_pipelines.drivers.postgres import SegmentMissing
+from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
+from harness_pipelines.ledgers.postgres.requests.recall import Recalls
+from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
+from harness_pipelines.protocol.changes.reverts import RevertRefused
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState
-from harness_pipelines.protocol.overlays import (
+from harness_pipelines.protocol.digest import row_digests, shown, total_digest
+from harness_pipelines.protocol.lake.overlays import (
     Act,
     Overlay,
     OverlayChange,
@@ -24,14 +30,8 @@ from harness_pipelines.protocol.overlays import (
     next_generation,
     recalled,
 )
-from harness_pipelines.protocol.reverts import RevertRefused
+from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState
 from harness_pipelines.protocol.versions import Version, ViewName
-from harness_pipelines.stores.buffer_scan import BufferReader
-from harness_pipelines.stores.ledger import PostgresLedger
-from harness_pipelines.stores.overlays import Overlays, schema_of
-from harness_pipelines.stores.ports import Boundary, MoveDraft, Swap, TableRow
-from harness_pipelines.stores.postgres import SegmentMissing
-from harness_pipelines.stores.recalls import Recalls
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 
 KEYED: dict[str, Any] = {"key": ["id"], "delete": "tombstone", "views": "both"}
@@ -225,7 +225,7 @@ def test_an_overlay_stays_while_a_readable_version_names_it_and_goes_in_a_later_
 def test_the_head_and_a_lease_and_a_snapshot_keep_an_overlay(
     real: RealRig, overlays: Overlays, table: TableRow, claim: Claim
 ):
-    from harness_pipelines.stores.snapshots import Snapshots
+    from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 
     first = recall(real, overlays, table, claim, 1)
     real.pass_time(2 * MINUTE)

@@ -21,18 +21,8 @@ import pytest
 from psycopg.rows import dict_row
 
 from harness_pipelines import faults
-from harness_pipelines.errors import OutcomeUnknown
-from harness_pipelines.protocol.bounds import BoundaryGap
-from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.versions import Version, ViewName
-from harness_pipelines.stores import outcome, postgres
-from harness_pipelines.stores.drop import Dropped
-from harness_pipelines.stores.leases import Leases
-from harness_pipelines.stores.ledger import PostgresLedger
-from harness_pipelines.stores.outcome import OUTCOME_CHECKS, CommitLost
-from harness_pipelines.stores.owner import MARK, Ownership, WarehouseTaken
-from harness_pipelines.stores.ports import Boundary, Swap, TableUnknown
-from harness_pipelines.stores.postgres import (
+from harness_pipelines.drivers import postgres
+from harness_pipelines.drivers.postgres import (
     READER,
     WORKER,
     Connection,
@@ -42,9 +32,20 @@ from harness_pipelines.stores.postgres import (
     migrate,
     session_dsn,
 )
-from harness_pipelines.stores.reconcile import Reconciler
-from harness_pipelines.stores.snapshots import SnapshotInUse, Snapshots, SnapshotUnknown
-from harness_pipelines.stores.upkeep import Upkeep
+from harness_pipelines.errors import OutcomeUnknown
+from harness_pipelines.lakes.owner import MARK, Ownership, WarehouseTaken
+from harness_pipelines.ledgers.postgres import outcome
+from harness_pipelines.ledgers.postgres.drop import Dropped
+from harness_pipelines.ledgers.postgres.leases import Leases
+from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
+from harness_pipelines.ledgers.postgres.named_snapshots import SnapshotInUse, Snapshots, SnapshotUnknown
+from harness_pipelines.ledgers.postgres.outcome import OUTCOME_CHECKS, CommitLost
+from harness_pipelines.ledgers.postgres.reconcile import Reconciler
+from harness_pipelines.ledgers.postgres.retention import Upkeep
+from harness_pipelines.ports.ledger import Boundary, Swap, TableUnknown
+from harness_pipelines.protocol.bounds import BoundaryGap
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, decoded, fresh_view
 from harness_pipelines_tests.producer import wait_until
 

@@ -11,18 +11,18 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from harness_pipelines import faults
+from harness_pipelines.buffers.postgres.refused import HEAD_BYTES
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.read.scan import LakeQuery, LakeStats, scan
+from harness_pipelines.lakes.iceberg.write import quarantine as raw_bytes
+from harness_pipelines.lakes.iceberg.write.corrections import written
+from harness_pipelines.lakes.iceberg.write.quarantine import Moved, QuarantineNameTaken, RawBytesMissing
+from harness_pipelines.ledgers.postgres.corrections import Corrections
+from harness_pipelines.ledgers.postgres.drop import drop_table
+from harness_pipelines.ledgers.postgres.views.quarantine import BEFORE_ALL, set_aside, with_bytes
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.corrections import Wanted
-from harness_pipelines.stores import raw_bytes
-from harness_pipelines.stores.corrections import Corrections
-from harness_pipelines.stores.drop import drop_table
-from harness_pipelines.stores.lake_corrections import written
-from harness_pipelines.stores.lake_scan import LakeQuery, LakeStats, scan
-from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.raw_bytes import Moved, QuarantineNameTaken, RawBytesMissing
-from harness_pipelines.stores.refused import HEAD_BYTES
-from harness_pipelines.stores.set_aside import BEFORE_ALL, set_aside, with_bytes
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
 from harness_pipelines_tests.contract.test_expire import expire
 
@@ -171,7 +171,7 @@ def test_files_of_a_mover_that_died_are_removed_like_any_that_nothing_reaches(
         expire(real, table)
     expire(real, table)
     monkeypatch.setattr(
-        "harness_pipelines.stores.upkeep.condemned_before", lambda **_: datetime.max.replace(tzinfo=UTC)
+        "harness_pipelines.ledgers.postgres.retention.condemned_before", lambda **_: datetime.max.replace(tzinfo=UTC)
     )
 
     loose = {path.rsplit(".", 1)[-1] for path in expire(real, table).condemned if table.quarantine in path}
@@ -193,7 +193,7 @@ def test_after_a_restored_ledger_was_brought_up_to_the_lake_no_file_is_an_orphan
     real.ask("UPDATE harness.tables SET quarantine_metadata = %s WHERE table_id = %s", [old, table.table_id])
     real.database.run("quarantine/keep_files", {"table_id": table.table_id})
     monkeypatch.setattr(
-        "harness_pipelines.stores.upkeep.condemned_before", lambda **_: datetime.max.replace(tzinfo=UTC)
+        "harness_pipelines.ledgers.postgres.retention.condemned_before", lambda **_: datetime.max.replace(tzinfo=UTC)
     )
     quarantine(real, table, RECORDS + 3, 3)
 

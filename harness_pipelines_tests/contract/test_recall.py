@@ -14,28 +14,28 @@ import pytest
 from click.testing import CliRunner, Result
 
 import harness_pipelines as hp
-from harness_pipelines.audit.batch import BatchJob, judge_batch
-from harness_pipelines.audit.fsck import _Looks
-from harness_pipelines.audit.fsck_batch import same_rows
-from harness_pipelines.audit.fsck_overlays import overlays_there, overlays_whole, recalled_once, told_recalled
-from harness_pipelines.audit.jobs import PartitionAudit, Tally
-from harness_pipelines.audit.reconcile_batch import BatchPlan, left_behind, plan_batch
-from harness_pipelines.audit.reconcile_lake import Way, apply_plan, plan_lake
-from harness_pipelines.audit.report import Findings, Kind
+from harness_pipelines.audit.fsck.batch_view import same_rows
+from harness_pipelines.audit.fsck.overlays import overlays_there, overlays_whole, recalled_once, told_recalled
+from harness_pipelines.audit.fsck.run import _Looks
+from harness_pipelines.audit.proof.batch_view import BatchJob, judge_batch
+from harness_pipelines.audit.proof.jobs import PartitionAudit, Tally
+from harness_pipelines.audit.proof.report import Findings, Kind
+from harness_pipelines.audit.repair.batch_view import BatchPlan, left_behind, plan_batch
+from harness_pipelines.audit.repair.lake import Way, apply_plan, plan_lake
 from harness_pipelines.cli.main import cli
+from harness_pipelines.lakes.iceberg.catalog import RECALLED
+from harness_pipelines.lakes.iceberg.read.scan import pinned
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
+from harness_pipelines.protocol.lake.overlays import Act, NotRecallable, OverlayWrong, RecallTooLarge
 from harness_pipelines.protocol.moves import MoveState
-from harness_pipelines.protocol.overlays import Act, NotRecallable, OverlayWrong, RecallTooLarge
 from harness_pipelines.spec.where import WhereError
-from harness_pipelines.stages import otree, recalled
-from harness_pipelines.stages.moving import FAILURES_MAX
-from harness_pipelines.stages.otree import plan, publish, stage, trigger
-from harness_pipelines.stages.recall import plan_recall, plan_release
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores.catalog import RECALLED
-from harness_pipelines.stores.lake_scan import pinned
-from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stages.otree import otree, recalled
+from harness_pipelines.stages.otree.otree import plan, publish, stage, trigger
+from harness_pipelines.stages.otree.recall import plan_recall, plan_release
+from harness_pipelines.stages.run.moving import FAILURES_MAX
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.contract.recall_rig import ALL, KEYED, Lake, Record, fill
 from harness_pipelines_tests.contract.stores_rig import RealRig
 
@@ -491,7 +491,7 @@ def test_a_key_in_two_partitions_stops_the_merge(lake: Lake):
     moved = held.set_column(
         held.column_names.index("_kafka_partition"), "_kafka_partition", pa.array([1] * 2, pa.int32())
     ).set_column(held.column_names.index("_kafka_offset"), "_kafka_offset", pa.array([90, 91], pa.int64()))
-    from harness_pipelines.read.fold import fold
+    from harness_pipelines.engines.arrow.fold import fold
 
     with pytest.raises(KeyInTwoPartitions):
         fold(lake.row.name, pa.concat_tables([held, moved]), lake.row.spec.key)

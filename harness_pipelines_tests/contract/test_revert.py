@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from harness_pipelines.ports.ledger import Boundary, BuildRevert, Swap, TableRow, TableUnknown
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange
+from harness_pipelines.protocol.changes.reverts import RevertRefused
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.moves import MoveClosed, MoveState
-from harness_pipelines.protocol.reverts import RevertRefused
 from harness_pipelines.protocol.versions import Version, VersionGone, ViewName
-from harness_pipelines.stores.ports import Boundary, BuildRevert, Swap, TableRow, TableUnknown
 from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, StoresRig, fresh_view
 
 OLD = {"versions": "1h", "grace": "1h"}

@@ -10,7 +10,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from harness_pipelines.stores.postgres import READER, WORKER, Database, SessionsPooled, migrate
+from harness_pipelines.drivers.postgres import READER, WORKER, Database, SessionsPooled, migrate
 from harness_pipelines_tests.contract.stores_rig import RealRig
 from harness_pipelines_tests.proxy import PoolerProxy
 

@@ -10,14 +10,20 @@ from typing import Any
 
 import pytest
 
+from harness_pipelines.buffers.postgres.refused import WHOLE_BYTES_MAX
+from harness_pipelines.lakes.iceberg.read.scan import LakeColumn, LakeQuery, LakeStats, scan
+from harness_pipelines.lakes.iceberg.write import quarantine
+from harness_pipelines.lakes.iceberg.write.quarantine import Moved
+from harness_pipelines.ledgers.postgres.views.quarantine import (
+    BEFORE_ALL,
+    counts_set_aside,
+    kept,
+    set_aside,
+    with_bytes,
+)
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.corrections import Coordinate, Wanted
-from harness_pipelines.stores import raw_bytes
-from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, LakeStats, scan
-from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.raw_bytes import Moved
-from harness_pipelines.stores.refused import WHOLE_BYTES_MAX
-from harness_pipelines.stores.set_aside import BEFORE_ALL, counts_set_aside, kept, set_aside, with_bytes
 from harness_pipelines_tests.contract.stores_rig import RealRig
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -208,7 +214,7 @@ def claim(real: RealRig, full: TableRow) -> Claim:
 def test_the_oldest_go_until_half_of_the_limit_is_left_and_not_one_more(
     real: RealRig, full: TableRow, claim: Claim, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(raw_bytes, "BATCH_RECORDS", 2)
+    monkeypatch.setattr(quarantine, "BATCH_RECORDS", 2)
     told = real.raw_bytes.move(full, claim, dry_run=True)
     assert told == Moved(records=5, bytes=5 * HALF)
     assert real.raw_bytes.move(full, claim) == told
@@ -233,7 +239,7 @@ def test_rows_of_a_file_are_in_order_so_that_few_are_read_for_one_record(real: R
 def test_records_that_are_too_large_to_be_moved_stay_and_the_largest_that_is_not_goes(
     real: RealRig, full: TableRow, claim: Claim, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(raw_bytes, "RECORD_BYTES_MAX", HALF)
+    monkeypatch.setattr(quarantine, "RECORD_BYTES_MAX", HALF)
     for offset in (13, 14):
         sized(real, full, HALF + 1, offset=offset)
     told = real.raw_bytes.move(full, claim, dry_run=True)
@@ -265,6 +271,6 @@ def test_a_record_that_somebody_else_has_moved_is_not_moved_again(real: RealRig,
     mover._move(full, claim, batch)
     late = replace(place, metadata=mover._place(full).metadata)
     for old in (place, late):  # who does not know of it, and who does
-        with pytest.raises(raw_bytes.MovedMeanwhile), real.database.transaction() as connection:
+        with pytest.raises(quarantine.MovedMeanwhile), real.database.transaction() as connection:
             mover._publish(connection, full, batch, old=old, new=new)
     assert in_postgres(real, full) == {10, 11, 12, 13, 14}

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from psycopg.types.json import Jsonb
 
+from harness_pipelines.drivers.postgres import Connection
+from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
+from harness_pipelines.ledgers.postgres.states import Held, StateHeld, States, StateUnknown
+from harness_pipelines.ports.ledger import NotInTime, TableRow, TableUnknown
 from harness_pipelines.protocol.claims import FencedOut
 from harness_pipelines.protocol.versions import VersionGone
-from harness_pipelines.stores.ports import NotInTime, TableRow, TableUnknown
-from harness_pipelines.stores.postgres import Connection
-from harness_pipelines.stores.snapshots import Snapshots
-from harness_pipelines.stores.states import Held, StateHeld, States, StateUnknown
 from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig
 from harness_pipelines_tests.contract.test_locks import waits
 

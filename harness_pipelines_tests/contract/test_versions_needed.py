@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from psycopg.types.json import Jsonb
 
+from harness_pipelines.drivers.postgres import sql
+from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ledgers.postgres.versions_needed import versions_needed
 from harness_pipelines.protocol.versions import Version, reached_versions, trim_floor
-from harness_pipelines.stores import ledger_rows as rows
-from harness_pipelines.stores.postgres import sql
-from harness_pipelines.stores.versions_needed import versions_needed
 from harness_pipelines_tests.contract.stores_rig import RealRig
 
 VERSIONS, RETAINED_FROM = 3_000, 2_950

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from harness_pipelines.ledgers.postgres.evolve import Evolutions
+from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.evolution import Changes, evolved
+from harness_pipelines.protocol.schema.evolution import Changes, evolved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
-from harness_pipelines.stores.evolve import Evolutions
-from harness_pipelines.stores.ports import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 
 

@@ -9,7 +9,7 @@ from harness_pipelines.defs.build import build
 from harness_pipelines.defs.clustering import REGIONS, covered
 from harness_pipelines.defs.tables import job_name
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.read.layout import look
+from harness_pipelines.read.report.layout import look
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.rig import OTREE, TableRig
 
@@ -31,7 +31,7 @@ def clustered(make_rig: MakeRig) -> TableRig:
 
 
 def _merge(*args: Any, **words: Any) -> object:
-    from harness_pipelines.stages.otree import otree_once
+    from harness_pipelines.stages.otree.otree import otree_once
 
     return otree_once(*args, **words)
 

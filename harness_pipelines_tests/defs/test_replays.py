@@ -10,7 +10,7 @@ from harness_pipelines.defs import replays
 from harness_pipelines.defs.build import build
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.spec.load import dump_spec
-from harness_pipelines.stages.replay import replay
+from harness_pipelines.stages.replay.quarantine import replay
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.rig import TableRig
 

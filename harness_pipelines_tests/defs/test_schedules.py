@@ -20,7 +20,7 @@ from dagster import (
     validate_run_config,
 )
 
-from harness_pipelines.audit.checks import Finding, is_complete
+from harness_pipelines.audit.proof.checks import Finding, is_complete
 from harness_pipelines.defs import history, tables
 from harness_pipelines.defs.build import build
 from harness_pipelines.defs.history import purge_events

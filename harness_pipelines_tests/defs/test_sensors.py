@@ -18,20 +18,20 @@ from dagster import (
 )
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
-from harness_pipelines.audit import checks
+from harness_pipelines.audit.proof import checks
+from harness_pipelines.buffers.postgres.writer import SegmentWriter
 from harness_pipelines.defs import liveness, reports, sensors
 from harness_pipelines.defs.build import build
 from harness_pipelines.defs.liveness import BEAT_TAG
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import job_name, stage_assets
 from harness_pipelines.defs.work import HANDOVER_S, STAGE_TAG, TABLE_TAG
+from harness_pipelines.drivers.postgres import LedgerBusy
+from harness_pipelines.ledgers.postgres.views.status import Overview
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores.buffer import SegmentWriter
-from harness_pipelines.stores.overview import Overview
-from harness_pipelines.stores.postgres import LedgerBusy
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, TableRig, running
@@ -229,7 +229,7 @@ def test_a_stuck_move_wakes_nobody_and_is_named(control: Control, rig: TableRig)
 
 
 def _planned(rig: TableRig, claim: Any) -> Any:
-    from harness_pipelines.stages import tier
+    from harness_pipelines.stages.tier import tier
 
     move = tier.plan(rig.stores, rig.table.row, claim, trigger="test", run_id=None)
     assert move is not None

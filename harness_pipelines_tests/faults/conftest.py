@@ -9,9 +9,9 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines import faults
+from harness_pipelines.drivers.postgres import migrate
 from harness_pipelines.services import Endpoints
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores.postgres import migrate
 from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import PostgresProxy, TableRig, settings_for

@@ -14,18 +14,19 @@ from unittest import mock
 import psycopg
 
 import harness_pipelines as hp
+from harness_pipelines.app import installation as stores_open
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.write.quarantine import Moved, RawBytes
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.compaction import FILES_MIN
-from harness_pipelines.protocol.evolution import Changes
+from harness_pipelines.protocol.lake.compaction import FILES_MIN
+from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
-from harness_pipelines.stages import compact, worker
-from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores import open as stores_open
-from harness_pipelines.stores.raw_bytes import Moved, RawBytes
+from harness_pipelines.stages import compact
+from harness_pipelines.stages.run import worker
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
+from harness_pipelines.stages.table.expire import expire_once
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, OTREE, TIER, ByHand, TableRig
 

@@ -25,13 +25,13 @@ import orjson
 
 import harness_pipelines as hp
 from harness_pipelines import faults
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.services import Services
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages.expire import expire_once
+from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines_tests.faults.drills import DRILLS, Drill, work
 from harness_pipelines_tests.keyed import KeyedRig, RecalledRig
 from harness_pipelines_tests.producer import KafkaRig, wait_until

@@ -12,17 +12,17 @@ import pandera.pandas as pandera
 import pytest
 import structlog
 
-from harness_pipelines.audit.checks import contract as contract_check
-from harness_pipelines.cli.seen import KafkaEnds, look
-from harness_pipelines.codecs.pandera_schema import ContractUnusable
+from harness_pipelines.audit.proof.checks import contract as contract_check
+from harness_pipelines.cli.show.status import KafkaEnds, look
+from harness_pipelines.formats.contract.pandera import ContractUnusable
+from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.ingest import RecordRefused
-from harness_pipelines.stages.refusing import RefusedTooMany
-from harness_pipelines.stages.tier_contract import ContractBroken
-from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores.ports import TableUnknown
+from harness_pipelines.stages.ingest.ingest import RecordRefused
+from harness_pipelines.stages.ingest.refusing import RefusedTooMany
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
+from harness_pipelines.stages.tier.contract import ContractBroken
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, TIER, TableRig, running
 

@@ -15,10 +15,10 @@ import pytest
 from dagster import DagsterRunStatus
 from dagster._core.scheduler.instigation import TickStatus
 
+from harness_pipelines.ledgers.postgres.views.quarantine import set_aside, with_bytes
+from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.corrections import Wanted
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores.set_aside import set_aside, with_bytes
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.dagster_rig import RUN_S, DagsterRig, dagster_over
 from harness_pipelines_tests.producer import wait_until

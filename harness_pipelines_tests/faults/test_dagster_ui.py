@@ -11,7 +11,7 @@ import pytest
 from dagster import AssetKey
 from playwright.sync_api import Page, expect
 
-from harness_pipelines.read.layout import look
+from harness_pipelines.read.report.layout import look
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.browser import PATIENCE_MS, browsing
 from harness_pipelines_tests.faults.conftest import MakeRig

@@ -10,24 +10,24 @@ import pyarrow as pa
 import pytest
 
 from harness_pipelines import faults
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.audit.reconcile_rebuild import SchemaDiffers, plan_rebuild
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.audit.repair.rebuild import SchemaDiffers, plan_rebuild
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.changes.reverts import RevertRefused
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.evolution import Changes, EvolutionRefused
-from harness_pipelines.protocol.overlays import Act
-from harness_pipelines.protocol.reverts import RevertRefused
-from harness_pipelines.protocol.schemas import SchemaMoved
-from harness_pipelines.read import stream as streaming
+from harness_pipelines.protocol.lake.overlays import Act
+from harness_pipelines.protocol.schema.evolution import Changes, EvolutionRefused
+from harness_pipelines.protocol.schema.schemas import SchemaMoved
+from harness_pipelines.read.stream import stream as streaming
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
-from harness_pipelines.stages.evolve import plan
-from harness_pipelines.stages.ranges import replay_range
-from harness_pipelines.stages.recall import ask
-from harness_pipelines.stages.recall import run as run_recall
-from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stages.otree.recall import ask
+from harness_pipelines.stages.otree.recall import run as run_recall
+from harness_pipelines.stages.replay.ranges import replay_range
+from harness_pipelines.stages.table.evolve import plan
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import ALL, INGEST, OTREE, TableRig

@@ -16,10 +16,10 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests.faults.conftest import MakeRig

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.evolution import Changes
+from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
-from harness_pipelines.stages import ingest
-from harness_pipelines.stages.worker import Worker, WorkerOptions
+from harness_pipelines.stages.ingest import ingest
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import ALL, INGEST, TIER, TableRig, running

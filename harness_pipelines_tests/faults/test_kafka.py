@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import harness_pipelines as hp
+from harness_pipelines.ports.errors import RecordsLost, TopicCompacted, TopicMissing, TopicRecreated
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.sources.kafka.client import KafkaTimeouts
+from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores.errors import RecordsLost, TopicCompacted, TopicMissing, TopicRecreated
-from harness_pipelines.stores.kafka import KafkaLog
-from harness_pipelines.stores.kafka_client import KafkaTimeouts
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import INGEST, Command, TableRig, await_trouble, running

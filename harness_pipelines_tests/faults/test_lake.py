@@ -16,18 +16,18 @@ import pytest
 from psycopg import sql as compose
 
 import harness_pipelines as hp
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.drivers.postgres import SegmentMissing
+from harness_pipelines.engines.arrow.union import read_arrow
+from harness_pipelines.engines.spark.session import open_spark
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.ledger import LeaseEnded
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveClosed
-from harness_pipelines.read.arrow import read_arrow
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages import tier
-from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores.ports import LeaseEnded
-from harness_pipelines.stores.postgres import SegmentMissing
-from harness_pipelines.stores.spark import open_spark
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
+from harness_pipelines.stages.table.expire import expire_once
+from harness_pipelines.stages.tier import tier
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import COORDINATES, TIER, TableRig, await_trouble, running
 

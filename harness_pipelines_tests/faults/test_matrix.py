@@ -10,7 +10,7 @@ import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.services import Endpoints
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages.worker import Worker, WorkerOptions
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.faults import matrix
 from harness_pipelines_tests.faults.drills import DRILLS
 from harness_pipelines_tests.faults.matrix import Cell, Ground, Outcome

@@ -10,13 +10,13 @@ from datetime import timedelta
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.cli.metrics import LOOK_S_MAX
+from harness_pipelines.app.metrics import LOOK_S_MAX
+from harness_pipelines.ledgers.postgres.views.work import SeenEnds, TableState
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages import tier
-from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores.watch import SeenEnds, TableState
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
+from harness_pipelines.stages.tier import tier
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, PostgresProxy, TableRig, running
 from harness_pipelines_tests.scrape import scrape, served

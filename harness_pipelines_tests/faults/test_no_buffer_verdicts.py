@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from pyspark.sql import Observation
 
-from harness_pipelines.audit.accept_loss import NothingLost, accept_loss, find_loss
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.protocol.corrections import Wanted
-from harness_pipelines.protocol.evolution import Changes
-from harness_pipelines.stages.replay import drop
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores.errors import RecordsLost
-from harness_pipelines.stores.set_aside import set_aside, with_bytes
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.audit.repair.accept_loss import NothingLost, accept_loss, find_loss
+from harness_pipelines.ledgers.postgres.views.quarantine import set_aside, with_bytes
+from harness_pipelines.ports.errors import RecordsLost
+from harness_pipelines.protocol.changes.corrections import Wanted
+from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.stages.replay.quarantine import drop
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.test_evolve import add
 from harness_pipelines_tests.faults.test_replay import ODD, again, lenient, offsets, states

@@ -14,10 +14,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import harness_pipelines as hp
+from harness_pipelines.drivers.postgres import Database, PostgresUnreachable
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores.postgres import Database, PostgresUnreachable
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.faults.drills import DRILLS
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import (

@@ -17,20 +17,20 @@ import orjson
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.audit.reconcile import look, settle
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.audit.repair.reconcile import look, settle
+from harness_pipelines.drivers.postgres import LedgerPromoted
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain
+from harness_pipelines.lakes.owner import WarehouseTaken
+from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.services import Endpoints
-from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores import standing
-from harness_pipelines.stores.deliveries import webhook
-from harness_pipelines.stores.owner import WarehouseTaken
-from harness_pipelines.stores.ports import MoveDraft
-from harness_pipelines.stores.postgres import LedgerPromoted
-from harness_pipelines.stores.standing import LedgerOlderThanLake
+from harness_pipelines.sinks.deliveries import webhook
+from harness_pipelines.stages import guard
+from harness_pipelines.stages.guard import LedgerOlderThanLake
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.proxy import PostgresProxy
 from harness_pipelines_tests.rig import INGEST, TIER, TableRig, settings_for
@@ -272,7 +272,7 @@ def test_a_promoted_stand_by_that_lacks_commits_stops_its_tables_and_no_number_i
 
 def test_a_worker_that_saw_the_lost_commits_finds_that_they_are_lost(place: Place, monkeypatch: pytest.MonkeyPatch):
     """It compared the lake with the server that had them: what that one knew says nothing of the promoted one."""
-    monkeypatch.setattr(standing, "COMPARED_S", 0.0)
+    monkeypatch.setattr(guard, "COMPARED_S", 0.0)
     rig = place.rig(partitions=1)
     standby = place.copy("standby", standby=True)
     standby.start()

@@ -9,17 +9,17 @@ from urllib.parse import urlsplit
 import pytest
 from click.testing import CliRunner
 
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.cli.main import cli
+from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing
 from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.corrections import Wanted
-from harness_pipelines.stages.expire import Expired, expire_once
-from harness_pipelines.stages.ranges import replay_range
-from harness_pipelines.stages.replay import replay
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores.lake_scan import LakeFileMissing
+from harness_pipelines.stages.replay.quarantine import replay
+from harness_pipelines.stages.replay.ranges import replay_range
+from harness_pipelines.stages.table.expire import Expired, expire_once
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.test_replay import again, lenient, offsets, settled, states
 from harness_pipelines_tests.rig import TableRig, environment

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from harness_pipelines import faults
-from harness_pipelines.audit.complete import audit_table
+from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.protocol.bounds import OffsetRange
-from harness_pipelines.protocol.corrections import Kind, RangeRefused
-from harness_pipelines.read import corrections
-from harness_pipelines.read.stream import Stream
+from harness_pipelines.protocol.changes.corrections import Kind, RangeRefused
+from harness_pipelines.read.stream import corrections
+from harness_pipelines.read.stream.stream import Stream
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages import replay_source
-from harness_pipelines.stages.ranges import RangeReplayed, replay_range
-from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stages.replay import source
+from harness_pipelines.stages.replay.ranges import RangeReplayed, replay_range
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.test_replay import again, settled, states, whole
 from harness_pipelines_tests.rig import TableRig
@@ -174,7 +174,7 @@ def test_a_stream_tells_once_what_became_of_the_records_that_it_gave(taken: Tabl
 
 
 def test_a_stream_that_waits_for_records_is_told_too(make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("harness_pipelines.read.stream.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("harness_pipelines.read.stream.stream.LOOK_EVERY_S", 0.0)
     rig = make_rig(columns=COLUMNS, layout={"columns": ["n"]})
     rig.kafka.produce(rig.topic, 0, [value(o) for o in range(5)])
     settled(rig)
@@ -204,7 +204,7 @@ def test_what_the_lake_has_not_passed_is_refused_with_the_way_on(make_rig: MakeR
 
 
 def test_a_range_that_is_too_large_says_how_to_cut_it(taken: TableRig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(replay_source, "RECORDS_MAX", 10)
+    monkeypatch.setattr(source, "RECORDS_MAX", 10)
     with pytest.raises(RangeRefused, match=r"at most 10 records .* --from 0 --to 5` first, then from 5 on"):
         ranged(taken)
 

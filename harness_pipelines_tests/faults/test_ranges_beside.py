@@ -11,18 +11,19 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from harness_pipelines.lakes.iceberg.read.scan import pinned
+from harness_pipelines.lakes.iceberg.write.publish import Lake
+from harness_pipelines.ports.ledger import Swap
+from harness_pipelines.protocol.changes.corrections import Kind, RangeRefused, RangeWaits, Wanted
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.corrections import Kind, RangeRefused, RangeWaits, Wanted
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages import compact, tier
-from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stages.ranges import RangeReplayed
-from harness_pipelines.stages.replay import drop
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores.lake import Lake
-from harness_pipelines.stores.lake_scan import pinned
-from harness_pipelines.stores.ports import Swap
+from harness_pipelines.stages import compact
+from harness_pipelines.stages.replay.quarantine import drop
+from harness_pipelines.stages.replay.ranges import RangeReplayed
+from harness_pipelines.stages.table.expire import expire_once
+from harness_pipelines.stages.table.revert import revert_table
+from harness_pipelines.stages.tier import tier
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.test_ranges import COLUMNS, by_engines, ranged, seen, spec_of, value
 from harness_pipelines_tests.faults.test_replay import settled, states, whole

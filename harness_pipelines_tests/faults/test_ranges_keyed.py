@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from harness_pipelines import faults
-from harness_pipelines.protocol.corrections import Kind, ReplayRefused
+from harness_pipelines.protocol.changes.corrections import Kind, ReplayRefused
+from harness_pipelines.protocol.changes.reverts import RevertWaits
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
-from harness_pipelines.protocol.overlays import Act
-from harness_pipelines.protocol.reverts import RevertWaits
+from harness_pipelines.protocol.lake.overlays import Act
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.ranges import RangeReplayed
-from harness_pipelines.stages.recall import ask
-from harness_pipelines.stages.recall import run as run_recall
-from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stages.otree.recall import ask
+from harness_pipelines.stages.otree.recall import run as run_recall
+from harness_pipelines.stages.replay.ranges import RangeReplayed
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.test_ranges import ranged
 from harness_pipelines_tests.faults.test_replay import settled, states, whole

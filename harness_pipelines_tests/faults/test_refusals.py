@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import structlog
 
-from harness_pipelines.audit.checks import few_are_refused
-from harness_pipelines.cli.page.facts import Facts
-from harness_pipelines.cli.seen import KafkaEnds, look
-from harness_pipelines.codecs.schemas import SchemaUnusable
+from harness_pipelines.audit.proof.checks import few_are_refused
+from harness_pipelines.cli.page.content import Facts
+from harness_pipelines.cli.show.status import KafkaEnds, look
+from harness_pipelines.formats.schema.registry import SchemaUnusable
+from harness_pipelines.ledgers.postgres.drop import TableInUse
+from harness_pipelines.ports.ledger import TableExists
+from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.corrections import Wanted
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.refusing import FIRST_RECORDS, NothingFits, RefusedTooMany
-from harness_pipelines.stages.replay import drop, replay
-from harness_pipelines.stages.sampled import sample
-from harness_pipelines.stores.drop import TableInUse
-from harness_pipelines.stores.ports import TableExists
+from harness_pipelines.stages.ingest.refusing import FIRST_RECORDS, NothingFits, RefusedTooMany
+from harness_pipelines.stages.replay.quarantine import drop, replay
+from harness_pipelines.stages.table.sampled import sample
 from harness_pipelines_tests.rig import TableRig
 
 from .conftest import MakeRig

@@ -12,22 +12,22 @@ import pytest
 from click.testing import CliRunner
 
 from harness_pipelines import faults
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.app.table import Table
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.cli.main import cli
-from harness_pipelines.protocol.corrections import ReplayRefused, Wanted
+from harness_pipelines.lakes.iceberg.write.publish import Lake
+from harness_pipelines.ledgers.postgres.corrections import Corrections
+from harness_pipelines.ports.ledger import Swap
+from harness_pipelines.protocol.changes.corrections import ReplayRefused, Wanted
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
-from harness_pipelines.protocol.overlays import Act
+from harness_pipelines.protocol.lake.overlays import Act
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.recall import ask
-from harness_pipelines.stages.recall import run as run_recall
-from harness_pipelines.stages.replay import Replayed, drop, replay
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores.corrections import Corrections
-from harness_pipelines.stores.lake import Lake
-from harness_pipelines.stores.ports import Swap
-from harness_pipelines.table import Table
+from harness_pipelines.stages.otree.recall import ask
+from harness_pipelines.stages.otree.recall import run as run_recall
+from harness_pipelines.stages.replay.quarantine import Replayed, drop, replay
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.rig import OTREE, TableRig, environment
 

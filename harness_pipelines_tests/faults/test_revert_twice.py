@@ -8,16 +8,16 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner
 
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.cli.main import cli
 from harness_pipelines.protocol.bounds import OffsetRange
-from harness_pipelines.protocol.corrections import Kind, Wanted
-from harness_pipelines.protocol.reverts import RevertWaits
+from harness_pipelines.protocol.changes.corrections import Kind, Wanted
+from harness_pipelines.protocol.changes.reverts import RevertWaits
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.ranges import replay_range
-from harness_pipelines.stages.replay import drop
-from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stages.replay.quarantine import drop
+from harness_pipelines.stages.replay.ranges import replay_range
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.faults.test_replay import ODD, again, lenient, offsets, settled, states
 from harness_pipelines_tests.rig import COLUMNS, TableRig, environment

@@ -9,15 +9,15 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines import faults
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.audit.reconcile import look, settle
-from harness_pipelines.protocol.evolution import Changes
-from harness_pipelines.protocol.schemas import SpecMoved
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.audit.repair.reconcile import look, settle
+from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
+from harness_pipelines.ports.ledger import TableExists, TableRow
+from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.protocol.schema.schemas import SpecMoved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
-from harness_pipelines.stores.ledger import PostgresLedger
-from harness_pipelines.stores.ports import TableExists, TableRow
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, TableRig

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harness_pipelines.audit.checks import is_fresh, nothing_is_stuck
+from harness_pipelines.audit.proof.checks import is_fresh, nothing_is_stuck
 from harness_pipelines.cli.main import cli
-from harness_pipelines.cli.page.facts import Facts
+from harness_pipelines.cli.page.content import Facts
+from harness_pipelines.lakes.iceberg.write.publish import LakeAway
+from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.compaction import FILES_MIN
-from harness_pipelines.stages import compact, expire
-from harness_pipelines.stages.looks import Looks
-from harness_pipelines.stores.lake import LakeAway
-from harness_pipelines.stores.ports import MoveDraft
+from harness_pipelines.protocol.lake.compaction import FILES_MIN
+from harness_pipelines.stages import compact
+from harness_pipelines.stages.run.looks import Looks
+from harness_pipelines.stages.table import expire
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, TableRig, environment, running

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.changes.reverts import Held, check_revert, fenced, plan_revert, reverted
 from harness_pipelines.protocol.claims import Claim, Stage, check_claim, may_take
-from harness_pipelines.protocol.files import check_merged_into, check_untouched, condemned_before
+from harness_pipelines.protocol.lake.files import check_merged_into, check_untouched, condemned_before
 from harness_pipelines.protocol.moves import Move, MoveState, check_open, took_effect
-from harness_pipelines.protocol.reverts import Held, check_revert, fenced, plan_revert, reverted
 from harness_pipelines.protocol.versions import (
     Version,
     View,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from harness_pipelines.protocol.corrections import restoring_waits, waiting
+from harness_pipelines.protocol.changes.corrections import restoring_waits, waiting
 from harness_pipelines.protocol.versions import answering_version
 from harness_pipelines_tests.model import build
 from harness_pipelines_tests.model.build import Published

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from harness_pipelines.protocol.history import NamedMove, lost_of, number_behind
+from harness_pipelines.protocol.lake.history import NamedMove, lost_of, number_behind
 from harness_pipelines_tests.model.explorer import Step
 
 CLOCK = 100  #: milliseconds when the model begins: larger than any number that its first history gives out

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.changes.reverts import Held, limit_of, reverted
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.moves import Move, MoveState, check_open, next_attempt
-from harness_pipelines.protocol.overlays import (
+from harness_pipelines.protocol.lake.overlays import (
     Overlay,
     OverlayChange,
     needless,
@@ -25,7 +25,7 @@ from harness_pipelines.protocol.overlays import (
     recalled,
     split,
 )
-from harness_pipelines.protocol.reverts import Held, limit_of, reverted
+from harness_pipelines.protocol.moves import Move, MoveState, check_open, next_attempt
 from harness_pipelines.protocol.versions import Version, View, advance
 from harness_pipelines_tests.model.explorer import Step
 from harness_pipelines_tests.model.views_state import deletes, folded

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from harness_pipelines.protocol.corrections import Kind, change_of, restoring_waits, waiting
-from harness_pipelines.protocol.files import check_untouched
+from harness_pipelines.protocol.changes.corrections import Kind, change_of, restoring_waits, waiting
+from harness_pipelines.protocol.lake.files import check_untouched
 from harness_pipelines.protocol.versions import answering_version
 from harness_pipelines_tests.model import build
 from harness_pipelines_tests.model.build import Published

@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.reads import cut_now
+from harness_pipelines.protocol.reading.reads import cut_now
 from harness_pipelines.protocol.segments import retirable
 from harness_pipelines_tests.model import build
 from harness_pipelines_tests.model.build import Published, Vec

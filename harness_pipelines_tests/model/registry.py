@@ -1,6 +1,6 @@
 """What each stage brings along: its steps in the models and the rules of `harness fsck` that see it go wrong.
 
-A stage that is added to `Stage` is added here; `unit/test_stage_gate.py` says what is missing.
+A stage that is added to `Stage` is added here; `unit/stages/test_stage_gate.py` says what is missing.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness_pipelines.protocol.history import floor_after
+from harness_pipelines.protocol.lake.history import floor_after
 from harness_pipelines_tests.model import build
 from harness_pipelines_tests.model.build import Published
 from harness_pipelines_tests.model.explorer import Step

@@ -13,7 +13,7 @@ from functools import cache
 from typing import NamedTuple
 
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.schemas import check_schema
+from harness_pipelines.protocol.schema.schemas import check_schema
 from harness_pipelines.protocol.segments import check_unit
 from harness_pipelines.protocol.versions import Version, View, answering_version
 from harness_pipelines_tests.model import build

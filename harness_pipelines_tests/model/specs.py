@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from harness_pipelines.protocol.schemas import check_columns, check_schema, check_spec
+from harness_pipelines.protocol.schema.schemas import check_columns, check_schema, check_spec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields
 from harness_pipelines_tests.model import build

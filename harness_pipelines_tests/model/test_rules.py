@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.protocol import reads, versions
+from harness_pipelines.protocol import versions
 from harness_pipelines.protocol.bounds import OffsetRange, lowest
+from harness_pipelines.protocol.changes.reverts import reverted
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.reverts import reverted
+from harness_pipelines.protocol.reading import reads
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import EFFECTS, Effect
 from harness_pipelines_tests.model import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from harness_pipelines.protocol.bounds import Bounds, unmerged
-from harness_pipelines.protocol.compaction import StreamFile, plan_runs
+from harness_pipelines.protocol.lake.compaction import StreamFile, plan_runs
 from harness_pipelines.protocol.moves import may_relayout, next_attempt, plan_ranges
 from harness_pipelines_tests.model import build
 from harness_pipelines_tests.model.build import ABANDONED, COMMITTED, NO_RANGE, PLANNED, ClaimRow, MoveRow, Published

@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.reads import Cut, cut_of_version
+from harness_pipelines.protocol.reading.reads import Cut, cut_of_version
 from harness_pipelines.protocol.segments import HasMaxHi
 from harness_pipelines.protocol.versions import EFFECTS, ViewName, reached_versions
 from harness_pipelines_tests.model import build

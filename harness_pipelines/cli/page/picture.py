@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from harness_pipelines.cli.layout_axes import SLAB, Axis, staged_files
-from harness_pipelines.cli.render import size
+from harness_pipelines.cli.show.bars import size
+from harness_pipelines.cli.show.layout_axes import SLAB, Axis, staged_files
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.layout.labels import label, span_label
 from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.outline import outline
-from harness_pipelines.read.layout import ROOT, LayoutSeen, NoLayout, look
+from harness_pipelines.read.report.layout import ROOT, LayoutSeen, NoLayout, look
 from harness_pipelines.secret import redact
 
 if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+    from harness_pipelines.ports.ledger import TableRow
     from harness_pipelines.protocol.versions import Version
-    from harness_pipelines.stores.open import Stores
-    from harness_pipelines.stores.ports import TableRow
 
 DRAWN_MAX = 1500  #: regions, and outlines of files; the largest ones
 KEPT_MAX = 20

@@ -18,13 +18,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config, Server
 
-from harness_pipelines.cli.output import to_json
-from harness_pipelines.cli.page.facts import Facts
+from harness_pipelines.cli.page.content import Facts
+from harness_pipelines.cli.show.output import to_json
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.secret import redact
 
 if TYPE_CHECKING:
-    from harness_pipelines.client import Harness
+    from harness_pipelines.app.client import Harness
 
 ADDRESS = "127.0.0.1"
 NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})  #: by which a browser of this machine, or of a tunnel, asks

@@ -26,7 +26,7 @@ WHERE p.pronamespace = 'harness'::regnamespace AND p.proname = %s AND p.prokind 
 @cache
 def bodies() -> Mapping[str, str]:
     """{function: its body}."""
-    folder = files("harness_pipelines.stores") / "sql" / "migrations"
+    folder = files("harness_pipelines.ledgers.postgres") / "sql" / "migrations"
     made: dict[str, str] = {}
     for one in sorted((one for one in folder.iterdir() if one.name.endswith(".sql")), key=lambda one: one.name):
         made |= {name: body.strip("\n") for name, body in _MADE.findall(one.read_text(encoding="utf-8"))}

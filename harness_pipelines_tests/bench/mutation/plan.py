@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from harness_pipelines.stores.postgres import sections
+from harness_pipelines.drivers.postgres import sections
 from harness_pipelines_tests.bench.mutation import functions
 from harness_pipelines_tests.bench.mutation.edits import edits
 

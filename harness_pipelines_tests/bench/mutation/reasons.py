@@ -10,13 +10,13 @@ REASONS: Mapping[str, str] = {
     r".*: compare .*(clock_timestamp|committed_at|interval|since_ms|until_ms|set_aside_(since|until)).*": (
         "two times that are equal to the microsecond: either side of them is right"
     ),
-    r"ledger/lock_table: lock .* in stores\.corrections\.readable_versions": (
+    r"ledger/lock_table: lock .* in ledgers\.postgres\.corrections\.readable_versions": (
         "both callers hold the row of the table already"
     ),
-    r"ledger/lock_positions: lock .* in stores\.reconcile\.Reconciler\._set_bounds": (
+    r"ledger/lock_positions: lock .* in ledgers\.postgres\.reconcile\.Reconciler\._set_bounds": (
         "whoever changes positions holds the row of the table, as reconcile does"
     ),
-    r"ledger/lock_move: lock .* in stores\.ledger\.PostgresLedger\.(_built|note_failure)": (
+    r"ledger/lock_move: lock .* in ledgers\.postgres\.ledger\.PostgresLedger\.(_built|note_failure)": (
         "the row is asked for what it says: nothing is written after it, or the update before has locked it"
     ),
     r"ledger/table_names: order .*": "what is most like the wrong name comes first, whatever the order was",

@@ -10,7 +10,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from harness_pipelines.stores import postgres
+from harness_pipelines.drivers import postgres
 from harness_pipelines_tests.bench.mutation import functions
 from harness_pipelines_tests.bench.mutation.plan import Mutant
 

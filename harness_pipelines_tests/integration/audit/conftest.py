@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.client import Harness
+from harness_pipelines.app.client import Harness
+from harness_pipelines.app.table import Table
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.services import Endpoints
-from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.table import Table
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import KafkaRig
 
 from .flips import unnoted
@@ -64,7 +64,7 @@ class Rig:
             return cursor.fetchall() if cursor.description else []
 
     def lake_files(self, partition: int) -> list[str]:
-        from harness_pipelines.stores.lake_scan import pinned
+        from harness_pipelines.lakes.iceberg.read.scan import pinned
 
         view = pinned(self.harness.stores.ledger.head(self.table.row).stream.metadata)
         return [urlsplit(f.data.file_path).path for f in view.files if f.partition == partition]

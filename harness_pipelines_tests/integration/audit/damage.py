@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from harness_pipelines.audit.fsck import fsck as check
+from harness_pipelines.audit.fsck.run import fsck as check
 from harness_pipelines_tests.integration.audit.conftest import Rig
 
 POSITIONS = ("lake_positions", "ingest_positions")

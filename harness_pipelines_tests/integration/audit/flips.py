@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from harness_pipelines.drivers.by_path import ByPath
+from harness_pipelines.lakes.iceberg import catalog
+from harness_pipelines.lakes.iceberg.read import scan
+from harness_pipelines.ledgers.postgres.file_digests import KNOWN
 from harness_pipelines.spec.locations import normal
-from harness_pipelines.stores import catalog, lake_scan
-from harness_pipelines.stores.by_path import ByPath
-from harness_pipelines.stores.digests import KNOWN
 
 
 def local(path: str) -> Path:
@@ -19,11 +20,14 @@ def local(path: str) -> Path:
 
 def forget_what_was_read() -> None:
     """Nothing that was parsed before answers for what a file holds now."""
-    from harness_pipelines.stores import lake, lake_lineage, lake_look, lake_regions, upkeep
+    from harness_pipelines.lakes.iceberg.inspect import files, lineage
+    from harness_pipelines.lakes.iceberg.read import regions
+    from harness_pipelines.lakes.iceberg.write import publish
+    from harness_pipelines.ledgers.postgres import retention
 
-    for cached in (lake_scan._pinned, lake_scan._live_files, catalog._parsed):
+    for cached in (scan._pinned, scan._live_files, catalog._parsed):
         cached.cache_clear()
-    for module in (lake, lake_lineage, lake_look, lake_regions, upkeep):
+    for module in (publish, lineage, files, regions, retention):
         for held in vars(module).values():
             if isinstance(held, ByPath):
                 held._known.clear()

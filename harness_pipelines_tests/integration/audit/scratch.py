@@ -15,13 +15,13 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 import harness_pipelines as hp
-from harness_pipelines.audit.checks import no_gap_no_overlap, rows_are_conserved
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.checks import no_gap_no_overlap, rows_are_conserved
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.lakes.owner import MARK
 from harness_pipelines.services import Endpoints
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores.owner import MARK
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import TableRig, settings_for
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
 
-from harness_pipelines.audit.complete import audit_table
+from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.cli.main import cli
 from harness_pipelines_tests.integration.audit.conftest import BUFFER, LAKE, TAIL
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.stages.own_mover import OwnMove
-from harness_pipelines.stores.lake_scan import PinnedView, pinned
+from harness_pipelines.lakes.iceberg.read.scan import PinnedView, pinned
+from harness_pipelines.stages.run.own_mover import OwnMove
 from harness_pipelines_tests.keyed import BY_VALUE, KeyedRig, row
 from harness_pipelines_tests.rig import TableRig
 

@@ -9,15 +9,15 @@ from datetime import timedelta
 import pytest
 from click.testing import CliRunner
 
-from harness_pipelines.audit.fsck import RULES, Report
-from harness_pipelines.audit.fsck import fsck as check
+from harness_pipelines.audit.fsck.run import RULES, Report
+from harness_pipelines.audit.fsck.run import fsck as check
 from harness_pipelines.cli.main import cli
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.services import Endpoints
-from harness_pipelines.stages import worker as working
-from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stages.worker import Worker, WorkerOptions
+from harness_pipelines.stages.run import worker as working
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
+from harness_pipelines.stages.table.expire import expire_once
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.integration.audit.conftest import (
     ROUND,
     Rig,
@@ -175,7 +175,7 @@ def test_an_unknown_table_is_refused_by_name(sound: Rig):
 
 
 def test_without_kafka_the_rest_is_checked_and_it_is_said(sound: Rig, monkeypatch: pytest.MonkeyPatch):
-    from harness_pipelines.stores.errors import KafkaUnreachable
+    from harness_pipelines.ports.errors import KafkaUnreachable
 
     def away(_topic: str) -> None:
         raise KafkaUnreachable("nowhere:1", waited_s=1, doing="asking")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck as check
-from harness_pipelines.stores import lake_scan
-from harness_pipelines.stores.catalog import _sqlalchemy_url
-from harness_pipelines.stores.lake_scan import LakeFileMissing
+from harness_pipelines.audit.fsck.run import fsck as check
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.lakes.iceberg.catalog import _sqlalchemy_url
+from harness_pipelines.lakes.iceberg.read import scan
+from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing
 from harness_pipelines_tests.integration.audit.conftest import (
     MOVES,
     ROUND,
@@ -43,10 +43,10 @@ def test_a_removed_metadata_file_is_named_with_its_version_and_other_versions_ar
 @pytest.mark.parametrize("full", [False, True])
 def test_an_audit_without_the_metadata_file_that_it_judges_says_so_by_name(sound: Rig, full: bool):
     gone = metadata_of(sound, 4)
-    lake_scan._pinned.cache_clear()
+    scan._pinned.cache_clear()
     with moved_away(gone), pytest.raises(LakeFileMissing, match=rf"{gone}.*is gone.*harness fsck"):
         audit_table(sound.harness.stores, sound.table.row, full=full)
-    lake_scan._pinned.cache_clear()
+    scan._pinned.cache_clear()
     assert audit_table(sound.harness.stores, sound.table.row, full=full).ok
 
 
@@ -106,9 +106,9 @@ def test_a_removed_manifest_is_named_with_every_version_that_needs_it(sound: Rig
 
 def forget_what_was_read() -> None:
     """A file that is damaged in place is seen by a process that has not read it before."""
-    from harness_pipelines.stores import lake_look
+    from harness_pipelines.lakes.iceberg.inspect import files
 
-    for cache in (lake_look._metadata, lake_look._lists, lake_look._files):
+    for cache in (files._metadata, files._lists, files._files):
         cache._known.clear()
 
 

@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 import pyarrow.parquet as pq
 import pytest
 
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.audit.reconcile import look, settle
-from harness_pipelines.audit.reconcile_rebuild import plan_rebuild, rebuild
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.audit.repair.rebuild import plan_rebuild, rebuild
+from harness_pipelines.audit.repair.reconcile import look, settle
+from harness_pipelines.lakes.iceberg.read.deletes import DeletesBroken
+from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing, pinned
 from harness_pipelines.protocol.versions import ForeignCommit
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores.lake_deletes import DeletesBroken
-from harness_pipelines.stores.lake_scan import LakeFileMissing, pinned
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.keyed import BY_VALUE, KeyedRig, row
 
 from .flips import unnoted

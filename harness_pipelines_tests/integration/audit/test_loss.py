@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 from click.testing import CliRunner
 
-from harness_pipelines.audit.accept_loss import NothingLost, accept_loss, find_loss
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.report import Status
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.audit.proof.report import Status
+from harness_pipelines.audit.repair.accept_loss import NothingLost, accept_loss, find_loss
 from harness_pipelines.cli.main import cli
+from harness_pipelines.ports.errors import RecordsLost
 from harness_pipelines.protocol.claims import Stage, StageHeld
-from harness_pipelines.stores.errors import RecordsLost
 from harness_pipelines_tests.integration.audit.conftest import ONLY_INGEST, records
 
 

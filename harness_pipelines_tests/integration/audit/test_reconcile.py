@@ -11,21 +11,21 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from harness_pipelines.audit.accept_loss import accept_loss
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.audit.reconcile import Report, look, settle
-from harness_pipelines.audit.reconcile_lake import NothingToAdopt, Way
-from harness_pipelines.audit.reconcile_rebuild import plan_rebuild
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.repair.accept_loss import accept_loss
+from harness_pipelines.audit.repair.lake import NothingToAdopt, Way
+from harness_pipelines.audit.repair.rebuild import plan_rebuild
+from harness_pipelines.audit.repair.reconcile import Report, look, settle
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.inspect.history import number_of
+from harness_pipelines.lakes.iceberg.write.publish import LakeAway
+from harness_pipelines.lakes.owner import WarehouseTaken
+from harness_pipelines.ports.errors import RecordsLost
+from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stages import tier
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores.errors import RecordsLost
-from harness_pipelines.stores.history import number_of
-from harness_pipelines.stores.lake import LakeAway
-from harness_pipelines.stores.owner import WarehouseTaken
-from harness_pipelines.stores.ports import TableUnknown
-from harness_pipelines.stores.standing import LedgerOlderThanLake
+from harness_pipelines.stages.guard import LedgerOlderThanLake
+from harness_pipelines.stages.table.revert import revert_table
+from harness_pipelines.stages.tier import tier
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, TIER, TableRig, await_trouble
 
@@ -346,7 +346,7 @@ def test_a_backup_restored_beside_the_old_database_must_take_the_warehouse_over(
 def test_a_running_worker_stops_by_name_when_its_warehouse_is_taken_over(
     place: Scratch, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("harness_pipelines.stores.owner.TRUSTED_S", 0.0)
+    monkeypatch.setattr("harness_pipelines.lakes.owner.TRUSTED_S", 0.0)
     rig = place.rig(partitions=1, tier={"max_rows": 10, "max_age": "1s"})
     theirs, ours = place.mark.with_name("theirs"), place.mark.with_name("ours")
     theirs.write_text(json.dumps({"ledger": "theirs", "instance": "1/1", "epoch": "theirs", "database": "theirs"}))

@@ -20,17 +20,17 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
 
 import harness_pipelines as hp
-from harness_pipelines.audit.reconcile_foreign import ForeignRefused, accept_foreign, find_foreign
-from harness_pipelines.audit.reconcile_rebuild import SchemaDiffers, plan_rebuild, rebuild
+from harness_pipelines.audit.repair.foreign import ForeignRefused, accept_foreign, find_foreign
+from harness_pipelines.audit.repair.rebuild import SchemaDiffers, plan_rebuild, rebuild
 from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.catalog import _sqlalchemy_url
+from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
+from harness_pipelines.lakes.owner import WarehouseTaken
+from harness_pipelines.ledgers.postgres.reconcile import Reconciler, TableHeld
+from harness_pipelines.ports.errors import TopicRecreated
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.load import dump_spec
-from harness_pipelines.stores.catalog import _sqlalchemy_url
-from harness_pipelines.stores.errors import TopicRecreated
-from harness_pipelines.stores.lake import ForeignFiles
-from harness_pipelines.stores.owner import WarehouseTaken
-from harness_pipelines.stores.reconcile import Reconciler, TableHeld
 from harness_pipelines_tests.rig import TableRig
 
 from .scratch import Scratch, assert_sound, forget, work

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.audit.reconcile import look, settle
-from harness_pipelines.audit.reconcile_lake import Way
-from harness_pipelines.audit.reconcile_rebuild import plan_rebuild, rebuild
-from harness_pipelines.stores.postgres import SegmentMissing
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.repair.lake import Way
+from harness_pipelines.audit.repair.rebuild import plan_rebuild, rebuild
+from harness_pipelines.audit.repair.reconcile import look, settle
+from harness_pipelines.drivers.postgres import SegmentMissing
 from harness_pipelines_tests.keyed import KeyedRig, row
 
 from .scratch import Scratch, assert_sound, forget, work

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.audit.reconcile import look, settle
-from harness_pipelines.audit.reconcile_lake import Way
-from harness_pipelines.audit.reconcile_rebuild import plan_rebuild, rebuild
-from harness_pipelines.protocol.reverts import RevertRefused
-from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.repair.lake import Way
+from harness_pipelines.audit.repair.rebuild import plan_rebuild, rebuild
+from harness_pipelines.audit.repair.reconcile import look, settle
+from harness_pipelines.protocol.changes.reverts import RevertRefused
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.rig import TableRig
 
 from .scratch import Scratch, assert_sound, forget, work

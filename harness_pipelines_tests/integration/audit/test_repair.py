@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from harness_pipelines import faults
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.cli.main import cli
-from harness_pipelines.protocol.files import FilesGone
-from harness_pipelines.stages.repair import RepairRefused, repair_file
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores.lake_scan import LakeFileBroken, LakeFileMissing, pinned
+from harness_pipelines.lakes.iceberg.read.scan import LakeFileBroken, LakeFileMissing, pinned
+from harness_pipelines.protocol.lake.files import FilesGone
+from harness_pipelines.stages.replay.damaged_file import RepairRefused, repair_file
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.keyed import BY_VALUE, KeyedRig, row
 from harness_pipelines_tests.rig import TableRig
 
@@ -155,18 +155,18 @@ def test_files_of_a_merged_state_are_made_again_without_what_was_hidden(place: S
 
 
 def test_a_file_that_others_rewrote_meanwhile_is_left_alone(both: TableRig, monkeypatch: pytest.MonkeyPatch):
-    from harness_pipelines.stages import repair
+    from harness_pipelines.stages.replay import damaged_file
 
     path = file_of(both, "stream")
-    known = repair._made_again
+    known = damaged_file._made_again
 
     def slow(*given: Any) -> Any:
         made = known(*given)
-        monkeypatch.setattr(repair, "_made_again", known)
+        monkeypatch.setattr(damaged_file, "_made_again", known)
         repair_file(both.stores, both.table.row, path)  # another person was faster
         return made
 
-    monkeypatch.setattr(repair, "_made_again", slow)
+    monkeypatch.setattr(damaged_file, "_made_again", slow)
     with pytest.raises(FilesGone):
         repair_file(both.stores, both.table.row, path)
     both.assert_exact()

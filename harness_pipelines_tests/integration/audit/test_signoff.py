@@ -16,13 +16,13 @@ import pytest
 from click.testing import CliRunner
 from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.report import Kind, Status, Tier, Witness
-from harness_pipelines.audit.sides import LakeSide
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.audit.proof.contents import LakeSide
+from harness_pipelines.audit.proof.report import Kind, Status, Tier, Witness
 from harness_pipelines.cli.main import cli
-from harness_pipelines.stores import audits
-from harness_pipelines.stores.lake_scan import LakeFileMissing
-from harness_pipelines.stores.postgres import MissingRole
+from harness_pipelines.drivers.postgres import MissingRole
+from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing
+from harness_pipelines.ledgers.postgres.views import audits
 from harness_pipelines_tests.integration.audit.conftest import LAKE, ONLY_INGEST, Rig, records
 from harness_pipelines_tests.integration.audit.flips import unnoted
 

@@ -15,22 +15,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.audit.reconcile import Report, look, settle
-from harness_pipelines.audit.reconcile_foreign import ForeignRefused, find_foreign
-from harness_pipelines.audit.reconcile_lake import Way
-from harness_pipelines.audit.reconcile_rebuild import plan_rebuild, rebuild
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.audit.repair.foreign import ForeignRefused, find_foreign
+from harness_pipelines.audit.repair.lake import Way
+from harness_pipelines.audit.repair.rebuild import plan_rebuild, rebuild
+from harness_pipelines.audit.repair.reconcile import Report, look, settle
+from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.versions import ForeignCommit, Version
-from harness_pipelines.stages.clustering import layout_of
-from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stages.moving import make_branch
-from harness_pipelines.stages.otree import otree_once, plan
-from harness_pipelines.stages.recluster import plan_recluster
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores.lake_scan import pinned
+from harness_pipelines.stages.otree.clustering import layout_of
+from harness_pipelines.stages.otree.otree import otree_once, plan
+from harness_pipelines.stages.otree.recluster import plan_recluster
+from harness_pipelines.stages.run.moving import make_branch
+from harness_pipelines.stages.table.expire import expire_once
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import TableRig
 
@@ -123,7 +123,7 @@ def append_foreign(place: Scratch, rig: TableRig) -> None:
     """Another engine commits a copy of a file to the batch view."""
     from pyiceberg.catalog.sql import SqlCatalog
 
-    from harness_pipelines.stores.catalog import _sqlalchemy_url
+    from harness_pipelines.lakes.iceberg.catalog import _sqlalchemy_url
 
     catalog = SqlCatalog("harness", uri=_sqlalchemy_url(place.dsn), warehouse=place.warehouse)
     try:

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.cli.demo.flow import DemoOptions, run_demo
-from harness_pipelines.cli.demo.orders import KEY, PRICE, Orders
-from harness_pipelines.cli.demo.scenario import Log, Record
-from harness_pipelines.cli.demo.show import Moment, Show
+from harness_pipelines.demo.flow import DemoOptions, run_demo
+from harness_pipelines.demo.orders import KEY, PRICE, Orders
+from harness_pipelines.demo.scenario import Log, Record
+from harness_pipelines.demo.show import Moment, Show
 from harness_pipelines.services import Services
 from harness_pipelines_tests.rig import settings_for
 

@@ -15,11 +15,11 @@ import pytest
 from playwright.sync_api import expect
 
 import harness_pipelines as hp
+from harness_pipelines.app.installation import Stores
+from harness_pipelines.ledgers.postgres import retention
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.stages import otree, recluster
-from harness_pipelines.stores import upkeep
-from harness_pipelines.stores.open import Stores
-from harness_pipelines.stores.ports import TableRow
+from harness_pipelines.stages.otree import otree, recluster
 from harness_pipelines_tests.integration.cli.conftest import PARTITIONS, Cli
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 
@@ -318,8 +318,8 @@ def test_a_request_of_many_moves_goes_on_where_it_was_interrupted(both, monkeypa
 
 @pytest.mark.long
 def test_what_a_rebuild_leaves_is_removed_when_a_person_says_so(both, tmp_path, monkeypatch):
-    monkeypatch.setattr(upkeep, "GUARD_FREE_BYTES", 0)
-    monkeypatch.setattr(upkeep, "SHARE_MAX", 0.01)
+    monkeypatch.setattr(retention, "GUARD_FREE_BYTES", 0)
+    monkeypatch.setattr(retention, "SHARE_MAX", 0.01)
     both.run()
     spec = tmp_path / "brief.yaml"
     brief = "retention: {versions: 1s, snapshots: 1, grace: 1s}\n"

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from harness_pipelines.cli.metrics import LOOPBACK
+from harness_pipelines.app.metrics import LOOPBACK
 from harness_pipelines_tests.integration.cli.conftest import GOOD
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.scrape import Scrape, scrape

@@ -19,11 +19,11 @@ from playwright.sync_api import Locator, Page, expect
 
 import harness_pipelines as hp
 from harness_pipelines.cli.page import serving
-from harness_pipelines.cli.page.facts import Facts
+from harness_pipelines.cli.page.content import Facts
+from harness_pipelines.drivers.postgres import Database
+from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import MoveState
-from harness_pipelines.stores.ports import MoveDraft
-from harness_pipelines.stores.postgres import Database
 from harness_pipelines_tests.integration.cli.conftest import GOOD
 from harness_pipelines_tests.proxy import PostgresProxy
 
@@ -252,7 +252,7 @@ def test_a_look_at_all_tables_is_one_statement_however_many_there_are(harness, t
     with hp.connect(home=harness.home) as opened:
         facts = Facts(opened)
         facts.status(None)
-        monkeypatch.setattr("harness_pipelines.cli.page.facts.SHARED_S", 0.0)
+        monkeypatch.setattr("harness_pipelines.cli.page.content.SHARED_S", 0.0)
         monkeypatch.setattr(Database, "rows", counted)
         found = [facts.status(None) for _ in range(3)][-1]
         facts.close()
@@ -263,7 +263,7 @@ def test_a_look_at_all_tables_is_one_statement_however_many_there_are(harness, t
 
 
 def test_browsers_that_ask_at_the_same_time_share_one_look(harness, table, monkeypatch):
-    monkeypatch.setattr("harness_pipelines.cli.page.facts.SHARED_S", 60.0)
+    monkeypatch.setattr("harness_pipelines.cli.page.content.SHARED_S", 60.0)
     with hp.connect(home=harness.home) as opened:
         facts = Facts(opened)
         first, second = facts.status(table), facts.status(table)

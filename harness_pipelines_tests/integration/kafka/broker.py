@@ -10,12 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from harness_pipelines.errors import TryAgain
+from harness_pipelines.ports.errors import TopicMissing
 from harness_pipelines.services.base import Place
 from harness_pipelines.services.java import jars, java_home
 from harness_pipelines.services.state import LOOPBACK, free_ports
-from harness_pipelines.stores.errors import TopicMissing
-from harness_pipelines.stores.kafka import KafkaLog
-from harness_pipelines.stores.kafka_client import KafkaTimeouts
+from harness_pipelines.sources.kafka.client import KafkaTimeouts
+from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines_tests.producer import DEADLINE_S, wait_until
 
 READER_PASSWORD = "rosebud-4711"

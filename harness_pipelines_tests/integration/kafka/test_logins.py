@@ -14,10 +14,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __al
 )
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.ports.errors import KafkaLoginFailed, KafkaPropertyRefused, TopicForbidden
+from harness_pipelines.sources.kafka.client import OWNED, KafkaTimeouts
+from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores.errors import KafkaLoginFailed, KafkaPropertyRefused, TopicForbidden
-from harness_pipelines.stores.kafka import KafkaLog
-from harness_pipelines.stores.kafka_client import OWNED, KafkaTimeouts
 from harness_pipelines_tests.integration.kafka.broker import READER_PASSWORD
 from harness_pipelines_tests.producer import DEADLINE_S, KafkaRig
 

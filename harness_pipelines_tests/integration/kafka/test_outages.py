@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
-from harness_pipelines.stores.errors import KafkaUnreachable, RecordUnreadable
-from harness_pipelines.stores.kafka import KafkaLog
-from harness_pipelines.stores.kafka_client import KafkaTimeouts
-from harness_pipelines.stores.kafka_reader import KafkaReader
+from harness_pipelines.ports.errors import KafkaUnreachable, RecordUnreadable
+from harness_pipelines.sources.kafka.client import KafkaTimeouts
+from harness_pipelines.sources.kafka.log import KafkaLog
+from harness_pipelines.sources.kafka.reader import KafkaReader
 from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
 from harness_pipelines_tests.producer import DEADLINE_S, KafkaRig, wait_until
 
@@ -159,8 +159,8 @@ ASKING = """
 import sys, time
 from confluent_kafka.admin import AdminClient
 from harness_pipelines.errors import TryAgain
-from harness_pipelines.stores.kafka import KafkaLog
-from harness_pipelines.stores.kafka_client import KafkaTimeouts
+from harness_pipelines.sources.kafka.log import KafkaLog
+from harness_pipelines.sources.kafka.client import KafkaTimeouts
 bootstrap, topic = sys.argv[1:]
 admin, found, fenced = AdminClient({"bootstrap.servers": bootstrap}), set(), 0
 until = time.monotonic() + 25

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from harness_pipelines.stores.errors import KafkaFailed, KafkaUnreachable
-from harness_pipelines.stores.kafka import KafkaLog
-from harness_pipelines.stores.kafka_client import KafkaClient, KafkaTimeouts, Trail
-from harness_pipelines.stores.kafka_contact import Contact
-from harness_pipelines.stores.kafka_reader import KafkaReader
+from harness_pipelines.ports.errors import KafkaFailed, KafkaUnreachable
+from harness_pipelines.sources.kafka.client import KafkaClient, KafkaTimeouts, Trail
+from harness_pipelines.sources.kafka.contact import Contact
+from harness_pipelines.sources.kafka.log import KafkaLog
+from harness_pipelines.sources.kafka.reader import KafkaReader
 from harness_pipelines_tests.producer import DEADLINE_S, Acked, KafkaRig, wait_until
 
 TEN_MB = 10_000_000

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
-from harness_pipelines.protocol.schemas import Other
+from harness_pipelines.buffers.postgres.nested_json import decode_json, encode_json
+from harness_pipelines.buffers.postgres.nested_sql import projected_json
+from harness_pipelines.drivers.conform import in_schema
+from harness_pipelines.protocol.schema.schemas import Other
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import parse_type
-from harness_pipelines.stores.conform import in_schema
-from harness_pipelines.stores.nested_json import decode_json, encode_json
-from harness_pipelines.stores.nested_sql import projected_json
 
 HOSTILE = 'x\n"y"\\ \x00\x00 ü }] \\/ \\u0000 \\\x00/\x00 \\\\u0000'
 WIDE = ", ".join(f"c{i}: int" for i in range(120))  # more than a function of Postgres takes

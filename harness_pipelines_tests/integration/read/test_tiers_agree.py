@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from harness_pipelines.read.arrow import read_arrow
+from harness_pipelines.buffers.postgres.reader import BufferQuery, BufferStats
+from harness_pipelines.drivers.conform import conformed
+from harness_pipelines.engines.arrow.union import read_arrow
+from harness_pipelines.engines.predicates import to_arrow
+from harness_pipelines.lakes.iceberg.read.scan import LakeColumn, LakeQuery, LakeStats, scan
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.predicate import Predicate
 from harness_pipelines.spec.types import DecimalType, Primitive, Type
-from harness_pipelines.stores.buffer_scan import BufferQuery, BufferStats
-from harness_pipelines.stores.conform import conformed
-from harness_pipelines.stores.lake_scan import LakeColumn, LakeQuery, LakeStats, scan
-from harness_pipelines.stores.predicates import to_arrow
 from harness_pipelines_tests.integration.read.world import KEY, World
 from harness_pipelines_tests.unit.read.predicates import holds, physical, predicates
 from harness_pipelines_tests.unit.read.test_nested_json import exact

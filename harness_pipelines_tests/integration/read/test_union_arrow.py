@@ -13,13 +13,13 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from harness_pipelines.drivers.postgres import SegmentMissing
+from harness_pipelines.engines.arrow.selection import Selection, UnknownColumn
+from harness_pipelines.engines.arrow.union import ArrowReader, ReadResult, ReadStats, read_arrow
 from harness_pipelines.errors import HarnessError, UsageError
-from harness_pipelines.protocol.plan import LakePart, ReadPlan, SegmentRef, TailPart
-from harness_pipelines.read.arrow import ArrowReader, ReadResult, ReadStats, read_arrow
-from harness_pipelines.read.explain import analyzed, explain
-from harness_pipelines.read.selection import Selection, UnknownColumn
-from harness_pipelines.stores.lake_scan import LakeFileMissing, pinned
-from harness_pipelines.stores.postgres import SegmentMissing
+from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing, pinned
+from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan, SegmentRef, TailPart
+from harness_pipelines.read.report.explain import analyzed, explain
 from harness_pipelines_tests.integration.read.world import (
     COORDINATE_NAMES,
     KEY,

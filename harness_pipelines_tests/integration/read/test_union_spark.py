@@ -18,16 +18,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from harness_pipelines.engines.arrow.union import read_arrow
+from harness_pipelines.engines.predicates import to_spark as predicate_to_spark
+from harness_pipelines.engines.spark.session import SparkUnreachable, jdbc_options, open_spark
+from harness_pipelines.engines.spark.union import to_spark
 from harness_pipelines.errors import UsageError
-from harness_pipelines.protocol.plan import LakePart, ReadPlan, TailPart
-from harness_pipelines.read.arrow import read_arrow
-from harness_pipelines.read.spark import to_spark
+from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing, pinned
+from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan, TailPart
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, Primitive, StructType, Type, parse_type
-from harness_pipelines.stores.lake_scan import LakeFileMissing, pinned
-from harness_pipelines.stores.predicates import to_spark as predicate_to_spark
-from harness_pipelines.stores.spark import SparkUnreachable, jdbc_options, open_spark
 from harness_pipelines_tests.integration.read.test_union_arrow import PARTITIONS, alive, rows_of, whole_plan
 from harness_pipelines_tests.integration.read.world import STANDARD, World, coordinates_of, standard_rows
 from harness_pipelines_tests.unit.read.predicates import holds, physical, predicates

@@ -29,14 +29,14 @@ from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
+from harness_pipelines.buffers.postgres.reader import BufferReader
+from harness_pipelines.buffers.postgres.types import segment_ddl, segment_index, to_copy
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.plan import BufferPart, LakePart, ReadPlan, SegmentRef
+from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, ReadPlan, SegmentRef
 from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.types import Type, iceberg_fields, parse_type
-from harness_pipelines.stores.buffer_scan import BufferReader
-from harness_pipelines.stores.segment_types import segment_ddl, segment_index, to_copy
 
 KEY = [("_kafka_partition", "ascending"), ("_kafka_offset", "ascending")]
 STANDARD = {

@@ -15,12 +15,12 @@ from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 
 from harness_pipelines.cli.main import cli
+from harness_pipelines.drivers.postgres import migrate
+from harness_pipelines.ports.errors import KafkaLoginFailed, TopicMissing
 from harness_pipelines.services import Endpoints, Services
 from harness_pipelines.services import kafka as embedded
+from harness_pipelines.sources.kafka.log import KafkaLog
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores.errors import KafkaLoginFailed, TopicMissing
-from harness_pipelines.stores.kafka import KafkaLog
-from harness_pipelines.stores.postgres import migrate
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import environment, settings_for
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stages.ingest_spark import ingest_on_spark
+from harness_pipelines.stages.ingest.on_engine import ingest_on_spark
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import OTREE, TableRig
 

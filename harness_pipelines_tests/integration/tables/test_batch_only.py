@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.audit.reconcile_foreign import ForeignRefused, find_foreign
-from harness_pipelines.audit.reconcile_rebuild import plan_rebuild
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.audit.repair.foreign import ForeignRefused, find_foreign
+from harness_pipelines.audit.repair.rebuild import plan_rebuild
+from harness_pipelines.lakes.iceberg.inspect.history import LakeHistoryMissing
 from harness_pipelines.layout.files import classify
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stages import otree
-from harness_pipelines.stages.clustering import layout_of
-from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stages.moving import make_branch
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stages.wake import due_upkeep
-from harness_pipelines.stores.history import LakeHistoryMissing
+from harness_pipelines.stages.otree import otree
+from harness_pipelines.stages.otree.clustering import layout_of
+from harness_pipelines.stages.run.due import due_upkeep
+from harness_pipelines.stages.run.moving import make_branch
+from harness_pipelines.stages.table.expire import expire_once
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.integration.tables.test_otree import BY_VALUE, head, merged, taken
 from harness_pipelines_tests.integration.tables.test_revert import append_with_pyiceberg

@@ -12,9 +12,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import harness_pipelines as hp
+from harness_pipelines.engines.spark import session as stores_spark
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores import spark as stores_spark
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import TableRig
 

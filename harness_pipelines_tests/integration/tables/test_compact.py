@@ -20,19 +20,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness_pipelines import faults
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.lakes.iceberg.read.runs import stream_files
+from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing
+from harness_pipelines.ledgers.postgres import retention
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.compaction import FILES_MIN, CompactedWrong, StreamFile
+from harness_pipelines.protocol.lake.compaction import FILES_MIN, CompactedWrong, StreamFile
 from harness_pipelines.protocol.moves import MoveState, MoveStuck
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages import compact, otree, tier
-from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stages.moving import FAILURES_MAX
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores import upkeep
-from harness_pipelines.stores.lake_runs import stream_files
-from harness_pipelines.stores.lake_scan import LakeFileMissing
+from harness_pipelines.stages import compact
+from harness_pipelines.stages.otree import otree
+from harness_pipelines.stages.run.moving import FAILURES_MAX
+from harness_pipelines.stages.table.expire import expire_once
+from harness_pipelines.stages.table.revert import revert_table
+from harness_pipelines.stages.tier import tier
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import COORDINATES, TableRig
@@ -309,8 +311,8 @@ def test_small_files_are_kept_for_a_lease_and_condemned_when_it_ends(make_rig: M
 def test_expire_does_not_remove_most_of_a_table_without_a_persons_word(
     make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "GUARD_FREE_BYTES", 0)
-    monkeypatch.setattr(upkeep, "SHARE_MAX", 0.01)
+    monkeypatch.setattr(retention, "GUARD_FREE_BYTES", 0)
+    monkeypatch.setattr(retention, "SHARE_MAX", 0.01)
     rig = make_rig(layout={"target_file_mb": 1}, retention={"versions": "1s", "grace": "1s", "snapshots": 1})
     rounds(rig, FILES_MIN)
     small = {on_disk(f.path) for f in files(rig)}
@@ -321,7 +323,7 @@ def test_expire_does_not_remove_most_of_a_table_without_a_persons_word(
         def refused() -> str:
             try:
                 expire_once(rig.stores, rig.table.row, claim)
-            except upkeep.SizeGuard as error:
+            except retention.SizeGuard as error:
                 return str(error)
             return ""
 
@@ -395,7 +397,7 @@ def test_a_spark_stream_that_follows_the_view_sees_no_row_twice(rig: TableRig, t
 def test_what_was_written_wrongly_is_never_published_and_holds_the_stage_by_name(
     rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harness_pipelines.stores import spark_compact
+    from harness_pipelines.engines.spark import compact as spark_compact
 
     before = head(rig)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.codecs.json import JsonCodec
+from harness_pipelines.formats.json.objects import JsonCodec
 from harness_pipelines_tests.fixtures.debezium import Event, load, state
 from harness_pipelines_tests.fixtures.debezium.tables import TABLES
 from harness_pipelines_tests.keyed import KeyedRig

@@ -9,9 +9,9 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines import faults
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.protocol.evolution import Changes
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests.integration.tables.test_formats import with_registry

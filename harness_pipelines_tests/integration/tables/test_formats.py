@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import harness_pipelines as hp
+from harness_pipelines.ledgers.postgres.views.quarantine import set_aside
+from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.corrections import Wanted
-from harness_pipelines.stages.ingest_spark import ingest_on_spark
-from harness_pipelines.stores.registry import RegistryAway
-from harness_pipelines.stores.set_aside import set_aside
+from harness_pipelines.sources.registry import RegistryAway
+from harness_pipelines.stages.ingest.on_engine import ingest_on_spark
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.registry import RegistryServer, serving
 from harness_pipelines_tests.rig import INGEST, TIER, TableRig, await_trouble

@@ -9,7 +9,7 @@ import pytest
 
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages.ingest_spark import IngestTaskFailed, ingest_on_spark
+from harness_pipelines.stages.ingest.on_engine import IngestTaskFailed, ingest_on_spark
 from harness_pipelines_tests.rig import TableRig, environment
 
 CLUSTER = "local-cluster[2,1,1024]"
@@ -19,7 +19,7 @@ import harness_pipelines as hp
 from datetime import timedelta
 from uuid import uuid4
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stages.ingest_spark import ingest_on_spark
+from harness_pipelines.stages.ingest.on_engine import ingest_on_spark
 
 with hp.connect() as harness:
     table = harness.table(sys.argv[1]).row

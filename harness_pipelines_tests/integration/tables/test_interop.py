@@ -18,7 +18,7 @@ import pytest
 import harness_pipelines as hp
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.services import Endpoints
-from harness_pipelines.stages.otree import otree_once
+from harness_pipelines.stages.otree.otree import otree_once
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import COORDINATES, TableRig
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 import harness_pipelines as hp
+from harness_pipelines.engines.spark import merge as spark_merge
+from harness_pipelines.lakes.iceberg.read.scan import pinned
+from harness_pipelines.lakes.iceberg.write.replace import Replacement
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.files import FilesGone
+from harness_pipelines.protocol.lake.files import FilesGone
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.read.views import costs
+from harness_pipelines.read.report.storage import costs
 from harness_pipelines.services import Endpoints
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores import spark_merge
-from harness_pipelines.stores.lake_replace import Replacement
-from harness_pipelines.stores.lake_scan import pinned
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.keyed import BY_VALUE, EVERYTHING, KeyedRig, assert_sound, row
 from harness_pipelines_tests.producer import KafkaRig
 

@@ -11,13 +11,13 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines import faults
+from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.files import FilesGone
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
+from harness_pipelines.protocol.lake.files import FilesGone
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages import otree
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores.lake_scan import pinned
+from harness_pipelines.stages.otree import otree
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.keyed import EVERYTHING, Key, KeyedRig, assert_sound, row
 from harness_pipelines_tests.producer import KafkaRig
 

@@ -12,19 +12,19 @@ import pytest
 from click.testing import CliRunner
 
 import harness_pipelines as hp
+from harness_pipelines.buffers.postgres.newest import Glances, HotQuery
 from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import UsageError
-from harness_pipelines.protocol.evolution import Changes
+from harness_pipelines.lakes.iceberg.read import scan
+from harness_pipelines.ledgers.postgres.leases import Leases
+from harness_pipelines.ports.ledger import ReadState, TableRow
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
+from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.read.point import KeyUnfit
 from harness_pipelines.spec.arrow import COORDINATES
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.keys import KEY_TYPES
 from harness_pipelines.spec.types import parse_type
-from harness_pipelines.stores import lake_scan
-from harness_pipelines.stores.glances import Glances, HotQuery
-from harness_pipelines.stores.leases import Leases
-from harness_pipelines.stores.ports import ReadState, TableRow
 from harness_pipelines_tests.every_type import WAYS
 from harness_pipelines_tests.integration.tables.test_types import drawn
 from harness_pipelines_tests.keyed import EVERYTHING, Change, KeyedRig, NumbersRig, row
@@ -86,9 +86,9 @@ def test_a_key_that_the_buffer_knows_is_not_looked_for_in_the_lake(make_keyed: M
     rig = make_keyed()
     filled(rig)
     opened: list[str] = []
-    pinned = lake_scan.pinned
+    pinned = scan.pinned
 
-    def noted(metadata: str) -> lake_scan.PinnedView:
+    def noted(metadata: str) -> scan.PinnedView:
         opened.append(metadata)
         return pinned(metadata)
 
@@ -99,7 +99,7 @@ def test_a_key_that_the_buffer_knows_is_not_looked_for_in_the_lake(make_keyed: M
         leased.append(table.name)
         return look(leases, table, **more)
 
-    monkeypatch.setattr(lake_scan, "pinned", noted)
+    monkeypatch.setattr(scan, "pinned", noted)
     monkeypatch.setattr(Leases, "look", lease)
 
     assert rig.table.get_many([5, 7, 20]) == [{"id": 5, "n": 50}, None, {"id": 20, "n": 200}]

@@ -11,14 +11,14 @@ import pytest
 import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.evolution import Changes
-from harness_pipelines.protocol.overlays import Act, NotRecallable, OverlayWrong
+from harness_pipelines.protocol.lake.overlays import Act, NotRecallable, OverlayWrong
+from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
-from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stages.otree import otree_once
-from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stages.otree.otree import otree_once
+from harness_pipelines.stages.table.expire import expire_once
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.keyed import Key, KeyedRig, assert_sound, row
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import TableRig

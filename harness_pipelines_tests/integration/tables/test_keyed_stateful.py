@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 import harness_pipelines as hp
+from harness_pipelines.protocol.changes.reverts import RevertRefused
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.overlays import Act
-from harness_pipelines.protocol.reverts import RevertRefused
+from harness_pipelines.protocol.lake.overlays import Act
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages.otree import otree_once
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stages.tier import tier_once
+from harness_pipelines.stages.otree.otree import otree_once
+from harness_pipelines.stages.table.revert import revert_table
+from harness_pipelines.stages.tier.tier import tier_once
 from harness_pipelines_tests.keyed import KeyedRig, assert_sound, row
 from harness_pipelines_tests.producer import KafkaRig
 

@@ -15,10 +15,11 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines.errors import UsageError
+from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.compaction import FILES_MIN
+from harness_pipelines.protocol.lake.compaction import FILES_MIN
 from harness_pipelines.protocol.versions import Version, ViewName
-from harness_pipelines.read.lineage import (
+from harness_pipelines.read.report.lineage import (
     FileLineage,
     FileUnknown,
     MoveLineage,
@@ -27,10 +28,9 @@ from harness_pipelines.read.lineage import (
     RecordLineage,
 )
 from harness_pipelines.stages.compact import compact_once
-from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stages.otree import otree_once
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores.lake_scan import pinned
+from harness_pipelines.stages.otree.otree import otree_once
+from harness_pipelines.stages.table.expire import expire_once
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.keyed import KeyedRig, row
 from harness_pipelines_tests.producer import KafkaRig, wait_until

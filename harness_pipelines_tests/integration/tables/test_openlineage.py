@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from harness_pipelines.cli.main import cli
-from harness_pipelines.stages.recluster import ask, plan_recluster, run
+from harness_pipelines.stages.otree.recluster import ask, plan_recluster, run
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import OTREE, TableRig, environment

@@ -18,8 +18,12 @@ import pytest
 from pyspark.sql import functions as f
 
 import harness_pipelines as hp
-from harness_pipelines.audit.checks import nothing_is_stuck
-from harness_pipelines.layout import balance, parts, sampling
+from harness_pipelines.audit.proof.checks import nothing_is_stuck
+from harness_pipelines.engines.arrow.selection import Selection
+from harness_pipelines.engines.arrow.union import read_arrow
+from harness_pipelines.engines.spark import cluster, write
+from harness_pipelines.engines.spark.write import SparkFailed
+from harness_pipelines.layout import balance, rewrites, sampling
 from harness_pipelines.layout.boxes import At
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.files import Extent, FileStats, classify
@@ -28,15 +32,11 @@ from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveClosed
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.read.arrow import read_arrow
-from harness_pipelines.read.explain import explain
-from harness_pipelines.read.selection import Selection
-from harness_pipelines.stages import otree, recluster
-from harness_pipelines.stages.clustering import Layout, layout_of
-from harness_pipelines.stages.moving import FAILURES_MAX
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores import spark_otree, spark_write
-from harness_pipelines.stores.spark_write import SparkFailed
+from harness_pipelines.read.report.explain import explain
+from harness_pipelines.stages.otree import otree, recluster
+from harness_pipelines.stages.otree.clustering import Layout, layout_of
+from harness_pipelines.stages.run.moving import FAILURES_MAX
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import COORDINATES, OTREE, TIER, TableRig
@@ -163,7 +163,7 @@ def test_few_new_rows_share_a_file_instead_of_one_for_each_region(rig: TableRig)
 def test_small_files_that_wait_are_put_together_and_what_is_clustered_stays_where_it_is(
     make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(parts, "WAITING_MAX", 3)
+    monkeypatch.setattr(rewrites, "WAITING_MAX", 3)
     # Without a sample layer: a small merge without a row of it would not wait at the root.
     rig = make_rig(views="both", layout={"columns": ["n", "id"], "regions": 2, "sample": 0})
     taken(rig, 3000)
@@ -245,14 +245,14 @@ def test_a_part_that_is_written_anew_leaves_the_files_of_all_others_where_they_a
     rig.tier()
     merged(rig)
     routed: list[int] = []
-    in_pieces = spark_otree.in_pieces
+    in_pieces = cluster.in_pieces
 
     def counting(frame: Any, tree: RegionTree, *rest: Any, **options: Any) -> Any:
         routed.append(len(tree))
         return in_pieces(frame, tree, *rest, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(spark_otree, "in_pieces", counting)
+        patched.setattr(cluster, "in_pieces", counting)
         assert merged(rig) is not None
     assert moves(rig)[-1] == ("COMMITTED", False)
     after = {f.path for f in files(rig)}
@@ -333,7 +333,7 @@ def test_a_relayout_that_is_predicted_to_be_worse_is_not_written(rig: TableRig, 
     wide = FileStats(path="", rows=1, bytes=2**30, sequence=0, extents=(whole,) * len(before[0].extents))
     monkeypatch.setattr(sampling.Sample, "predicted", lambda *_: [wide])
     with monkeypatch.context() as patched:
-        patched.setattr(spark_write, "append_to_branch", lambda *_, **__: pytest.fail("it was written"))
+        patched.setattr(write, "append_to_branch", lambda *_, **__: pytest.fail("it was written"))
         assert merged(rig) is None
     assert moves(rig)[-1] == ("ABANDONED", False)
     assert files(rig) == before
@@ -351,7 +351,7 @@ def test_a_relayout_that_fails_in_every_attempt_is_left_out_and_merges_go_on(
         raise SparkFailed("a file cannot be read")
 
     with monkeypatch.context() as patched:
-        patched.setattr(spark_otree, "file_rows", broken)
+        patched.setattr(cluster, "file_rows", broken)
         for _ in range(FAILURES_MAX):
             with pytest.raises(SparkFailed):
                 merged(rig)
@@ -483,16 +483,16 @@ def row_frame(rig: TableRig, columns: Sequence[IndexedColumn], rows: Sequence[Se
         name = {"timestamptz": "timestamp", "timestamp": "timestamp_ntz", "uuid": "string"}.get(
             column.type, column.type
         )
-        cells = [None if (v := row[axis]) is None else spark_otree._literal(column, v) for row in rows]
+        cells = [None if (v := row[axis]) is None else cluster._literal(column, v) for row in rows]
         typed = [(f.lit(None) if cell is None else cell).cast(name) for cell in cells]
         frame = frame.withColumn(column.name, f.element_at(f.array(*typed), f.col("id").cast("int") + 1))
     return frame
 
 
 def assert_routed_alike(rig: TableRig, tree: RegionTree, rows: Sequence[tuple[Any, ...]]) -> None:
-    placed = spark_otree.with_regions(row_frame(rig, tree.columns, rows), tree).toArrow()
-    values = [spark_otree.to_values(placed.column(c.name), c) for c in tree.columns]
-    assert placed.column(spark_otree._REGION).to_pylist() == tree.route(values).tolist()
+    placed = cluster.with_regions(row_frame(rig, tree.columns, rows), tree).toArrow()
+    values = [cluster.to_values(placed.column(c.name), c) for c in tree.columns]
+    assert placed.column(cluster._REGION).to_pylist() == tree.route(values).tolist()
     assert tree.route(values).tolist() == tree.route(arrays(tree.columns, rows)).tolist()
 
 
@@ -501,7 +501,7 @@ def assert_routed_alike(rig: TableRig, tree: RegionTree, rows: Sequence[tuple[An
 def test_spark_routes_every_value_as_the_tree_does(
     rig: TableRig, monkeypatch: pytest.MonkeyPatch, type_: str, nested_max: int
 ):
-    monkeypatch.setattr(spark_otree, "_NESTED_MAX", nested_max)
+    monkeypatch.setattr(cluster, "_NESTED_MAX", nested_max)
     columns = (IndexedColumn("v", type_), IndexedColumn("w", "double"))
     rows = [(v, w) for v in (*SPARK_TYPES[type_], None) for w in (-math.inf, 0.0, 2.5, math.nan, None)]
     assert_routed_alike(rig, tree_of(columns, rows, target_rows=1), rows)
@@ -522,7 +522,7 @@ def test_spark_compiles_the_way_to_the_files_as_a_whole_however_many_regions_the
     tree, spark = tree_of(columns, rows, target_rows=1000 / regions), rig.stores.spark()
     assert len(tree) >= regions
     frame = row_frame(rig, columns, rows[:10]).selectExpr("*", "0 AS _kafka_partition", "id AS _kafka_offset")
-    pieces = spark_otree.in_pieces(frame, tree, arrays(columns, rows), pieces=[1] * len(tree))
+    pieces = cluster.in_pieces(frame, tree, arrays(columns, rows), pieces=[1] * len(tree))
     spark.conf.set("spark.sql.adaptive.enabled", "false")  # else the code is made when it runs
     try:
         with redirect_stdout(StringIO()) as shown:

@@ -12,13 +12,13 @@ import pytest
 
 import harness_pipelines as hp
 from harness_pipelines import faults
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.errors import UsageError
+from harness_pipelines.lakes.iceberg.write.publish import StagedWrong
+from harness_pipelines.ledgers.postgres.states import Held
 from harness_pipelines.protocol.claims import FencedOut, StageHeld
 from harness_pipelines.protocol.moves import ATTEMPTS_MAX, MoveStuck
-from harness_pipelines.stages.own_mover import OwnMove, ProofWrong
-from harness_pipelines.stores.lake import StagedWrong
-from harness_pipelines.stores.states import Held
+from harness_pipelines.stages.run.own_mover import OwnMove, ProofWrong
 from harness_pipelines_tests.keyed import KeyedRig
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import TIER, TableRig

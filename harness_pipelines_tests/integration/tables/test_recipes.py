@@ -14,10 +14,10 @@ import psycopg
 import pytest
 
 import harness_pipelines as hp
+from harness_pipelines.ledgers.postgres.states import Held
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.own_mover import OwnMove
-from harness_pipelines.stages.worker import Worker, WorkerOptions
-from harness_pipelines.stores.states import Held
+from harness_pipelines.stages.run.own_mover import OwnMove
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import INGEST
 

@@ -17,11 +17,11 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 import harness_pipelines as hp
 from harness_pipelines import faults
-from harness_pipelines.protocol.corrections import Coordinate, Wanted
-from harness_pipelines.protocol.reverts import RevertRefused, RevertWaits
+from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
+from harness_pipelines.protocol.changes.reverts import RevertRefused, RevertWaits
 from harness_pipelines.protocol.versions import Version
-from harness_pipelines.stages.replay import drop
-from harness_pipelines.stages.revert import revert_table
+from harness_pipelines.stages.replay.quarantine import drop
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.integration.tables.test_keyed_stateful import KEYS, LONGER, KeyedMachine
 from harness_pipelines_tests.keyed import Key, KeyedRig, row
 from harness_pipelines_tests.producer import KafkaRig

@@ -21,16 +21,17 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import harness_pipelines as hp
 from harness_pipelines import faults
+from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
+from harness_pipelines.ledgers.postgres.outcome import CommitLost
+from harness_pipelines.ports.ledger import TableUnknown
+from harness_pipelines.protocol.changes.reverts import RevertRefused
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveClosed
-from harness_pipelines.protocol.reverts import RevertRefused
 from harness_pipelines.protocol.versions import ForeignCommit
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages import expire, tier
-from harness_pipelines.stages.revert import plan_revert, revert_table
-from harness_pipelines.stores.lake import ForeignFiles
-from harness_pipelines.stores.outcome import CommitLost
-from harness_pipelines.stores.ports import TableUnknown
+from harness_pipelines.stages.table import expire
+from harness_pipelines.stages.table.revert import plan_revert, revert_table
+from harness_pipelines.stages.tier import tier
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import COORDINATES, TIER, Command, PostgresProxy, Row, TableRig
 

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.evolution import Changes
+from harness_pipelines.engines.spark.stage_session import SessionUnfit
+from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Type, parse_type
-from harness_pipelines.stores.spark_stage import SessionUnfit
 from harness_pipelines_tests.integration.read.test_union_spark import in_sparks_words
 from harness_pipelines_tests.integration.tables.test_spark_source import Sink
 from harness_pipelines_tests.rig import OTREE, TableRig
-from harness_pipelines_tests.unit.codecs import values as json_values
+from harness_pipelines_tests.unit.formats import values as json_values
 from harness_pipelines_tests.wire import avro_bytes
 
 MakeRig = Callable[..., TableRig]

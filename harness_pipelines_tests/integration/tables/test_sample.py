@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import functions as f
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.lakes.iceberg.read import scan
 from harness_pipelines.layout.row_hash import SAMPLE_BITS, row_hash
+from harness_pipelines.ports.ledger import TableExists
 from harness_pipelines.spec.table import Layout
-from harness_pipelines.stages.recluster import ask, plan_recluster
-from harness_pipelines.stores import lake_scan
-from harness_pipelines.stores.ports import TableExists
+from harness_pipelines.stages.otree.recluster import ask, plan_recluster
 from harness_pipelines_tests.rig import COORDINATES, OTREE
 
 ROWS = 400
@@ -163,13 +163,13 @@ def files_of(rig) -> dict[str, bool | None]:
 
 def test_a_sample_reads_the_files_of_its_layer_and_no_other_of_the_batch_view(layered, monkeypatch):
     opened: list[str] = []
-    read_file = lake_scan.read_file
+    read_file = scan.read_file
 
     def read_one(view, file, query):
         opened.append(file.data.file_path)
         return read_file(view, file, query)
 
-    monkeypatch.setattr(lake_scan, "read_file", read_one)
+    monkeypatch.setattr(scan, "read_file", read_one)
     files = files_of(layered)
     assert None not in files.values()
     inside = {path for path, is_inside in files.items() if is_inside}

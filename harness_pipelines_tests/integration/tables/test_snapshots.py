@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.ledgers.postgres.named_snapshots import SnapshotExists, SnapshotInUse, SnapshotUnknown
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import VersionGone
-from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stores.snapshots import SnapshotExists, SnapshotInUse, SnapshotUnknown
+from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.integration.tables.test_otree import taken
 from harness_pipelines_tests.keyed import KeyedRig

@@ -12,12 +12,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
+from harness_pipelines.engines.spark.data_source import source_class
+from harness_pipelines.engines.spark.data_source_rows import OpenTables
 from harness_pipelines.errors import UsageError
-from harness_pipelines.protocol.evolution import Changes
-from harness_pipelines.read.spark_source import OpenTables
+from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import parse_type
-from harness_pipelines.stores.spark_source import source_class
 from harness_pipelines_tests.rig import TableRig
 
 MakeRig = Callable[..., TableRig]

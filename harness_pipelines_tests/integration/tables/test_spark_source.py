@@ -15,11 +15,11 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
 import harness_pipelines as hp
-from harness_pipelines.read import pieces as read_pieces
-from harness_pipelines.read.spark_source import OpenTables
+from harness_pipelines.engines.spark.data_source import Lazy, OffsetsOfOne, TableStreamReader, source_class
+from harness_pipelines.engines.spark.data_source_rows import OpenTables
+from harness_pipelines.ports.ledger import LeaseEnded
+from harness_pipelines.read import slices as read_pieces
 from harness_pipelines.spec.arrow import COORDINATES as ARROW_COORDINATES
-from harness_pipelines.stores.ports import LeaseEnded
-from harness_pipelines.stores.spark_source import Lazy, OffsetsOfOne, TableStreamReader, source_class
 from harness_pipelines_tests.keyed import EVERYTHING, KeyedRig
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import COORDINATES, Row, TableRig

@@ -11,9 +11,9 @@ import orjson
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.stores import spark_stage
-from harness_pipelines.stores.lake import StagedWrong
-from harness_pipelines.stores.spark_stage import SETTINGS, SessionUnfit, settle
+from harness_pipelines.engines.spark import stage_session
+from harness_pipelines.engines.spark.stage_session import SETTINGS, SessionUnfit, settle
+from harness_pipelines.lakes.iceberg.write.publish import StagedWrong
 from harness_pipelines_tests.rig import OTREE, TableRig
 
 MakeRig = Callable[..., TableRig]
@@ -105,7 +105,7 @@ def test_a_merge_that_overlooks_a_key_publishes_nothing(make_rig: MakeRig, monke
     merged = rig.stores.ledger.head(rig.table.row).version
     assert merged > version
     zone = {**SETTINGS, "spark.sql.session.timeZone": "America/New_York"}
-    monkeypatch.setattr(spark_stage, "SETTINGS", zone)
+    monkeypatch.setattr(stage_session, "SETTINGS", zone)
     with pytest.raises(StagedWrong, match="compared .* of the 48 keys"):
         stage_merge(rig)
     assert rig.stores.ledger.head(rig.table.row).version == merged
@@ -116,7 +116,7 @@ def test_a_merge_that_overlooks_a_key_publishes_nothing(make_rig: MakeRig, monke
 
 def stage_merge(rig: TableRig) -> None:
     from harness_pipelines.protocol.claims import Stage
-    from harness_pipelines.stages import otree
+    from harness_pipelines.stages.otree import otree
 
     claim = rig.claim(Stage.OTREE)
     try:
@@ -158,7 +158,7 @@ import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores.spark_sessions import SparkSessions
+from harness_pipelines.engines.spark.sessions import SparkSessions
 
 theirs = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 theirs.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")

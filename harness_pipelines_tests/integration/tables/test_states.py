@@ -11,14 +11,14 @@ from datetime import timedelta
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.errors import UsageError
+from harness_pipelines.ledgers.postgres.named_snapshots import SnapshotUnknown
+from harness_pipelines.ledgers.postgres.states import StateHeld, StateUnknown
+from harness_pipelines.ports.ledger import NotInTime, TableUnknown
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.versions import VersionGone
-from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stores.ports import NotInTime, TableUnknown
-from harness_pipelines.stores.snapshots import SnapshotUnknown
-from harness_pipelines.stores.states import StateHeld, StateUnknown
+from harness_pipelines.stages.table.expire import expire_once
 from harness_pipelines_tests.keyed import NumbersRig
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import INGEST, Row, TableRig

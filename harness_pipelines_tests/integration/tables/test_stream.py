@@ -14,17 +14,17 @@ from structlog.testing import capture_logs
 
 import harness_pipelines as hp
 from harness_pipelines.errors import UsageError
+from harness_pipelines.lakes.iceberg.read.in_order import NotInOrder
+from harness_pipelines.ports.errors import LogTruncated, RecordsLost, TopicRecreated
+from harness_pipelines.ports.ledger import LeaseEnded
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.streams import StreamToken, TokenUnfit
+from harness_pipelines.protocol.reading.streams import StreamToken, TokenUnfit
 from harness_pipelines.protocol.versions import VersionGone
-from harness_pipelines.read.stream import StreamBatch
+from harness_pipelines.read.stream.stream import StreamBatch
 from harness_pipelines.spec.arrow import COORDINATES
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.compact import compact_once
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stores.errors import LogTruncated, RecordsLost, TopicRecreated
-from harness_pipelines.stores.lake_order import NotInOrder
-from harness_pipelines.stores.ports import LeaseEnded
+from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.keyed import Change, NumbersRig
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import INGEST, Row, TableRig, good
@@ -95,7 +95,7 @@ def test_history_buffer_and_log_come_as_one_sequence_and_every_token_goes_on_beh
 def test_a_live_reader_gets_what_is_produced_while_it_waits_and_partitions_that_join(
     rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("harness_pipelines.read.stream.LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr("harness_pipelines.read.stream.stream.LOOK_EVERY_S", 0.2)
     three_tiers(rig)
     with rig.working(INGEST):
         batches = iter(rig.table.stream())
@@ -112,7 +112,7 @@ def test_a_live_reader_gets_what_is_produced_while_it_waits_and_partitions_that_
 def test_stages_that_move_the_records_under_a_reader_leave_its_sequence_as_it_is(
     make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("harness_pipelines.read.stream.NEAR_OFFSETS", 10)
+    monkeypatch.setattr("harness_pipelines.read.stream.stream.NEAR_OFFSETS", 10)
     rig = make_rig(views="both", retention={"versions": "1s", "grace": "1s", "lease": "60s"})
     for _ in range(6):
         rig.produce(20)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.protocol.evolution import Changes
-from harness_pipelines.protocol.streams import StreamToken
-from harness_pipelines.read import stream as live
-from harness_pipelines.read.stream import NotJudged, Stream
+from harness_pipelines.protocol.reading.streams import StreamToken
+from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.read.stream import stream as live
+from harness_pipelines.read.stream.stream import NotJudged, Stream
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.types import parse_type

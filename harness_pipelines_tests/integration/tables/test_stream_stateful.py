@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 import harness_pipelines as hp
+from harness_pipelines.ports.ledger import LeaseEnded
+from harness_pipelines.protocol.changes.reverts import RevertRefused
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.reverts import RevertRefused
-from harness_pipelines.protocol.streams import StreamToken
-from harness_pipelines.read import stream as live
-from harness_pipelines.read.stream import NotJudged, StreamBatch
+from harness_pipelines.protocol.reading.streams import StreamToken
+from harness_pipelines.read.stream import stream as live
+from harness_pipelines.read.stream.stream import NotJudged, StreamBatch
 from harness_pipelines.stages.compact import compact_once
-from harness_pipelines.stages.expire import expire_once
-from harness_pipelines.stages.otree import otree_once
-from harness_pipelines.stages.revert import revert_table
-from harness_pipelines.stages.tier import tier_once
-from harness_pipelines.stores.ports import LeaseEnded
+from harness_pipelines.stages.otree.otree import otree_once
+from harness_pipelines.stages.table.expire import expire_once
+from harness_pipelines.stages.table.revert import revert_table
+from harness_pipelines.stages.tier.tier import tier_once
 from harness_pipelines_tests.keyed import EVERYTHING, KeyedRig
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import TableRig

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.cli import events as events_cli
+from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.cli.main import cli
+from harness_pipelines.cli.reads import events as events_cli
 from harness_pipelines.errors import TryAgain, UsageError
+from harness_pipelines.ledgers.postgres.states import StateHeld
 from harness_pipelines.protocol.claims import FencedOut
-from harness_pipelines.stores.states import StateHeld
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import TableRig, environment
 
@@ -199,7 +199,7 @@ def test_a_webhook_that_is_away_is_waited_for_when_following(rig: TableRig, name
 @contextmanager
 def following(rig: TableRig, command: list[str]) -> Iterator[None]:
     """`harness` with *command* in a process of its own, until the block ends."""
-    fast = "import harness_pipelines.cli.events as e; e.AGAIN_S = 0.05"
+    fast = "import harness_pipelines.cli.reads.events as e; e.AGAIN_S = 0.05"
     code = f"{fast}; from harness_pipelines.cli.main import main; main()"
     with subprocess.Popen([sys.executable, "-c", code, *command], env=environment(rig.stores.settings)) as process:
         try:

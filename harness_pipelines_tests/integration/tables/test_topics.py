@@ -10,15 +10,15 @@ import orjson
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.audit.complete import audit_table
-from harness_pipelines.audit.fsck import fsck
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.buffers.postgres import reader
+from harness_pipelines.ports.errors import TopicCompacted, TopicRecreated
+from harness_pipelines.ports.ledger import TableExists
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.topics import place, table_partition
-from harness_pipelines.stages.ingest import join_partitions
-from harness_pipelines.stages.ingest_spark import ingest_on_spark
-from harness_pipelines.stores import buffer_scan
-from harness_pipelines.stores.errors import TopicCompacted, TopicRecreated
-from harness_pipelines.stores.ports import TableExists
+from harness_pipelines.stages.ingest.ingest import join_partitions
+from harness_pipelines.stages.ingest.on_engine import ingest_on_spark
 from harness_pipelines_tests.integration.tables.test_otree import merged
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import COLUMNS, COORDINATES, Row, TableRig
@@ -76,7 +76,7 @@ def test_two_topics_are_one_table_in_every_tier_until_one_of_them_is_another(
     rig.ingest()
     rig.assert_exact()
     with monkeypatch.context() as many:
-        many.setattr(buffer_scan, "POINT_OFFSETS_MAX", 0)  # the way of reads of many offsets
+        many.setattr(reader, "POINT_OFFSETS_MAX", 0)  # the way of reads of many offsets
         rig.assert_exact()
         assert rig.table.read(columns=["id"], where=f"_kafka_partition = {PARTS[1]}").num_rows == 100
     rig.tier()

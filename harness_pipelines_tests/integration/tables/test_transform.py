@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.codecs.transform import TransformUnusable
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.formats.transform import TransformUnusable
+from harness_pipelines.ledgers.postgres.views.status import Overview
+from harness_pipelines.ports.ledger import TableExists
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stages.ingest_spark import ingest_on_spark
-from harness_pipelines.stores.overview import Overview
-from harness_pipelines.stores.ports import TableExists
+from harness_pipelines.stages.ingest.on_engine import ingest_on_spark
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import OTREE, TableRig
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from pyiceberg.table import StaticTable
 
 import harness_pipelines as hp
+from harness_pipelines.buffers.postgres.types import BUFFER_SCHEMA
 from harness_pipelines.spec.types import ListType, MapType, StructType, Type, parse_type
-from harness_pipelines.stores.segment_types import BUFFER_SCHEMA
 from harness_pipelines_tests.every_type import WAYS, Row, Way
 from harness_pipelines_tests.integration.read.test_union_spark import in_sparks_words
 from harness_pipelines_tests.integration.tables.test_formats import with_registry

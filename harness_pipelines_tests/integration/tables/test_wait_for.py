@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 import harness_pipelines as hp
+from harness_pipelines.ledgers.postgres import notify
+from harness_pipelines.ports.ledger import NotInTime
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stores import news
-from harness_pipelines.stores.ports import NotInTime
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import INGEST, TableRig
 
@@ -35,7 +35,7 @@ def listeners(rig: TableRig) -> set[int]:
 def test_many_waiters_return_when_their_record_is_readable_by_one_connection(
     own: TableRig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(news, "LOOK_EVERY_S", 60.0)  # nothing but what is told
+    monkeypatch.setattr(notify, "LOOK_EVERY_S", 60.0)  # nothing but what is told
     others = listeners(own)
     waiting = threading.Barrier(101)
     found: list[bool] = []
@@ -58,7 +58,7 @@ def test_many_waiters_return_when_their_record_is_readable_by_one_connection(
 
 
 def test_what_was_not_told_is_found_out(own: TableRig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("harness_pipelines.stores.buffer.SegmentWriter._tell", lambda *_: None)
+    monkeypatch.setattr("harness_pipelines.buffers.postgres.writer.SegmentWriter._tell", lambda *_: None)
     with own.working(INGEST):
         own.produce(5)
         own.table.wait_for(1, 4, timeout_s=30)
@@ -103,8 +103,8 @@ def test_a_harness_that_is_closed_leaves_no_listener(settings: Settings, kafka: 
 
 
 def test_events_come_in_order_without_gaps_and_as_they_happen(own: TableRig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("harness_pipelines.stores.outbox.EVENTS_AT_ONCE", 2)
-    monkeypatch.setattr(news, "LOOK_EVERY_S", 60.0)  # nothing but what is told
+    monkeypatch.setattr("harness_pipelines.ledgers.postgres.events.EVENTS_AT_ONCE", 2)
+    monkeypatch.setattr(notify, "LOOK_EVERY_S", 60.0)  # nothing but what is told
     for _ in range(4):
         own.produce(1)
         own.ingest()

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import harness_pipelines as hp
-from harness_pipelines.audit.fsck import fsck
-from harness_pipelines.protocol.evolution import Changes
+from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.buffers.postgres.types import rest_of
+from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.spec.columns import COLUMNS_MAX, Column
 from harness_pipelines.spec.types import parse_type
-from harness_pipelines.stores.segment_types import rest_of
 from harness_pipelines_tests.integration.tables.test_routes_agree import (
     COLUMNS,
     EVOLUTIONS,

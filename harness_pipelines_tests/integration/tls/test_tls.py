@@ -16,16 +16,16 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import harness_pipelines as hp
+from harness_pipelines.drivers.certificates import CertificateRefused
+from harness_pipelines.drivers.postgres import Connection, explained, migrate
+from harness_pipelines.engines.spark import write
+from harness_pipelines.engines.spark.kafka import read_kafka
+from harness_pipelines.engines.spark.session import jdbc_options, open_spark
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.services import Endpoints
-from harness_pipelines.stores import spark_write
-from harness_pipelines.stores.certificates import CertificateRefused
-from harness_pipelines.stores.kafka import KafkaLog
-from harness_pipelines.stores.kafka_client import KafkaTimeouts
-from harness_pipelines.stores.postgres import Connection, explained, migrate
-from harness_pipelines.stores.registry import Registry
-from harness_pipelines.stores.spark import jdbc_options, open_spark
-from harness_pipelines.stores.spark_kafka import read_kafka
+from harness_pipelines.sources.kafka.client import KafkaTimeouts
+from harness_pipelines.sources.kafka.log import KafkaLog
+from harness_pipelines.sources.registry import Registry
 from harness_pipelines_tests.certificates import Authority, Pair
 from harness_pipelines_tests.integration.kafka.broker import READER_PASSWORD, PrivateBroker
 from harness_pipelines_tests.producer import KafkaRig
@@ -282,7 +282,7 @@ def test_spark_names_a_database_with_a_bad_certificate(
     try:
         with (
             pytest.raises(CertificateRefused, match=BAD[bad]),
-            spark_write.explained(TABLE, MOVE),
+            write.explained(TABLE, MOVE),
         ):
             spark.read.jdbc(jdbc.url, "(SELECT 1 AS a) AS one", properties=dict(jdbc.properties)).collect()
     finally:

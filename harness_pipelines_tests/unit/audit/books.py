@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from harness_pipelines.audit.fsck_rules import Look
+from harness_pipelines.audit.fsck.rule import Look
+from harness_pipelines.lakes.iceberg.inspect.files import FileSeen, ManifestSeen, MetadataSeen, SnapshotSeen
+from harness_pipelines.lakes.iceberg.inspect.survey import Survey
+from harness_pipelines.ledgers.postgres.table_state import Books, Buffered, Cut, MoveRow, PositionRow, VersionRow
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stores.books import Books, Buffered, Cut, MoveRow, PositionRow, VersionRow
-from harness_pipelines.stores.lake_look import FileSeen, ManifestSeen, MetadataSeen, SnapshotSeen
-from harness_pipelines.stores.lake_survey import Survey
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.audit.batch import differences
-from harness_pipelines.audit.sides import Rows
-from harness_pipelines.protocol.files import rows_below
+from harness_pipelines.audit.proof.batch_view import differences
+from harness_pipelines.audit.proof.contents import Rows
+from harness_pipelines.protocol.lake.files import rows_below
 
 ROWS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), max_size=8)
 

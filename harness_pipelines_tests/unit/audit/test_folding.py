@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.audit import folding
-from harness_pipelines.audit.folding import Versions, folded, key_digests, met_again
+from harness_pipelines.audit.proof import folding
+from harness_pipelines.audit.proof.folding import Versions, folded, key_digests, met_again
 
 KEYS = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["", "a"]))
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("_op", pa.string()), ("_kafka_offset", pa.int64())])

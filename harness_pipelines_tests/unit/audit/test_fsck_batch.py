@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from harness_pipelines.audit import fsck_batch, fsck_lake, fsck_ledger
-from harness_pipelines.audit.fsck_rules import RULES, Look
+from harness_pipelines.audit.fsck import batch_view, lake, ledger
+from harness_pipelines.audit.fsck.rule import RULES, Look
+from harness_pipelines.lakes.iceberg.inspect.files import ManifestSeen, MetadataSeen, SnapshotSeen, Unreadable
+from harness_pipelines.lakes.iceberg.inspect.survey import Survey
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.ledgers.postgres.table_state import Books, Cut, LayoutRow
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stores.books import Books, Cut, LayoutRow
-from harness_pipelines.stores.lake_look import ManifestSeen, MetadataSeen, SnapshotSeen, Unreadable
-from harness_pipelines.stores.lake_survey import Survey
 from harness_pipelines_tests.unit.audit.books import books, file, move, position, surveyed, version
 
 TREE = RegionTree.single([IndexedColumn("id", "long")])
@@ -78,7 +78,7 @@ def objections(check, look):
 
 def test_a_sound_table_with_two_views_breaks_no_rule_of_the_ledger_or_of_the_batch_view():
     look = batch_look((merged_file(),))
-    batch = (fsck_batch.same_rows, fsck_batch.files_below_batch_hi, fsck_batch.told_batch_hi)
+    batch = (batch_view.same_rows, batch_view.files_below_batch_hi, batch_view.told_batch_hi)
 
     assert [(r.invariant, found) for r in RULES if not r.needs for found in r.check(look)] == []
     assert [found for check in batch for found in check(look)] == []
@@ -86,9 +86,9 @@ def test_a_sound_table_with_two_views_breaks_no_rule_of_the_ledger_or_of_the_bat
 
 def test_rows_that_the_batch_view_lacks_or_has_twice_are_counted():
     """A file of the stream view that batch_hi cuts has a row on either side: 11 to 19 rows."""
-    assert objections(fsck_batch.same_rows, batch_look((merged_file(rows=11),))) == []
+    assert objections(batch_view.same_rows, batch_look((merged_file(rows=11),))) == []
     for rows in (10, 20):
-        [detail] = objections(fsck_batch.same_rows, batch_look((merged_file(rows=rows),)))
+        [detail] = objections(batch_view.same_rows, batch_look((merged_file(rows=rows),)))
         assert f"has {rows} rows, the stream view has 11 to 19 below batch_hi of version 6" in detail
 
 
@@ -98,8 +98,8 @@ KEYED = TableSpec(table="shop.orders", columns={"id": "long"}, key=("id",))
 def test_the_batch_view_of_a_keyed_table_may_have_fewer_rows_than_the_stream_view_and_never_more():
     books = two_views(spec=KEYED)
     for rows in (0, 3, 19):
-        assert objections(fsck_batch.same_rows, batch_look((merged_file(rows=rows),), books)) == []
-    [detail] = objections(fsck_batch.same_rows, batch_look((merged_file(rows=20),), books))
+        assert objections(batch_view.same_rows, batch_look((merged_file(rows=rows),), books)) == []
+    [detail] = objections(batch_view.same_rows, batch_look((merged_file(rows=20),), books))
     assert "has 20 rows, the stream view has 0 to 19 below batch_hi" in detail
 
 
@@ -119,40 +119,40 @@ def test_deletes_are_of_positions_in_one_live_file_each_and_only_of_a_keyed_tabl
              for i, (of, kind) in enumerate(deletes)]  # fmt: skip
     look = batch_look((merged_file(), file("file:///b/data/one.parquet", rows=1), *found), two_views(spec=KEYED))
 
-    details = objections(fsck_lake.deletes_of_live_files, look)
+    details = objections(lake.deletes_of_live_files, look)
     assert len(details) == len(told)
     assert all(detail.endswith(end) for detail, end in zip(details, told, strict=True))
     of_an_append_table = batch_look((merged_file(), *found))
-    assert len(objections(fsck_lake.deletes_of_live_files, of_an_append_table)) == len(deletes)
+    assert len(objections(lake.deletes_of_live_files, of_an_append_table)) == len(deletes)
 
 
 def test_hidden_rows_do_not_count():
     hidden = file("file:///b/data/d.parquet", rows=2, deletes="position", deletes_of="file:///b/data/a.parquet")
     for files, found in (((merged_file(rows=21), hidden), 0), ((merged_file(rows=21),), 1)):
-        assert len(objections(fsck_batch.same_rows, batch_look(files, two_views(spec=KEYED)))) == found
+        assert len(objections(batch_view.same_rows, batch_look(files, two_views(spec=KEYED)))) == found
 
 
 def test_a_delete_in_the_batch_view_of_a_keyed_table_is_named():
     strange = merged_file(operations=("delete", "put"))
     sound = (merged_file(operations=("put", "put")), merged_file(operations=None))
-    assert objections(fsck_batch.puts_alone, batch_look(sound, two_views(spec=KEYED))) == []
-    [detail] = objections(fsck_batch.puts_alone, batch_look((strange,), two_views(spec=KEYED)))
+    assert objections(batch_view.puts_alone, batch_look(sound, two_views(spec=KEYED))) == []
+    [detail] = objections(batch_view.puts_alone, batch_look((strange,), two_views(spec=KEYED)))
     assert "holds operations delete to put, expected put alone" in detail
-    assert objections(fsck_batch.puts_alone, batch_look((strange,))) == []
+    assert objections(batch_view.puts_alone, batch_look((strange,))) == []
 
 
 def test_where_the_batch_view_is_the_only_one_it_has_as_many_rows_as_tier_moves_brought():
     only = two_views(spec=TableSpec(table="shop.orders", columns={"id": "long"}, views="batch"))
     brought = sum(m.rows or 0 for m in only.moves if m.stage == "tier" and m.state == "COMMITTED")
-    assert objections(fsck_batch.rows_of_moves, batch_look((merged_file(rows=brought),), only)) == []
-    [detail] = objections(fsck_batch.rows_of_moves, batch_look((merged_file(rows=brought - 1),), only))
+    assert objections(batch_view.rows_of_moves, batch_look((merged_file(rows=brought),), only)) == []
+    [detail] = objections(batch_view.rows_of_moves, batch_look((merged_file(rows=brought - 1),), only))
     assert f"has {brought - 1} rows, tier moves brought {brought}" in detail
-    assert objections(fsck_batch.rows_of_moves, batch_look((merged_file(),))) == [], "both views: S19 compares them"
+    assert objections(batch_view.rows_of_moves, batch_look((merged_file(),))) == [], "both views: S19 compares them"
 
 
 def test_a_file_of_the_batch_view_above_batch_hi_and_a_summary_that_says_otherwise_are_named():
-    [above] = objections(fsck_batch.files_below_batch_hi, batch_look((merged_file(high=15),)))
-    told = objections(fsck_batch.told_batch_hi, batch_look((merged_file(),), told="0:12"))
+    [above] = objections(batch_view.files_below_batch_hi, batch_look((merged_file(high=15),)))
+    told = objections(batch_view.told_batch_hi, batch_look((merged_file(),), told="0:12"))
 
     assert "holds offsets 0..15, the batch view has [0, 15)" in above
     assert told == [
@@ -185,37 +185,37 @@ def counted(rows, *, view="batch", **changes) -> Look:
 
 def test_a_relayout_that_loses_or_doubles_rows_breaks_s20():
     for has in (14, 30):
-        assert objections(fsck_lake.rewrites_keep_rows, counted({5: 15, 6: has})) == [
+        assert objections(lake.rewrites_keep_rows, counted({5: 15, 6: has})) == [
             f"version 6, otree move 15 has {has} rows in shop.orders, version 5 had 15"
         ]
-    assert objections(fsck_lake.rewrites_keep_rows, counted({4: 10, 5: 15, 6: 15})) == []
-    assert objections(fsck_lake.rewrites_keep_rows, counted({5: None, 6: 15})) == [], "S10 says what is gone"
-    assert objections(fsck_lake.rewrites_keep_rows, counted({6: 15})) == [], "version 5 is no longer held"
+    assert objections(lake.rewrites_keep_rows, counted({4: 10, 5: 15, 6: 15})) == []
+    assert objections(lake.rewrites_keep_rows, counted({5: None, 6: 15})) == [], "S10 says what is gone"
+    assert objections(lake.rewrites_keep_rows, counted({6: 15})) == [], "version 5 is no longer held"
 
 
 def test_a_compaction_that_loses_rows_breaks_s20():
     moves = [replace(m, stage="compact") if m.move_id == 15 else m for m in two_views().moves]
 
-    assert objections(fsck_lake.rewrites_keep_rows, counted({5: 20, 6: 19}, view="stream", moves=moves)) == [
+    assert objections(lake.rewrites_keep_rows, counted({5: 20, 6: 19}, view="stream", moves=moves)) == [
         "version 6, compact move 15 has 19 rows in shop.orders__stream, version 5 had 20"
     ]
-    assert objections(fsck_lake.rewrites_keep_rows, counted({5: 20, 6: 19}, moves=moves)) == [], "not its view"
+    assert objections(lake.rewrites_keep_rows, counted({5: 20, 6: 19}, moves=moves)) == [], "not its view"
 
 
 @pytest.mark.parametrize("changes", [{"lo": {0: 15}}, {"trigger": "reconcile", "base_version": 5}])
 def test_a_merge_and_what_reconcile_took_over_may_bring_rows(changes):
     moves = [replace(m, **changes) if m.move_id == 15 else m for m in two_views().moves]
 
-    assert objections(fsck_lake.rewrites_keep_rows, counted({5: 15, 6: 16}, moves=moves)) == []
+    assert objections(lake.rewrites_keep_rows, counted({5: 15, 6: 16}, moves=moves)) == []
 
 
 def test_merges_that_leave_a_gap_and_two_open_ones_are_named():
     gap = two_views(moves=[m if m.move_id != 14 else replace(m, lo={0: 12}) for m in two_views().moves])
     opened = [move(n, 15, 20, stage="otree", shard=n, state="PLANNED") for n in (20, 21)]
 
-    [detail] = objections(fsck_batch.merges_tile, batch_look((), gap))
+    [detail] = objections(batch_view.merges_tile, batch_look((), gap))
     assert "leaves a gap after move 13, which ends at 10" in detail
-    assert objections(fsck_batch.one_open_merge, batch_look((), two_views(moves=opened))) == [
+    assert objections(batch_view.one_open_merge, batch_look((), two_views(moves=opened))) == [
         "2 open moves of otree: 20-21"
     ]
 
@@ -228,7 +228,7 @@ def test_a_layout_that_is_gone_or_is_not_its_digests_is_named():
         ([replace(row, tree="{}")], "expected a stored region tree"),
         ([replace(row, clustered={"01": 3})], "1 clustered regions, such as '01', are not in its tree"),
     ]:
-        [detail] = objections(fsck_batch.layouts_there, batch_look((), two_views(layouts=layouts)))
+        [detail] = objections(batch_view.layouts_there, batch_look((), two_views(layouts=layouts)))
         assert text in detail
 
 
@@ -251,5 +251,5 @@ def test_a_batch_view_that_reconcile_began_anew_is_merged_again_from_the_start()
         ),
     )
 
-    rules = (fsck_batch.merges_tile, fsck_ledger.bounds_only_rise, fsck_ledger.version_is_its_move)
+    rules = (batch_view.merges_tile, ledger.bounds_only_rise, ledger.version_is_its_move)
     assert [found for check in rules for found in check(look)] == []

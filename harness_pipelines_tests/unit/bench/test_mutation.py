@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.stores import postgres
+from harness_pipelines.drivers import postgres
 from harness_pipelines_tests.bench import mutants as bench
 from harness_pipelines_tests.bench.mutants import FIGURES, FILES
 from harness_pipelines_tests.bench.mutation import functions
@@ -66,11 +66,11 @@ def test_a_function_is_what_the_last_migration_makes_of_it_and_runs_what_it_call
 
 def test_a_test_runs_a_function_by_a_statement_of_the_package_or_by_one_of_its_own():
     watch = Watch()
-    asked: dict[str, Any] = {"__name__": "harness_pipelines.stores.x", "sql": postgres.sql}
+    asked: dict[str, Any] = {"__name__": "harness_pipelines.ledgers.x", "sql": postgres.sql}
     exec("def ask(): return sql('states/drop')", asked)
     with watch.installed():
         asked["ask"]()
-    assert watch.seen == {("states/drop", "stores.x.ask"), ("functions/state_drop", "")}
+    assert watch.seen == {("states/drop", "ledgers.x.ask"), ("functions/state_drop", "")}
 
 
 def test_what_was_judged_counts_while_the_test_that_noticed_it_is_as_it_was():
@@ -95,7 +95,7 @@ def test_each_statement_that_is_named_and_each_reason_is_of_mutants_that_exist()
         m.name for one in FENCES for m in mutants_of(one, ["x.f"])
     ]
     for pattern in REASONS:
-        whole = re.compile(pattern.partition(" in stores")[0])
+        whole = re.compile(pattern.partition(" in ")[0])
         assert any(whole.fullmatch(name) for name in names), pattern
 
 
@@ -103,12 +103,12 @@ def test_the_loader_gives_a_mutant_to_the_package_alone_and_the_statement_again_
     was = postgres.sql("reads/now")
     watch = Watch()
     watch.mutant = Mutant(statement="reads/now", kind="where", detail="", text="broken")
-    asked: dict[str, Any] = {"__name__": "harness_pipelines.stores.x", "sql": postgres.sql}
+    asked: dict[str, Any] = {"__name__": "harness_pipelines.ledgers.x", "sql": postgres.sql}
     exec("def ask(): return sql('reads/now')", asked)
     with watch.installed():
         assert asked["ask"]() == "broken"
         assert postgres.sql("reads/now") == was
-        assert watch.seen == {("reads/now", "stores.x.ask")}
+        assert watch.seen == {("reads/now", "ledgers.x.ask")}
     assert asked["ask"]() == was
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.cli.demo.lineitem import COLUMNS, Lineitem, appended
-from harness_pipelines.cli.demo.scenario import PARTITIONS
-from harness_pipelines.cli.demo.source import encode
-from harness_pipelines.cli.demo.truth import SeenPartition, Truth, split
-from harness_pipelines.cli.demo.verify import compare_offsets, sums_of
-from harness_pipelines.codecs.json import JsonCodec
+from harness_pipelines.demo.lineitem import COLUMNS, Lineitem, appended
+from harness_pipelines.demo.scenario import PARTITIONS
+from harness_pipelines.demo.source import encode
+from harness_pipelines.demo.truth import SeenPartition, Truth, split
+from harness_pipelines.demo.verify import compare_offsets, sums_of
+from harness_pipelines.formats.json.objects import JsonCodec
 from harness_pipelines.spec.arrow import arrow_schema
 
 ROWS = 40

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.cli.demo.changelog import DELETES, INSERTS, STATUSES, Event, changelog, ends_of
-from harness_pipelines.cli.demo.orders import COLUMNS, EVENT, KEY, PRICE, STATUS, Orders, changed, partition_of
-from harness_pipelines.cli.demo.scenario import PARTITIONS, Log
-from harness_pipelines.cli.demo.state import differences, replay
-from harness_pipelines.cli.demo.truth import Truth, split
-from harness_pipelines.codecs.records import RecordCodec
+from harness_pipelines.demo.changelog import DELETES, INSERTS, STATUSES, Event, changelog, ends_of
+from harness_pipelines.demo.final_state import differences, replay
+from harness_pipelines.demo.orders import COLUMNS, EVENT, KEY, PRICE, STATUS, Orders, changed, partition_of
+from harness_pipelines.demo.scenario import PARTITIONS, Log
+from harness_pipelines.demo.truth import Truth, split
+from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.spec.arrow import arrow_schema
 
 RECORDS = 2_000

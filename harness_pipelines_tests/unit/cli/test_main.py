@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness_pipelines.cli import main
-from harness_pipelines.cli.output import emit, json_option
+from harness_pipelines.cli.show.output import emit, json_option
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain, UsageError
 
 SLOW_MODULES = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.cli.run import _chosen
+from harness_pipelines.cli.operate.run import _chosen
 from harness_pipelines.errors import UsageError
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness_pipelines.cli.sql_tables import SqlError, parse_query
-from harness_pipelines.stores.spark_query import short_reason
+from harness_pipelines.cli.reads.sql_tables import SqlError, parse_query
+from harness_pipelines.engines.spark.query import short_reason
 
 KNOWN = ("shop.orders", "shop.people", "old.orders")
 

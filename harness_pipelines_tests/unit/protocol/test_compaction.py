@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.compaction import (
+from harness_pipelines.protocol.lake.compaction import (
     FILES_MAX,
     FILES_MIN,
     CompactedWrong,

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.corrections import Kind, Recorded, change_of, corrected, net, settled_below, waiting
+from harness_pipelines.protocol.changes.corrections import (
+    Kind,
+    Recorded,
+    change_of,
+    corrected,
+    net,
+    settled_below,
+    waiting,
+)
 from harness_pipelines.protocol.versions import Version, View, ViewName, answering_version
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

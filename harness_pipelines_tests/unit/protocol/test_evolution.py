@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.protocol.evolution import Changes, EvolutionRefused, Evolved, changes_between, evolved
-from harness_pipelines.protocol.schemas import (
+from harness_pipelines.protocol.schema.evolution import Changes, EvolutionRefused, Evolved, changes_between, evolved
+from harness_pipelines.protocol.schema.schemas import (
     Layout,
     Other,
     SchemaRow,

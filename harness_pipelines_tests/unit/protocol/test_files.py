@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness_pipelines.errors import Recovery
-from harness_pipelines.protocol.files import FilesGone, check_merged_into, check_untouched
+from harness_pipelines.protocol.lake.files import FilesGone, check_merged_into, check_untouched
 
 LIVE = {"a": None, "b": "b-deletes-2", "c": None}
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from harness_pipelines.protocol.bounds import OffsetRange
-from harness_pipelines.protocol.history import (
+from harness_pipelines.protocol.lake.history import (
     Extent,
     HistoryBroken,
     NamedMove,

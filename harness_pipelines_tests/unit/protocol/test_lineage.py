@@ -6,7 +6,7 @@ import pytest
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange
-from harness_pipelines.protocol.lineage import (
+from harness_pipelines.protocol.lake.lineage import (
     FileAsked,
     FileMade,
     MoveAsked,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from harness_pipelines.errors import Recovery
 from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.changes.reverts import Held, limit_of, reverted
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.moves import Move, MoveState
-from harness_pipelines.protocol.overlays import (
+from harness_pipelines.protocol.lake.overlays import (
     Overlay,
     OverlayChange,
     OverlaysMoved,
@@ -30,7 +30,7 @@ from harness_pipelines.protocol.overlays import (
     recalled,
     split,
 )
-from harness_pipelines.protocol.reverts import Held, limit_of, reverted
+from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.versions import Version, View, advance
 
 THEN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.plan import (
+from harness_pipelines.protocol.reading.plan import (
     PLAN_FORMAT,
     BufferPart,
     LakePart,

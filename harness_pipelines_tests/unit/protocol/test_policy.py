@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.evolution import Changes, EvolutionRefused, evolved
-from harness_pipelines.protocol.policy import Offered, Refusal, tried, verdict
+from harness_pipelines.protocol.schema.evolution import Changes, EvolutionRefused, evolved
+from harness_pipelines.protocol.schema.policy import Offered, Refusal, tried, verdict
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields, parse_type

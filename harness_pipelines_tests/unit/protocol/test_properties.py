@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, BoundsBroken, buffered, covers
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState, check_open, halve, next_attempt, plan_ranges
-from harness_pipelines.protocol.reads import Cut, cut_now, cut_of_version
+from harness_pipelines.protocol.reading.reads import Cut, cut_now, cut_of_version
 from harness_pipelines.protocol.segments import may_hold, may_retire, needed, retirable
 from harness_pipelines.protocol.versions import (
     Version,

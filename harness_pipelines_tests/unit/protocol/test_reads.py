@@ -10,10 +10,10 @@ import pytest
 
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.files import condemned_before
+from harness_pipelines.protocol.lake.files import condemned_before
 from harness_pipelines.protocol.moves import Move, MoveState, branch_of, dead_branches, move_of, took_effect
-from harness_pipelines.protocol.reads import cut_now, cut_of_version
-from harness_pipelines.protocol.schemas import SchemaMoved
+from harness_pipelines.protocol.reading.reads import cut_now, cut_of_version
+from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines.protocol.segments import SegmentClosed, check_unit, check_writable, may_drop, needed
 from harness_pipelines.protocol.versions import Version, View, kept_versions, reached_versions
 

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange
-from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.reverts import (
+from harness_pipelines.protocol.changes.reverts import (
     Held,
     RevertPlan,
     RevertRefused,
@@ -19,6 +18,7 @@ from harness_pipelines.protocol.reverts import (
     plan_revert,
     reverted,
 )
+from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.versions import Version, View, trim_floor
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

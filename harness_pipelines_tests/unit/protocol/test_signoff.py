@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.signoff import Answering, Entry, Raw, SignOff, Stored, covered, evidence, why_again
+from harness_pipelines.protocol.lake.signoff import Answering, Entry, Raw, SignOff, Stored, covered, evidence, why_again
 
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = THEN + timedelta(seconds=1)

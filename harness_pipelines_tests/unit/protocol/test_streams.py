@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.streams import StreamToken, TokenUnfit, check_offsets
+from harness_pipelines.protocol.reading.streams import StreamToken, TokenUnfit, check_offsets
 
 offsets = st.dictionaries(st.integers(-3, 200), st.integers(0, 2**63 - 1))
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.cli.render import Spans, bars
+from harness_pipelines.cli.show.bars import Spans, bars
+from harness_pipelines.ports.errors import LogTruncated, RecordsLost
 from harness_pipelines.protocol.topics import (
     PARTITIONS_MAX,
     by_topic,
@@ -16,7 +17,6 @@ from harness_pipelines.protocol.topics import (
     table_partition,
 )
 from harness_pipelines.spec.table import TOPICS_MAX
-from harness_pipelines.stores.errors import LogTruncated, RecordsLost
 
 
 @given(st.integers(0, TOPICS_MAX - 1), st.integers(0, PARTITIONS_MAX - 1))

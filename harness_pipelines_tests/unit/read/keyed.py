@@ -14,20 +14,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from harness_pipelines.buffers.postgres.reader import BufferQuery, BufferStats
+from harness_pipelines.engines.arrow import union
+from harness_pipelines.engines.arrow.selection import Selection
+from harness_pipelines.engines.arrow.union import ArrowReader
+from harness_pipelines.engines.predicates import to_arrow
+from harness_pipelines.lakes.iceberg.read.scan import LakeQuery, LakeStats
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.narrowing import Ranges
-from harness_pipelines.protocol.plan import BufferPart, LakePart, ReadPlan, SegmentRef, TailPart
-from harness_pipelines.read import arrow
-from harness_pipelines.read.arrow import ArrowReader
-from harness_pipelines.read.selection import Selection
+from harness_pipelines.protocol.reading.narrowing import Ranges
+from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, ReadPlan, SegmentRef, TailPart
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.predicate import Predicate
 from harness_pipelines.spec.types import Type, iceberg_fields, parse_type
 from harness_pipelines.spec.where import parse_where
-from harness_pipelines.stores.buffer_scan import BufferQuery, BufferStats
-from harness_pipelines.stores.lake_scan import LakeQuery, LakeStats
-from harness_pipelines.stores.predicates import to_arrow
 from harness_pipelines_tests.unit.read.predicates import holds
 
 COLUMNS = {"a": "long", "b": "string", "v": "int"}
@@ -129,7 +129,7 @@ class Tiers:
     def reader(self) -> Iterator[ArrowReader]:
         """A reader of these tiers, each row of the lake a file of its own."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(arrow, "scan", self._scan)
+            patch.setattr(union, "scan", self._scan)
             yield ArrowReader(buffer=_Buffer(self), tail_rows=self._tail)  # type: ignore[arg-type]  # a stand-in
 
     def read(self, selection: Selection | None = None) -> pa.Table:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness_pipelines.protocol.narrowing import narrowed
+from harness_pipelines.engines.predicates import to_arrow, to_postgres
+from harness_pipelines.protocol.reading.narrowing import narrowed
 from harness_pipelines.spec.predicate import FALSE, TRUE, Compare, Like, OneOf, Op, Ref, all_of, any_of, relaxed
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.spec.where import parse_where
-from harness_pipelines.stores.predicates import to_arrow, to_postgres
 from harness_pipelines_tests.unit.read.predicates import holds, physical, predicates
 from harness_pipelines_tests.unit.read.values import primitive_types, tables
 

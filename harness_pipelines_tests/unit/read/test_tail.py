@@ -10,20 +10,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.codecs.schemas import NoSchemas
+from harness_pipelines.app.table import Table
+from harness_pipelines.drivers.postgres import PostgresUnreachable
+from harness_pipelines.formats.schema.registry import NoSchemas
+from harness_pipelines.ports.errors import KafkaUnreachable, LogTruncated, TopicRecreated
+from harness_pipelines.ports.ledger import view_names
+from harness_pipelines.ports.source import PartitionBatch
 from harness_pipelines.protocol.keys import PartitionsGrown
-from harness_pipelines.protocol.plan import ReadPlan
+from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.read import tail
 from harness_pipelines.read.plan import make_plan
 from harness_pipelines.read.tail import TailSilent, read_tail
+from harness_pipelines.sources.memory import MemoryLog, MemoryLogReader
 from harness_pipelines.spec.types import iceberg_fields
 from harness_pipelines.spec.where import WhereError
-from harness_pipelines.stores.errors import KafkaUnreachable, LogTruncated, TopicRecreated
-from harness_pipelines.stores.memory.log import MemoryLog, MemoryLogReader
-from harness_pipelines.stores.ports import view_names
-from harness_pipelines.stores.ports_log import PartitionBatch
-from harness_pipelines.stores.postgres import PostgresUnreachable
-from harness_pipelines.table import Table
 from harness_pipelines_tests.contract.stores_rig import MemoryRig, fresh_view
 
 TOPIC = "t"

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
+from harness_pipelines.engines.predicates import to_arrow
 from harness_pipelines.spec.predicate import comparisons, negate
 from harness_pipelines.spec.where import parse_where
-from harness_pipelines.stores.predicates import to_arrow
 from harness_pipelines_tests.unit.read.predicates import holds, physical
 from harness_pipelines_tests.unit.read.wheres import COLUMNS, Reference, Rendered, rows, table_of, wheres
 

@@ -12,7 +12,7 @@ from harness_pipelines.services.base import Place
 from harness_pipelines.services.errors import ServicesError
 from harness_pipelines.services.kafka import Kafka
 
-ZIPS = "from harness_pipelines.stores.spark_tasks import package_zip; print(package_zip(), package_zip(), sep='\\n')"
+ZIPS = "from harness_pipelines.engines.spark.tasks import package_zip; print(package_zip(), package_zip(), sep='\\n')"
 
 
 def test_a_folder_with_records_and_no_meta_properties_is_left_as_it_is(tmp_path: Path):

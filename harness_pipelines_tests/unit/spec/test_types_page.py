@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from pyiceberg.schema import Schema
 
-from harness_pipelines.codecs.records import RecordCodec
-from harness_pipelines.codecs.schemas import WrittenSchema
-from harness_pipelines.codecs.transform import _duck
+from harness_pipelines.buffers.postgres.types import _postgres_type
+from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.formats.schema.registry import WrittenSchema
+from harness_pipelines.formats.transform import _duck
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import FORMS, iceberg_fields, lake_fields, parse_type
-from harness_pipelines.stores.segment_types import _postgres_type
 from harness_pipelines_tests.types_page import TypeRow, iceberg_name, table_of, type_rows
-from harness_pipelines_tests.unit.codecs.test_avro import field, logical, record
+from harness_pipelines_tests.unit.formats.test_avro import field, logical, record
 from harness_pipelines_tests.wire import GivenSchemas, avro_bytes, framed, proto_field, proto_float
 
 

@@ -1,0 +1,1 @@
+"""Where everything comes together: what the settings name is opened here, and given to flows."""

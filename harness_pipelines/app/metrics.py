@@ -1,0 +1,348 @@
+"""What Prometheus scrapes from a worker: how its tables are by the ledger, and what this process did for them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.metadata import version
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import structlog
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from harness_pipelines.drivers.postgres import migrations
+from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
+from harness_pipelines.ledgers.postgres.views.work import SeenEnds, TableState
+from harness_pipelines.protocol.claims import Stage
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.table import Table
+    from harness_pipelines.stages.run.worker import TableProgress, Worker
+
+log = structlog.get_logger(__name__)
+LOOK_S_MAX = 2.0  #: of a scrape, for the ledger; Prometheus waits for 10 s
+CLIENT_S_MAX = 10.0
+LOOPBACK = "127.0.0.1"
+T = TypeVar("T")
+Family = GaugeMetricFamily | CounterMetricFamily
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One family. What counts up is a counter and has the ending of one."""
+
+    name: str
+    labels: tuple[str, ...]
+    help: str
+
+    @property
+    def kind(self) -> str:
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+    def family(self) -> Family:
+        made = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
+        return made(self.name, self.help, labels=self.labels)
+
+
+_TABLE, _STAGE = ("table",), ("table", "stage")
+#: In the order in which they are shown; docs/reference/metrics.md has the same.
+METRICS = (
+    Metric("harness_worker_info", ("version", "ledger", "holder"),
+           "1. The worker: version of the harness, newest migration of the ledger that it knows, and its name as "
+           "a holder of claims."),
+    Metric("harness_worker_ready", (),
+           "1 while the worker is at work and has seen the ledger and the log of each of its tables, else 0."),
+    Metric("harness_scrape_ok", (),
+           "1 if the ledger answered this scrape in time, else 0: then the metrics from the ledger have no samples."),
+    # From the ledger, whoever did the work.
+    Metric("harness_tail_offsets", _TABLE,
+           "Offsets that only Kafka has: from the buffer's bound to the end of the log when it was last looked at."),
+    Metric("harness_log_seen_age_seconds", _TABLE,
+           "Seconds since the end of the log was last looked at, of the partition for which that is longest ago."),
+    Metric("harness_held_offsets", _TABLE,
+           "Offsets of the log that lie behind open transactions, which no reader of committed records gets."),
+    Metric("harness_open_transaction_age_seconds", _TABLE,
+           "Seconds since the first record of the oldest transaction that is open, by its own time; 0 without one."),
+    Metric("harness_stage_stalled_seconds", _STAGE,
+           "Seconds for which the stage has had work and got no further, beyond what the spec's rules allow, or has "
+           "met an error without a success; 0 while it moves. `events` is the delivery to subscribers."),
+    Metric("harness_subscriber_lag_events", (*_TABLE, "subscriber"),
+           "Events of the table that the subscriber has not dealt with."),
+    Metric("harness_subscriber_age_seconds", (*_TABLE, "subscriber"),
+           "Seconds since the subscriber last dealt with an event. It grows while there are none, too."),
+    Metric("harness_buffer_offsets", _TABLE,
+           "Offsets in the buffer that are not in the lake yet."),
+    Metric("harness_stream_offsets", _TABLE,
+           "Offsets of the stream view that are not in the batch view yet; no sample without a batch view."),
+    Metric("harness_buffer_commit_age_seconds", _TABLE,
+           "Seconds since records were last committed (to the buffer, or with `buffer: none` to the lake), since "
+           "the table was made if never. It grows while the topic is silent, too."),
+    Metric("harness_tier_age_seconds", _TABLE,
+           "Seconds since tier last committed a move, since the table was made if never. It grows while there is "
+           "nothing to move, too."),
+    Metric("harness_buffer_bytes", _TABLE,
+           "Bytes of the buffer's segments in Postgres that are not retired, indexes too."),
+    Metric("harness_version", _TABLE,
+           "Number of the newest version of the table."),
+    Metric("harness_table_stopped", _TABLE,
+           "1 if the table is stopped by an error that needs a person, else 0."),
+    Metric("harness_quarantined_records", _TABLE,
+           "Records set aside and not replayed; no more than 100000 are counted."),
+    Metric("harness_refused_share", _TABLE,
+           "Share of the last 10000 offsets that are set aside and not replayed, of the partition for which it is "
+           "largest."),
+    Metric("harness_filtered_records_total", _TABLE,
+           "Records that the filter of the table's transform did not take."),
+    Metric("harness_contract_violations_total", (*_TABLE, "check", "severity"),
+           "Records that broke a check of the table's contract, by what became of them: quarantine (each under the "
+           "check that it was set aside for) or warn (taken)."),
+    Metric("harness_leases", _TABLE,
+           "Live leases of readers."),
+    Metric("harness_oldest_lease_age_seconds", _TABLE,
+           "Seconds since the oldest live lease of a reader was taken; 0 without one."),
+    Metric("harness_pins", _TABLE,
+           "Versions that named snapshots and the last commits of states keep readable."),
+    Metric("harness_oldest_pin_age_seconds", _TABLE,
+           "Seconds since the oldest of them was made; 0 without one."),
+    Metric("harness_oldest_pin_behind_versions", _TABLE,
+           "How many versions older the oldest of them is than the oldest that would be kept without it."),
+    Metric("harness_claim_lease_seconds", _STAGE,
+           "Seconds until the lease of the stage's claim ends, whoever holds it; 0: nobody does."),
+    Metric("harness_claim_own", _STAGE,
+           "1 if this worker holds the stage's claim, else 0."),
+    Metric("harness_open_move_attempts", _STAGE,
+           "Attempts of the stage's open move, the present one included; 0 without one."),
+    Metric("harness_open_move_failures", _STAGE,
+           "Attempts of the stage's open move that failed by themselves; outages do not count."),
+    Metric("harness_open_move_age_seconds", _STAGE,
+           "Seconds since the stage's open move was planned; 0 without one."),
+    Metric("harness_move_stuck", _STAGE,
+           "1 if a move that failed in every attempt holds the stage until a person has looked, else 0."),
+    # From the specs.
+    Metric("harness_freshness_lake_goal_seconds", _TABLE,
+           "`freshness.lake` of the table's spec."),
+    Metric("harness_tier_max_rows", _TABLE,
+           "`tier.max_rows` of the table's spec."),
+    # Of this process, from its start.
+    Metric("harness_moves_total", (*_STAGE, "outcome"),
+           "What this worker did, by outcome: committed, failed (attempts that an error ended, an outage too), "
+           "given_up (moves closed without effect). Of ingest its commits and the errors that held it."),
+    Metric("harness_moved_records_total", _STAGE,
+           "Records that this worker's committed moves took; of ingest the rows that it committed to the buffer."),
+    Metric("harness_moved_bytes_total", _STAGE,
+           "Bytes of the files that this worker's committed moves wrote."),
+    Metric("harness_refused_records_total", _TABLE,
+           "Records that this worker's ingest set aside because they do not fit."),
+    Metric("harness_stage_errors_total", _STAGE,
+           "Errors that held a stage of this worker for a moment or longer, each try counted; `watch` is its "
+           "look at the table itself."),
+    Metric("harness_stage_trouble", _STAGE,
+           "1 while an error holds the stage in this worker, else 0."),
+)  # fmt: skip
+
+
+class WorkerCollector(Collector):
+    """Everything about one worker and its tables, worked out when it is asked for."""
+
+    def __init__(self, worker: Worker, tables: Sequence[Table]) -> None:
+        self._worker, self._tables = worker, tables
+        self._names = [table.name for table in tables]
+        self._stages = sorted(worker.options.stages)
+        # Nobody ever holds a stage that a table does not have, and nobody is missed there.
+        self._never = {t.name: {Stage.INGEST} if t.spec.buffer == "none" else set() for t in tables}
+        self._look = Timely(self._ask, wait_s=LOOK_S_MAX)
+
+    def describe(self) -> Iterable[Family]:
+        """All families, without samples."""
+        return [metric.family() for metric in METRICS]
+
+    def collect(self) -> Iterable[Family]:
+        """All families; those of the ledger stay without samples while it does not answer."""
+        shown = {metric.name: metric.family() for metric in METRICS}
+        found = self._look()
+        states, stalls, lags, pins = found or (None, [], [], [])
+        self._show_worker(shown)
+        shown["harness_scrape_ok"].add_metric([], states is not None)
+        for state in states or ():
+            _show_state(shown, state)
+            for stage in sorted({*self._stages, *state.claims, *state.moves} - self._never[state.name]):
+                _show_stage(shown, state, stage)
+            waiting = {one.stage: one.stalled_s for one in reversed(stalls) if one.table == state.name}
+            for stage in sorted({*self._stages, *waiting} - self._never[state.name]):
+                shown["harness_stage_stalled_seconds"].add_metric([state.name, stage], waiting.get(stage, 0.0))
+            mine = [pin for pin in pins if pin.table == state.name]
+            shown["harness_pins"].add_metric([state.name], len(mine))
+            shown["harness_oldest_pin_age_seconds"].add_metric([state.name], max((p.age_s for p in mine), default=0))
+            behind = max((pin.behind for pin in mine), default=0)
+            shown["harness_oldest_pin_behind_versions"].add_metric([state.name], behind)
+        for lag in lags:
+            shown["harness_subscriber_lag_events"].add_metric([lag.table, lag.subscriber], lag.events)
+            shown["harness_subscriber_age_seconds"].add_metric([lag.table, lag.subscriber], lag.since_s)
+        for table in self._tables:
+            shown["harness_freshness_lake_goal_seconds"].add_metric([table.name], table.spec.freshness.lake)
+            shown["harness_tier_max_rows"].add_metric([table.name], table.spec.tier.max_rows)
+        for progress in self._worker.progress:
+            self._show_progress(shown, progress)
+        return shown.values()
+
+    def _ask(self) -> tuple[list[TableState], list[Stall], list[Lag], list[Pin]]:
+        now = time.monotonic()
+        seen = [
+            SeenEnds(table=one.name, ends=dict(one.ends), age_s=now - one.ends_at)
+            for one in self._worker.progress
+            if one.ends_at is not None
+        ]
+        stores = self._worker.stores
+        states = stores.watch.states(
+            self._names, seen=seen, holder=self._worker.holder, limit=timedelta(seconds=LOOK_S_MAX)
+        )
+        stalls = stores.stalls
+        return states, stalls.now(self._names), stalls.lags(self._names), stalls.pins(self._names)
+
+    def _show_worker(self, shown: dict[str, Family]) -> None:
+        worker, newest = self._worker, max(number for number, _, _ in migrations())
+        ready = not worker.stop.is_set() and all(one.positions for one in worker.progress)
+        shown["harness_worker_info"].add_metric([version("harness-pipelines"), f"{newest:04}", worker.holder], 1)
+        shown["harness_worker_ready"].add_metric([], ready)
+
+    def _show_progress(self, shown: dict[str, Family], one: TableProgress) -> None:
+        moves, errors = shown["harness_moves_total"], dict(one.errors)
+        for stage, outcome, count in (
+            (Stage.INGEST, "committed", one.commits),
+            (Stage.INGEST, "failed", errors.get(Stage.INGEST, 0)),
+            *((stage, "committed", tally.committed) for stage, tally in one.tallies.items()),
+            *((stage, "failed", tally.failed) for stage, tally in one.tallies.items()),
+            *((stage, "given_up", tally.given_up) for stage, tally in one.tallies.items()),
+        ):
+            if stage in self._stages:
+                moves.add_metric([one.name, stage, outcome], count)
+        if Stage.INGEST in self._stages:
+            shown["harness_moved_records_total"].add_metric([one.name, Stage.INGEST], one.rows)
+            shown["harness_refused_records_total"].add_metric([one.name], one.refused)
+        for stage, tally in one.tallies.items():
+            if stage in self._stages:
+                shown["harness_moved_records_total"].add_metric([one.name, stage], tally.records)
+                shown["harness_moved_bytes_total"].add_metric([one.name, stage], tally.bytes)
+        for name in (*self._stages, "watch"):
+            shown["harness_stage_errors_total"].add_metric([one.name, name], errors.get(name, 0))
+            shown["harness_stage_trouble"].add_metric([one.name, name], name in one.trouble)
+
+
+def _show_state(shown: dict[str, Family], state: TableState) -> None:
+    values = {
+        "harness_tail_offsets": state.tail,
+        "harness_log_seen_age_seconds": state.log_seen_s,
+        "harness_held_offsets": state.held,
+        "harness_open_transaction_age_seconds": state.held_s or 0.0,
+        "harness_buffer_offsets": state.buffer,
+        "harness_stream_offsets": state.stream,
+        "harness_buffer_commit_age_seconds": state.buffer_commit_s,
+        "harness_tier_age_seconds": state.tier_s,
+        "harness_buffer_bytes": state.buffer_bytes,
+        "harness_version": state.version,
+        "harness_table_stopped": state.stopped,
+        "harness_quarantined_records": state.quarantined,
+        "harness_refused_share": state.refused_share,
+        "harness_filtered_records_total": state.filtered,
+        "harness_leases": state.readers,
+        "harness_oldest_lease_age_seconds": state.oldest_lease_s or 0.0,
+    }
+    for name, value in values.items():
+        if value is not None:
+            shown[name].add_metric([state.name], value)
+    for one in state.violations:
+        labels = [state.name, one.check, one.severity]
+        shown["harness_contract_violations_total"].add_metric(labels, one.records)
+
+
+def _show_stage(shown: dict[str, Family], state: TableState, stage: str) -> None:
+    claim, move = state.claims.get(stage), state.moves.get(stage)
+    values = {
+        "harness_claim_lease_seconds": claim.lease_s if claim else 0.0,
+        "harness_claim_own": claim.own if claim else False,
+        "harness_open_move_attempts": move.attempt if move else 0,
+        "harness_open_move_failures": move.failures if move else 0,
+        "harness_open_move_age_seconds": move.age_s if move else 0.0,
+        "harness_move_stuck": move.stuck if move else False,
+    }
+    for name, value in values.items():
+        shown[name].add_metric([state.name, stage], value)
+
+
+class Timely(Generic[T]):
+    """Asks something that may hang, and waits for so long only. Whoever asks meanwhile waits for the same answer."""
+
+    def __init__(self, ask: Callable[[], T], *, wait_s: float) -> None:
+        self._ask, self._wait_s = ask, wait_s
+        self._lock = threading.Lock()
+        self._pending: Future[T] | None = None
+
+    def __call__(self) -> T | None:
+        """The answer; ``None`` when it is late, or an error."""
+        with self._lock:
+            pending = self._pending
+            if pending is None or pending.done():
+                pending = self._pending = Future()
+                # Not of a pool: Python waits for the threads of pools before it ends.
+                threading.Thread(target=self._answer, args=(pending,), name="metrics-look", daemon=True).start()
+        try:
+            return pending.result(self._wait_s)
+        except (TimeoutError, HarnessError):  # the stages say what is wrong with Postgres
+            return None
+        except Exception:
+            log.exception("metrics.broken")
+            return None
+
+    def _answer(self, pending: Future[T]) -> None:
+        try:
+            pending.set_result(self._ask())
+        except BaseException as error:
+            pending.set_exception(error)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    allow_reuse_port = False  # a port that another worker serves is taken, also where Python would share it
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = CLIENT_S_MAX
+
+    def log_message(self, *_: Any) -> None:
+        """Scrapes are not news."""
+
+
+@contextmanager
+def endpoint(host: str, port: int) -> Iterator[tuple[CollectorRegistry, str]]:
+    """Serve a registry over HTTP while the block lasts, at that URL; *port* 0 takes a free one. Raises: UsageError."""
+    registry = CollectorRegistry()
+
+    class Server(_Server):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    try:
+        server = make_server(host, port, make_wsgi_app(registry), Server, _Handler)
+    except OSError as error:
+        raise UsageError(
+            f"metrics cannot be served at {host}:{port}: {error.strerror or error}; nothing was done. Give "
+            "--metrics-port a free port (0: any), and --metrics-host an address of this machine"
+        ) from error
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield registry, f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,1 @@
+"""fsck: every invariant that can be seen in a live table; nothing is changed."""

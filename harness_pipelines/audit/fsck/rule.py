@@ -1,0 +1,215 @@
+"""What a rule of fsck is: the invariant that it looks for, in words, and a function that names what breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.inspect.files import FileSeen
+from harness_pipelines.lakes.iceberg.inspect.survey import Survey
+from harness_pipelines.ledgers.postgres.table_state import Books, MoveRow, VersionRow
+from harness_pipelines.ports.source import TopicIdentity, Watermark
+from harness_pipelines.protocol.changes.reverts import in_effect
+from harness_pipelines.protocol.lake.history import NamedMove
+from harness_pipelines.protocol.versions import EFFECTS, View, ViewName
+
+PUBLISHING = frozenset(map(str, EFFECTS))  #: stages whose moves publish files, each as a version
+RECONCILED = "reconcile"  #: trigger of the moves that reconcile took over from the lake
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One thing that a rule objects to. Two looks saw the same thing if *subject* is the same."""
+
+    subject: str  #: which row, file or partition; it holds no number that changes while a table is at work
+    detail: str  #: what was expected and what is there
+    hint: bool = False  #: worth a look, but no invariant is broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSeen:
+    """The topic as it is now."""
+
+    identity: TopicIdentity
+    marks: Mapping[int, Watermark]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewSeen:
+    """One view of the table: what ledger and catalog name, and what the warehouse has of it."""
+
+    name: ViewName
+    title: str  #: its name in the catalog, with the namespace
+    pointer: str | None  #: metadata file that the catalog names; None: the catalog does not have it
+    head: View | None  #: what the newest version pins
+    survey: Survey
+
+    @property
+    def is_known(self) -> bool:
+        """The head's manifests can all be read; if not, S10 says so, and counting would only say it again."""
+        return self.head is not None and self.survey.files(self.head.metadata) is not None
+
+    @property
+    def files(self) -> list[FileSeen]:
+        """Live files of the head, delete files too."""
+        return (self.head and self.survey.files(self.head.metadata)) or []
+
+    @property
+    def data_files(self) -> list[FileSeen]:
+        return [file for file in self.files if file.deletes is None]
+
+    @property
+    def live_files(self) -> list[FileSeen]:
+        """Data files, each with as many rows as are not hidden."""
+        hidden = {file.deletes_of: file.rows for file in self.files if file.deletes is not None}
+        return [replace(file, rows=file.rows - hidden.get(file.path, 0)) for file in self.data_files]
+
+    @property
+    def rows(self) -> int:
+        """Of the data files, less those that delete files hide."""
+        return sum(file.rows if file.deletes is None else -file.rows for file in self.files)
+
+
+@dataclass(kw_only=True)
+class Look:
+    """One look at one table: the ledger at one instant, then the lake and the log. What is ``None`` was not reached."""
+
+    books: Books
+    surveys: Mapping[ViewName, Survey] | None
+    log: LogSeen | None
+    log_trouble: str | None = None  #: why the topic is not what the table was made from
+    recalled: Mapping[str, tuple[int, str]] = field(default_factory=dict)  #: rows and digest of tables of recalled rows
+    forgotten: Sequence[NamedMove] = ()  #: moves that the lake names and the ledger lost
+    #: By partition the records of quarantine whose bytes are in the lake, from there; or why they cannot be read.
+    moved: Mapping[int, NDArray[np.int64]] | HarnessError = field(default_factory=dict)
+
+    @cached_property
+    def head(self) -> VersionRow | None:
+        return self.books.versions[-1] if self.books.versions else None
+
+    @cached_property
+    def views(self) -> dict[ViewName, ViewSeen]:
+        """The views whose warehouse was reached."""
+        books, head = self.books, {} if self.head is None else self.head.views
+        return {
+            name: ViewSeen(
+                name=name,
+                title=f"{books.namespace}.{books.views[name]}",
+                pointer=books.pointers.get(name),
+                head=head.get(name),
+                survey=seen,
+            )
+            for name, seen in (self.surveys or {}).items()
+        }
+
+    @cached_property
+    def lineage(self) -> frozenset[int]:
+        """The versions whose moves make up the head: those that a revert undid are not among them."""
+        known: dict[int, int | None] = {v.version: v.revert_of for v in self.books.versions}
+        return in_effect(known, max(known, default=0))
+
+    @cached_property
+    def tier_moves(self) -> list[MoveRow]:
+        """Those that brought the rows of the head's stream view."""
+        return [m for m in self.moves_in_effect if m.stage == "tier"]
+
+    @cached_property
+    def otree_moves(self) -> list[MoveRow]:
+        """Those that made the head's batch view, relayouts too."""
+        return [m for m in self.moves_in_effect if m.stage == "otree"]
+
+    @cached_property
+    def moves_in_effect(self) -> list[MoveRow]:
+        """Committed moves whose files, or what became of them, are in the head."""
+        named = {v.move_id: v.version for v in self.books.versions}
+        found = [m for m in self.books.moves if _published(m) and m.stage in PUBLISHING]
+        return [m for m in found if named.get(m.move_id, adopted_in(m)) in {*self.lineage, None}]
+
+    @cached_property
+    def taken_over(self) -> frozenset[int]:
+        """The versions that reconcile published: it took bounds from the lake, or began the batch view anew."""
+        return frozenset(v for m in self.books.moves if _published(m) and (v := adopted_in(m)) is not None)
+
+    @cached_property
+    def merged_from(self) -> VersionRow | None:
+        """The version from which on otree moves account for the batch view: the first, or the last taken over."""
+        return next(
+            (v for v in reversed(self.books.versions) if v.version in {1, *self.taken_over} & self.lineage), None
+        )
+
+    @cached_property
+    def ingest_moves(self) -> list[MoveRow]:
+        return [m for m in self.books.moves if _published(m) and m.stage == "ingest"]
+
+    @cached_property
+    def origin(self) -> dict[int, int]:
+        """Per partition the offset from which on moves account for the lake: usually its start.
+
+        The first version of a rebuilt ledger already has a lake, whose moves are forgotten.
+        """
+        starts = {p: row.lake_start for p, row in self.books.positions.items() if row.lake_start is not None}
+        first = self.books.versions[:1]
+        return starts | {p: cut.stream_hi for v in first if v.version == 1 for p, cut in v.bounds.items()}
+
+    @property
+    def accounted_for(self) -> bool:
+        """Moves account for every row of the buffer: no partition lacks a position, none was taken over half read."""
+        first = [cut for v in self.books.versions[:1] if v.version == 1 for cut in v.bounds.values()]
+        half = any(row.stream_hi is None or row.buffer_hi is None for row in self.books.positions.values())
+        return not half and all(cut.buffer_hi == cut.stream_hi for cut in first)
+
+
+def adopted_in(move: MoveRow) -> int | None:
+    """The version in which reconcile took *move* over from the lake; only the last of several is named by it."""
+    return None if move.trigger != RECONCILED or move.base_version is None else move.base_version + 1
+
+
+def _published(move: MoveRow) -> bool:
+    return move.state == "COMMITTED"
+
+
+Check = Callable[[Look], Iterable[Found]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A named check of one invariant."""
+
+    invariant: str  #: S1 .. S37, L1 .. L10 of the design
+    title: str
+    check: Check = field(repr=False)
+    needs: frozenset[str] = frozenset()  #: lake, log: what the rule cannot do without
+
+    def missing(self, look: Look) -> str | None:
+        """Which of its needs this look does not have."""
+        has = {"lake": look.surveys is not None, "log": look.log is not None or look.log_trouble is not None}
+        return next((need for need in sorted(self.needs) if not has[need]), None)
+
+
+RULES: list[Rule] = []
+
+
+def rule(invariant: str, title: str, *needs: str) -> Callable[[Check], Check]:
+    """Register a check. Its docstring says what cannot be seen, if anything."""
+
+    def register(check: Check) -> Check:
+        RULES.append(Rule(invariant=invariant, title=title, check=check, needs=frozenset(needs)))
+        return check
+
+    return register
+
+
+def spelled(offsets: Iterable[int]) -> str:
+    """Numbers as runs: ``3-5, 9``."""
+    runs: list[list[int]] = []
+    for number in sorted(set(offsets)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

@@ -1,0 +1,33 @@
+"""Rules of fsck about the log: it is the topic that the table was made from, and has what was not read yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness_pipelines.audit.fsck.rule import Found, Look, rule
+from harness_pipelines.protocol.topics import place
+
+
+@rule("S12", "the log is the table's topic and still has everything above buffer_hi", "log")
+def log_has_the_rest(look: Look) -> Iterator[Found]:
+    """A table that was stopped by it keeps the invariant ("or stops loudly"); then it is a hint."""
+    stopped = look.books.stopped is not None
+    if look.log_trouble is not None:
+        yield Found("topic", look.log_trouble, hint=stopped)
+    if look.log is None:
+        return
+    for partition, mark in sorted(look.log.marks.items()):
+        row = look.books.positions.get(partition)
+        if row is None or row.buffer_hi is None or row.stream_hi is None:
+            continue
+        topic, there = place(look.books.topic, partition)
+        where = f"partition {there} of topic {topic}"
+        if mark.low > row.buffer_hi:
+            text = f"{where}: records [{row.buffer_hi}, {mark.low}) were dropped before they were read"
+            yield Found(f"partition {partition}", text, hint=stopped)
+        elif mark.end < row.buffer_hi:
+            text = f"{where} ends at {mark.end}, read up to {row.buffer_hi}: it was truncated"
+            yield Found(f"partition {partition}", text, hint=stopped)
+        elif mark.low > row.stream_hi:
+            text = f"{where}: only Postgres has [{row.stream_hi}, {min(mark.low, row.buffer_hi)}); let tier move them"
+            yield Found(f"headroom {partition}", text, hint=True)

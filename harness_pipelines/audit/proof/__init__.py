@@ -1,0 +1,1 @@
+"""The audit: every record of the log is in exactly one tier, with its content."""

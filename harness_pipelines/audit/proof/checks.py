@@ -1,0 +1,196 @@
+"""What Dagster shows as asset checks: cheap ones from the ledger alone, and the audit, which is the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from harness_pipelines.drivers.postgres import sql
+from harness_pipelines.ledgers.postgres.views.status import Overview, buffered_rows
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.stages import compact
+from harness_pipelines.stages.otree.recluster import left_out
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+
+
+SMALL_FILES_MAX = 200
+CONTRACT_RECENT_S = 24 * 3600.0
+HELD_S = 60.0  #: a transaction of a producer may be open so long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check: whether it passed, what it looked at, and the numbers behind it."""
+
+    passed: bool
+    description: str
+    numbers: Mapping[str, Any]
+    is_advice: bool = False  #: nothing is wrong yet
+
+
+def no_gap_no_overlap(stores: Stores, table: TableRow) -> Finding:
+    """Committed ranges of ingest and tier touch, from the start of each partition on."""
+    seams = stores.readers.rows("checks/seams", {"table_id": table.table_id})
+    shown = "; ".join(
+        f"{s['stage']} move {s['move_id']}: partition {s['partition']} goes on at {s['low']} after {s['before']}"
+        for s in seams
+    )
+    return Finding(
+        passed=not seams,
+        description=shown or "every committed range begins where the one before it ends",
+        numbers={"seams": len(seams)},
+    )
+
+
+def rows_are_conserved(stores: Stores, table: TableRow) -> Finding:
+    """Rows that ingest took = rows in the lake + rows still in the buffer, at one instant."""
+    with stores.readers.reading() as connection:
+        connection.execute(sql("checks/repeatable_read"))
+        moved = connection.execute(sql("checks/moved_rows"), {"table_id": table.table_id}).fetchone()
+        buffered = buffered_rows(connection, table)
+    assert moved is not None
+    ingested = moved["ingested"] if table.spec.buffer != "none" else moved["tiered"]
+    numbers = {"ingested": ingested, "lake": moved["tiered"], "buffer": buffered}
+    return Finding(
+        passed=ingested == moved["tiered"] + buffered,
+        description=f"{ingested:,} rows taken, {moved['tiered']:,} in the lake, {buffered:,} in the buffer",
+        numbers=numbers,
+    )
+
+
+def is_fresh(stores: Stores, table: TableRow) -> Finding:
+    """Nothing that waits is older than the spec's objectives. Raises: what Kafka raises."""
+    goals = table.spec.freshness
+    positions = stores.tables.positions(table)
+    marks = stores.log.watermarks(table.spec.topic, [p.partition for p in positions])
+    since_ingest = Overview(stores.readers).since_ingest_s(table)
+    since_tier_s = stores.tables.since_tier_s(table)
+    tail = sum(max(marks[p.partition].end - p.bounds.buffer_hi, 0) for p in positions)
+    buffered = sum(p.bounds.buffer_hi - p.bounds.stream_hi for p in positions)
+    since_ingest_s = since_tier_s if since_ingest is None else since_ingest
+    held = stores.log.held(table.spec.topic, [p.partition for p in positions])
+    late = [
+        *(f"partition {p}: {one}" for p, one in sorted(held.items())
+          if one.since is None or (datetime.now(UTC) - one.since).total_seconds() > max(goals.visible, HELD_S)),
+        *([f"{tail} records wait in Kafka, no commit for {since_ingest_s:.0f} s"]
+          if tail and since_ingest_s > goals.visible else []),
+        *([f"{buffered} offsets wait in the buffer, no move of tier for {since_tier_s:.0f} s"]
+          if buffered and since_tier_s > goals.lake else []),
+    ]  # fmt: skip
+    return Finding(
+        passed=not late,
+        description="; ".join(late) or "within the objectives",
+        numbers={"lag_tail": tail, "lag_buffer": buffered, "since_tier_s": since_tier_s},
+    )
+
+
+def nothing_is_stuck(stores: Stores, table: TableRow) -> Finding:
+    """The table was not stopped by an error, and no move failed again and again."""
+    fresh = stores.tables.table(table.name)
+    stuck = [m for m in Overview(stores.readers).open_moves(table) if m["state"] == "QUARANTINED" or m["failures"] > 0]
+    trouble = [*([fresh.stopped] if fresh.stopped else [])]
+    given_up = left_out(stores, table)
+    trouble += [f"otree move {m.move_id} failed in every attempt, its files are left out: {m.error}" for m in given_up]
+    trouble += [str(one) for one in stores.stalls.now([table.name]) if one.is_alarm]
+    trouble += [f"{m['stage']} move {m['move_id']}, attempt {m['attempt']}: {m['error']}" for m in stuck]
+    return Finding(
+        passed=not trouble, description="; ".join(trouble) or "nothing holds a stage", numbers={"stuck": len(trouble)}
+    )
+
+
+def kafka_keeps_what_is_not_in_the_lake(stores: Stores, table: TableRow) -> Finding:
+    """What the buffer holds, and what ingest has not read, is still in Kafka too. Raises: what Kafka raises."""
+    bounds = {p.partition: p.bounds for p in stores.tables.positions(table) if p.partition >= 0}
+    marks = stores.log.watermarks(table.spec.topic, bounds)
+    room = {p: b.stream_hi - marks[p].low for p, b in bounds.items()}
+    short = [
+        f"partition {p}: Kafka begins at {marks[p].low}, {-left} offsets above what the lake has"
+        for p, left in sorted(room.items())
+        if left < 0
+    ]
+    return Finding(
+        passed=not short,
+        description="; ".join(short) or "Kafka still has everything that is not in the lake",
+        numbers={"headroom_offsets": min(room.values(), default=0)},
+        is_advice=True,
+    )
+
+
+def compact_keeps_up(stores: Stores, table: TableRow) -> Finding:
+    """The stream view has no more small files than compact leaves for its next moves. Raises: LakeAway."""
+    small = 0
+    if Stage.COMPACT in table.effects:
+        small = sum(len(run.files) for run in compact.due(table, stores.tables.head(table)))
+    return Finding(
+        passed=small <= SMALL_FILES_MAX,
+        description=f"{small:,} small files that belong together" if small else "nothing is worth putting together",
+        numbers={"small_files": small},
+        is_advice=True,
+    )
+
+
+def contract(stores: Stores, table: TableRow) -> Finding:
+    """No record broke a check of the table's contract within the last day; the numbers are of all time."""
+    found = Overview(stores.readers).violations(table)
+    lately = [one for one in found if one["since_s"] < CONTRACT_RECENT_S]
+    shown = "; ".join(f"{one['check']} ({one['severity']}), last at {one['last_at']:%F %T} UTC" for one in lately)
+    return Finding(
+        passed=not lately,
+        description=f"broken within a day: {shown}" if lately else "no record broke a check within a day",
+        numbers={f"{one['check']} ({one['severity']})": one["records"] for one in found},
+        is_advice=True,
+    )
+
+
+def few_are_refused(stores: Stores, table: TableRow) -> Finding:
+    """No partition set aside more than 1 % of its last 10,000 offsets, but for what was replayed or dropped since."""
+    found = Overview(stores.readers).refusing(table).get(table.table_id)
+    return Finding(
+        passed=found is None or not found.is_much,
+        description=f"{found}; `harness quarantine list {table.name}`" if found else "none is set aside",
+        numbers={"refused": found.refused if found else 0, "offsets": found.offsets if found else 0},
+    )
+
+
+CHECKS = {
+    "no_gap_no_overlap": no_gap_no_overlap,
+    "rows_are_conserved": rows_are_conserved,
+    "is_fresh": is_fresh,
+    "nothing_is_stuck": nothing_is_stuck,
+    "kafka_keeps_what_is_not_in_the_lake": kafka_keeps_what_is_not_in_the_lake,
+    "compact_keeps_up": compact_keeps_up,
+    "contract": contract,
+    "few_are_refused": few_are_refused,
+}
+
+
+def is_complete(stores: Stores, table: TableRow, *, full: bool = False) -> Finding:
+    """Every record is in exactly one tier with its content; reads what was added since the last audit, or all of it.
+
+    Raises: what `audit_table` raises.
+    """
+    from harness_pipelines.audit.proof.complete import audit_table
+
+    report = audit_table(stores, table, full=full)
+    wrong = [f"{count:,} {kind}" for kind, count in report.counts.items() if count]
+    wrong += [f"{len(report.accounts)} moves that brought other rows"] if report.accounts else []
+    wrong += [report.foreign] if report.foreign else []
+    wrong += [report.batch.said] if report.batch and not report.batch.ok else []
+    numbers = {
+        "version": report.version,
+        "rows": report.rows,
+        "files_read": report.files_read,
+        "signed_off": sum(r.high - r.low for r in report.ranges if r.signed_off is not None),
+        "seconds": round(report.seconds, 3),
+        **{str(kind): count for kind, count in report.counts.items()},
+    }
+    return Finding(
+        passed=report.ok,
+        description="; ".join(wrong) or f"{report.rows:,} rows: every record is in exactly one tier",
+        numbers=numbers,
+    )

@@ -1,0 +1,468 @@
+"""What each system holds of one partition, as offsets and row digests: 16 bytes a row, whatever the rows weigh.
+
+Every side hands out ``[low, high)`` window by window in ascending order, so that memory stays bounded: by a few batches
+of Kafka, by one data file of the lake ahead, and by a stretch of the buffer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from harness_pipelines.buffers.postgres.reader import BufferQuery, BufferReader, BufferStats
+from harness_pipelines.drivers.conform import by_field_ids, conformed, has_field_ids, in_schema
+from harness_pipelines.drivers.postgres import Database
+from harness_pipelines.errors import TryAgain
+from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.formats.schema.registry import Schemas
+from harness_pipelines.lakes.iceberg.parquet import damage_named, parquet_file
+from harness_pipelines.lakes.iceberg.read.scan import (
+    LakeFile,
+    LakeFileBroken,
+    LakeFileMissing,
+    LakeUnreadable,
+    PinnedView,
+)
+from harness_pipelines.lakes.iceberg.write import quarantine as raw_bytes
+from harness_pipelines.ledgers.postgres.file_digests import FileDamaged
+from harness_pipelines.ports.errors import RecordsLost
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.source import Log, PartitionBatch, above, below
+from harness_pipelines.protocol.digest import Words, as_first, as_first_written, lake_digests, row_digests
+from harness_pipelines.protocol.lake.signoff import SignOff, covered
+from harness_pipelines.protocol.reading.plan import BufferPart
+from harness_pipelines.protocol.schema.schemas import others
+from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
+from harness_pipelines.stages.ingest.ingest import decode_batch
+
+if TYPE_CHECKING:
+    from harness_pipelines.ports.source import LogReader
+
+POLL_RECORDS = 65_536
+SILENCE_S_MAX = 30.0
+BUFFER_OFFSETS_PER_QUERY = 8_000_000
+BATCH_BYTES = 32 * 2**20
+BATCH_ROWS_MAX = 65_536
+BATCH_ROWS_MIN = 64
+#: What a spec may say otherwise today than when a record was taken.
+_LENIENT = {
+    "on_error": "quarantine", "unknown_fields": "ignore", "contract": None, "stop_above": None, "evolution": "manual",
+}  # fmt: skip
+
+Offsets = NDArray[np.int64]
+
+
+class AuditStalled(TryAgain):
+    """Kafka said that records are there and did not hand them out in time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Offsets of rows, ascending, and the digest of each. An offset that is there twice is there twice."""
+
+    offsets: Offsets
+    digests: Words
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @classmethod
+    def of(cls, parts: Sequence[Rows]) -> Rows:
+        """All rows of *parts* in offset order."""
+        offsets = np.concatenate([np.empty(0, np.int64), *(part.offsets for part in parts)])
+        digests = np.concatenate([np.empty(0, np.uint64), *(part.digests for part in parts)])
+        if np.all(offsets[1:] >= offsets[:-1]):
+            return cls(offsets, digests)
+        order = np.argsort(offsets, kind="stable")
+        return cls(offsets[order], digests[order])
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table) -> Rows:
+        return cls(table.column("_kafka_offset").to_numpy(), row_digests(table))
+
+    def split(self, high: int) -> tuple[Rows, Rows]:
+        """The rows below *high* and the others."""
+        at = int(np.searchsorted(self.offsets, high))
+        return Rows(self.offsets[:at], self.digests[:at]), Rows(self.offsets[at:], self.digests[at:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A record in quarantine: why, and the SHA-256 of its raw value and key (None for a null)."""
+
+    reason: str
+    value: bytes | None
+    key: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Records:
+    """What Kafka has of ``[known_from, high)``: the rows its records decode to, and the records that do not fit."""
+
+    rows: Rows
+    refused: Mapping[int, str]  #: offset -> reason and detail
+    raw: Mapping[int, tuple[bytes | None, bytes | None]]  #: SHA-256 of value and key, where quarantine may hold it
+    known_from: int  #: Kafka dropped what is below while the audit read
+
+    def corrected(self, digests: Mapping[int, int | None], *, below: int) -> Records:
+        """The same with what replays made of records, whatever decoder they used: a row's digest, or None: no row."""
+        mine = {offset: digest for offset, digest in digests.items() if self.known_from <= offset < below}
+        if not mine:
+            return self
+        others = ~np.isin(self.rows.offsets, list(mine))
+        made = {offset: digest for offset, digest in mine.items() if digest is not None}
+        theirs = Rows(np.array(sorted(made), np.int64), np.array([made[o] for o in sorted(made)], np.uint64))
+        refused = {offset: why for offset, why in self.refused.items() if offset not in mine}
+        refused |= {offset: "a replay set it aside" for offset in mine.keys() - made.keys()}
+        return replace(
+            self,
+            rows=Rows.of([Rows(self.rows.offsets[others], self.rows.digests[others]), theirs]),
+            refused=refused,
+        )
+
+
+@dataclass(slots=True)
+class QuarantineSide:
+    """Records that are set aside."""
+
+    database: Database
+    table: TableRow
+    partition: int
+
+    def window(self, low: int, high: int) -> dict[int, Held]:
+        """Records of ``[low, high)``; of bytes that are in the lake as the ledger knows them."""
+        return self._held(self._rows(low, high))
+
+    def read(self, low: int, high: int) -> dict[int, Held]:
+        """The same, with bytes that are in the lake read from there. Raises: as `raw_bytes.read`."""
+        rows = self._rows(low, high)
+        found = self._held(rows)
+        # Of a head what is stored says nothing of the digest of the whole.
+        moved = [(self.partition, row["offset"]) for row in rows if row["in_lake"] and row["whole"]]
+        for (_, offset), raw in raw_bytes.read(self.database, self.table, moved) if moved else ():
+            found[offset] = replace(found[offset], value=_sha256(raw["value"]), key=_sha256(raw["key"]))
+        return found
+
+    def _rows(self, low: int, high: int) -> list[Mapping[str, Any]]:
+        key = {"table_id": self.table.table_id, "partition": self.partition, "low": low, "high": high}
+        return list(self.database.rows("audit/quarantined", key))
+
+    @staticmethod
+    def _held(rows: Sequence[Mapping[str, Any]]) -> dict[int, Held]:
+        return {
+            row["offset"]: Held(reason=row["reason"], value=row["value_digest"], key=row["key_digest"]) for row in rows
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class KafkaSide:
+    """The log, decoded by the table's codec.
+
+    Fields that no column names are ignored here, whatever the spec says: the setting may have changed since, so both
+    a row and a record in quarantine for that reason are right.
+    """
+
+    log: Log
+    table: TableRow
+    quarantine: QuarantineSide
+    partition: int
+    position: int
+    schemas: Schemas
+    _reader: LogReader | None = None
+    _pending: list[Rows] = field(default_factory=list)
+    _refused: dict[int, str] = field(default_factory=dict)
+    _raw: dict[int, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
+    _known_from: int = 0
+    _decoders: dict[int, tuple[TableRow, RecordCodec]] = field(default_factory=dict)  #: by schema version
+
+    def window(self, low: int, high: int) -> Records:
+        """All records of ``[low, high)``; calls must ascend, and may leave gaps, which are not read.
+
+        Raises: AuditStalled and what the log raises.
+        """
+        self._skip_to(low)
+        while self.position < high:
+            try:
+                for batch in self._poll():
+                    self._take(batch)
+            except RecordsLost as lost:  # retention goes on while we read
+                self._known_from = self.position = lost.log_start
+                self.close()
+        below, above = Rows.of(self._pending).split(high)
+        self._pending = [above]
+        return Records(
+            rows=below,
+            refused=_popped(self._refused, high),
+            raw=_popped(self._raw, high),
+            known_from=min(max(low, self._known_from), high),
+        )
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _skip_to(self, low: int) -> None:
+        """Forget what is below *low*, and go on there."""
+        self._pending = [Rows.of(self._pending).split(low)[1]]
+        _popped(self._refused, low)
+        _popped(self._raw, low)
+        if self.position < low:
+            self.close()
+            self.position = low
+
+    def _poll(self) -> list[PartitionBatch]:
+        if self._reader is None:
+            topic = self.table.spec.topic
+            self._reader = self.log.reader(topic, {self.partition: self.position}, identity=self.table.identity)
+        heard = time.monotonic()
+        while True:
+            batches = self._reader.poll(POLL_RECORDS, 0.5)
+            if batches:
+                return batches
+            if time.monotonic() - heard > SILENCE_S_MAX:
+                raise AuditStalled(
+                    f"{self.table.name}: no record of partition {self.partition} from offset {self.position} for "
+                    f"{SILENCE_S_MAX:g} s; nothing was judged, run the audit again"
+                )
+
+    def _take(self, batch: PartitionBatch) -> None:
+        refused: set[int] = set()
+        for schema_version, part in in_schemas(self.table, batch):
+            lenient, codec = self._decoder(schema_version)
+            decoded = decode_batch(lenient, codec, part)
+            rows = as_first(self._of_now(decoded.rows, lenient), self.table)
+            digests = lake_digests(rows, schema_version=schema_version)
+            self._pending.append(Rows(rows.column("_kafka_offset").to_numpy(), digests))
+            self._refused |= {r.offset: f"{r.reason}: {r.detail}" for r in decoded.refused}
+            refused |= {r.offset for r in decoded.refused}
+        for offset in {*self.quarantine.window(batch.low, batch.high), *refused}:
+            at = int(np.searchsorted(batch.offsets, offset))
+            if at < len(batch) and batch.offsets[at] == offset:
+                self._raw[offset] = (_sha256(batch.values[at]), _sha256(batch.keys[at]))
+        self.position = batch.high
+
+    def _decoder(self, schema_version: int) -> tuple[TableRow, RecordCodec]:
+        if (found := self._decoders.get(schema_version)) is None:
+            then = self.table.at_schema(schema_version)
+            then = replace(then, spec=then.spec.model_copy(update=_LENIENT))
+            found = self._decoders[schema_version] = then, RecordCodec(then.spec, self.schemas)
+        return found
+
+    def _of_now(self, rows: pa.Table, then: TableRow) -> pa.Table:
+        """*rows* that were decoded with an older schema in that of now, as ingest's are read."""
+        if then.schema_version == self.table.schema_version:
+            return rows
+        kept = [f for f in rows.schema if f.name in COORDINATES.names]
+        wanted = pa.schema([*kept, *arrow_schema(self.table.spec.stored)])
+        return in_schema(rows, others(self.table.fields, then.fields), wanted)
+
+
+def in_schemas(table: TableRow, batch: PartitionBatch) -> Iterator[tuple[int, PartitionBatch]]:
+    """The parts of *batch*, each with the version of the schema that its records are decoded with."""
+    starts = [schema.starts.get(batch.partition, 0) for schema in table.history[1:]]
+    cuts = [batch.low, *(start for start in starts if batch.low < start < batch.high), batch.high]
+    for low, high in pairwise(dict.fromkeys(cuts)):
+        yield table.decoded_with(batch.partition, low), above(below(batch, high), low)
+
+
+def _popped(held: dict[int, Any], high: int) -> dict[int, Any]:
+    return {offset: held.pop(offset) for offset in sorted(o for o in held if o < high)}
+
+
+def _sha256(value: bytes | None) -> bytes | None:
+    return None if value is None else hashlib.sha256(value).digest()
+
+
+class LakeSide:
+    """The rows of one partition in the view that tier writes, those outside of its bounds and doubles included.
+
+    Each file is read once and whole; with `views: batch` a file mixes partitions, and those of others are left out.
+    A file of which every offset lies in a range of *signed* is not opened.
+    This is no bounded read on purpose: a file is opened because a manifest names it, and what counts is what it holds.
+    """
+
+    def __init__(
+        self,
+        table: TableRow,
+        view: PinnedView,
+        partition: int,
+        *,
+        signed: Sequence[SignOff] = (),
+    ) -> None:
+        self._table, self._view, self._partition = table, view, partition
+        files = [file for file in view.files if file.partition in (partition, None)]
+        self.files = sorted(files, key=lambda file: file.low)
+        self.needed = [file for file in self.files if not covered(file.low, file.high, signed)]
+        self._unread = deque(self.needed)
+        self._ahead: Future[Rows] | None = None
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="audit-lake")
+        self._pending: list[Rows] = []
+
+    def below(self, high: int) -> Rows:
+        """All rows below *high* that no earlier call has returned; their files may say otherwise about offsets."""
+        while self._unread and self._unread[0].low < high:
+            self._unread.popleft()
+            self._pending.append(self._next())
+        below, above = Rows.of(self._pending).split(high)
+        self._pending = [above]
+        return below
+
+    def rest(self) -> Rows:
+        """All rows that no call has returned yet."""
+        return self.below(2**63 - 1)
+
+    def names(self, offset: int) -> list[str]:
+        """The files whose manifest entries cover *offset*."""
+        return [f.data.file_path.rsplit("/", 1)[-1] for f in self.files if f.low <= offset < f.high]
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _next(self) -> Rows:
+        """The file that was taken from the queue; the one behind it is read meanwhile."""
+        current = self._ahead or self._submit(len(self.needed) - len(self._unread) - 1)
+        rows = current.result()
+        self._ahead = self._submit(len(self.needed) - len(self._unread)) if self._unread else None
+        return rows
+
+    def _submit(self, number: int) -> Future[Rows]:
+        return self._pool.submit(self._read, self.needed[number])
+
+    def _read(self, file: LakeFile) -> Rows:
+        with judged(self._table, file):
+            tables = file_rows(self._table, self._view, file)
+            return Rows.of([Rows.from_arrow(self._own(table) if file.partition is None else table) for table in tables])
+
+    def _own(self, table: pa.Table) -> pa.Table:
+        return table.filter(pc.equal(table.column("_kafka_partition"), self._partition))
+
+
+def field_ids(table: TableRow, view: PinnedView) -> dict[str, int]:
+    """The ids by which the columns of `lake_schema` are found in the files of *view*."""
+    first = table.first_names
+    ids = {first.get(f["name"], f["name"]): int(f["id"]) for f in table.fields}
+    return ids | {name: view.schema.find_field(name).field_id for name in COORDINATES.names}
+
+
+@contextmanager
+def judged(table: TableRow, file: LakeFile) -> Iterator[None]:
+    """What the storage says about *file* by the audit's name. Raises: LakeFileMissing, LakeUnreadable."""
+    where = f"{table.name}: {file.data.file_path}"
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise LakeFileMissing(f"{where} is gone ({error}), but its view names it; nothing was judged") from error
+    except FileDamaged as error:
+        raise LakeFileBroken(f"{table.name}: {error}; nothing was judged") from error
+    except (OSError, pa.ArrowInvalid) as error:
+        raise LakeUnreadable(f"{where} cannot be read: {error}; nothing was judged") from error
+
+
+def file_rows(table: TableRow, view: PinnedView, file: LakeFile) -> Iterator[pa.Table]:
+    """The rows of a data file as digests are made of them. Raises: DeletesBroken."""
+    for rows in file_tables(view, file, lake_schema(table), field_ids(table, view)):
+        yield as_first_written(rows, table)
+
+
+def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mapping[str, int]) -> Iterator[pa.Table]:
+    """The rows of a data file in *schema* that are not hidden, a bounded batch at a time; missing columns are NULL.
+
+    Raises: DeletesBroken.
+    """
+    size = BATCH_BYTES * max(file.data.record_count, 1) // max(file.data.file_size_in_bytes, 1) // 4
+    path = file.data.file_path
+    with damage_named(view.io, path), view.io.new_input(path).open() as stream:
+        parquet = parquet_file(stream)
+        places = _places(parquet.schema_arrow, ids)
+        held = {f.name: parquet.schema_arrow.field(places[f.name]).name for f in schema if f.name in places}
+        is_live = np.ones(parquet.metadata.num_rows, np.bool_)
+        if (hidden := file.hidden(view.io)) is not None:
+            is_live[hidden] = False
+        first = 0
+        for batch in parquet.iter_batches(
+            batch_size=min(max(size, BATCH_ROWS_MIN), BATCH_ROWS_MAX), columns=list(held.values())
+        ):
+            columns = [
+                _inside(batch.column(held[f.name]), view, ids[f.name])
+                if f.name in held
+                else pa.nulls(len(batch), f.type)
+                for f in schema
+            ]
+            rows = conformed(pa.table(columns, names=schema.names), schema)
+            yield rows if hidden is None else rows.filter(pa.array(is_live[first : first + len(batch)]))
+            first += len(batch)
+
+
+def _inside(column: pa.Array, view: PinnedView, field_id: int) -> pa.Array:
+    """*column* of a file with the fields of *view* inside of it, by their ids where the file has any."""
+    if not pa.types.is_nested(column.type) or not has_field_ids(column.type):
+        return column
+    return by_field_ids(column, view.schema.find_field(field_id).field_type)
+
+
+def _places(schema: pa.Schema, ids: Mapping[str, int]) -> dict[str, int]:
+    """Where each column is in a file: by Iceberg's field id, or by name in a file without ids."""
+    by_id = {int((f.metadata or {}).get(b"PARQUET:field_id", b"-1")): i for i, f in enumerate(schema)}
+    # In a file with ids a name says nothing: another column may have had it.
+    by_name = {f.name: i for i, f in enumerate(schema)} if by_id.keys() == {-1} else {}
+    found = {name: by_id.get(field_id, by_name.get(name)) for name, field_id in ids.items()}
+    return {name: place for name, place in found.items() if place is not None}
+
+
+class BufferSide:
+    """Rows of one partition in the segments that the plan names."""
+
+    def __init__(self, reader: BufferReader, table: TableRow, part: BufferPart | None, partition: int) -> None:
+        self._reader, self._table, self._part, self._partition = reader, table, part, partition
+        self._schema = arrow_schema(table.spec.stored, coordinates=True)
+        self._pending: list[Rows] = []
+        self._loaded_to = part.low.get(partition, 0) if part else 0
+
+    def window(self, high: int) -> Rows:
+        """The rows of the plan's buffer part below *high* that no earlier call has returned."""
+        if self._part is None or self._partition not in self._part.low:
+            return Rows.of([])
+        end = self._part.high[self._partition]
+        while self._loaded_to < min(high, end):
+            to = min(self._loaded_to + BUFFER_OFFSETS_PER_QUERY, end)
+            self._pending += self._load(self._part, self._loaded_to, to)
+            self._loaded_to = to
+        below, above = Rows.of(self._pending).split(high)
+        self._pending = [above]
+        return below
+
+    def _load(self, part: BufferPart, low: int, high: int) -> list[Rows]:
+        if not part.segments:
+            return []
+        query = BufferQuery(
+            table=self._table.name,
+            segments=part.segments,
+            ranges={self._partition: (low, high)},
+            schema=self._schema,
+            stores_op=bool(self._table.spec.key),
+        )
+        found = self._reader.batches(query, BufferStats())
+        return [Rows.from_arrow(as_first(rows, self._table)) for rows in found]
+
+
+def lake_schema(table: TableRow) -> pa.Schema:
+    """User columns and coordinates, all nullable: what a damaged file holds must be readable too.
+
+    The columns have the names that they had first: digests are made of these.
+    """
+    first = table.first_names
+    found = arrow_schema(table.spec.stored, coordinates=True)
+    return pa.schema([f.with_nullable(True).with_name(first.get(f.name, f.name)) for f in found])

@@ -1,0 +1,31 @@
+"""A view as an audit judges it; what the storage says of its metadata by name."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from harness_pipelines.lakes.iceberg.read.manifests import ManifestDamaged
+from harness_pipelines.lakes.iceberg.read.scan import (
+    LakeFileBroken,
+    LakeFileMissing,
+    LakeUnreadable,
+    PinnedView,
+    pinned,
+)
+from harness_pipelines.ledgers.postgres.file_digests import FileDamaged
+from harness_pipelines.ports.ledger import TableRow
+
+
+def judged_view(table: TableRow, metadata: str) -> PinnedView:
+    """What *metadata* and its manifests name. Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable."""
+    try:
+        return pinned(metadata)
+    except FileNotFoundError as error:
+        raise LakeFileMissing(
+            f"{table.name}: {metadata}, or a manifest that it names, is gone ({error}); nothing was judged. "
+            f"`harness fsck {table.name}` names all that is missing"
+        ) from error
+    except (ManifestDamaged, FileDamaged, pa.ArrowInvalid) as error:
+        raise LakeFileBroken(f"{table.name}: {error}; nothing was judged") from error
+    except OSError as error:
+        raise LakeUnreadable(f"{table.name}: {metadata} cannot be read: {error}; nothing was judged") from error

@@ -1,0 +1,234 @@
+"""Taking over what earlier audits signed off, and signing off what this one found whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from harness_pipelines.audit.proof.accounts import Accounts, TakenMove, torn
+from harness_pipelines.audit.proof.contents import QuarantineSide
+from harness_pipelines.audit.proof.jobs import Job, PartitionAudit, Piece
+from harness_pipelines.audit.proof.report import Finding, Kind, RangeAudit, Status, Tier, Witness
+from harness_pipelines.lakes.iceberg.read.scan import PinnedView
+from harness_pipelines.ledgers.postgres.views import audits
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.digest import added, parsed, shown
+from harness_pipelines.protocol.lake.signoff import Answering, Entry, Raw, SignOff, evidence, why_again
+from harness_pipelines.spec.locations import normal
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+
+SIGNED_OFFSETS_MAX = 1_000_000  #: of one range: what has to be read again when one of its files was replaced
+SIGNABLE = frozenset({Status.VERIFIED, Status.RETENTION, Status.ACCEPTED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What of one partition need not be read, what is read again and why, and what answers for the lake's part now."""
+
+    answering: Answering
+    taken: tuple[SignOff, ...] = ()
+    again: Mapping[SignOff, str] = field(default_factory=dict)
+    cuts: frozenset[int] = frozenset()  #: where a signed range shall end, so that the next audit can count by moves
+
+
+def look(
+    stores: Stores, table: TableRow, view: PinnedView, bounds: Mapping[int, Bounds], *, full: bool
+) -> dict[int, Standing]:
+    """Compare what was signed off with what answers now. Raises: LakeUnreadable."""
+    signed = audits.signed_off(stores.tables.database, table)
+    stored = audits.stored_files(view.metadata.location) if signed and not full else {}
+    found = {}
+    for p, limits in bounds.items():
+        answering = _answering(stores, table, view, p, limits)
+        mine = [s for s in signed if s.partition == p and s.lies_in(limits.start, limits.stream_hi)]
+        why = {s: "full audit" if full else why_again(s, answering, stored) for s in mine}
+        found[p] = Standing(
+            answering=answering,
+            taken=tuple(s for s, reason in why.items() if reason is None),
+            again={s: reason for s, reason in why.items() if reason is not None},
+        )
+    return found
+
+
+def _answering(stores: Stores, table: TableRow, view: PinnedView, partition: int, bounds: Bounds) -> Answering:
+    held = QuarantineSide(stores.readers, table, partition).window(bounds.start, bounds.stream_hi)
+    return Answering(
+        files=[
+            Entry(
+                path=normal(f.data.file_path),
+                rows=f.rows,
+                bytes=f.data.file_size_in_bytes,
+                low=f.low,
+                high=f.high,
+            )
+            for f in view.files
+            if f.partition in (partition, None)
+        ],
+        held=[Raw(offset=offset, value=h.value, key=h.key) for offset, h in held.items()],
+    )
+
+
+def by_moves(
+    standing: Mapping[int, Standing],
+    moves: Sequence[TakenMove],
+    bounds: Mapping[int, Bounds],
+    log_starts: Mapping[int, int],
+) -> dict[int, Standing]:
+    """*standing*, so that every move whose records Kafka has dropped can be counted as a whole."""
+    judged = [move for move in moves if move.ends_below(bounds)]
+    reread = torn(judged, {p: s.taken for p, s in standing.items()}, log_starts)
+    why = "a move goes on outside of it, and Kafka has dropped the records"
+    return {
+        p: Standing(
+            answering=s.answering,
+            taken=tuple(one for one in s.taken if one not in reread),
+            again={**s.again, **{one: why for one in s.taken if one in reread}},
+            cuts=frozenset(m.lo[p] for m in moves if p in m.lo and m.lo[p] < bounds[p].stream_hi <= m.hi[p]),
+        )
+        for p, s in standing.items()
+    }
+
+
+def cut(ranges: Sequence[tuple[Tier, int, int, Status]], standing: Standing) -> list[Piece]:
+    """*ranges* with the signed ones as they are, and the rest of the lake's cut where signed ranges shall end."""
+    again = standing.again
+    found = [Piece(tier=Tier.STREAM, low=s.low, high=s.high, status=Status(s.status), signed=s) for s in standing.taken]
+    ends = {*standing.cuts, *(o for s in again for o in (s.low, s.high))}
+    for tier, low, high, status in ranges:
+        if tier is not Tier.STREAM:
+            found.append(Piece(tier=tier, low=low, high=high, status=status))
+            continue
+        for first, last in _between(low, high, standing.taken):
+            grid = range(first - first % SIGNED_OFFSETS_MAX + SIGNED_OFFSETS_MAX, last, SIGNED_OFFSETS_MAX)
+            edges = sorted({first, last, *grid, *(o for o in ends if first < o < last)})
+            for begin, to in pairwise(edges):
+                why = next((reason for s, reason in again.items() if s.low <= begin and to <= s.high), None)
+                found.append(Piece(tier=tier, low=begin, high=to, status=status, again=why))
+    return sorted(found, key=lambda piece: piece.low)
+
+
+def _between(low: int, high: int, taken: Sequence[SignOff]) -> Iterator[tuple[int, int]]:
+    """The parts of ``[low, high)`` outside of *taken*."""
+    for signed in sorted(taken, key=lambda s: s.low):
+        if signed.low > low and low < high:
+            yield low, min(signed.low, high)
+        low = max(low, signed.high)
+    if low < high:
+        yield low, high
+
+
+# -- after judging ------------------------------------------------------------------------------------------
+
+
+def taken_over(piece: Piece, partition: int) -> RangeAudit:
+    """The account of a range that is not read."""
+    signed = piece.signed
+    assert signed is not None
+    content = parsed(signed.digest)
+    return RangeAudit(
+        partition=partition,
+        tier=piece.tier,
+        low=piece.low,
+        high=piece.high,
+        status=piece.status,
+        records=signed.rows + signed.refused,
+        rows=signed.rows,
+        quarantined=signed.refused,
+        expected=content,
+        found=content,
+        witness=Witness(signed.witness),
+        signed_off=signed.audited_at,
+    )
+
+
+def compare(job: Job, part: PartitionAudit) -> set[SignOff]:
+    """Hold what was read again against what was kept; what differs becomes a finding. Returns what is the same."""
+    same = set()
+    for signed in job.again:
+        inside = _inside(part, signed)
+        rows, refused, content = 0, 0, 0
+        for r in inside:
+            rows, refused, content = rows + r.rows, refused + r.quarantined, added(content, r.found)
+        if (rows, refused, shown(content)) == (signed.rows, signed.refused, signed.digest):
+            same.add(signed)
+            if signed.witness != Witness.NOBODY:
+                for r in inside:
+                    r.witness = Witness.AUDIT if r.status is Status.RETENTION else r.witness
+        elif not (all(r.witness is Witness.KAFKA for r in inside) and any(r.faults for r in inside)):
+            detail = (
+                f"not what was signed off at {signed.audited_at:%Y-%m-%d %H:%M:%S} UTC (version {signed.version}): "
+                f"{signed.rows} rows {signed.digest} and {signed.refused} in quarantine then, {rows} rows "
+                f"{shown(content)} and {refused} now"
+            )
+            part.findings.add(
+                Finding(
+                    kind=Kind.CHANGED,
+                    partition=part.partition,
+                    offset=signed.low,
+                    to=signed.high,
+                    tier=Tier.STREAM,
+                    detail=detail,
+                )
+            )
+    return same
+
+
+def _inside(part: PartitionAudit, signed: SignOff) -> list[RangeAudit]:
+    return [r for r in part.ranges if r.tier is Tier.STREAM and signed.low <= r.low and r.high <= signed.high]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """Which state was judged, and when the audit began."""
+
+    version: int
+    audited_at: datetime
+
+
+def signed_now(
+    job: Job, part: PartitionAudit, standing: Standing, *, same: set[SignOff], accounts: Accounts, signature: Signature
+) -> Iterator[SignOff]:
+    """What of *part* is signed off by this audit.
+
+    A range that is not what was kept is signed anew only if Kafka vouches for all of it; else the kept digest stays,
+    and every later audit says so.
+    """
+    kept: set[int] = set()
+    for signed in job.again:
+        inside = _inside(part, signed)
+        sound = not any(r.faults or accounts.doubts(part.partition, r.low, r.high) for r in inside)
+        by_kafka = all(r.witness is Witness.KAFKA for r in inside)
+        if signed in same and sound:
+            how = (Status.VERIFIED, Witness.KAFKA) if by_kafka else (signed.status, signed.witness)
+            yield _sign(standing, signature, inside, how=(str(how[0]), str(how[1])))
+        if signed in same or not (sound and by_kafka):
+            kept |= {id(r) for r in inside}
+    for r in part.ranges:
+        new = r.tier is Tier.STREAM and r.signed_off is None and id(r) not in kept
+        if new and r.status in SIGNABLE and not r.faults and not accounts.doubts(part.partition, r.low, r.high):
+            yield _sign(standing, signature, [r], how=(str(r.status), str(r.witness)))
+
+
+def _sign(standing: Standing, signature: Signature, ranges: Sequence[RangeAudit], *, how: tuple[str, str]) -> SignOff:
+    low, high, content = ranges[0].low, ranges[-1].high, 0
+    for r in ranges:
+        content = added(content, r.found)
+    return SignOff(
+        partition=ranges[0].partition,
+        low=low,
+        high=high,
+        rows=sum(r.rows for r in ranges),
+        refused=sum(r.quarantined for r in ranges),
+        digest=shown(content),
+        evidence=evidence(standing.answering.within(low, high)),
+        status=how[0],
+        witness=how[1],
+        version=signature.version,
+        audited_at=signature.audited_at,
+    )

@@ -1,0 +1,172 @@
+"""Going on behind records that Kafka dropped before they were read: a recorded move without rows.
+
+Nothing but the position changes: in one transaction under the stage's claim, and only from where it was looked at.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from harness_pipelines.audit.repair.lake import NothingToAdopt, plan_lake
+from harness_pipelines.drivers.postgres import Connection, sql
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.inspect.history import LakeHistoryMissing
+from harness_pipelines.lakes.iceberg.write.publish import NOTHING_STAGED
+from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ports.ledger import MoveDraft, TableRow
+from harness_pipelines.protocol.bounds import BoundaryGap, Bounds
+from harness_pipelines.protocol.claims import Claim, Stage, StageHeld, check_claim
+from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.protocol.schema.schemas import check_schema
+from harness_pipelines.stages.guard import LedgerOlderThanLake
+from harness_pipelines.stages.ingest.ingest import check_source
+from harness_pipelines.stages.tier import tier
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+
+TRIGGER = "accept-loss"
+LEASE = timedelta(seconds=60)
+
+
+class NothingLost(HarnessError):
+    """What is to be accepted as lost was not lost: Kafka still has it, or it was read already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Offsets ``[low, high)`` of one partition that Kafka dropped before they were read."""
+
+    table: str
+    partition: int
+    low: int
+    high: int
+    log_start: int
+    move_id: int | None = None  #: None: not recorded yet (a dry run)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "partition": self.partition,
+            "low": self.low,
+            "high": self.high,
+            "log_start": self.log_start,
+            "move": self.move_id,
+        }
+
+
+def find_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Loss:
+    """The loss that would be recorded; writes nothing. Raises: NothingLost, TopicRecreated, KafkaUnreachable, ..."""
+    bounds = {p.partition: p.bounds for p in stores.tables.positions(table)}
+    if partition not in bounds:
+        raise NothingLost(f"{table.name} has no partition {partition}; it has {sorted(bounds)}; nothing was changed")
+    marks = stores.log.watermarks(table.spec.topic, bounds)
+    check_source(table, stores.log, {partition: max(bounds[partition].buffer_hi, marks[partition].low)})
+    low, log_start = _read_up_to(table, bounds[partition]), marks[partition].low
+    where = f"{table.name}: partition {partition}"
+    if log_start <= low:
+        raise NothingLost(f"{where}: nothing is lost: read up to {low}, Kafka has all from {log_start} on")
+    if to <= low:
+        raise NothingLost(f"{where}: all below {low} was read; --to must be above it, up to {log_start}")
+    if to > log_start:
+        raise NothingLost(f"{where}: Kafka still has all from {log_start} on; --to {to} would skip some of it")
+    return Loss(table=table.name, partition=partition, low=low, high=to, log_start=log_start)
+
+
+def _read_up_to(table: TableRow, bounds: Bounds) -> int:
+    """Without a buffer the log is read again from where the lake ends, which a revert may have set back."""
+    return bounds.stream_hi if table.spec.buffer == "none" else bounds.buffer_hi
+
+
+def accept_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Loss:
+    """Record the loss of ``[buffer_hi, to)`` and let the table go on behind it.
+
+    Raises: NothingLost, StageHeld, FencedOut, BoundaryGap, SchemaMoved, WarehouseTaken, LedgerOlderThanLake; then
+    nothing was written.
+    """
+    loss = find_loss(stores, table, partition=partition, to=to)
+    _check_standing(stores, table)
+    stage = Stage.TIER if table.spec.buffer == "none" else Stage.INGEST
+    claim = stores.ledger.claim(table, stage, shard=0, holder=str(uuid4()), lease=LEASE)
+    if claim is None:
+        raise StageHeld(
+            f"{table.name}: a worker holds {stage}; nothing was written. Stop it (Ctrl-C gives the claim back, else it "
+            "ends with its lease), then accept the loss again"
+        )
+    try:
+        record = _by_tier if stage is Stage.TIER else _by_ingest
+        move_id = record(stores, table, claim, loss)
+    finally:
+        stores.ledger.release(claim)
+    stores.ledger.stop_table(table, None)
+    return Loss(
+        table=loss.table,
+        partition=partition,
+        low=loss.low,
+        high=loss.high,
+        log_start=loss.log_start,
+        move_id=move_id,
+    )
+
+
+def _check_standing(stores: Stores, table: TableRow) -> None:
+    """What the lake has is not lost. Raises: WarehouseTaken, LedgerOlderThanLake."""
+    try:
+        stores.standing.check(table, stores.ledger)
+    except LedgerOlderThanLake:
+        with suppress(NothingToAdopt, LakeHistoryMissing):  # it has none of these records: then this is the way on
+            plan_lake(stores, table)
+            raise
+
+
+def _by_ingest(stores: Stores, table: TableRow, claim: Claim, loss: Loss) -> int:
+    key = {"table_id": table.table_id, "partition": loss.partition, "lo": loss.low, "hi": loss.high}
+    with stores.ledger.database.transaction() as connection:
+        connection.execute(
+            sql("ledger/share_ingest"), key
+        )  # as every commit of ingest: a schema change waits, or we do
+        found = connection.execute(sql("ledger/ingest_positions"), key).fetchall()
+        now = next((row["schema_version"] for row in found if row["partition"] == loss.partition), -1)
+        check_schema(table.name, planned=table.schema_version, found=now, what="the loss was looked at")
+        if connection.execute(sql("ledger/advance_ingest"), key).rowcount != 1:
+            raise BoundaryGap(what="the buffer", partition=loss.partition, expected_low=-1, got_low=loss.low)
+        move = {"shard": claim.shard, "schema_version": table.schema_version, "epoch": claim.epoch}
+        row = connection.execute(sql("audit/begin_accepted"), {**key, **move}).fetchone()
+        assert row is not None
+        _fence(connection, claim)
+    return int(row["move_id"])
+
+
+def _fence(connection: Connection, claim: Claim) -> None:
+    """The last check of every commit: the claim is still ours."""
+    key = {"table_id": claim.table_id, "stage": claim.stage, "shard": claim.shard}
+    row = connection.execute(sql("ledger/check_claim"), key).fetchone()
+    if row is None:
+        check_claim(claim, None, now=claim.lease_until)
+    else:
+        check_claim(claim, rows.claim(row), now=row["now"])
+
+
+def _by_tier(stores: Stores, table: TableRow, claim: Claim, loss: Loss) -> int:
+    """`buffer: none`: the lake's position is the one that reads the log, so an empty tier move passes the loss."""
+    blocked = stores.ledger.open_move(table, Stage.TIER, shard=claim.shard)
+    if blocked is not None:
+        why = f"its records [{loss.low}, {loss.high}) of partition {loss.partition} were accepted as lost"
+        stores.ledger.close_move(claim, blocked, state=MoveState.ABANDONED, error=why)
+    draft = MoveDraft(
+        stage=Stage.TIER,
+        shard=claim.shard,
+        lo={loss.partition: loss.low},
+        hi={loss.partition: loss.high},
+        base_version=stores.ledger.head(table).version,
+        schema_version=table.schema_version,
+        trigger=TRIGGER,
+    )
+    move = stores.ledger.plan_move(claim, draft)
+    nothing = tier.Attempt(staged=NOTHING_STAGED)
+    tier.publish(stores, table, claim, move, nothing)
+    return move.move_id

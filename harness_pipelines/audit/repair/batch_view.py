@@ -1,0 +1,129 @@
+"""The batch view of a ledger that was lost or set back: it is derived, so it is taken over only where that is plain.
+
+Its newest state goes on if it reaches no further than the stream view does, all its files are there, and no row of it
+was recalled: such rows are in a database that is not this one any more, and in the stream view. Else an empty one is
+begun in a folder of its own and otree merges again; expire removes what was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness_pipelines.lakes.iceberg.catalog import STARTS, TOPIC, MetadataMissing, vector_text
+from harness_pipelines.lakes.iceberg.inspect.history import (
+    LakeHistory,
+    LakeState,
+    MetadataFile,
+    metadata_files,
+    number_of,
+    view_locations,
+)
+from harness_pipelines.lakes.iceberg.write.publish import reachable, reached_by, recalled_from
+from harness_pipelines.ledgers.postgres.reconcile import NewBatch
+from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
+from harness_pipelines.ports.ledger import TableRow, view_names
+from harness_pipelines.protocol.bounds import Vector, covers
+from harness_pipelines.protocol.lake.overlays import told
+from harness_pipelines.protocol.versions import View
+from harness_pipelines.spec.table import TableSpec
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlan:
+    """What the next version has for a batch view in place of what the catalog names."""
+
+    pointer: str  #: what the catalog names now
+    view: View | None  #: a state of the lake; None: an empty view is begun
+    batch_hi: Vector = field(default_factory=dict)
+
+    @property
+    def act(self) -> str:
+        if self.view is None:
+            return "begin the batch view anew: otree merges again what the stream view has"
+        return f"take over the batch view of {self.view.metadata}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"adopted": self.view and self.view.metadata, "batch_hi": {str(p): o for p, o in self.batch_hi.items()}}
+
+
+def plan_batch(stores: Stores, table: TableRow, stream_hi: Vector, *, kept: Vector | None = None) -> BatchPlan | None:
+    """What becomes of the batch view of *table*, whose stream view reaches to *stream_hi*.
+
+    ``None`` if nothing does: there is none beside it, or the one that the catalog names is whole and reaches to *kept*.
+    """
+    if table.spec.views != "both":
+        return None
+    pointer = stores.tables.pointer(table, "batch")
+    history = LakeHistory.of(stores.catalog, table, pointer, view="batch")
+    if kept is not None and _is_whole(history, pointer, kept, overlays=_overlays(stores, table)):
+        return None
+    state = _newest(history, stream_hi)
+    if state is None:
+        return BatchPlan(pointer=pointer, view=None)
+    return BatchPlan(pointer=pointer, view=state.head, batch_hi=reached_by(state.view))
+
+
+def made(stores: Stores, table: TableRow, plan: BatchPlan) -> NewBatch:
+    """What *plan* names; an empty view is written now, and nobody sees it until it is published. Raises: LakeAway."""
+    if plan.view is not None:
+        return NewBatch(pointer=plan.pointer, view=plan.view, batch_hi=plan.batch_hi, keeps_layout=True)
+    starts = {p.partition: p.bounds.start for p in stores.tables.positions(table)}
+    origin = {TOPIC: f"{table.identity.cluster_id}/{table.identity.topic_id}", STARTS: vector_text(starts)}
+    empty = stores.lake.make_batch_view(table.spec, table.fields, origin=origin)
+    return NewBatch(pointer=plan.pointer, view=empty, batch_hi={}, keeps_layout=False)
+
+
+def left_behind(stores: Stores, spec: TableSpec, stream_hi: Vector) -> View | None:
+    """The newest state of a batch view that a lost ledger left in the warehouse, if it can be taken over."""
+    view = view_names(spec)["batch"]
+    found = []
+    for place in view_locations(stores.warehouse, namespace=spec.namespace, view=view):
+        state = _newest(LakeHistory(stores.catalog, (spec.namespace, view), place), stream_hi)
+        if state is not None and state.view.metadata.properties.get("harness.table") == spec.table:
+            found.append((state.view.metadata.last_updated_ms, place, state.head))
+    return max(found, key=lambda one: one[:2])[2] if found else None
+
+
+def _overlays(stores: Stores, table: TableRow) -> str | None:
+    """What the ledger says of recalled rows; None where a table of them is gone."""
+    overlays = stores.tables.head(table).overlays
+    return told(overlays) if {one.segment for one in overlays} <= overlays_of(stores, table) else None
+
+
+def overlays_of(stores: Stores, table: TableRow) -> frozenset[str]:
+    """The tables of recalled rows that are there."""
+    with stores.readers.session() as connection:
+        return overlays_there(connection, table.table_id)
+
+
+def _is_whole(history: LakeHistory, pointer: str, reaches: Vector, *, overlays: str | None) -> bool:
+    try:
+        state = history.read(MetadataFile(number=number_of(pointer), path=pointer))
+    except MetadataMissing:
+        return False
+    found, lacks = reached_by(state.view), recalled_from(state.view)
+    return _is_sound(state) and lacks == overlays and all(found.get(p, o) == o for p, o in reaches.items())
+
+
+def _newest(history: LakeHistory, stream_hi: Vector) -> LakeState | None:
+    """The newest state that can be read, if it is whole and reaches no further than *stream_hi*.
+
+    None that is older is looked for: what a batch view lacks is merged again at the cost of a merge.
+    """
+    with reachable(history.location, "reading the lake's metadata"):
+        for file in metadata_files(history.location):
+            try:
+                state = history.read(file)
+            except MetadataMissing:  # half written when its writer died
+                continue
+            goes_on = _is_sound(state) and covers(stream_hi, reached_by(state.view)) and not recalled_from(state.view)
+            return state if goes_on else None
+    return None
+
+
+def _is_sound(state: LakeState) -> bool:
+    return not state.gone and not state.strangers

@@ -1,0 +1,1 @@
+"""Mutable buffers in front of the lake, a folder for each system."""

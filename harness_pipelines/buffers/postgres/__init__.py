@@ -1,0 +1,1 @@
+"""The buffer in PostgreSQL: segments, rows, overlays."""

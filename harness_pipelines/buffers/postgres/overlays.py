@@ -1,0 +1,133 @@
+"""Tables of recalled rows: written by one attempt of a move, read, and once nothing names them dropped.
+
+They have the shape of a segment, so that the same code reads them, and the schema of each row; they are never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+import adbc_driver_manager
+import pyarrow as pa
+
+from harness_pipelines.buffers.postgres.reader import BufferQuery, BufferReader, BufferStats
+from harness_pipelines.buffers.postgres.types import (
+    BUFFER_SCHEMA,
+    rest_of,
+    segment_ddl,
+    segment_index,
+    segment_key_index,
+    segment_statistics,
+    to_copy,
+)
+from harness_pipelines.drivers.adbc import AdbcSessions
+from harness_pipelines.drivers.postgres import Database, PostgresUnreachable, sql
+from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.lake.overlays import Overlay, overlay_name
+from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.reading.plan import SegmentRef
+from harness_pipelines.secret import redact
+from harness_pipelines.spec.arrow import arrow_schema
+from harness_pipelines.spec.table import TableSpec
+
+OFFSETS_END = 2**62  #: above every offset
+COPY_ROWS = 200_000  #: of one statement, which has its time limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What one attempt wrote."""
+
+    segment: str
+    bytes: int
+    packed: tuple[str, ...]  #: columns that share one value
+
+
+class Overlays:
+    """Recalled rows of the tables of one database."""
+
+    def __init__(self, database: Database, sessions: AdbcSessions, reader: BufferReader) -> None:
+        self._database, self._sessions, self._reader = database, sessions, reader
+
+    def write(self, table: TableRow, move: Move, rows: pa.Table) -> Written:
+        """Put *rows*, in the types of `schema_of`, into a table of this attempt's own; nobody sees them yet.
+
+        Raises: PostgresUnreachable.
+        """
+        name = overlay_name(table.table_id, move.move_id, move.attempt)
+        key = {"table_id": table.table_id, "move_id": move.move_id, "attempt": move.attempt, "segment": name}
+        rest = rest_of(table.spec)
+        with self._database.transaction() as connection:
+            connection.execute(sql("overlays/note"), {**key, "schema_version": table.schema_version})
+            shape = segment_ddl(name, table.spec.columns, rest=rest, stores_op=True, stores_schema=True)
+            connection.execute(shape)
+        self._copy(table, name, rows, rest)
+        columns = table.spec.key_columns
+        with self._database.transaction() as connection:
+            connection.execute(segment_index(name))
+            connection.execute(segment_key_index(name, columns))
+        with self._database.transaction() as connection:
+            connection.execute(segment_statistics(name, columns))
+        size = self._database.rows("overlays/size", {"segment": name})[0]["bytes"]
+        return Written(segment=name, bytes=int(size), packed=rest)
+
+    def read(self, table: TableRow, overlays: Iterable[Overlay]) -> pa.Table:
+        """All rows of *overlays* in the types of `schema_of`. Raises: SegmentMissing, BufferBusy, ..."""
+        partitions = self._database.rows("ledger/ingest_positions", {"table_id": table.table_id})
+        return rows_of(self._reader, table.spec, refs(table, overlays), [row["partition"] for row in partitions])
+
+    def there(self, table: TableRow) -> frozenset[str]:
+        """Names of those that a version of *table* may name."""
+        with self._database.transaction() as connection:
+            return overlays_there(connection, table.table_id)
+
+    def _copy(self, table: TableRow, name: str, rows: pa.Table, rest: Sequence[str]) -> None:
+        with self._explained(table):
+            connection = self._sessions.open(autocommit=True)
+            try:
+                with connection.cursor() as cursor:
+                    for first in range(0, rows.num_rows, COPY_ROWS):
+                        part = to_copy(rows.slice(first, COPY_ROWS), rest)
+                        cursor.adbc_ingest(name, part, mode="append", db_schema_name=BUFFER_SCHEMA)
+            finally:
+                with suppress(adbc_driver_manager.Error):
+                    connection.close()
+
+    @staticmethod
+    @contextmanager
+    def _explained(table: TableRow) -> Iterator[None]:
+        try:
+            yield
+        except adbc_driver_manager.Error as error:
+            raise PostgresUnreachable(
+                f"{table.name}: recalled rows could not be written to Postgres: {redact(str(error)).strip()}; nothing "
+                "was published, it is tried again"
+            ) from error
+
+
+def rows_of(
+    reader: BufferReader, spec: TableSpec, overlays: Iterable[SegmentRef], partitions: Iterable[int]
+) -> pa.Table:
+    """What `Overlays.read` gives, for who is a reader only."""
+    schema, segments = schema_of(spec), tuple(overlays)
+    if not segments:
+        return schema.empty_table()
+    ranges = dict.fromkeys(partitions, (0, OFFSETS_END))
+    query = BufferQuery(table=spec.table, segments=segments, ranges=ranges, schema=schema, stores_op=True)
+    return reader.read(query, BufferStats())
+
+
+def schema_of(spec: TableSpec) -> pa.Schema:
+    """User columns, then all coordinates; nullable, as in the files of the lake."""
+    return pa.schema([f.with_nullable(True) for f in arrow_schema(spec.stored, coordinates=True)])
+
+
+def refs(table: TableRow, overlays: Iterable[Overlay]) -> tuple[SegmentRef, ...]:
+    """The tables of *overlays*, to be read with the columns of *table*; they have those of the time they were made."""
+    found = table.seen(
+        [SegmentRef(name=one.segment, schema_version=one.schema_version, packed=one.packed) for one in overlays]
+    )
+    return tuple(replace(one, schema_version=None) for one in found)

@@ -1,0 +1,422 @@
+"""The buffer's writing side: the ingest commit, and the life of segments.
+
+The ingest commit is one transaction on one ADBC connection: the segment's row is shared, rows go in by binary COPY,
+positions advance where they are what the batch was read from, refused records are set aside, and the claim is checked
+last. Idea: Kafka Connect's transactional sinks, with the offsets beside the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import adbc_driver_manager
+import orjson
+import pyarrow as pa
+from psycopg.errors import UniqueViolation
+from psycopg.types.json import Jsonb
+
+from harness_pipelines import faults
+from harness_pipelines.buffers.postgres.refused import Kept, kept
+from harness_pipelines.buffers.postgres.types import (
+    OPERATION,
+    rest_of,
+    segment_ddl,
+    segment_index,
+    segment_key_index,
+    segment_statistics,
+    to_copy,
+)
+from harness_pipelines.drivers.adbc import AdbcSessions
+from harness_pipelines.drivers.postgres import (
+    Asked,
+    Connection,
+    Database,
+    PostgresReadOnly,
+    PostgresUnreachable,
+    named,
+    sql,
+)
+from harness_pipelines.errors import HarnessError, OutcomeUnknown
+from harness_pipelines.formats.culprits import told
+from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ports.ledger import Beginning, IngestPosition, RefusedRecord, Segment, TableRow
+from harness_pipelines.protocol.bounds import BoundaryGap
+from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
+from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
+from harness_pipelines.protocol.segments import check_unit, check_writable
+from harness_pipelines.sources.kafka.times import kafka_times
+from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.table import TableSpec
+
+SCHEMA = "harness_buffer"
+_PROGRAM_LIMIT = "54000"  #: a row is larger than a page takes
+NO_MOVE = -1  #: the number of no move
+REFUSED_BYTES_MAX = 16 * 2**10  #: of a record that is set aside together with others
+REFUSED_TOGETHER = 1_000
+#: The parameters of `buffer/refuse` behind the table's number.
+_REFUSAL = (
+    "partition", "offset", "reason", "detail", "key", "value", "headers", "kafka_ms", "whole", "key_bytes",
+    "value_bytes", "key_sha256", "value_sha256",
+)  # fmt: skip
+MOVE_ROWS_MAX = 1_000_000  #: an accounting row is closed and the next begun after so many rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violations:
+    """So many records of a range break a check of the contract: set aside for it, or taken with a warning."""
+
+    check: str
+    severity: Literal["quarantine", "warn"]
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DecodedRange:
+    """Rows and refused records of ``[low, high)`` of one partition, ready to be committed."""
+
+    partition: int
+    low: int
+    high: int
+    rows: pa.Table  #: coordinates and user columns, in offset order
+    refused: Sequence[RefusedRecord]
+    leader_epoch: int | None
+    violations: Sequence[Violations] = ()
+    filtered: int = 0  #: records that the transform's filter did not take
+    digest: int | None = None  #: sum of the digests of the rows as they will be in the lake; kept for audits
+
+
+class RowsUnfit(HarnessError):
+    """Postgres does not store some row; nothing was written."""
+
+    def __init__(self, table: str, *, said: str, is_too_large: bool) -> None:
+        self.said, self.is_too_large = said, is_too_large
+        super().__init__(f"{table}: Postgres does not store a row: {said}; nothing was written")
+
+
+class SegmentWriter:
+    """One ingest connection. Not safe for use by two threads at once."""
+
+    def __init__(
+        self, sessions: AdbcSessions, table: TableRow, claim: Callable[[], Claim], *, run_id: str | None
+    ) -> None:
+        self._sessions = sessions
+        self._table = table
+        self._claim = claim
+        self._run_id = run_id
+        self._connection: Any = None
+        self._move: tuple[int, int, int] | None = None  # accounting row: move id, epoch, rows so far
+
+    def commit(self, segment: Segment, ranges: Sequence[DecodedRange], *, confirm: Callable[[], None]) -> int:
+        """Commit *ranges* in one transaction, all or none; returns the number of rows.
+
+        *confirm* is called after the rows are written and before the commit; it raises if the log is not the one
+        that the rows were read from.
+
+        Raises: SegmentClosed, SchemaMoved, BoundaryGap (REFRESH), FencedOut (NEVER), OutcomeUnknown (RESOLVE),
+        PostgresUnreachable; RowsUnfit, of which `trouble` tells for fewer rows.
+        """
+        with self._explained():
+            connection = self._connected()
+            try:
+                count, accounting = self._write(connection, segment, ranges, confirm)
+            except BaseException:
+                with suppress(adbc_driver_manager.Error):
+                    connection.rollback()
+                raise
+            faults.point("ingest.in_transaction")
+            self._commit(connection)
+            faults.point("ingest.after_commit")
+        self._move = accounting
+        self._tell(connection)
+        return count
+
+    def trouble(self, segment: Segment, rows_: pa.Table) -> RowsUnfit | None:
+        """Why *rows_* cannot be stored: they are written and taken back. Raises: PostgresUnreachable."""
+        try:
+            with self._explained():
+                connection = self._connected()
+                try:
+                    with connection.cursor() as cursor:
+                        self._copy(cursor, segment, rows_)
+                finally:
+                    with suppress(adbc_driver_manager.Error):
+                        connection.rollback()
+        except RowsUnfit as unfit:
+            return unfit
+        return None
+
+    def _copy(self, cursor: Any, segment: Segment, rows_: pa.Table) -> None:
+        """Raises: RowsUnfit for what no column of the segment has; the driver's errors."""
+        try:
+            copied = to_copy(rows_, segment.packed)
+        except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
+            raise RowsUnfit(self._table.name, said=told(error), is_too_large=False) from error
+        cursor.adbc_ingest(segment.name, copied, mode="append", db_schema_name=SCHEMA)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._sessions.end(self._connection)
+            self._connection = None
+
+    def _write(
+        self, connection: Any, segment: Segment, ranges: Sequence[DecodedRange], confirm: Callable[[], None]
+    ) -> tuple[int, tuple[int, int, int]]:
+        claim = self._claim()
+        with connection.cursor() as cursor:
+            found = _one(cursor, "share_segment", segment.name)
+            check_writable(segment.name, found["state"] if found else None)
+            batch = pa.concat_tables([r.rows for r in ranges])
+            if batch.num_rows:
+                self._copy(cursor, segment, batch)
+            refused = [record for taken in ranges for record in taken.refused]
+            self._refuse(cursor, refused)
+            if counted := [_violations(taken, one) for taken in ranges for one in taken.violations]:
+                cursor.execute(sql("buffer/count_violations"), (self._table.table_id, orjson.dumps(counted).decode()))
+            if passed := [{"partition": r.partition, "records": r.filtered} for r in ranges if r.filtered]:
+                cursor.execute(sql("buffer/count_filtered"), (self._table.table_id, orjson.dumps(passed).decode()))
+            confirm()
+            return batch.num_rows, self._advance(cursor, claim, segment, ranges, batch.num_rows)
+
+    def _refuse(self, cursor: Any, refused: Sequence[RefusedRecord]) -> None:
+        """Set records aside: the usual small ones many at a time, for one by one they cost ten times as much."""
+        table_id, records = self._table.table_id, [kept(record) for record in refused]
+        small = [r for r in records if r.bytes <= REFUSED_BYTES_MAX]
+        for first in range(0, len(small), REFUSED_TOGETHER):
+            told = orjson.dumps([r.to_json() for r in small[first : first + REFUSED_TOGETHER]]).decode()
+            cursor.execute(sql("buffer/refuse_many"), (table_id, told))
+        for large in (r for r in records if r.bytes > REFUSED_BYTES_MAX):  # together they may be too large for Arrow
+            cursor.execute(sql("buffer/refuse"), _refusal(table_id, large))
+
+    def _advance(
+        self, cursor: Any, claim: Claim, segment: Segment, ranges: Sequence[DecodedRange], count: int
+    ) -> tuple[int, int, int]:
+        """Move the bounds of all *ranges*, each where it is what the range was read from; the claim is checked last.
+
+        Returns the accounting row, which neighbouring commits of one holder share.
+        """
+        so_far = self._move if self._move and self._move[1] == claim.epoch and self._move[2] < MOVE_ROWS_MAX else None
+        wanted = [
+            {
+                "partition": r.partition,
+                "low": r.low,
+                "high": r.high,
+                "leader_epoch": r.leader_epoch,
+                "digest": r.digest,
+            }
+            for r in ranges
+        ]
+        row = _one(
+            cursor,
+            "advance",
+            claim.table_id,
+            claim.shard,
+            orjson.dumps(wanted).decode(),
+            segment.schema_version,
+            so_far[0] if so_far else NO_MOVE,
+            claim.epoch,
+            self._run_id,
+            count,
+        )
+        assert row is not None
+        moved = set(str(row["moved"]).split(","))
+        for taken in ranges:
+            if str(taken.partition) not in moved:
+                raise self._not_moved(cursor, segment, taken)
+        if row["holder"] is None:
+            raise FencedOut(f"{self._table.name}: the ingest claim is gone; nothing was written")
+        found = replace(claim, holder=row["holder"], epoch=row["epoch"], lease_until=row["lease_until"])
+        check_claim(claim, found, now=row["now"])
+        return row["move_id"], claim.epoch, count + (so_far[2] if so_far else 0)
+
+    def _not_moved(self, cursor: Any, segment: Segment, taken: DecodedRange) -> HarnessError:
+        """Why the bound of a partition stayed where it was."""
+        found = _one(cursor, "position", self._table.table_id, taken.partition)
+        try:
+            check_unit(
+                self._table.name,
+                partition=taken.partition,
+                low=taken.low,
+                decoded_with=segment.schema_version,
+                buffer_hi=found["buffer_hi"] if found else None,
+                schema_version=found["schema_version"] if found else None,
+            )
+        except (SchemaMoved, BoundaryGap) as reason:
+            return reason
+        # It has gone where the unit starts since: another holder's commit ended between the two statements.
+        return BoundaryGap(what="the buffer", partition=taken.partition, expected_low=-1, got_low=taken.low)
+
+    def _commit(self, connection: Any) -> None:
+        try:
+            connection.commit()
+        except adbc_driver_manager.Error as error:
+            self.close()
+            raise OutcomeUnknown(f"{self._table.name}: COMMIT was sent, its answer was lost: {error}") from error
+
+    def _tell(self, connection: Any) -> None:
+        """Let those know who wait for the table. In a transaction of its own, see `News`; what fails they find out."""
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(sql("buffer/tell"), (str(self._table.table_id),))
+            connection.commit()
+        except adbc_driver_manager.Error:
+            self.close()
+
+    def _connected(self) -> Any:
+        if self._connection is None:
+            self._connection = self._sessions.open(autocommit=False)
+        return self._connection
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (adbc_driver_manager.Error, pa.ArrowInvalid) as error:
+            if getattr(error, "sqlstate", None) == UniqueViolation.sqlstate:  # a refused record is there already
+                raise BoundaryGap(what="quarantine", partition=-1, expected_low=-1, got_low=-1) from error
+            if (unfit := _unfit(error, self._table.name)) is not None:
+                raise unfit from error
+            found = named(error, Asked(dsn=self._sessions.dsn, table=self._table.name))
+            if isinstance(found, PostgresUnreachable | PostgresReadOnly):
+                self.close()  # the next one may lead to another server
+            if found is None:
+                raise
+            raise found from error
+
+
+class Segments:
+    """Segments of the tables of one database: opened, closed, retired and dropped."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def all(self, table: TableRow) -> list[Segment]:
+        """Every segment that is not dropped yet, oldest first."""
+        return [rows.segment(row) for row in self.database.rows("buffer/segments", {"table_id": table.table_id})]
+
+    def positions(self, table: TableRow) -> dict[int, IngestPosition]:
+        found = self.database.rows("ledger/ingest_positions", {"table_id": table.table_id})
+        return {row["partition"]: rows.ingest_position(row) for row in found}
+
+    def open_segment(self, table: TableRow) -> Segment:
+        """The newest open segment in the table's schema and shape; makes one if there is none."""
+        found = self._newest_open(self.all(table), table)
+        return found or self._make(table, even_if_open=False)
+
+    def index(self, table: TableRow, segment: Segment) -> None:
+        """Make the index on the coordinates, and on a key, if it is not there; writers of the segment wait meanwhile.
+
+        A backlog is written without it, because keeping it up row by row halves the rate.
+        """
+        key = table.at_schema(segment.schema_version).spec.key_columns
+        # IF NOT EXISTS does not see an index that another thread is making; when that shows, it is made.
+        with suppress(UniqueViolation), self.database.transaction(table=table.name) as connection:
+            connection.execute(segment_index(segment.name))
+            if key:
+                connection.execute(segment_key_index(segment.name, key))
+        if key:
+            with self.database.transaction() as connection:  # of its own: writers need not wait for it
+                connection.execute(segment_statistics(segment.name, key))
+
+    def rotate(self, table: TableRow) -> None:
+        """Open the next segment, then close the ones before it: writers move on, so closing does not starve."""
+        fresh = self._make(table, even_if_open=True)
+        for segment in self.all(table):
+            if segment.state == "open" and segment.seq < fresh.seq:
+                self.index(table, segment)
+                with self.database.transaction() as connection:
+                    connection.execute(sql("buffer/lock_segment"), {"segment": segment.name})
+                    key = {"segment": segment.name, "table_id": table.table_id}
+                    connection.execute(sql("buffer/close_segment"), key)
+
+    def refused(self, table: TableRow, partition: int, low: int, high: int) -> list[int]:
+        """Offsets of the records in ``[low, high)`` of a partition that were set aside, ascending."""
+        wanted = {"table_id": table.table_id, "partition": partition, "low": low, "high": high}
+        return [row["offset"] for row in self.database.rows("buffer/refused", wanted)]
+
+    def beginning(self, table: TableRow, *, limit: int) -> Beginning:
+        """How *table* began; no more than *limit* refused records are counted."""
+        [found] = self.database.rows("buffer/beginning", {"table_id": table.table_id, "limit": limit})
+        return Beginning(**found)
+
+    def sizes(self, table: TableRow) -> list[Mapping[str, Any]]:
+        """Name, state, bytes and age in seconds of each segment."""
+        return list(self.database.rows("buffer/segment_sizes", {"table_id": table.table_id}))
+
+    def _make(self, table: TableRow, *, even_if_open: bool) -> Segment:
+        with self.database.transaction() as connection:
+            connection.execute(sql("buffer/lock_segments"), {"table_id": table.table_id})
+            [at] = connection.execute(sql("buffer/schema_in_force"), {"table_id": table.table_id}).fetchall()
+            found = at["schema_version"] or table.schema_version
+            check_schema(table.name, planned=table.schema_version, found=found, what="a segment was to be made")
+            known = [rows.segment(r) for r in connection.execute(sql("buffer/segments"), {"table_id": table.table_id})]
+            newest = self._newest_open(known, table)
+            if newest and not even_if_open:
+                return newest
+            return make_segment(connection, table.table_id, known, spec=table.spec, schema_version=table.schema_version)
+
+    @staticmethod
+    def _newest_open(segments: Sequence[Segment], table: TableRow) -> Segment | None:
+        wanted = ("open", table.schema_version, rest_of(table.spec))
+        fitting = [s for s in segments if (s.state, s.schema_version, s.packed) == wanted]
+        return fitting[-1] if fitting else None
+
+
+def make_segment(
+    connection: Connection, table_id: int, known: Sequence[Segment], *, spec: TableSpec, schema_version: int
+) -> Segment:
+    """The next segment, open, for rows of one schema; *known* are all that there are, under their lock."""
+    seq = max((s.seq for s in known), default=0) + 1
+    name = f"seg_{table_id}_{seq}"
+    rest = rest_of(spec)
+    connection.execute(segment_ddl(name, spec.columns, rest=rest, stores_op=bool(spec.key)))
+    values = {"segment": name, "table_id": table_id, "seq": seq, "schema_version": schema_version}
+    values["packed"] = Jsonb(list(rest))
+    row = connection.execute(sql("buffer/insert_segment"), values).fetchone()
+    assert row is not None
+    return rows.segment(row)
+
+
+def with_coordinates(
+    rows_: pa.Table, *, partition: int, offsets: pa.Array, timestamps_ms: pa.Array, columns: Sequence[Column]
+) -> pa.Table:
+    """Put the stored coordinate columns in front of decoded user columns; of a keyed table `_op` stands between them.
+
+    *offsets* and *timestamps_ms* are int64 of the same length; what is no time (-1 is none) becomes NULL.
+    """
+    length = rows_.num_rows
+    coordinates = {
+        "_kafka_partition": pa.repeat(pa.scalar(partition, pa.int32()), length),
+        "_kafka_offset": offsets,
+        "_kafka_timestamp": kafka_times(timestamps_ms),
+    }
+    operation = {OPERATION: rows_.column(OPERATION)} if OPERATION in rows_.column_names else {}
+    return pa.table({**coordinates, **operation, **{c.name: rows_.column(c.name) for c in columns}})
+
+
+def _unfit(error: Exception, table: str) -> RowsUnfit | None:
+    """Whether *error* is about the values of a row (SQLSTATE class 22), or about their size."""
+    state = (getattr(error, "sqlstate", None) or "").strip("\0")
+    if not (state.startswith("22") or state == _PROGRAM_LIMIT):
+        return None
+    lines = [line.partition("ERROR:")[2] or line for line in str(error).splitlines() if line.strip()]
+    said = " ".join(" ".join(lines[:1]).split())
+    return RowsUnfit(table, said=said, is_too_large=state == _PROGRAM_LIMIT)
+
+
+def _one(cursor: Any, name: str, *parameters: Any) -> dict[str, Any] | None:
+    cursor.execute(sql(f"buffer/{name}"), parameters)
+    row = cursor.fetchone()
+    return None if row is None else dict(zip([d[0] for d in cursor.description], row, strict=True))
+
+
+def _violations(taken: DecodedRange, one: Violations) -> dict[str, Any]:
+    return {"partition": taken.partition, "check_name": one.check, "severity": one.severity, "records": one.records}
+
+
+def _refusal(table_id: int, record: Kept) -> tuple[Any, ...]:
+    told = record.parameters()
+    told["headers"] = orjson.dumps(record.headers()).decode()
+    return (table_id, *(told[name] for name in _REFUSAL))

@@ -1,0 +1,152 @@
+"""`harness chaos`: everything breaks on purpose, and every read is checked."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+import click
+
+from harness_pipelines.cli.common import check_wish, duration, not_asked, wish_options
+from harness_pipelines.cli.show.output import emit, json_option, note
+from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.secret import redact
+from harness_pipelines.spec.settings import Settings
+
+PACKAGE = "harness_pipelines_tests"
+SECONDS_MIN = 20.0
+
+
+class ChaosFailed(HarnessError):
+    """Something was lost, doubled, wrongly read, or stuck."""
+
+
+@click.command()
+@click.argument("table", default="chaos.records")
+@click.option(
+    "--for", "for_s", callback=duration, default="5m", show_default=True, metavar="TIME", help="How long things break."
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Repeat the schedule of an earlier run.  [default: a new one]")
+@click.option(
+    "--rate", type=click.FloatRange(min=1), default=200.0, show_default=True, help="Records produced per second."
+)
+@click.option(
+    "--thaw",
+    "thaw_s",
+    callback=duration,
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="Every partition must move so soon after the last fault; more for a machine with other work.",
+)
+@click.option("--keep", is_flag=True, help="Keep the home with all logs; kept anyway when something was found.")
+@wish_options("Only print the schedule.")
+@json_option
+@click.pass_obj
+def chaos(settings: Settings, /, table: str, **options: Any) -> None:
+    """Break everything on purpose while tables move, and check every read; needs a checkout.
+
+    Starts services in a temporary home of its own, never those of anybody else, and takes them down at the end. There
+    are four tables: TABLE, an append table; TABLE_keyed; TABLE_direct, without a buffer; TABLE_growing, whose topic
+    gets partitions. A producer with a log of its own, two workers and two readers go on while workers, Spark, Postgres
+    and Kafka are killed, stopped and restarted, connections are cut, files of the lake are damaged for the time of a
+    read, claims end tomorrow, and people replay, revert, evolve, recall, apply and make snapshots, some of them asleep
+    for longer than two graces: by a schedule that follows from --seed and --for alone.
+
+    Every read must be exactly the acknowledged records below its bounds, a version that is read twice must show the
+    same rows, and within a minute after the last fault a new record of every partition must be readable and in the
+    lake. Exit code 1 when anything was lost, doubled, wrong, unrepeatable, frozen or stuck.
+
+    \b
+    Examples:
+      harness chaos --yes
+      harness chaos --for 30m --seed 7 --yes --json chaos.json
+      harness chaos --for 60s --seed 7 --dry-run
+    """
+    target: str | None = options["json_target"]
+    _check(settings, for_s=options["for_s"], dry_run=options["dry_run"], yes=options["yes"])
+    try:
+        from harness_pipelines_tests.chaos.result import Options
+        from harness_pipelines_tests.chaos.run import run_chaos
+        from harness_pipelines_tests.chaos.schedule import schedule
+    except ModuleNotFoundError as missing:
+        if missing.name != PACKAGE:
+            raise
+        raise UsageError("chaos needs a checkout of the repository: the package does not contain its engine") from None
+    seed = options["seed"] if options["seed"] is not None else secrets.randbelow(1_000_000)
+    planned = schedule(seed, options["for_s"])
+    if not options["yes"]:
+        found = {"seed": seed, "seconds": options["for_s"], "schedule": [fault.to_json() for fault in planned]}
+        emit(found, target, lambda: _show_schedule(planned))
+        if not options["dry_run"]:
+            raise not_asked("break services that it starts for this, for minutes")
+        return
+    wanted = Options(
+        seed=seed,
+        seconds=options["for_s"],
+        table=table,
+        rate=options["rate"],
+        thaw_s=options["thaw_s"],
+        jars=settings.jars,
+        keep=options["keep"],
+    )
+    signal.signal(signal.SIGTERM, _terminated)
+    result = run_chaos(wanted, _Said()).to_json()
+    emit(result, target, lambda: _show(result))
+    if not result["ok"]:
+        raise ChaosFailed(
+            f"the run with seed {seed} found faults; the logs are in {result['logs']}:\n"
+            + "\n".join(f"  {redact(one)}" for one in result["findings"])
+        )
+
+
+def _check(settings: Settings, *, for_s: float, dry_run: bool, yes: bool) -> None:
+    check_wish(dry_run=dry_run, yes=yes)
+    if for_s < SECONDS_MIN:
+        raise UsageError(f"--for {for_s:g}s is too short for anything to break and recover; at least {SECONDS_MIN:g}s")
+    named = {"HARNESS_DSN": settings.dsn, "HARNESS_KAFKA": settings.kafka, "HARNESS_SPARK": settings.spark}
+    if found := [name for name, value in named.items() if value]:
+        raise UsageError(
+            f"chaos breaks services, so it only runs on services of its own, but {', '.join(found)} is set: "
+            "nothing was started; unset it"
+        )
+
+
+class _Said:
+    """Tells what happens, with the time since the start, on standard error."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def __call__(self, what: str) -> None:
+        note(f"{time.monotonic() - self._began:6.1f} s  {redact(what)}")
+
+
+def _terminated(number: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends the run as Ctrl-C does: with all its processes."""
+    raise SystemExit(128 + number)
+
+
+def _show_schedule(planned: Any) -> None:
+    for fault in planned:
+        click.echo(f"{fault.at_s:7.2f} s  {fault}")
+
+
+def _show(result: Mapping[str, Any]) -> None:
+    recovery = result["recovery_s"]
+    kinds = ", ".join(f"{count} {kind}" for kind, count in result["faults_by_kind"].items())
+    click.echo(
+        f"seed         {result['seed']}; {result['seconds']:g} s of faults, {result['all_seconds']:.0f} s in all"
+    )
+    click.echo(f"produced     {result['produced']:,} records, {result['quarantined']:,} of them to be quarantined")
+    click.echo(f"faults       {result['faults']}: {kinds}")
+    click.echo(
+        f"recovery     p50 {recovery['p50']} s, max {recovery['max']} s from the fault to a read of newer records"
+    )
+    click.echo(f"reads        {result['reads']:,} right or wrong, {result['unavailable_reads']:,} refused by name")
+    click.echo(f"records      {result['lost']} lost, {result['doubled']} doubled; {result['wrong_reads']} wrong reads")
+    click.echo(f"verdicts     {result['unrepeatable']} unrepeatable reads, {result['frozen']} frozen tables")

@@ -1,0 +1,120 @@
+"""Where the logs end, asked in the background: whoever looks at the page never waits for Kafka."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from harness_pipelines.cli.show.status import open_log
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.ledgers.postgres.views.status import Overview
+from harness_pipelines.ports.errors import KafkaUnreachable
+from harness_pipelines.secret import redact
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.client import Harness
+    from harness_pipelines.app.table import Table
+    from harness_pipelines.ports.ledger import PartitionStatus, TableRow
+    from harness_pipelines.ports.source import Log, OpenTransaction
+
+PAUSE_S = 0.5  #: between two rounds
+EVERY_S = 3.0  #: a table that nobody has opened is asked about
+AWAY_PAUSE_S = 3.0
+END_S = 2.0
+OLD_S = 10.0  #: an end that was seen so long ago is not known any more
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    ends: Mapping[int, int]
+    trouble: str | None
+    at: float  #: monotonic seconds
+    held: Mapping[int, OpenTransaction] = field(default_factory=dict)  #: of the table that is open
+
+
+class LogEnds:
+    """Ends of all tables' topics. It asks while somebody looks, and then round after round."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self._log: Log | None = None
+        self._tables: list[TableRow] = []
+        self._opened: str | None = None
+        self._answers: dict[int, _Answer] = {}
+        self._looked, self._over = threading.Event(), threading.Event()
+        self.trouble: str | None = None  #: why Kafka as a whole is not asked
+        self._thread = threading.Thread(target=self._run, name="status-page-ends", daemon=True)
+        self._thread.start()
+
+    def look_at(self, tables: Iterable[TableRow], *, opened: str | None) -> None:
+        """Somebody looks at *tables*, and closest at the one called *opened*."""
+        self._tables, self._opened = list(tables), opened
+        self._looked.set()
+
+    def of(self, table: Table, positions: list[PartitionStatus]) -> tuple[Mapping[int, int], str | None]:
+        """Ends by partition, as last seen; empty, with the reason, where they are not known. *positions*: any."""
+        del positions
+        found = self._known(table.row.table_id)
+        return (found.ends, found.trouble or self.trouble) if found else ({}, self.trouble)
+
+    def held(self, table: Table, positions: list[PartitionStatus]) -> Mapping[int, OpenTransaction]:
+        """What lies behind open transactions, as last seen. *positions*: any."""
+        del positions
+        found = self._known(table.row.table_id)
+        return found.held if found else {}
+
+    def unread(self, table_id: int, buffer_at: int) -> int | None:
+        """Offsets of the log above *buffer_at*, the sum of `buffer_hi`; None: not known."""
+        found = self._known(table_id)
+        return max(sum(found.ends.values()) - buffer_at, 0) if found and found.ends else None
+
+    def close(self) -> None:
+        """End; a question to the ledger that is under way comes back first."""
+        self._over.set()
+        self._looked.set()
+        self._thread.join(END_S)
+
+    def _known(self, table_id: int) -> _Answer | None:
+        found = self._answers.get(table_id)
+        return found if found and time.monotonic() - found.at < OLD_S else None
+
+    def _run(self) -> None:
+        while self._looked.wait() and not self._over.is_set():
+            self._looked.clear()
+            try:
+                self._round(self._tables)
+            except Exception as error:  # ends get old, and the page says why; the next round may do
+                structlog.get_logger().exception("page.ends_broken")
+                self.trouble = redact(f"an error that has no name: {error!r}")
+            self._over.wait(AWAY_PAUSE_S if self.trouble else PAUSE_S)
+
+    def _round(self, tables: list[TableRow]) -> None:
+        try:
+            partitions = Overview(self._harness.stores.readers).partitions()
+            self._log = self._log or open_log(self._harness.settings)
+        except HarnessError as error:
+            self.trouble = redact(str(error))
+            return
+        for table in sorted(tables, key=lambda table: table.name != self._opened):
+            if self._over.is_set():
+                return
+            known = self._answers.get(table.table_id)
+            if known and table.name != self._opened and time.monotonic() - known.at < EVERY_S:
+                continue
+            try:
+                wanted = partitions.get(table.table_id, [])
+                marks = self._log.watermarks(table.spec.topic, wanted)
+                held = self._log.held(table.spec.topic, wanted) if table.name == self._opened else {}
+                answer = _Answer({p: mark.end for p, mark in marks.items()}, None, time.monotonic(), held)
+            except KafkaUnreachable as error:  # so are the others'
+                self.trouble = redact(str(error))
+                return
+            except HarnessError as error:
+                answer = _Answer({}, redact(str(error)), time.monotonic())
+            self._answers[table.table_id] = answer
+        self.trouble = None

@@ -1,0 +1,154 @@
+"""`harness events`: what happened to a table."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness_pipelines.cli.common import AGAIN_S, opened
+from harness_pipelines.cli.show.output import note, to_json
+from harness_pipelines.errors import TryAgain, UsageError
+from harness_pipelines.pauses import Pauses
+from harness_pipelines.spec.settings import Settings
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.client import Harness
+    from harness_pipelines.app.table import Table
+    from harness_pipelines.ledgers.postgres.events import Event
+    from harness_pipelines.sinks.deliveries import Delivery
+
+
+@click.command()
+@click.argument("table")
+@click.option(
+    "--after",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="SEQ",
+    help="Only what comes behind it.",
+)
+@click.option("--follow", is_flag=True, help="Wait for more.")
+@click.option("--subscriber", metavar="NAME", help="Begin behind what NAME has dealt with, and keep how far it is.")
+@click.option(
+    "--webhook",
+    metavar="URL",
+    help="POST each event there instead of printing it. `env:NAME` or `file:PATH` names where the URL is kept: what "
+    "stands on a command line, every user of the machine can read.",
+)
+@click.option("--topic", metavar="TOPIC", help="Produce each event to this Kafka topic instead of printing it.")
+@click.option("--openlineage", is_flag=True, help="Emit a run for each move, to the server that OPENLINEAGE_URL names.")
+@click.pass_obj
+def events(
+    settings: Settings,
+    /,
+    *,
+    table: str,
+    after: int,
+    follow: bool,
+    subscriber: str | None,
+    webhook: str | None,
+    topic: str | None,
+    openlineage: bool,
+) -> None:
+    """Print what happened to a table, one JSON object per line: versions published, reverted, reconciled.
+
+    Each event was recorded in the transaction that it tells of: none is missing, none tells of what was not. `seq` has
+    no gaps; a program that keeps the last one goes on with --after. Of a --subscriber the ledger keeps it: each event
+    comes at least once, in order, to one process at a time, and what does not take it is asked again and again.
+
+    \b
+    Examples:
+      harness events shop.orders | tail -n 3
+      harness events shop.orders --after 41 --follow
+      harness events shop.orders --follow --subscriber billing --webhook https://billing.example/tables
+      harness events shop.orders --follow --subscriber chat --webhook env:CHAT_WEBHOOK
+      harness events shop.orders --follow --subscriber mirror --topic table-events
+      OPENLINEAGE_URL=http://marquez:5000 harness events shop.orders --follow --subscriber lineage --openlineage
+    """
+    if (webhook or topic or openlineage) and subscriber is None:
+        raise UsageError("who is told? Name the --subscriber, whose place in the events is kept")
+    if sum(map(bool, (webhook, topic, openlineage))) > 1:
+        raise UsageError("one of --webhook, --topic and --openlineage: for two of them run two subscribers")
+    with opened(settings) as harness:
+        found = harness.table(table)
+        if subscriber is None:
+            for event in found.events(after=after, follow=follow):
+                _print(table, event)
+            return
+        with _delivery(harness, found, webhook, topic, openlineage=openlineage) as deliver:
+            _deliver(found, deliver, subscriber, after=after, follow=follow)
+
+
+@contextmanager
+def _delivery(
+    harness: Harness, table: Table, webhook: str | None, topic: str | None, *, openlineage: bool
+) -> Iterator[Delivery]:
+    from harness_pipelines.sinks import deliveries
+
+    if webhook:
+        with deliveries.webhook(_kept(webhook)) as deliver:
+            yield deliver
+    elif topic:
+        harness.stores.log.describe(topic)  # a topic that is not there is said at once
+        with deliveries.kafka_topic(harness.settings, topic) as deliver:
+            yield deliver
+    elif openlineage:
+
+        def tell(_table: str, event: Event) -> Iterable[object]:
+            from harness_pipelines.sinks.openlineage import run_events  # with the client, which is an extra
+
+            return run_events(harness.stores, table.row, event)
+
+        with deliveries.openlineage(tell) as deliver:
+            yield deliver
+    else:
+        yield _print
+
+
+def _kept(webhook: str) -> str:
+    """The URL itself, from the variable or the file that *webhook* names. Raises: UsageError."""
+    kind, _, name = webhook.partition(":")
+    if kind == "env":
+        found = os.environ.get(name, "")
+    elif kind == "file":
+        try:
+            found = Path(name).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--webhook {webhook}: the file cannot be read: {error}") from error
+    else:
+        return webhook
+    if not found.strip():
+        raise UsageError(f"--webhook {webhook}: there is no URL in it")
+    return found.strip()
+
+
+def _deliver(table: Table, deliver: Delivery, subscriber: str, *, after: int, follow: bool) -> None:
+    """Hand every event to *deliver* until it has arrived. Without *follow* one that cannot be delivered ends it."""
+    pauses = Pauses(AGAIN_S / 5, AGAIN_S * 12)
+    while True:
+        try:
+            with table.subscription(subscriber, after=after, follow=follow) as events:
+                for event in events:
+                    deliver(table.name, event)
+                    pauses.worked()
+        except TryAgain as error:
+            if not follow:
+                raise
+            pause_s = pauses.next_s()
+            note(f"harness: {error}. It is tried again in {pause_s:.0f} s")
+            time.sleep(pause_s)
+        else:
+            return
+
+
+def _print(_table: str, event: Event) -> None:
+    click.echo(to_json(event.to_json()))
+    sys.stdout.flush()

@@ -1,0 +1,165 @@
+"""`harness read`: the rows of a table, one consistent cut."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from harness_pipelines.cli.common import at_option, opened, split_names
+from harness_pipelines.cli.show.output import emit, json_option, note
+from harness_pipelines.errors import UsageError
+from harness_pipelines.spec.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from harness_pipelines.app.table import Table
+
+FORMATS = ("table", "json", "csv", "parquet")
+SUFFIXES = {".json": "json", ".csv": "csv", ".parquet": "parquet"}
+TABLE_ROWS = 100  #: shown by `--format table` unless --limit says otherwise
+
+
+@click.command()
+@click.argument("table")
+@click.option("--columns", callback=split_names, metavar="A,B", help="Only these; coordinate columns may be named too.")
+@click.option(
+    "--where", metavar="SQL", help="Only rows for which this holds, such as \"amount > 10 and city = 'Oslo'\"."
+)
+@at_option("The table as it was then: the same rows each time, of the newest version too.  [default: the newest rows]")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"At most so many rows.  [table: {TABLE_ROWS}]")
+@click.option(
+    "--sample",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="SHARE",
+    help="Only about this share of the rows, such as 0.01: the same ones each time.",
+)
+@click.option("--tail", is_flag=True, help="Also the records that only Kafka has yet.")
+@click.option("--coordinates", is_flag=True, help="Also partition, offset, timestamp, operation and schema version.")
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), help="[default: by --output's suffix; on a terminal table]"
+)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to FILE.")
+@json_option
+@click.pass_obj
+def read(settings: Settings, /, table: str, **options: Any) -> None:
+    """Print rows of a table: exactly the records below one offset vector, from lake and buffer together.
+
+    `json` is an array with one row per line; decimals keep their digits as strings there. `parquet` goes to a file or
+    a pipe.
+
+    \b
+    Examples:
+      harness read shop.orders --limit 10
+      harness read shop.orders --columns order_id,amount --where "amount > 100" --format csv | head
+      harness read shop.orders --at 3 --output orders.parquet
+      harness read shop.orders --at 2026-11-22T10:30:00Z
+      harness read shop.orders --sample 0.01 --format csv
+      harness read shop.orders --columns _kafka_partition,_kafka_offset --tail --format json
+    """
+    form, target = _form(options["form"], options["output"], options["json_target"])
+    with opened(settings) as harness:
+        found = harness.table(table)
+        wanted = {
+            "columns": _columns(found, options["columns"], coordinates=options["coordinates"]),
+            "where": options["where"],
+            "at": options["at"],
+            "limit": options["limit"],
+            "tail": options["tail"],
+        }
+        if target is not None:
+            from harness_pipelines.cli.show.rows import json_rows
+
+            rows = _rows(found, wanted, options["sample"])
+            emit({"table": found.name, "rows": list(json_rows(rows))}, target)
+        elif form == "table":
+            unlimited = options["limit"] is None and options["output"] is None  # a file is whole, a terminal has pages
+            limit = TABLE_ROWS + 1 if unlimited else options["limit"]
+            rows = _rows(found, {**wanted, "limit": limit}, options["sample"])
+            _show(rows, options["limit"], options["output"])
+        else:
+            _write(_batches(found, wanted, options["sample"]), form, options["output"])
+
+
+def _rows(table: Table, wanted: dict[str, Any], sample: float | None) -> pa.Table:
+    return table.read(**wanted) if sample is None else table.sample(sample, **wanted)
+
+
+def _batches(
+    table: Table, wanted: dict[str, Any], sample: float | None
+) -> AbstractContextManager[pa.RecordBatchReader]:
+    """The rows as they come; a sample is small and comes at once."""
+    if sample is None:
+        return table.reader(**wanted)
+    batches: AbstractContextManager[pa.RecordBatchReader] = table.sample(sample, **wanted).to_reader()
+    return batches
+
+
+def _form(form: str | None, output: Path | None, json_target: str | None) -> tuple[str, str | None]:
+    """The format, and where ``--json`` goes."""
+    if json_target is not None and (form or output):
+        raise UsageError("--json stands alone; use --format json with --output")
+    if form is None and output is not None:
+        form = SUFFIXES.get(output.suffix.lower())
+        if form is None:
+            known = ", ".join(SUFFIXES)
+            raise UsageError(f"--output {output}: in which form? End its name in {known}, or give --format")
+    form = form or "table"
+    if form == "parquet" and output is None and sys.stdout.isatty():
+        raise UsageError("parquet is not for a terminal: give --output FILE, or pipe it on")
+    return form, json_target
+
+
+def _columns(table: Table, named: list[str] | None, *, coordinates: bool) -> Sequence[str] | None:
+    if not coordinates:
+        return named
+    from harness_pipelines.spec.arrow import COORDINATES
+
+    chosen = named if named is not None else [c.name for c in table.spec.columns]
+    return list(dict.fromkeys([*chosen, *COORDINATES.names]))
+
+
+def _show(rows: pa.Table, limit: int | None, output: Path | None) -> None:
+    """*rows* for people; one more than is shown tells that there are more."""
+    from harness_pipelines.cli.show.rows import table_lines
+
+    more = limit is None and output is None and rows.num_rows > TABLE_ROWS
+    rows = rows.slice(0, TABLE_ROWS) if more else rows
+    lines = table_lines(rows)
+    if output:
+        output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    else:
+        for line in lines:
+            click.echo(line)
+    note(f"first {rows.num_rows} rows; more: --limit N, or --format csv" if more else f"{rows.num_rows:,} rows")
+
+
+def _write(batches: AbstractContextManager[pa.RecordBatchReader], form: str, output: Path | None) -> None:
+    """Write rows as they come; a file appears only when it is whole."""
+    from harness_pipelines.cli.show.rows import write
+
+    if output is None:
+        with batches as reader:
+            write(reader, form, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        return
+    draft = output.with_name(f".{output.name}.new")
+    try:
+        with batches as reader, _created(draft) as sink:
+            count = write(reader, form, sink)
+        draft.replace(output)
+    finally:
+        draft.unlink(missing_ok=True)
+    note(f"{count:,} rows in {output}")
+
+
+def _created(path: Path) -> BinaryIO:
+    try:
+        return path.open("wb")
+    except OSError as error:
+        raise click.FileError(str(path), hint=error.strerror or str(error)) from error

@@ -1,0 +1,152 @@
+"""`harness status`: where the records of each table are, and who works on it."""
+
+from __future__ import annotations
+
+import click
+
+from harness_pipelines.cli.common import opened, page_port_option
+from harness_pipelines.cli.show.output import emit, json_option, note
+from harness_pipelines.cli.show.status import KafkaEnds, TableSeen, look
+from harness_pipelines.errors import UsageError
+from harness_pipelines.spec.settings import Settings
+
+ERROR_CHARS_MAX = 160
+
+
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option("--page", is_flag=True, help="Serve all of it as a page that keeps itself up to date, until Ctrl-C.")
+@page_port_option
+@json_option
+@click.pass_obj
+def status(
+    settings: Settings, tables: tuple[str, ...], *, page: bool, page_port: int | None, json_target: str | None
+) -> None:
+    """Show where the records are (batch and stream view, buffer, Kafka tail), how far each stage lags, who works on it.
+
+    Shows what the ledger knows also while Kafka does not answer.
+
+    \b
+    Examples:
+      harness status
+      harness status shop.orders --json | jq '.tables[0].lag'
+      harness status --page
+    """
+    if page:
+        if tables or json_target:
+            raise UsageError("--page shows all tables, and nothing beside: give it alone")
+        _serve(settings, page_port)
+        return
+    if page_port:
+        raise UsageError("--page-port is for --page")
+    with opened(settings) as harness:
+        kafka = KafkaEnds(harness)
+        names = tables or tuple(t.name for t in harness.tables())
+        seen = [look(harness, harness.table(name), kafka) for name in dict.fromkeys(names)]
+    seen.sort(key=lambda one: one.state is None)  # what is wrong comes first
+    shown = {"tables": [one.to_json() for one in seen], "kafka": kafka.trouble}
+    emit(shown, json_target, lambda: _show(seen))
+    if kafka.trouble:
+        note(f"harness: without Kafka: {kafka.trouble}")
+
+
+def _serve(settings: Settings, port: int | None) -> None:
+    import time
+
+    from harness_pipelines.cli.page import serving
+
+    with opened(settings) as harness, serving(harness, port) as url:
+        note(f"status page: {url}  (Ctrl-C ends it)")
+        while True:
+            time.sleep(0.5)  # in steps: Ctrl-C may reach another thread, and one long wait would not notice it
+
+
+def _show(seen: list[TableSeen]) -> None:
+    from harness_pipelines.cli.show import bars
+
+    out = bars.console()
+    for one in seen:
+        _show_table(one)
+    if seen:
+        out.print(bars.legend(spans for one in seen for spans in one.spans))
+    else:
+        note("no table yet: `harness table apply FILE` creates one")
+
+
+def _show_table(one: TableSeen) -> None:
+    from rich.markup import escape
+
+    from harness_pipelines.cli.show import bars
+
+    out = bars.console()
+    age = bars.ago((one.at - one.head.committed_at).total_seconds())
+    tail = "?" if one.lag["tail"] is None else f"{one.lag['tail']:,}"
+    out.print(f"[bold]{one.table}[/]  version {one.head.version}, {age} old, {one.counts.lake_rows:,} rows in the lake")
+    for line in bars.bars(one.spans, topic=one.topic):
+        out.print(line)
+    merge = f", {one.lag['stream']:,} not in the batch view yet" if one.has_batch else ""
+    out.print(f"  lag: {tail} offsets only in Kafka, {one.lag['buffer']:,} only in the buffer{merge}")
+    _show_recalled(one)
+    for claim in one.claims:
+        if claim["alive"]:
+            left = bars.ago((claim["lease_until"] - one.at).total_seconds())
+            out.print(f"  {claim['stage']} runs: {claim['holder']} (epoch {claim['epoch']}, lease ends in {left})")
+    if not any(claim["alive"] for claim in one.claims):
+        out.print(f"  nobody works on it: `harness run {one.table}`", style="dim")
+    if one.counts.readers:
+        out.print(f"  {one.counts.readers} reads under way")
+    if one.pins:
+        oldest = one.pins[0]
+        out.print(
+            f"  {len(one.pins)} versions are pinned, the oldest ({escape(oldest.name)}, version {oldest.version}) "
+            f"since {oldest.since:%Y-%m-%d %H:%M:%S} UTC, {oldest.behind:,} versions before the oldest that is retained"
+        )
+    if one.refuses_much:
+        out.print(f"  [bold yellow]refusing[/]: {one.refusing}: `harness quarantine list {one.table}`")
+    if one.counts.quarantined:
+        many = f"[yellow]{one.counts.quarantined:,} quarantined[/]"
+        out.print(f"  {many}, offsets that are no rows: `harness quarantine list {one.table}`")
+    if one.counts.filtered:
+        out.print(f"  {one.counts.filtered:,} records were left out by the transform's filter")
+    for broken in one.violations:
+        what = "taken with a warning" if broken["severity"] == "warn" else "set aside"
+        out.print(f"  contract: {broken['records']:,} records break {escape(broken['check'])}, {what}")
+    _show_trouble(one)
+
+
+def _show_recalled(one: TableSeen) -> None:
+    from rich.markup import escape
+
+    from harness_pipelines.cli.show import bars
+
+    out = bars.console()
+    if one.recalled_rows:
+        size = bars.size(sum(overlay.bytes for overlay in one.head.overlays))
+        out.print(f"  {one.recalled_rows:,} rows of the batch view are recalled to Postgres, {size}")
+    for request in one.asked:
+        wanted = "to release what is recalled" if request.where is None else f"to recall {escape(request.where)}"
+        asked = bars.ago((one.at - request.asked_at).total_seconds())
+        out.print(f"  request {request.recall_id} {wanted} waits for {asked}")
+
+
+def _show_trouble(one: TableSeen) -> None:
+    from rich.markup import escape
+
+    from harness_pipelines.cli.show import bars
+
+    out = bars.console()
+    for move in one.open_moves:
+        error = f": {escape(str(move['error'])[:ERROR_CHARS_MAX])}" if move["error"] else ""
+        state = "is stuck" if move["state"] == "QUARANTINED" else "is open"
+        out.print(f"  {move['stage']} move {move['move_id']} {state}, attempt {move['attempt']}{error}")
+    for stalled in one.stalled:
+        out.print(f"  [red]{escape(stalled)}[/]")
+    for held in one.behind:
+        out.print(f"  [yellow]{escape(held)}[/]")
+    for ahead in one.ahead:
+        out.print(f"  [red]{escape(ahead)}[/]")
+    if one.stopped:
+        out.print(f"  [red]stopped[/]: {escape(one.stopped)}")
+        out.print(f"  {escape(one.way_on)}")
+    if one.trouble:
+        out.print(f"  [yellow]the log's end is not known[/]: {escape(one.trouble)}")

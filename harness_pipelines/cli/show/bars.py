@@ -1,0 +1,161 @@
+"""Pictures in text: where the records of a table are, partition by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness_pipelines.protocol.topics import label
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from harness_pipelines.ports.ledger import PartitionStatus
+
+BAR_CELLS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """How a tier looks in a bar."""
+
+    name: str
+    mark: str
+    style: str
+
+
+TIERS = (Tier("lake", "█", "blue"), Tier("buffer", "▓", "green"), Tier("tail", "░", "yellow"))
+#: Of a table with a batch view: its lake has two parts.
+FOUR_TIERS = (Tier("batch", "▚", "magenta"), Tier("stream", "█", "blue"), *TIERS[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """Offsets of one partition by tier; ``tail`` is None when the log's end is not known."""
+
+    partition: int
+    lake: int  #: all of it, whichever view answers
+    buffer: int
+    tail: int | None
+    batch: int | None = None  #: the part of the lake that the batch view answers for; None in a table without one
+
+    @property
+    def stream(self) -> int:
+        """The part of the lake that only the stream view has."""
+        return self.lake - (self.batch or 0)
+
+    @property
+    def total(self) -> int:
+        return self.lake + self.buffer + (self.tail or 0)
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        return TIERS if self.batch is None else FOUR_TIERS
+
+    def of(self, tier: Tier) -> int | None:
+        """Offsets of *tier*; None where they are not known."""
+        found: int | None = getattr(self, tier.name)
+        return found
+
+
+def spans_of(
+    positions: Sequence[PartitionStatus], ends: Mapping[int, int], *, batch: bool | None = None
+) -> list[Spans]:
+    """What each tier answers for, from the bounds and the log's ends.
+
+    *batch*: the table has a batch view; by default it has one as soon as that holds anything.
+    """
+    if batch is None:
+        batch = any(p.bounds.batch_hi > p.bounds.start for p in positions)
+    return [
+        Spans(
+            partition=p.partition,
+            lake=p.bounds.stream_hi - p.bounds.start,
+            buffer=p.bounds.buffer_hi - p.bounds.stream_hi,
+            tail=max(ends[p.partition] - p.bounds.buffer_hi, 0) if p.partition in ends else None,
+            batch=p.bounds.batch_hi - p.bounds.start if batch else None,
+        )
+        for p in positions
+    ]
+
+
+def cells(sizes: Sequence[int], *, scale: int, width: int) -> list[int]:
+    """Cells for each of *sizes* when *scale* fills *width*: proportional, but at least one for what is not empty."""
+    if scale <= 0:
+        return [0 for _ in sizes]
+    found = [max(1, round(size * width / scale)) if size > 0 else 0 for size in sizes]
+    while sum(found) > width and max(found) > 1:
+        found[found.index(max(found))] -= 1
+    return found
+
+
+def bar(spans: Spans, *, scale: int, width: int = BAR_CELLS) -> Text:
+    """One partition as a bar, tier by tier from the first offset on."""
+    from rich.text import Text
+
+    text = Text()
+    sizes = [spans.of(tier) or 0 for tier in spans.tiers]
+    for tier, count in zip(spans.tiers, cells(sizes, scale=scale, width=width), strict=True):
+        text.append(tier.mark * count, style=tier.style)
+    text.append(" " * (width - text.cell_len))
+    return text
+
+
+def numbers(spans: Spans) -> str:
+    """The same in figures."""
+    sizes = [spans.of(tier) for tier in spans.tiers]
+    return " | ".join("?" if size is None else f"{size:,}" for size in sizes)
+
+
+def bars(spans: Sequence[Spans], *, width: int = BAR_CELLS, topic: str = "") -> list[Text]:
+    """All partitions of *topic* on one scale, one line each."""
+    from rich.text import Text
+
+    scale = max((s.total for s in spans), default=0)
+    names = [str(label(topic, one.partition)) for one in spans]
+    digits = max(map(len, names), default=1)
+    lines = []
+    for one, name in zip(spans, names, strict=True):
+        line = Text(f"  {name:>{digits}} ", style="dim")
+        lines.append(line.append_text(bar(one, scale=scale, width=width)).append(f" {numbers(one)}", style="dim"))
+    return lines
+
+
+def legend(spans: Iterable[Spans] = ()) -> Text:
+    """What the marks in the bars of *spans* mean."""
+    from rich.text import Text
+
+    text = Text("  ")
+    used = {tier for one in spans for tier in one.tiers} or set(TIERS)
+    for tier in (FOUR_TIERS[0], TIERS[0], *FOUR_TIERS[1:]):
+        if tier not in used:
+            continue
+        text.append(tier.mark, style=tier.style).append(f" {tier.name}   ", style="dim")
+    return text
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that leaves words and widths alone where nobody watches."""
+    from rich.console import Console
+
+    found = Console(stderr=stderr, highlight=False)
+    return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=10_000, no_color=True)
+
+
+def ago(seconds: float) -> str:
+    """A time span in two digits or so: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``, ``2 d``."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{max(seconds, 0):.1f} s"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TB"

@@ -1,0 +1,145 @@
+"""Progress of a worker: a live picture on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from harness_pipelines.cli.show import bars
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    from harness_pipelines.stages.run.worker import TableProgress
+
+LINE_EVERY_S = 5.0
+REDRAW_EVERY_S = 0.25
+RATE_OVER_S = 5.0
+TROUBLE_CHARS_MAX = 200
+
+
+class Rates:
+    """Rows per second of each table over the last seconds."""
+
+    def __init__(self, over_s: float = RATE_OVER_S) -> None:
+        self._over_s = over_s
+        self._seen: dict[str, deque[tuple[float, int]]] = {}
+
+    def note(self, name: str, rows: int, *, now: float) -> float:
+        """Take down that *rows* were done at *now* (monotonic seconds); returns the present rate."""
+        seen = self._seen.setdefault(name, deque())
+        seen.append((now, rows))
+        while len(seen) > 2 and now - seen[0][0] > self._over_s:
+            seen.popleft()
+        (then, before), (last, after) = seen[0], seen[-1]
+        return (after - before) / (last - then) if last > then else 0.0
+
+
+class LineProgress:
+    """One log line per table every few seconds."""
+
+    def __init__(self, rates: Rates) -> None:
+        self._rates = rates
+        self._last = time.monotonic()
+
+    def update(self, tables: Sequence[TableProgress]) -> None:
+        """Take the worker's figures; call it as often as you like."""
+        import structlog
+
+        now = time.monotonic()
+        if now - self._last < LINE_EVERY_S:
+            return
+        self._last = now
+        log = structlog.get_logger(__name__)
+        for one in tables:
+            lag = lags(one)
+            log.info(
+                "run.progress",
+                table=one.name,
+                rows=one.rows,
+                rows_per_s=round(self._rates.note(one.name, one.rows, now=now)),
+                lag_tail=lag["tail"],
+                lag_buffer=lag["buffer"],
+                version=one.version or None,
+                moves=one.moves,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to give back."""
+
+
+class LiveProgress:
+    """A picture on standard error, drawn anew a few times per second."""
+
+    def __init__(self, rates: Rates) -> None:
+        self._rates = rates
+        self._last = 0.0
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        from rich.live import Live
+
+        self._live = Live(console=bars.console(stderr=True), auto_refresh=False, redirect_stdout=False)
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, tables: Sequence[TableProgress]) -> None:
+        """Take the worker's figures; call it as often as you like."""
+        now = time.monotonic()
+        if self._live is None or now - self._last < REDRAW_EVERY_S:
+            return
+        self._last = now
+        rates = {one.name: self._rates.note(one.name, one.rows, now=now) for one in tables}
+        self._live.update(picture(tables, rates), refresh=True)
+
+
+def picture(tables: Sequence[TableProgress], rates: dict[str, float]) -> RenderableType:
+    """All tables: rate, lag, a bar per partition, and what a stage waits for."""
+    from rich.console import Group
+    from rich.text import Text
+
+    lines: list[RenderableType] = []
+    seen: list[bars.Spans] = []
+    for one in tables:
+        lag = lags(one)
+        tail = "?" if lag["tail"] is None else f"{lag['tail']:,}"
+        head = Text(one.name, style="bold")
+        head.append(f"  {rates.get(one.name, 0.0):,.0f} rows/s, {one.rows:,} rows, ", style="not bold")
+        head.append(
+            f"lag {tail} tail + {lag['buffer']:,} buffer, {one.moves} moves, version {one.version or '-'}",
+            style="not bold",
+        )
+        lines.append(head)
+        spans = bars.spans_of(one.positions, one.ends)
+        seen += spans
+        lines += bars.bars(spans)
+        if one.refused:
+            lines.append(Text(f"  {one.refused:,} quarantined", style="yellow"))
+        for stage, text in list(one.trouble.items()):
+            lines.append(Text(f"  {stage}: {text[:TROUBLE_CHARS_MAX]}", style="red"))
+    return Group(*lines, bars.legend(seen))
+
+
+def lags(one: TableProgress) -> dict[str, int | None]:
+    """Offsets that only Kafka has (None: unknown), and that only the buffer has."""
+    spans = bars.spans_of(one.positions, one.ends)
+    known = [s.tail for s in spans if s.tail is not None]
+    return {
+        "tail": sum(known) if spans and len(known) == len(spans) else None,
+        "buffer": sum(s.buffer for s in spans),
+    }

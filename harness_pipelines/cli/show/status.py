@@ -1,0 +1,262 @@
+"""One table as people watch it: `harness status` prints it, the status page draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.errors import KafkaUnreachable
+from harness_pipelines.protocol.topics import label
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.client import Harness
+    from harness_pipelines.app.table import Table
+    from harness_pipelines.cli.show.bars import Spans
+    from harness_pipelines.ledgers.postgres.requests.recall import RecallRequest
+    from harness_pipelines.ledgers.postgres.views.stalls import Pin, Stall
+    from harness_pipelines.ledgers.postgres.views.status import Counts, Refusing
+    from harness_pipelines.ports.ledger import PartitionStatus
+    from harness_pipelines.ports.source import Log, OpenTransaction
+    from harness_pipelines.protocol.versions import Version
+    from harness_pipelines.spec.settings import Settings
+    from harness_pipelines.spec.table import Freshness
+
+KAFKA_WAIT_S = 5.0
+_VIOLATION = ("check", "severity", "records", "first_at", "last_at")
+
+
+class Ends(Protocol):
+    """Who knows where the logs end."""
+
+    def of(self, table: Table, positions: list[PartitionStatus]) -> tuple[Mapping[int, int], str | None]:
+        """Ends by partition; empty, with the reason, where they cannot be had."""
+        ...
+
+    def held(self, table: Table, positions: list[PartitionStatus]) -> Mapping[int, OpenTransaction]:
+        """What lies behind open transactions, by partition; empty where it cannot be had."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSeen:
+    """One table at one moment."""
+
+    table: str
+    topic: str
+    head: Version
+    since_tier_s: float
+    since_ingest_s: float | None  #: None: nothing was ever committed to the buffer
+    goals: Freshness
+    positions: list[PartitionStatus]
+    ends: Mapping[int, int]
+    claims: list[Mapping[str, Any]]
+    open_moves: list[Mapping[str, Any]]
+    counts: Counts
+    refusing: Refusing | None  #: the partition that refuses most; None: none holds a refused record
+    violations: list[Mapping[str, Any]]  #: of checks of the contract
+    asked: list[RecallRequest]  #: to recall or to release rows, and not done yet
+    stopped: str | None
+    trouble: str | None  #: why the log's ends are not known
+    stalls: list[Stall]  #: what waits, those that are no alarm yet too
+    held: Mapping[int, OpenTransaction]  #: of the log, by partition
+    pins: list[Pin]  #: of snapshots and states, the oldest first
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def lag(self) -> dict[str, int | None]:
+        """Offsets that only Kafka has (None: unknown), that only the buffer has, and, with a batch view, those of
+        the lake that it lacks."""
+        known = all(p.partition in self.ends for p in self.positions)
+        tail = sum(max(self.ends[p.partition] - p.bounds.buffer_hi, 0) for p in self.positions) if known else None
+        found = {"tail": tail, "buffer": sum(p.bounds.buffer_hi - p.bounds.stream_hi for p in self.positions)}
+        if self.has_batch:
+            found["stream"] = sum(p.bounds.stream_hi - p.bounds.batch_hi for p in self.positions)
+        return found
+
+    @property
+    def has_batch(self) -> bool:
+        return self.head.batch is not None
+
+    @property
+    def recalled_rows(self) -> int:
+        """Rows of the batch view that lie in Postgres."""
+        return sum(one.rows for one in self.head.overlays)
+
+    @property
+    def spans(self) -> list[Spans]:
+        from harness_pipelines.cli.show import bars
+
+        return bars.spans_of(self.positions, self.ends, batch=self.has_batch)
+
+    @property
+    def late(self) -> list[str]:
+        """What waits for longer than the spec's objectives allow."""
+        lag, goals = self.lag, self.goals
+        found = []
+        since_ingest_s = self.since_tier_s if self.since_ingest_s is None else self.since_ingest_s
+        if lag["tail"] and since_ingest_s > goals.visible:
+            found.append(f"{lag['tail']:,} offsets wait in Kafka, no commit for {since_ingest_s:.0f} s")
+        if lag["buffer"] and self.since_tier_s > goals.lake:
+            found.append(f"{lag['buffer']:,} offsets wait in the buffer, no move of tier for {self.since_tier_s:.0f} s")
+        return found
+
+    @property
+    def stalled(self) -> list[str]:
+        """Stages that get no further, and errors that hold them."""
+        return [str(one) for one in self.stalls if one.is_alarm or one.error is not None]
+
+    @property
+    def behind(self) -> list[str]:
+        """Records behind open transactions."""
+        return [f"partition {label(self.topic, p)}: {one}" for p, one in sorted(self.held.items())]
+
+    @property
+    def ahead(self) -> list[str]:
+        """Claims that wait for a time that no lease lasts until."""
+        return [
+            f"{claim['stage']} is claimed by {claim['holder']} until {claim['lease_until']:%Y-%m-%d %H:%M:%S %Z}, "
+            "longer than any lease lasts: the database's clock has run ahead; "
+            f"`harness reconcile {self.table} --yes` ends it"
+            for claim in self.claims
+            if claim["ahead"]
+        ]
+
+    @property
+    def way_on(self) -> str:
+        """How a table that stopped goes on."""
+        return f"a worker (`harness run {self.table}`) goes on once the cause is gone; reads go on all the time"
+
+    @property
+    def state(self) -> str | None:
+        """What is wrong with the table itself; None: nothing."""
+        if self.stopped:
+            return "stopped"
+        return "refusing" if self.refuses_much else None
+
+    @property
+    def refuses_much(self) -> bool:
+        return self.refusing is not None and self.refusing.is_much
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "version": self.head.version,
+            "views": sorted(self.head.views),
+            "partitions": [
+                {"partition": p.partition, **_bounds(p), "end": self.ends.get(p.partition)} for p in self.positions
+            ],
+            "lag": self.lag,
+            "topic": self.topic,
+            "committed_at": self.head.committed_at,
+            "since_tier_s": round(self.since_tier_s, 3),
+            "since_ingest_s": None if self.since_ingest_s is None else round(self.since_ingest_s, 3),
+            "freshness": {"visible_s": self.goals.visible, "lake_s": self.goals.lake},
+            "claims": [dict(claim) for claim in self.claims],
+            "open_moves": [dict(move) for move in self.open_moves],
+            "stopped": self.stopped,
+            "trouble": self.trouble,
+            "stalled": [one.to_json() for one in self.stalls if one.is_alarm or one.error is not None],
+            "held": [
+                {"partition": p, "offset": one.end, "offsets": one.newest - one.end, "since": one.since}
+                for p, one in sorted(self.held.items())
+            ],
+            "pins": [pin.to_json() for pin in self.pins],
+            "state": self.state,
+            "quarantined": self.counts.quarantined,
+            "refused_of_last": None
+            if self.refusing is None
+            else {name: getattr(self.refusing, name) for name in ("partition", "offsets", "refused")},
+            "filtered": self.counts.filtered,
+            "contract": [{name: one[name] for name in _VIOLATION} for one in self.violations],
+            "readers": self.counts.readers,
+            "lake_rows": self.counts.lake_rows,
+            "recalled": {
+                "rows": self.recalled_rows,
+                "bytes": sum(one.bytes for one in self.head.overlays),
+                "segments": [one.segment for one in self.head.overlays],
+                "requests": [request.to_json() for request in self.asked],
+            },
+        }
+
+
+def _bounds(seen: PartitionStatus) -> dict[str, int]:
+    b = seen.bounds
+    return {"start": b.start, "buffer_hi": b.buffer_hi, "stream_hi": b.stream_hi, "batch_hi": b.batch_hi}
+
+
+class KafkaEnds:
+    """Ends of the topics' partitions; asked with a short limit, and not again once Kafka is away."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self._log: Log | None = None
+        self.trouble: str | None = None
+
+    def of(self, table: Table, positions: list[PartitionStatus]) -> tuple[dict[int, int], str | None]:
+        """Ends by partition; empty, with the reason, where they cannot be had."""
+        if self.trouble:
+            return {}, self.trouble
+        try:
+            self._log = self._log or open_log(self._harness.settings)
+            marks = self._log.watermarks(table.spec.topic, [p.partition for p in positions])
+        except HarnessError as error:
+            if isinstance(error, KafkaUnreachable) or self._log is None:
+                self.trouble = str(error)
+            return {}, str(error)
+        return {partition: mark.end for partition, mark in marks.items()}, None
+
+    def held(self, table: Table, positions: list[PartitionStatus]) -> dict[int, OpenTransaction]:
+        """What lies behind open transactions, by partition; empty where it cannot be had."""
+        if self.trouble or self._log is None:
+            return {}
+        try:
+            return self._log.held(table.spec.topic, [p.partition for p in positions])
+        except HarnessError as error:
+            self.trouble = str(error) if isinstance(error, KafkaUnreachable) else None
+            return {}
+
+
+def open_log(settings: Settings) -> Log:
+    """The log for somebody who only looks, and does not wait long. Raises: UsageError, what a client raises."""
+    from harness_pipelines.errors import UsageError
+    from harness_pipelines.sources.joined import JoinedLog
+    from harness_pipelines.sources.kafka.client import KafkaTimeouts
+    from harness_pipelines.sources.kafka.log import KafkaLog
+
+    if settings.kafka is None:
+        raise UsageError("no Kafka runs, and HARNESS_KAFKA is not set")
+    return JoinedLog(KafkaLog.from_settings(settings, timeouts=KafkaTimeouts(request_s=KAFKA_WAIT_S)))
+
+
+def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:
+    """Ask the ledger about *table*, and *kafka* where its log ends."""
+    from harness_pipelines.ledgers.postgres.requests.recall import Recalls
+    from harness_pipelines.ledgers.postgres.views.status import Overview
+
+    books = Overview(harness.stores.readers)
+    positions = table.positions()
+    ends, trouble = kafka.of(table, positions)
+    return TableSeen(
+        table=table.name,
+        topic=table.spec.topic,
+        head=harness.stores.tables.head(table.row),
+        since_tier_s=harness.stores.tables.since_tier_s(table.row),
+        since_ingest_s=books.since_ingest_s(table.row),
+        goals=table.spec.freshness,
+        positions=positions,
+        ends=ends,
+        claims=books.claims(table.row),
+        open_moves=books.open_moves(table.row),
+        counts=books.counts(table.row),
+        refusing=books.refusing(table.row).get(table.row.table_id),
+        violations=books.violations(table.row),
+        asked=Recalls(harness.stores.readers).open(table.row),
+        stopped=table.row.stopped,
+        trouble=trouble,
+        stalls=harness.stores.stalls.now([table.name]),
+        pins=harness.stores.stalls.pins([table.name]),
+        held={} if trouble else kafka.held(table, positions),
+    )

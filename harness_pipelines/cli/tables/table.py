@@ -1,0 +1,251 @@
+"""`harness table`: create, list, show and drop tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_options
+from harness_pipelines.cli.show.output import emit, json_option, note
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.spec.settings import Settings
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.client import Harness
+    from harness_pipelines.app.table import Table
+    from harness_pipelines.ledgers.postgres.drop import Dropped, LakeFiles
+
+
+@click.group()
+def table() -> None:
+    """Create, list, show and drop tables."""
+
+
+@table.command("apply")
+@click.argument("file", type=click.Path(dir_okay=False))
+@json_option
+@click.pass_obj
+def apply_command(settings: Settings, file: str, json_target: str | None) -> None:
+    """Create the table that FILE describes, or take over its changed settings.
+
+    Checks the topic, then creates buffer and Iceberg table. A second call changes nothing. Of what is new, it decodes
+    the newest and oldest 20 records of each partition, and says how many fit.
+
+    \b
+    Example:
+      harness table apply orders.yaml
+    with orders.yaml:
+      table: shop.orders
+      topic: orders
+      columns:
+        order_id: {type: long, required: true}
+        amount: decimal(12,2)
+        ordered_at: timestamptz
+    """
+    from harness_pipelines.spec.load import load_spec
+
+    spec = load_spec(file)
+    with opened(settings) as harness:
+        before = {t.name: t.spec for t in harness.tables()}.get(spec.table)
+        made = harness.apply(spec)
+        what = "created" if before is None else "unchanged" if before == made.spec else "changed"
+        shown = {**_summary(made), "result": what}
+        if what != "unchanged":
+            shown |= _sample(harness, made)
+    emit(shown, json_target, lambda: _told(shown))
+
+
+def _sample(harness: Harness, made: Table) -> dict[str, Any]:
+    """How a sample of the topic fits; that it cannot be had changes nothing of what was applied."""
+    from harness_pipelines.stages.table.sampled import sample
+
+    try:
+        found = sample(harness.stores, made.row)
+    except HarnessError as error:
+        return {"sample": None, "sample_summary": f"no record was looked at: {error}"}
+    return {"sample": found.to_json(), "sample_summary": found.summary()}
+
+
+def _told(shown: dict[str, Any]) -> None:
+    name = shown["table"]
+    click.echo(f"{shown['result']} {name}: topic {shown['topic']}, {len(shown['partitions'])} partitions")
+    if "sample_summary" in shown:
+        click.echo(f"a sample of its records: {shown['sample_summary']}")
+    if shown.get("sample") and shown["sample"]["records"] and not shown["sample"]["fit"]:
+        note("harness: no record of the sample is a row: correct the spec and apply it again; how records are decoded "
+             "may change while none is")  # fmt: skip
+    if shown["result"] == "created":
+        click.echo(f"next: harness run {name} --until-idle; harness read {name}")
+
+
+def _summary(one: Table) -> dict[str, Any]:
+    return {
+        "table": one.name,
+        "topic": one.spec.topic,
+        "buffer": one.spec.buffer,
+        "partitions": [p.partition for p in one.positions()],
+        "stopped": one.row.stopped,
+    }
+
+
+@table.command("list")
+@json_option
+@click.pass_obj
+def list_command(settings: Settings, json_target: str | None) -> None:
+    """List the tables.
+
+    \b
+    Example:
+      harness table list --json | jq -r '.tables[].table'
+    """
+    with opened(settings) as harness:
+        found = [_summary(one) for one in harness.tables()]
+
+    def human() -> None:
+        for one in found:
+            stopped = f"  stopped: {one['stopped']}" if one["stopped"] else ""
+            click.echo(f"{one['table']}  topic {one['topic']}, {len(one['partitions'])} partitions{stopped}")
+        if not found:
+            note("no table yet: `harness table apply FILE` creates one")
+
+    emit({"tables": found}, json_target, human)
+
+
+@table.command("show")
+@click.argument("name", metavar="TABLE")
+@json_option
+@click.pass_obj
+def show_command(settings: Settings, name: str, json_target: str | None) -> None:
+    """Show the spec of a table as the ledger has it, with every default, and what its Iceberg tables hold and cost.
+
+    \b
+    Example:
+      harness table show shop.orders > orders.yaml    # a spec that `table apply` takes
+    """
+    from harness_pipelines.ledgers.postgres.views.quarantine import kept
+    from harness_pipelines.protocol.claims import Stage
+    from harness_pipelines.spec.load import dump_spec
+
+    with opened(settings) as harness:
+        one = harness.table(name)
+        words = dump_spec(one.spec)
+        source = {"cluster_id": one.row.identity.cluster_id, "topic_id": one.row.identity.topic_id}
+        view = harness.stores.tables.pointer(one.row, one.row.effects[Stage.TIER].view)
+        shown = {**_summary(one), **source, "schema_version": one.row.schema_version, "metadata": view, "spec": words}
+        shown |= _views(one)
+        shown["quarantine"] = kept(harness.stores.readers, one.row)
+    emit(shown, json_target, lambda: _show_spec(shown))
+
+
+def _views(one: Table) -> dict[str, Any]:
+    """The views of the head; what is known of them while the warehouse is away is only why."""
+    from harness_pipelines.read.report.storage import costs
+
+    head = one.harness.stores.tables.head(one.row)
+    recalled = {"recalled": [overlay.to_json() for overlay in head.overlays]}
+    try:
+        found = {cost.view: cost for cost in costs(one.row, head)}
+    except HarnessError as away:
+        return {"views": None, "views_trouble": str(away), **recalled}
+    told: dict[str, Any] = {"views": {name: cost.to_json() for name, cost in found.items()}, **recalled}
+    if len(found) == 2 and found["stream"].bytes:
+        told["batch_to_stream"] = round(found["batch"].bytes / found["stream"].bytes, 3)
+    return told
+
+
+def _show_spec(shown: dict[str, Any]) -> None:
+    import yaml
+
+    from harness_pipelines.cli.show.bars import size
+
+    words = dict(shown["spec"])
+    words["columns"] = {
+        c["name"]: {word: value for word, value in c.items() if word != "name"} for c in shown["spec"]["columns"]
+    }
+    click.echo(yaml.safe_dump(words, sort_keys=False, allow_unicode=True, default_flow_style=None), nl=False)
+    click.echo(f"# topic id {shown['topic_id']} of cluster {shown['cluster_id']}, schema {shown['schema_version']}")
+    click.echo(f"# Iceberg metadata {shown['metadata']}")
+    if shown["views"] is None:
+        note(f"harness: the lake cannot be looked at: {shown['views_trouble']}")
+        return
+    for name, view in shown["views"].items():
+        reached = ", ".join(f"{partition}: {high:,}" for partition, high in view["reached"].items())
+        click.echo(
+            f"# {name} view {view['name']}: {view['rows']:,} rows in {view['files']:,} files, {size(view['bytes'])}, "
+            f"offsets below {reached}"
+        )
+    for overlay in shown["recalled"]:
+        kept = f"{overlay['rows']:,} rows of it are recalled to Postgres, {size(overlay['bytes'])}"
+        click.echo(f"# batch view: {kept} in {overlay['segment']}")
+    aside = shown["quarantine"]
+    if aside["in_lake"]:
+        rest = f"those of {aside['in_postgres']:,} are in Postgres, {size(aside['bytes'])}"
+        click.echo(f"# quarantine {aside['name']}: the bytes of {aside['in_lake']:,} records; {rest}")
+    if "batch_to_stream" in shown:
+        click.echo(f"# the batch view takes {shown['batch_to_stream']:.2f} times the bytes of the stream view")
+
+
+@table.command("drop")
+@click.argument("name", metavar="TABLE")
+@wish_options("Only list what would go.")
+@click.option("--purge", is_flag=True, help="Also delete the Iceberg files; without it they stay.")
+@json_option
+@click.pass_obj
+def drop_command(
+    settings: Settings, name: str, *, dry_run: bool, yes: bool, purge: bool, json_target: str | None
+) -> None:
+    """Drop a table: buffer, ledger rows and catalog rows, for good. The topic stays, and so do the Iceberg files.
+
+    Refused while a worker holds a claim on the table.
+
+    \b
+    Examples:
+      harness table drop shop.orders --dry-run
+      harness table drop shop.orders --yes --purge
+    """
+    check_wish(dry_run=dry_run, yes=yes)
+    with opened(settings) as harness:
+        one = harness.table(name)
+        gone, files = _drop(harness, one, really=yes, purge=purge)
+    shown = {
+        **gone.to_json(),
+        "files": [{"location": f.location, "count": f.count, "bytes": f.bytes} for f in files],
+        "purged": yes and purge,
+        "dropped": yes,
+    }
+    emit(shown, json_target, lambda: _show_drop(gone, files, done=yes, purge=purge))
+    if not yes and not dry_run:
+        raise not_asked("drop the table for good")
+
+
+def _drop(harness: Harness, one: Table, *, really: bool, purge: bool) -> tuple[Dropped, list[LakeFiles]]:
+    from harness_pipelines.ledgers.postgres import drop
+
+    stores = harness.stores
+    seen = stores.ledger.drop_table(one.row, dry_run=True)
+    identifier = (one.spec.namespace, one.row.tiered_view)
+    files = [drop.files_below(stores.catalog.at(identifier, place).location()) for place in seen.metadata]
+    if not really:
+        return seen, files
+    if purge:
+        stores.ownership.confirm()  # another ledger may have these files
+    gone = stores.ledger.drop_table(one.row)
+    if purge:
+        for found in files:
+            drop.purge(found)
+    return gone, files
+
+
+def _show_drop(gone: Dropped, files: list[LakeFiles], *, done: bool, purge: bool) -> None:
+    click.echo(f"{'dropped' if done else 'would drop'} {gone.table}")
+    for segment in gone.segments:
+        click.echo(f"  buffer   {segment.name} ({segment.state}, {segment.bytes:,} bytes)")
+    for view in gone.views:
+        click.echo(f"  catalog  {view}")
+    click.echo(f"  ledger   {gone.versions} versions, {gone.moves} moves, {gone.quarantined} quarantined records")
+    if gone.readers:
+        click.echo(f"  readers  {gone.readers} reads are under way and will fail")
+    for found in files:
+        fate = "files" if purge else "files stay:"
+        click.echo(f"  lake     {found.count} {fate} {found.location} ({found.bytes:,} bytes)")

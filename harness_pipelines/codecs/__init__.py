@@ -1,1 +1,0 @@
-"""Bytes of a record's value to typed rows, or to a reason why not."""

@@ -1,0 +1,1 @@
+"""How to talk to one system, without knowing tables."""

@@ -1,0 +1,121 @@
+"""Sessions of the driver that moves Arrow into and out of Postgres."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import suppress
+from math import isinf
+from typing import Any, TypeVar
+
+import adbc_driver_manager
+import adbc_driver_postgresql.dbapi as adbc
+import structlog
+
+from harness_pipelines.drivers.postgres import deadline_s, session_dsn
+from harness_pipelines.secret import redact
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+class NoAnswer(adbc_driver_manager.OperationalError):
+    """Postgres is there and does not answer. The session is still waiting: nobody may touch or close it."""
+
+    def __init__(self, waited_s: float) -> None:
+        super().__init__(
+            f"no answer within {waited_s:.0f} s, the connection was given up",
+            status_code=adbc_driver_manager.AdbcStatusCode.TIMEOUT,
+        )
+
+
+def within(limit_s: float, ask: Callable[[], T], *, late: Callable[[T | None], None]) -> T:
+    """What *ask* returns. Raises: NoAnswer after *limit_s*, and what *ask* raises.
+
+    The driver has no time limit, and a stopped server's kernel goes on to acknowledge what it is sent. So *ask* runs
+    in a thread, which is left to itself where it is late. What it used is free again when it has ended at last:
+    *late* then puts that away, and gets what *ask* returned, or None.
+    """
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        found: T | None = None
+        try:
+            try:
+                found = ask()
+            except BaseException as error:  # whoever asked gets it, whatever it is
+                answer.set_exception(error)
+            else:
+                answer.set_result(found)
+        except InvalidStateError:  # given up
+            late(found)
+
+    threading.Thread(target=run, name="postgres-answer", daemon=True).start()
+    if not wait([answer], timeout=None if isinf(limit_s) else limit_s).done and answer.cancel():
+        raise NoAnswer(limit_s)
+    return answer.result()
+
+
+class AdbcSessions:
+    """Sessions of one role, opened as they are needed. Thread-safe.
+
+    The driver learns every type of the database when it is opened, the row types of all tables among them: in a
+    database of some thousand tables that is most of a second. It is opened once; its own session stays idle.
+    It counts its sessions in a plain integer, and threads that open and close theirs at the same moment can make that
+    wrong. It then refuses to be closed, after it has let go of the socket: nothing is lost by not asking again.
+    """
+
+    def __init__(self, dsn: str, *, role: str | None) -> None:
+        self.dsn = session_dsn(dsn, role=role)
+        self.deadline_s = deadline_s(self.dsn)  #: how long an answer is waited for
+        self._driver: adbc.Connection | None = None
+        self._lock = threading.Lock()
+
+    def open(self, *, autocommit: bool) -> adbc.Connection:
+        """A session for one thread at a time, which gives it to `end`. Raises: NoAnswer; adbc_driver_manager.Error."""
+        return within(self.deadline_s, lambda: self._open(autocommit=autocommit), late=self._end_late)
+
+    def _open(self, *, autocommit: bool) -> adbc.Connection:
+        with self._lock:
+            if self._driver is None:
+                self._driver = adbc.connect(self.dsn, autocommit=True)
+            driver = self._driver
+        session = driver.adbc_clone()
+        if autocommit:
+            session.adbc_connection.set_autocommit(True)
+        return session
+
+    def end(self, session: adbc.Connection) -> None:
+        """Close a session, whatever state it is in: Postgres may have hung up before."""
+        try:
+            session.close()
+        except (adbc_driver_manager.Error, RuntimeError) as error:
+            log.warning("adbc.close_failed", error=redact(str(error)))
+            with suppress(adbc_driver_manager.Error, RuntimeError):
+                session.close()  # a statement that was cut off was still open in the driver's books
+            session._closed = True  # or the collector would try once more, and complain
+
+    def _end_late(self, session: adbc.Connection | None) -> None:
+        if session is not None:
+            self.end(session)
+
+    def asked(self, session: adbc.Connection, cursor: Any, ask: Callable[[], T]) -> T:
+        """What *ask* returns, which uses *cursor* of *session*. Raises: NoAnswer, and what *ask* raises.
+
+        After NoAnswer both are in use, and closed when an answer has come after all.
+        """
+
+        def late(_: T | None) -> None:
+            with suppress(adbc_driver_manager.Error, RuntimeError, OSError):
+                cursor.close()
+            self.end(session)
+
+        return within(self.deadline_s, ask, late=late)
+
+    def close(self) -> None:
+        """Close the driver. Sessions that are open go on."""
+        with self._lock:
+            driver, self._driver = self._driver, None
+        if driver is not None:
+            self.end(driver)

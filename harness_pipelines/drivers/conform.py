@@ -1,0 +1,166 @@
+"""Arrow arrays brought into the exact types of a table, down through what is nested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.types import IcebergType, ListType, MapType, StructType
+
+from harness_pipelines.protocol.schema.schemas import Other
+from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.types import parse_type
+
+FIELD_ID = b"PARQUET:field_id"  #: where Arrow shows the field ids that Iceberg's writers leave in a file
+
+
+def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """*table* in *schema*, which has the same columns in the same order.
+
+    What a lake holds otherwise: microseconds (long) for a time, narrower numbers from before a column was widened,
+    UUIDs as an extension type, other names for the elements of lists and maps.
+    """
+    if table.schema == schema:
+        return table
+    columns = [_conformed(column, f.type) for column, f in zip(table.columns, schema, strict=True)]
+    return pa.table(columns, schema=schema)
+
+
+def in_schema(rows: pa.Table, others: Iterable[Other], schema: pa.Schema) -> pa.Table:
+    """*rows* of another schema of the same table in *schema*: renamed, widened or narrowed, NULL where it has none.
+
+    Columns of *rows* that *schema* does not name are left out.
+    """
+    told = {one.name: one for one in others}
+    columns = []
+    for field in schema:
+        there = told.get(field.name) or Other(name=field.name, stored=field.name)
+        if there.stored is None:
+            columns.append(pa.nulls(rows.num_rows, field.type))
+        elif there.type is None or not pa.types.is_nested(field.type):
+            columns.append(_conformed(rows.column(there.stored), field.type))
+        else:
+            named = arrow_type(parse_type(there.type))
+            chunks = [_projected(chunk, named, field.type) for chunk in rows.column(there.stored).chunks]
+            columns.append(pa.chunked_array(chunks, type=field.type))
+    return pa.table(columns, schema=pa.schema([f.with_nullable(True) for f in schema]))
+
+
+def _conformed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if column.type == kind:
+        return column
+    return pa.chunked_array([conform_array(chunk, kind) for chunk in column.chunks], type=kind)
+
+
+def conform_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """*array* as *kind*; members of a struct are matched by name. NULL stays NULL at every depth."""
+    if array.type == kind:
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return conform_array(array.storage, kind)
+    if isinstance(kind, pa.ExtensionType):
+        return pa.ExtensionArray.from_storage(kind, conform_array(array, kind.storage_type))
+    if pa.types.is_map(kind):
+        array = unsliced(array)
+        keys, items = conform_array(array.keys, kind.key_type), conform_array(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(null_offsets(array), keys, items, type=kind)
+    if pa.types.is_list(kind):
+        array = unsliced(array)
+        values = conform_array(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(null_offsets(array), values, type=kind)
+    if pa.types.is_struct(kind):
+        array = unsliced(array)
+        children = [conform_array(array.field(f.name), f.type) for f in kind]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if {array.type, kind} == {pa.time64("us"), pa.int64()}:
+        return array.view(kind)
+    return array.cast(kind)
+
+
+def _projected(array: pa.Array, named: pa.DataType, kind: pa.DataType) -> pa.Array:
+    """*array*, of which structs are read with the names of *named*, as *kind*; NULL where it has no such field."""
+    array = unsliced(array)
+    if pa.types.is_struct(kind):
+        places = {f.name: i for i, f in enumerate(named)}
+        children = [
+            _projected(array.field(places[f.name]), named.field(places[f.name]).type, f.type)
+            if f.name in places
+            else pa.nulls(len(array), f.type)
+            for f in kind
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if pa.types.is_map(kind):
+        keys = conform_array(array.keys, kind.key_type)
+        items = _projected(array.items, named.item_type, kind.item_type)
+        return pa.MapArray.from_arrays(null_offsets(array), keys, items, type=kind)
+    if pa.types.is_list(kind):
+        values = _projected(array.values, named.value_type, kind.value_type)
+        return pa.ListArray.from_arrays(null_offsets(array), values, type=kind)
+    return conform_array(array, kind)
+
+
+def by_field_ids(array: pa.Array, type_: IcebergType) -> pa.Array:
+    """*array* of a data file with its structs as *type_* has them: files may hold other names, more or fewer fields.
+
+    (Iceberg's writers put ``_x20`` where a name has a space.)
+    """
+    if not _differs(array.type, type_):
+        return array
+    array = unsliced(array)
+    match type_:
+        case StructType():
+            places = {_field_id(f): i for i, f in enumerate(array.type)}
+            children = [_child(array, places.get(f.field_id), f.field_type) for f in type_.fields]
+            return pa.StructArray.from_arrays(children, names=[f.name for f in type_.fields], mask=array.is_null())
+        case ListType():
+            values = by_field_ids(array.values, type_.element_type)
+            return pa.ListArray.from_arrays(null_offsets(array), values)
+        case MapType():
+            keys, items = by_field_ids(array.keys, type_.key_type), by_field_ids(array.items, type_.value_type)
+            return pa.MapArray.from_arrays(null_offsets(array), keys, items)
+    return array
+
+
+def _child(array: pa.StructArray, place: int | None, type_: IcebergType) -> pa.Array:
+    if place is None:
+        return pa.nulls(len(array), type=schema_to_pyarrow(type_, include_field_ids=False))
+    return by_field_ids(array.field(place), type_)
+
+
+def _differs(kind: pa.DataType, type_: IcebergType) -> bool:
+    match type_:
+        case StructType():
+            if [(f.name, _field_id(f)) for f in kind] != [(f.name, f.field_id) for f in type_.fields]:
+                return True
+            return any(_differs(a.type, b.field_type) for a, b in zip(kind, type_.fields, strict=True))
+        case ListType():
+            return _differs(kind.value_type, type_.element_type)
+        case MapType():
+            return _differs(kind.key_type, type_.key_type) or _differs(kind.item_type, type_.value_type)
+    return False
+
+
+def has_field_ids(kind: pa.DataType) -> bool:
+    """Whether a writer left ids inside of the nested type *kind*."""
+    parts = (
+        [kind.key_field, kind.item_field] if pa.types.is_map(kind) else [kind.field(i) for i in range(kind.num_fields)]
+    )
+    return any(_field_id(part) is not None for part in parts)
+
+
+def _field_id(field: pa.Field) -> int | None:
+    found = (field.metadata or {}).get(FIELD_ID)
+    return None if found is None else int(found)
+
+
+def unsliced(array: pa.Array) -> pa.Array:
+    """*array* with offset 0, because offsets of children and validity must begin together."""
+    return array.take(pa.array(np.arange(len(array)))) if array.offset else array
+
+
+def null_offsets(array: pa.Array) -> pa.Int32Array:
+    """The offsets of a list or map array of offset 0, null where the list is null: `from_arrays` reads them so."""
+    nulls = np.append(array.is_null().to_numpy(zero_copy_only=False), False)
+    return pa.array(array.offsets.to_numpy(), mask=nulls, type=pa.int32())

@@ -1,0 +1,508 @@
+"""Connections to the one Postgres database, the named SQL texts, and the migrations.
+
+Every connection of the harness carries the timeouts of the design, so that a stopped process never holds a table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from math import inf, isinf
+from typing import Any, LiteralString, cast
+
+import psycopg
+from psycopg import pq
+from psycopg.abc import RV, PQGen
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import ConnectionPool
+
+from harness_pipelines.drivers.certificates import CertificateRefused, TlsPlace, why_refused
+from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain
+from harness_pipelines.secret import redact
+
+
+class Connection(psycopg.Connection[DictRow]):
+    """A session of the pool, which knows when it was given back."""
+
+    used_at = -inf  #: monotonic seconds
+    deadline_s = 130.0  #: how long an answer is waited for
+
+    @classmethod
+    def of(cls, dsn: str, *, autocommit: bool = False) -> Connection:
+        """A session outside of any pool. Raises: psycopg.Error."""
+        connection = cls.connect(dsn, autocommit=autocommit, row_factory=dict_row)
+        connection.deadline_s = deadline_s(dsn)
+        return connection
+
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        """Wait for an answer, and not for ever: a stopped server's kernel goes on to acknowledge what it is sent."""
+        if timeout is not None:  # somebody waits for news, or has a reason
+            return super().wait(gen, interval, timeout)
+        try:
+            return super().wait(gen, interval, None if isinf(self.deadline_s) else self.deadline_s)
+        except psycopg.errors._WaitTimeout as late:
+            self.pgconn.finish()
+            raise psycopg.errors.ConnectionTimeout(
+                f"no answer within {self.deadline_s:.0f} s, the connection was given up"
+            ) from late
+
+
+TRUSTED_S = 2.0  #: a session that was used so lately is not tried out first
+
+WORKER, READER, SPARK = "harness_worker", "harness_reader", "harness_spark"
+BUFFER = "harness_buffer"  #: the schema of the segments
+SESSION_OPTIONS: Mapping[str, str] = {
+    "lock_timeout": "10s",
+    "statement_timeout": "120s",
+    "idle_in_transaction_session_timeout": "30s",
+}
+LATE_S = 5.0  #: after Postgres itself should have ended a statement, it is not waited for any longer
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_KEEPALIVES: Mapping[str, str] = {
+    "connect_timeout": "10",
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+    "application_name": "harness",
+}
+#: How the driver says that a session is over; the last one is no OperationalError to it.
+_SESSION_LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.IdleInTransactionSessionTimeout)
+#: Arrives with the other options of a session or not at all: a pooler drops them all.
+_DIRECT = "harness.direct"
+#: How poolers refuse a session with options: PgBouncer, and the proxy of Amazon RDS.
+_POOLER_REFUSES = ("unsupported startup parameter", "command-line options")
+#: How Postgres refuses a login. A session that never began has no SQLSTATE with psycopg.
+_LOGIN_REFUSED = re.compile(
+    r"(?:password|peer|ident|scram|gssapi|ldap|pam|radius|bsd) authentication failed|"
+    r"authentication method .* not supported|no pg_hba\.conf entry|no password supplied|pg_hba\.conf rejects|"
+    r'is not permitted to log in|FATAL: +(?:role|database) ".*" does not exist',
+    re.IGNORECASE,
+)
+_LOGIN_STATES = frozenset({"28000", "28P01", "3D000"})
+#: Statements lie with the adapter that runs them.
+_SQL = tuple(files(f"harness_pipelines.{room}") / "sql" for room in ("ledgers.postgres", "buffers.postgres"))
+_MIGRATIONS = _SQL[0] / "migrations"
+
+
+class PostgresUnreachable(TryAgain):
+    """The database did not answer, or the connection was lost before anything was committed."""
+
+
+class PostgresReadOnly(TryAgain):
+    """The database takes no writes: a stand-by, a failover that is under way, or a disk that is full."""
+
+
+class LedgerBusy(TryAgain):
+    """A lock was not granted, in time or because two sessions waited for each other; nothing was written."""
+
+
+class NotInitialised(HarnessError):
+    """The database has no ledger, or one of another harness version."""
+
+
+class LedgerPromoted(TryAgain):
+    """The database was promoted or restored, and the table was not compared with its lake since."""
+
+
+class RowGone(TryAgain):
+    """The ledger lacks a row that this process has read or written: it was set back, or the table was dropped."""
+
+
+class MissingRole(HarnessError):
+    """The login may not act as a worker or reader."""
+
+
+class PostgresLoginFailed(HarnessError):
+    """The database answered and refused the login, or has no database of that name; trying again does not help."""
+
+
+class SessionsPooled(HarnessError):
+    """Between the harness and the database is a pooler, which does not pass on what a session asks for."""
+
+
+class SegmentMissing(HarnessError):
+    """A segment that is named is not there: the lease that held it has ended, or it was dropped by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was asked of Postgres, for the message that tells why it was not done."""
+
+    dsn: str
+    table: str | None = None
+    reading: tuple[str, ...] = ()  #: the segments of a read
+
+    @property
+    def about(self) -> str:
+        return f"{self.table}: " if self.table else ""
+
+    @property
+    def place(self) -> str:
+        place = conninfo_to_dict(self.dsn)
+        return f"Postgres at {place.get('host', 'the local socket')}:{place.get('port', 5432)}"
+
+    @property
+    def outcome(self) -> str:
+        return "nothing is returned" if self.reading else "nothing was written"
+
+
+def sql(name: str) -> LiteralString:
+    """The SQL text called *name* (``file/section``)."""
+    source, _, section = name.partition("/")
+    return sections(source)[section]
+
+
+@cache
+def sections(source: str) -> Mapping[str, LiteralString]:
+    """The statements of one SQL file by name: each begins with ``-- name: section``."""
+    [file] = [place for folder in _SQL if (place := folder / f"{source}.sql").is_file()]
+    text = file.read_text(encoding="utf-8")
+    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
+    return {name: cast(LiteralString, body.strip()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def session_dsn(dsn: str, *, role: str | None) -> str:
+    """Return *dsn* with the timeouts and, if given, the role set for every session that is opened with it.
+
+    Timeouts in the ``options`` of *dsn* itself win over the harness's; role and time zone are never the user's.
+    """
+    settings = conninfo_to_dict(dsn)
+    own = str(settings.pop("options", "") or "")
+    ours = {"TimeZone": "UTC", _DIRECT: "on"} | ({"role": role} if role else {})
+    options = " ".join(filter(None, (_flags(SESSION_OPTIONS), own, _flags(ours))))  # of two, the later counts
+    given = {name: str(value) for name, value in settings.items() if value is not None}
+    return make_conninfo("", **{**_KEEPALIVES, **given, "options": options})
+
+
+def _flags(options: Mapping[str, str]) -> str:
+    return " ".join(f"-c {name}={value}" for name, value in options.items())
+
+
+def deadline_s(dsn: str) -> float:
+    """How long an answer over a session of *dsn* is waited for: a little longer than Postgres lets a statement run."""
+    options = f"-c statement_timeout={SESSION_OPTIONS['statement_timeout']} {conninfo_to_dict(dsn).get('options', '')}"
+    found = re.findall(r"\bstatement_timeout\s*=\s*'?(\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d)?", options)
+    number, unit = found[-1]  # of several, the last one counts
+    own_s = float(number) * _SECONDS[unit or "ms"]
+    return own_s + LATE_S if own_s else inf  # 0: without a limit, as somebody wished
+
+
+@contextmanager
+def explained(dsn: str, *, table: str | None = None) -> Iterator[None]:
+    """Turn the driver's errors into the harness's own, without secrets."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if not (error.sqlstate or isinstance(error, _SESSION_LOST)):  # the driver was called in a wrong way
+            raise
+        found = named(error, Asked(dsn=dsn, table=table))
+        if found is None:
+            raise
+        raise found from error
+
+
+def named(error: Exception, asked: Asked) -> HarnessError | None:
+    """What *error* of a driver, psycopg or ADBC, is to the harness, by its SQLSTATE; ``None``: a defect.
+
+    Without a SQLSTATE the session was lost, or there never was one.
+    """
+    state: str = (getattr(error, "sqlstate", None) or "").strip("\0")  # ADBC's is a field of five bytes
+    said = redact(str(error)).strip()
+    # The Arrow driver looks the columns of a table up by itself, and keeps no SQLSTATE of that.
+    if state == "42P01" or getattr(getattr(error, "status_code", None), "name", "") == "NOT_FOUND":
+        return _missing(said, asked)
+    if state == "42501":
+        return MissingRole(
+            f"{asked.about}the database login lacks a right ({said}): GRANT {WORKER} or {READER} to it (`harness init` "
+            f"and `harness table drop` are for the owner of the database: HARNESS_OWNER_DSN); {asked.outcome}"
+        )
+    if state == "25006":
+        return PostgresReadOnly(
+            f"{asked.about}{asked.place} may only be read, as a stand-by or with a full disk: {said}; {asked.outcome}, "
+            "it is tried again over another connection"
+        )
+    if state == "HP002":
+        return LedgerPromoted(
+            f"{asked.about}{said}; {asked.outcome}. The next worker compares them, or `harness reconcile TABLE --yes`"
+        )
+    if state == "57014" or state[:2] in {"40", "55"}:  # canceled; rolled back, as in a deadlock; held by another one
+        return LedgerBusy(
+            f"{asked.about}another session holds what is needed, or it took too long, try again: {said}; "
+            f"{asked.outcome}"
+        )
+    if any(words in said for words in _POOLER_REFUSES):
+        return _pooled(said, asked)
+    if not state or state == "25P03" or state in _LOGIN_STATES or state[:2] in {"08", "53", "57", "58"}:
+        return _away(said, asked, state)
+    return None
+
+
+def _missing(said: str, asked: Asked) -> HarnessError:
+    """A relation that is not there: of the ledger, or a segment of the buffer."""
+    if f"{BUFFER}." not in said:
+        return NotInitialised("the database has no ledger (or another version of it): run `harness init`")
+    table = asked.table or "TABLE"
+    if asked.reading:
+        return SegmentMissing(
+            f"{table}: a segment of this read is gone ({said}; it named {', '.join(asked.reading)}): its lease has "
+            "ended or the segment was dropped by hand; nothing is returned, read again"
+        )
+    return SegmentMissing(
+        f"{table}: a segment of the buffer is gone ({said}): it was dropped by hand; nothing was written. What it held "
+        f"and the lake does not have is in Kafka alone, as far as its retention goes; `harness fsck {table}` counts "
+        f"it. The way on: stop the workers, `harness table drop {table} --yes`, then `harness reconcile SPEC --rebuild "
+        "--yes` takes the lake over and goes on from Kafka where it ends"
+    )
+
+
+def _away(said: str, asked: Asked, state: str = "") -> HarnessError:
+    """A session that was lost, or that never began."""
+    if any(f'role "{role}" does not exist' in said for role in (WORKER, READER, SPARK)):
+        return NotInitialised("the database has no role of the harness yet: run `harness init`")
+    if "permission denied to set role" in said or 'invalid value for parameter "role"' in said:
+        return MissingRole(f"{said}: run `harness init`, then GRANT {WORKER} or {READER}")
+    why = why_refused(said, _tls_place(asked))
+    if why is not None:
+        settings = "sslmode, sslrootcert, sslcert and sslkey of HARNESS_DSN (or PGSSL*) and its host"
+        return CertificateRefused(f"{asked.about}{asked.place}", why=why, said=said, settings=settings)
+    if state in _LOGIN_STATES or _LOGIN_REFUSED.search(said):
+        return PostgresLoginFailed(
+            f"{asked.about}{asked.place} refused the login: {said}; {asked.outcome}. Check user, password and database "
+            "of HARNESS_DSN (or of PGUSER, PGPASSWORD, PGDATABASE), and the server's pg_hba.conf; embedded services "
+            "that an older version started get their logins by `harness services up`"
+        )
+    return PostgresUnreachable(
+        f"{asked.about}{asked.place} is not answering: {said}; {asked.outcome}, check HARNESS_DSN or "
+        "`harness services status`"
+    )
+
+
+def _tls_place(asked: Asked) -> TlsPlace | None:
+    known = {d.keyword.decode(): d.val.decode() for d in pq.Conninfo.get_defaults() if d.val}
+    given = {**known, **{k: str(v) for k, v in conninfo_to_dict(asked.dsn).items() if v is not None}}
+    host, port, roots = given.get("host", ""), given.get("port", "5432"), given.get("sslrootcert")
+    if not host or host.startswith(("/", "@")) or "," in host + port:
+        return None
+    return TlsPlace(host=host, port=int(port), roots=None if roots == "system" else roots, is_postgres=True)
+
+
+def _pooled(found: str, asked: Asked) -> SessionsPooled:
+    return SessionsPooled(
+        f"{asked.about}{asked.place} is a pooler, such as PgBouncer, and not the database: a session needs its role, "
+        f"time zone and timeouts from its first statement on, and they do not arrive ({found}); {asked.outcome}. Give "
+        "HARNESS_DSN the address and port of the server itself; a pooler in session mode drops them too"
+    )
+
+
+def _check_direct(connection: psycopg.Connection[DictRow], *, dsn: str, role: str | None) -> None:
+    """The session has what it was opened with, so it is the database's own. Raises: SessionsPooled."""
+    found = connection.execute(sql("init/session")).fetchone() or {}
+    if found["direct"] != "on" or (role is not None and found["role"] != role):
+        raise _pooled(", ".join(f"{name} is {value or 'unset'}" for name, value in found.items()), Asked(dsn=dsn))
+
+
+class Database:
+    """A pool of sessions of one role."""
+
+    def __init__(self, dsn: str, *, role: str | None = WORKER, size: int = 8) -> None:
+        self.dsn = session_dsn(dsn, role=role)
+        self._deadline_s = deadline_s(self.dsn)
+        self._role = role
+        self.connections = 0  #: made so far: another one may lead to another server
+        self._lost_at = -inf
+        self._pool: ConnectionPool[Connection] = ConnectionPool(
+            self.dsn,
+            connection_class=Connection,
+            kwargs={"row_factory": dict_row, "prepare_threshold": 3},
+            min_size=0,
+            max_size=size,
+            timeout=15,
+            reconnect_timeout=10,
+            configure=self._connected,
+            check=self._try_out,
+            reset=_given_back,
+            open=False,
+        )
+        self._opened = False
+
+    def close(self) -> None:
+        self._pool.close()
+
+    @contextmanager
+    def session(self, *, table: str | None = None) -> Iterator[Connection]:
+        """A session outside any transaction of the caller's; closed transactions only. Messages name *table*.
+
+        Raises, at the first one: NotInitialised when the ledger is not of this harness, SessionsPooled.
+        """
+        if not self._opened:
+            # The first connection is made here so that a wrong address fails at once and by its own message.
+            with (
+                explained(self.dsn),
+                Connection.of(self.dsn, autocommit=True) as connection,
+            ):
+                _check_direct(connection, dsn=self.dsn, role=self._role)
+                _check_fits(connection)
+            self._pool.open()
+            self._opened = True
+        with explained(self.dsn, table=table), self._pool.connection() as connection:
+            try:
+                yield connection
+            except psycopg.errors.ReadOnlySqlTransaction:
+                connection.close()  # after a failover the address leads to another server
+                raise
+            finally:
+                if connection.closed:  # what ended it may have ended the others
+                    self._lost_at = time.monotonic()
+
+    def _connected(self, connection: Connection) -> None:
+        connection.autocommit = True  # one round trip
+        _check_direct(connection, dsn=self.dsn, role=self._role)
+        connection.autocommit = False
+        self.connections += 1
+        connection.deadline_s = self._deadline_s
+
+    def _try_out(self, connection: Connection) -> None:
+        """Let the pool replace a session that ended while it was idle; a round trip, so not after each use."""
+        trusted_from = max(time.monotonic() - TRUSTED_S, self._lost_at)
+        if connection.used_at <= trusted_from:
+            ConnectionPool.check_connection(connection)
+
+    @contextmanager
+    def transaction(self, *, table: str | None = None) -> Iterator[Connection]:
+        """One READ COMMITTED transaction. A COMMIT whose answer is lost is told apart from a failure.
+
+        Raises: OutcomeUnknown (RESOLVE) only when COMMIT was sent and no answer came.
+        """
+        with self.session(table=table) as connection:
+            try:
+                yield connection
+            except BaseException:
+                _give_up(connection)
+                raise
+            try:
+                connection.commit()
+            except _SESSION_LOST as error:
+                raise OutcomeUnknown(f"COMMIT was sent, its answer was lost: {redact(str(error))}") from error
+
+    @contextmanager
+    def reading(self, *, table: str | None = None) -> Iterator[Connection]:
+        """A transaction that changes nothing, so a lost answer of its COMMIT says no more than that Postgres is away.
+
+        Raises: PostgresUnreachable.
+        """
+        try:
+            with self.transaction(table=table) as connection:
+                yield connection
+        except OutcomeUnknown as lost:
+            raise _away(str(lost), Asked(dsn=self.dsn, table=table)) from lost
+
+    @contextmanager
+    def at_once(self, *, table: str | None = None) -> Iterator[Connection]:
+        """A session whose statements are each a transaction of their own: one round trip, for what changes nothing."""
+        with self.session(table=table) as connection:
+            connection.autocommit = True
+            try:
+                yield connection
+            except BaseException:
+                _give_up(connection)
+                raise
+            finally:
+                if not connection.closed:
+                    connection.autocommit = False
+
+    def rows(self, name: str, parameters: Mapping[str, Any] | None = None, *, binary: bool = False) -> list[DictRow]:
+        """Run the query *name*, which changes nothing, in a transaction of its own and return its rows.
+
+        *binary*: how values are sent; bytes as text are twice as many.
+        """
+        with self.reading() as connection:
+            return connection.execute(sql(name), parameters or {}, binary=binary).fetchall()
+
+    def run(self, name: str, parameters: Mapping[str, Any] | None = None) -> int:
+        """Run the statement *name* in a transaction of its own and return how many rows it touched."""
+        with self.transaction() as connection:
+            return connection.execute(sql(name), parameters or {}).rowcount
+
+
+def _give_up(connection: Connection) -> None:
+    """Undo what was begun. A session that cannot is closed, so that what ended its use is told and nothing else.
+
+    It cannot where a Ctrl-C came between a statement and its answer.
+    """
+    try:
+        if not connection.closed:
+            connection.rollback()
+    except psycopg.Error:
+        connection.close()
+
+
+def _given_back(connection: Connection) -> None:
+    connection.used_at = time.monotonic()
+
+
+def migrations() -> list[tuple[int, str, str]]:
+    """All migrations of this harness as (number, name, SQL text), in order."""
+    found = sorted((entry.name, entry.read_text(encoding="utf-8")) for entry in _MIGRATIONS.iterdir())
+    return [(int(name[:4]), name.removesuffix(".sql"), text) for name, text in found if name.endswith(".sql")]
+
+
+def migrate(dsn: str) -> list[str]:
+    """Bring the database to this harness's state; returns the names of the migrations that were applied.
+
+    All in one transaction under an advisory lock, so two `harness init` at once do it once.
+    Raises: NotInitialised when the database is newer than this harness or a migration was edited.
+    """
+    with explained(dsn), Connection.of(session_dsn(dsn, role=None)) as connection:
+        _check_direct(connection, dsn=dsn, role=None)
+        connection.execute(sql("init/lock"))
+        connection.execute(sql("init/create_migrations"))
+        missing = _not_applied(connection, migrations())
+        for number, name, text in missing:  # a number that was left free may come after higher ones
+            connection.execute(text)
+            connection.execute(sql("init/record"), {"number": number, "name": name, "digest": _digest(text)})
+        return [name for _, name, _ in missing]
+
+
+def _check_fits(connection: psycopg.Connection[DictRow]) -> None:
+    """The ledger has the migrations of this harness, all and no others. Raises: NotInitialised; UndefinedTable."""
+    try:
+        missing = _not_applied(connection, migrations())
+    except psycopg.errors.InsufficientPrivilege as error:  # the right to look came with this check
+        raise NotInitialised(
+            f"the ledger was made by an older harness, or restored without its grants ({error}); nothing was changed. "
+            "Stop all workers, then run `harness init`"
+        ) from error
+    if missing:
+        raise NotInitialised(
+            f"the ledger was made by an older harness: it lacks migrations {[number for number, _, _ in missing]}; "
+            "nothing was changed. Stop all workers, then run `harness init`"
+        )
+
+
+def _not_applied(
+    connection: psycopg.Connection[DictRow], known: Sequence[tuple[int, str, str]]
+) -> list[tuple[int, str, str]]:
+    """Those of *known* that the ledger does not have. Raises: NotInitialised when it has others, or an edited one."""
+    done = {row["number"]: row["digest"] for row in connection.execute(sql("init/applied"))}
+    if unknown := sorted(set(done) - {number for number, _, _ in known}):
+        raise NotInitialised(
+            f"the ledger has migrations {unknown} that this harness does not know: it was made by a newer "
+            "harness; nothing was changed, install that version"
+        )
+    for number, name, text in known:
+        if done.get(number, _digest(text)) != _digest(text):
+            raise NotInitialised(f"migration {name} differs from the one that was applied; nothing was changed")
+    return [one for one in known if one[0] not in done]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""What computes: one folder per engine."""

@@ -1,0 +1,1 @@
+"""Reads in this process: Arrow, no JVM."""

@@ -1,0 +1,1 @@
+"""Bulk work and reads on Spark, by Spark Connect."""

@@ -1,0 +1,233 @@
+"""The parts of a union read as Spark frames. DataFrame API only: Connect and any master."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+from pyiceberg.types import DecimalType as IcebergDecimal
+from pyiceberg.types import IcebergType, StructType, UUIDType
+from pyiceberg.types import ListType as IcebergList
+from pyiceberg.types import MapType as IcebergMap
+
+from harness_pipelines.buffers.postgres.types import COORDINATES, Named, jdbc_nothing, jdbc_select, spark_columns
+from harness_pipelines.engines.predicates import to_postgres, to_spark
+from harness_pipelines.engines.spark.fold import quoted
+from harness_pipelines.engines.spark.session import JdbcOptions
+from harness_pipelines.engines.spark.view import view_frame
+from harness_pipelines.lakes.iceberg.read.scan import LakeQuery, covered, layer_field, named_errors, pinned, view_fields
+from harness_pipelines.layout.layer import LAYER
+from harness_pipelines.layout.row_hash import COORDINATE, SAMPLE_BITS
+from harness_pipelines.protocol.reading.narrowing import Ranges
+from harness_pipelines.protocol.reading.plan import SegmentRef
+from harness_pipelines.spec.predicate import TRUE, Predicate
+from harness_pipelines.spec.types import DecimalType, ListType, MapType, Type
+from harness_pipelines.spec.types import StructType as Struct
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, SparkSession
+
+FETCH_ROWS = 10_000
+_WIDENED = {("long", "int"), ("double", "float")}  #: a column of a view, and what an older read asks for
+TASK_OFFSETS_MAX = 250_000  #: a JDBC task reads no more offsets; small ranges share a task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedJdbc:
+    """The buffer's address, and the lease without which nothing is read from it.
+
+    The guard runs in each task's session before its query, so that even a dropped segment is told by the lease's name.
+    """
+
+    options: JdbcOptions
+    lease_id: str
+
+    def load(self, spark: SparkSession, relation: str, predicates: Sequence[str]) -> DataFrame:
+        guard = sql.SQL("SELECT {}").format(self.condition).as_string()
+        properties = {
+            **self.options.properties,
+            "fetchsize": str(FETCH_ROWS),
+            "sessionInitStatement": guard,
+            # Spark does not evaluate again what it hands to a database, where text has the database's collation, a
+            # float is compared as a double and infinity is a column. What may be asked of it is in the relation.
+            "pushDownPredicate": "false",
+            "preferTimestampNTZ": "false",  # else the session's setting would say what a moment is
+        }
+        return spark.read.jdbc(self.options.url, relation, predicates=list(predicates), properties=properties)
+
+    @property
+    def condition(self) -> sql.Composable:
+        return sql.SQL("harness.require_lease({}::uuid)").format(sql.Literal(self.lease_id))
+
+
+def lake_frame(spark: SparkSession, metadata: str, query: LakeQuery) -> DataFrame:
+    """The rows of *query* in a pinned view; files outside of its ranges are not opened.
+
+    Raises: LakeFileMissing, LakeUnreadable.
+    """
+    from pyspark.sql import functions as f
+
+    with named_errors(query, metadata):
+        view = pinned(metadata)
+        fields = view_fields(view, query.columns)
+    frame = view_frame(spark, metadata, query)
+    if query.layer and layer_field(view) is not None:
+        frame = frame.filter(f.col(LAYER.name))
+    if not covered(view, query.ranges):
+        frame = frame.filter(reduce(or_, (_inside(p, *query.ranges[p]) for p in sorted(query.ranges))))
+    wanted = {column.name: column.type for column in query.columns}
+    frame = frame.select(
+        *(
+            _as_asked(f.col(quoted(field.name)), field.field_type, wanted[name]).alias(name)
+            for name, field in fields.items()
+        )
+    )
+    return frame if query.where == TRUE else frame.filter(to_spark(query.where))
+
+
+def _as_asked(value: SparkColumn, kind: IcebergType, wanted: Type | None) -> SparkColumn:
+    """*value* of a column that may have been widened since; what an old version shows of it fits the type of then.
+
+    So do structs, by the names of their fields: those that an old version has are there, as nothing that was written
+    after a drop answers for it, and have their names.
+    """
+    from pyspark.sql import functions as f
+
+    if wanted is None or not _is_other(kind, wanted):
+        return _comparable(value, kind)
+    match kind, wanted:
+        case StructType(), Struct(parts):
+            types = {part.name: part.field_type for part in kind.fields}
+            fields = [_as_asked(value.getField(p.name), types[p.name], p.type).alias(p.name) for p in parts]
+            return f.when(value.isNotNull(), f.struct(*fields))
+        case IcebergList(), ListType(element):
+            return f.transform(value, lambda one: _as_asked(one, kind.element_type, element))
+        case IcebergMap(), MapType(_, of_map):
+            return f.transform_values(value, lambda _, one: _as_asked(one, kind.value_type, of_map))
+    return value.cast(str(wanted))
+
+
+def _is_other(kind: IcebergType, wanted: Type) -> bool:
+    """Whether a view has *kind* where the type of then is *wanted*."""
+    match kind, wanted:
+        case StructType(), Struct(parts):
+            if [part.name for part in kind.fields] != [part.name for part in parts]:
+                return True
+            return any(_is_other(a.field_type, b.type) for a, b in zip(kind.fields, parts, strict=True))
+        case IcebergList(), ListType(element):
+            return _is_other(kind.element_type, element)
+        case IcebergMap(), MapType(_, of_map):
+            return _is_other(kind.value_type, of_map)
+        case IcebergDecimal(), DecimalType():
+            return str(kind) != str(wanted)
+    return (str(kind), str(wanted)) in _WIDENED
+
+
+def _comparable(value: SparkColumn, kind: IcebergType) -> SparkColumn:
+    """*value* so that filters on its UUIDs are Spark's own work.
+
+    Iceberg's Java side compares UUIDs as two signed numbers but keeps bounds in the order of their bytes, so a filter
+    that reaches it leaves out files that have matches (apache/iceberg#14216). It is not handed a function of a column.
+    """
+    from pyspark.sql import functions as f
+
+    if isinstance(kind, UUIDType):
+        return f.lower(value)  # which it is
+    if isinstance(kind, StructType) and "uuid" in str(kind):
+        parts = [_comparable(value.getField(part.name), part.field_type).alias(part.name) for part in kind.fields]
+        return f.when(value.isNotNull(), f.struct(*parts))
+    return value
+
+
+def segments_frame(
+    spark: SparkSession,
+    jdbc: GuardedJdbc,
+    *,
+    segments: Sequence[SegmentRef],
+    columns: Sequence[Named],
+    rows: RowsWanted,
+) -> DataFrame:
+    """The rows of *segments* in *rows*, columns in order; some tasks, each with a statement of its own."""
+    user = [c for c in columns if c.name not in COORDINATES]
+    relation = jdbc_select(user, segments, condition=to_postgres(rows.where), stores_op=rows.stores_op)
+    tasks = [_one_task(rows.ranges)] if rows.are_few else list(_tasks(rows.ranges))
+    frame = _user_columns(jdbc.load(spark, relation, tasks), columns)
+    return frame if rows.where == TRUE else frame.filter(to_spark(rows.where))
+
+
+def guard_frame(spark: SparkSession, jdbc: GuardedJdbc, *, columns: Sequence[Named]) -> DataFrame:
+    """No rows; its every use fails when the lease has ended. Neither Spark nor Postgres can see that it is empty."""
+    user = [c for c in columns if c.name not in COORDINATES]
+    relation = jdbc_nothing(user, unless=jdbc.condition)
+    return _user_columns(jdbc.load(spark, relation, ["true"]), columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsWanted:
+    """Ranges per partition and what must hold in them."""
+
+    ranges: Ranges
+    where: Predicate = TRUE
+    stores_op: bool = False  #: of a keyed table
+    are_few: bool = False  #: far fewer rows than offsets: one task reads them
+
+
+def filtered(frame: DataFrame, where: Predicate, columns: Sequence[str]) -> DataFrame:
+    """Rows of *frame* for which *where* holds, with *columns* in order."""
+    kept = frame if where == TRUE else frame.filter(to_spark(where))
+    return kept.select(*map(quoted, columns))
+
+
+def sampled(frame: DataFrame, *, below: int, columns: Sequence[str]) -> DataFrame:
+    """Rows of *frame*, which has the coordinate, whose `row_hash` is *below* it, with *columns* in order."""
+    return filtered(frame.filter(row_hash() < below), TRUE, columns)
+
+
+def row_hash() -> SparkColumn:
+    """`harness_pipelines.layout.row_hash` of a row that has the coordinate."""
+    from pyspark.sql import functions as f
+
+    return f.pmod(f.xxhash64(*COORDINATE), f.lit(2**SAMPLE_BITS))
+
+
+def _user_columns(raw: DataFrame, columns: Sequence[Named]) -> DataFrame:
+    user = [c for c in columns if c.name not in COORDINATES]
+    frame = raw.select(*spark_columns(user))
+    return frame.select(*(quoted(c.name) for c in columns))
+
+
+def _inside(partition: int, low: int, high: int) -> SparkColumn:
+    from pyspark.sql import functions as f
+
+    offset = f.col("_kafka_offset")
+    return (f.col("_kafka_partition") == partition) & (offset >= low) & (offset < high)
+
+
+def _one_task(ranges: Ranges) -> str:
+    return " OR ".join(
+        f"(_kafka_partition = {partition} AND _kafka_offset >= {low} AND _kafka_offset < {high})"
+        for partition, (low, high) in sorted(ranges.items())
+    )
+
+
+def _tasks(ranges: Ranges) -> Iterator[str]:
+    """One condition per JDBC task: large ranges are cut, small ones share a task."""
+    shared: list[str] = []
+    room = TASK_OFFSETS_MAX
+    for partition in sorted(ranges):
+        low, high = ranges[partition]
+        while low < high:
+            upto = min(high, low + room)
+            shared.append(f"(_kafka_partition = {partition} AND _kafka_offset >= {low} AND _kafka_offset < {upto})")
+            room -= upto - low
+            low = upto
+            if room == 0:
+                yield " OR ".join(shared)
+                shared, room = [], TASK_OFFSETS_MAX
+    if shared:
+        yield " OR ".join(shared)

@@ -1,0 +1,328 @@
+"""Spark sessions that can read segments and write views: Connect, local and standalone masters alike.
+
+DataFrame and SQL only, so that everything that is given a session runs on Spark Connect too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote, urlsplit
+
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
+
+from harness_pipelines.drivers.postgres import READER, SPARK, WORKER, session_dsn
+from harness_pipelines.engines.spark.stage_session import METHOD_BYTES
+from harness_pipelines.errors import TryAgain, UsageError
+from harness_pipelines.spec.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DRIVER = "org.postgresql.Driver"
+CONNECT_PORT = 15002
+CATALOG_IDLE_S = 60
+IDLE_SESSION_TIMEOUT = "57P05"  #: SQLSTATE of a session that Postgres ended because nothing was asked of it
+REACH_TIMEOUT_S = 5.0
+#: For how long a call that finds no server is tried: some seconds, then the stage shows its trouble and tries again by
+#: itself. PySpark alone would be silent for ten minutes, and wait up to one more after the server has come back.
+RETRIES_MAX, RETRY_MS_MAX = 7, 1500
+#: Of every channel to Spark Connect. Who waits for an answer has nothing to send, so TCP does not tell that a server
+#: hangs, lost its power, or is behind a firewall that forgot the connection; a ping without an answer does. Not more
+#: often: Spark's server allows a ping in five minutes, ends a connection at the third above that, and counts anew
+#: whenever it sends something, which it does every two minutes to a call that it is at work for. Nor without a call.
+KEEPALIVE: Mapping[str, int] = {
+    "grpc.keepalive_time_ms": 60_000,
+    "grpc.keepalive_timeout_ms": 20_000,
+    "grpc.http2.ping_timeout_ms": 20_000,  # what newer clients go by
+    "grpc.http2.max_pings_without_data": 0,  # any number; by default the third ping of a long wait is not sent
+}
+#: Of every session; those that stages work in have more (`spark_stage`).
+SESSION_OPTIONS = {"spark.sql.session.timeZone": "UTC", **METHOD_BYTES}
+_BEFORE_SPARKS = "lz4-java-"  #: jars that stand for flawed ones which come with Spark
+#: libpq's names of connection settings that the JDBC driver has too.
+_JDBC_NAMES: Mapping[str, str] = {
+    "user": "user",
+    "password": "password",
+    "options": "options",
+    "sslmode": "sslmode",
+    "sslrootcert": "sslrootcert",
+    "sslcert": "sslcert",
+    "sslkey": "sslkey",
+    "sslpassword": "sslpassword",
+    "application_name": "ApplicationName",
+    "connect_timeout": "connectTimeout",
+}
+
+
+class SparkUnreachable(TryAgain):
+    """No Spark answers at the configured address; nothing was written."""
+
+
+class SparkAway(TryAgain):
+    """Spark, its disk or what it reads from went away under some work; waiting helps."""
+
+
+class SessionLost(SparkAway):
+    """The session's server forgot it, or does not answer any more: another session helps, and only another one."""
+
+
+class SparkInterrupted(TryAgain):
+    """Work on Spark was given up because this process ends; whoever moves next begins it again."""
+
+
+class SparkJarsMissing(UsageError):
+    """The jars that a local Spark needs are not where the settings say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JdbcOptions:
+    """A Postgres address in JDBC's form; the properties hold the password and are never shown."""
+
+    url: str
+    properties: Mapping[str, str] = field(repr=False)
+
+
+def jdbc_options(dsn: str, *, role: str | None) -> JdbcOptions:
+    """The JDBC form of the libpq *dsn*, with the session settings of every harness connection and *role*.
+
+    What the DSN leaves out comes from ``PG*``, as libpq has it. Raises: UsageError for a Unix socket, which the JDBC
+    driver cannot use.
+    """
+    known = {d.keyword.decode(): d.val.decode() for d in pq.Conninfo.get_defaults() if d.val}
+    given = {**known, **{k: str(v) for k, v in conninfo_to_dict(session_dsn(dsn, role=role)).items() if v is not None}}
+    host, database = given.get("host") or given.get("hostaddr") or "localhost", given.get("dbname") or given["user"]
+    if host.startswith(("/", "@")):
+        raise UsageError(
+            f"Spark cannot reach Postgres by the Unix socket {host}: give a host name or address in HARNESS_DSN"
+        )
+    ports = (given.get("port") or "5432").split(",")
+    hosts = host.split(",")
+    places = [_place(h, ports[i] if i < len(ports) else ports[-1]) for i, h in enumerate(hosts)]
+    properties = {jdbc: given[libpq] for libpq, jdbc in _JDBC_NAMES.items() if given.get(libpq)}
+    url = f"jdbc:postgresql://{','.join(places)}/{quote(database, safe='')}"
+    return JdbcOptions(url=url, properties={**properties, "driver": DRIVER, "tcpKeepAlive": "true"})
+
+
+def _place(host: str, port: str) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def open_spark(
+    settings: Settings, *, app_name: str = "harness", opener: Callable[[Mapping[str, str]], Any] | None = None
+) -> SparkSession:
+    """Open a new session on ``settings.spark`` and give it the Iceberg catalog of ``settings.catalog_name``.
+
+    ``sc://host:port`` is Spark Connect; anything else is a master (``local[*]``, ``local-cluster[2,1,1024]``,
+    ``spark://host:port``, …) to which the jars of the harness are given.
+
+    A master's session is one beside that of the caller's process, if it has one, or that *opener* makes of
+    Spark's options: nothing is changed in those.
+
+    Raises: UsageError when no Spark is set, SparkUnreachable, SparkJarsMissing.
+    """
+    if not settings.spark:
+        raise UsageError("where is Spark? Set HARNESS_SPARK, or start the embedded services: `harness services up`")
+    if settings.spark.startswith("sc://"):
+        prepare_connect()
+        spark = _connect(settings.spark)
+    else:
+        spark = _master(settings, settings.spark, app_name=app_name, opener=opener)
+    if settings.dsn and settings.warehouse:
+        configure_catalog(spark, settings)
+    return spark
+
+
+def import_pyspark() -> None:
+    """Import PySpark before there are threads that use it.
+
+    Its modules import each other in circles: of two threads that import two of them at the same moment, one can find
+    the other's half-made and fail with an ImportError (seen with 4.1.3 on Python 3.11, in most tries).
+    """
+    import pyspark.sql.functions  # noqa: F401  # all that stages use begins here
+
+
+def prepare_connect() -> None:
+    """Make PySpark's client of Connect fit for processes that run for weeks: for all its sessions from now on.
+
+    Every channel gets `KEEPALIVE`, by PySpark's defaults, since a session that dagster-pyspark makes is given an
+    address alone; who has set one of them keeps theirs.
+
+    Of a session that the collector finds only the channel is closed. PySpark's own ``__del__`` waits for a lock, which
+    the thread that the collector happens to run in may hold itself: it then hangs for good (seen with 4.1.3 within
+    ``ExecutePlanResponseReattachableIterator._release_until``).
+    """
+    from pyspark.sql.connect.client import ChannelBuilder
+    from pyspark.sql.connect.session import SparkSession
+
+    ChannelBuilder.GRPC_DEFAULT_OPTIONS = list({**KEEPALIVE, **dict(ChannelBuilder.GRPC_DEFAULT_OPTIONS)}.items())
+    collected: Any = SparkSession
+    collected.__del__ = _drop
+
+
+def _drop(session: Any) -> None:
+    with suppress(Exception):  # half-made ones among them; nobody hears what a collector raises
+        atexit.unregister(session.client._cleanup_ml_cache)  # which would ask the server, and wait for one that is gone
+        session.client._channel.close()
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether *spark* is a Connect session that was stopped here; one that its server forgot is not known by this."""
+    return bool(getattr(spark, "is_stopped", False))
+
+
+def is_closed_channel(error: ValueError) -> bool:
+    """gRPC's way to say that another stage's thread has closed the session that they share: its server went away."""
+    return "closed" in str(error).lower() and "channel" in str(error).lower()
+
+
+def hang_up(spark: SparkSession, settings: Settings) -> None:
+    """End all calls of a Connect session at once, also those that its server will never answer."""
+    if settings.spark and settings.spark.startswith("sc://"):
+        connected: Any = spark  # whose type is that of a master's session, which has no `client`
+        connected.release_session_on_close = False  # nobody would hear it
+        connected.client._channel.close()  # its own `close` waits for calls on it first
+
+
+def close_spark(spark: SparkSession, settings: Settings) -> None:
+    """End a session that `open_spark` opened; a master's session may be shared with the caller and goes on."""
+    import grpc
+    from pyspark.errors import PySparkException
+
+    if settings.spark and settings.spark.startswith("sc://"):
+        with suppress(PySparkException, grpc.RpcError, OSError):  # the server may be gone, and the session with it
+            spark.stop()
+
+
+def configure_catalog(spark: SparkSession, settings: Settings) -> None:
+    """Tell *spark* of the harness's Iceberg catalog; a session may be told again."""
+    assert settings.dsn is not None
+    prefix = f"spark.sql.catalog.{settings.catalog_name}"
+    dsn, role = (settings.spark_dsn, SPARK) if settings.spark_dsn else (settings.dsn, WORKER)
+    for name, value in catalog_options(dsn, warehouse=settings.warehouse or "", role=role).items():
+        spark.conf.set(f"{prefix}.{name}" if name else prefix, value)
+
+
+def segments_address(settings: Settings) -> JdbcOptions:
+    """Where Spark reads segments, by its own login if it has one."""
+    if settings.spark_dsn:
+        return jdbc_options(settings.spark_dsn, role=SPARK)
+    assert settings.dsn is not None
+    return jdbc_options(settings.dsn, role=READER)
+
+
+def catalog_options(dsn: str, *, warehouse: str, idle_s: int = CATALOG_IDLE_S, role: str = WORKER) -> dict[str, str]:
+    """Settings of Iceberg's JDBC catalog below ``spark.sql.catalog.<name>``; the empty key is the class.
+
+    A Spark session's catalog keeps its connections until the JVM collects it, even when the worker that it was for was
+    killed, so that Postgres would run out of them. It ends those that were idle for *idle_s*; Iceberg connects anew.
+    """
+    jdbc = jdbc_options(dsn, role=role)
+    properties = {**jdbc.properties, "options": f"{jdbc.properties['options']} -c idle_session_timeout={idle_s}s"}
+    return {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        "type": "jdbc",
+        "uri": jdbc.url,
+        "warehouse": warehouse,
+        # The harness moves the pointer itself: a cached table would be written to on a stale head.
+        "cache-enabled": "false",
+        "jdbc.schema-version": "V1",
+        "retryable_status_codes": IDLE_SESSION_TIMEOUT,
+        **{f"jdbc.{name}": value for name, value in properties.items() if name != "driver"},
+    }
+
+
+def _connect(remote: str) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    # The error itself is raised and shown.
+    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]", category=UserWarning)
+    place = urlsplit(remote)
+    session: Any = None  # of Connect, which is typed apart
+    try:
+        address = (place.hostname or "localhost", place.port or CONNECT_PORT)
+        socket.create_connection(address, timeout=REACH_TIMEOUT_S).close()
+        session = SparkSession.builder.remote(remote).create()
+        session.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES_MAX, max_backoff=RETRY_MS_MAX)])
+        for name, value in SESSION_OPTIONS.items():
+            session.conf.set(name, value)
+    except (OSError, PySparkException) as error:
+        if session is not None:
+            session.client.close()  # a channel that only the interpreter's end would close can hang it
+        raise SparkUnreachable(
+            f"Spark Connect at {place.hostname}:{place.port or CONNECT_PORT} is not answering: {error}; "
+            "nothing was written, check HARNESS_SPARK or `harness services status`"
+        ) from error
+    return cast("SparkSession", session)
+
+
+def _master(
+    settings: Settings, master: str, *, app_name: str, opener: Callable[[Mapping[str, str]], Any] | None
+) -> SparkSession:
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    # PySpark takes the executors' interpreter from here, not from its own setting, when it starts the JVM itself.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    options = {"spark.master": master, "spark.app.name": app_name, **_master_options(settings, master)}
+    builder = SparkSession.builder
+    if SparkContext._active_spark_context is None:  # else the session that runs would be given the options
+        builder = builder.config(map=dict[str, "bool | float | int | str | None"](options))
+    try:
+        parent: SparkSession = builder.getOrCreate() if opener is None else opener(options)
+        session = parent.newSession()
+        for name, value in SESSION_OPTIONS.items():
+            session.conf.set(name, value)
+    except (OSError, PySparkException) as error:
+        raise SparkUnreachable(
+            f"Spark at {master} did not start: {error}; nothing was written, check HARNESS_SPARK"
+        ) from error
+    return session
+
+
+def _master_options(settings: Settings, master: str) -> dict[str, str]:
+    options = {
+        "spark.jars": ",".join(_jars(settings)),
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        **SESSION_OPTIONS,
+        "spark.sql.warehouse.dir": str(settings.home / "spark" / "warehouse"),
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "FATAL",
+    }
+    if master.startswith("local"):
+        options |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "2g",
+            "spark.driver.extraClassPath": ":".join(
+                jar for jar in _jars(settings) if Path(jar).name.startswith(_BEFORE_SPARKS)
+            ),
+            "spark.ui.enabled": "false",
+            "spark.local.dir": str(settings.home / "spark" / "tmp"),
+            "spark.sql.shuffle.partitions": "4",
+        }
+    return options
+
+
+def _jars(settings: Settings) -> list[str]:
+    """The jars for Spark; a master that was set up with jars of its own may do without (`HARNESS_JARS` unset)."""
+    if settings.jars is None:
+        return []
+    found = sorted(str(path) for path in (settings.jars / "spark").glob("*.jar"))
+    if not found:
+        raise SparkJarsMissing(f"no jars in {settings.jars / 'spark'}: run `deploy/run`, or set HARNESS_JARS")
+    return found

@@ -1,0 +1,182 @@
+"""The Spark sessions of one installation: each opened by the first who needs it, given up when lost.
+
+Stages share one that nobody else has, in which `spark_stage.settle` holds what they rely on. Who asks for Spark by
+`Stores.spark` has another one, and may set in it whatever he likes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from harness_pipelines.engines.spark.session import (
+    SessionLost,
+    SparkInterrupted,
+    close_spark,
+    hang_up,
+    is_closed_channel,
+    is_stopped,
+    open_spark,
+)
+from harness_pipelines.engines.spark.stage_session import settle
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.secret import redact
+from harness_pipelines.spec.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Opener = Callable[[Mapping[str, str]], Any]  #: makes a session from Spark's options
+DEAF_S = 5.0  #: for Spark to answer that it was interrupted; then it is not waited for
+
+
+class SparkSessions:
+    """One session for stages and one for users at a time, for any number of threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None  # of users
+        self._staging: SparkSession | None = None
+        self._working: Counter[SparkSession] = Counter()  # how many threads work in each session of stages
+        self._opener: Opener | None = None
+        self._tag = f"harness-{uuid4()}"  # what stages of this process do, in a session that others may use too
+        self._interrupted = threading.Event()
+        self._asking: threading.Thread | None = None  # Spark to interrupt
+        self._asked_at = 0.0  # the monotonic clock
+
+    def current(self) -> SparkSession:
+        """The users' session, opened by the first caller and again once stopped. Raises: SparkUnreachable."""
+        with self._lock:
+            if self._session is None or is_stopped(self._session):
+                self._session = open_spark(self._settings, opener=self._opener)
+            return self._session
+
+    def _begin(self) -> SparkSession:
+        """The stages' session, for one more thread. Raises: SparkUnreachable."""
+        with self._lock:
+            if self._staging is None or is_stopped(self._staging):
+                self._staging = open_spark(self._settings, opener=self._opener)
+            self._working[self._staging] += 1
+            return self._staging
+
+    def _end(self, session: SparkSession) -> None:
+        """One thread less; the last one closes a session that was forgotten meanwhile."""
+        with self._lock:
+            self._working[session] -= 1
+            if self._working[session]:
+                return
+            del self._working[session]
+            forgotten = self._staging is not session
+        if forgotten:
+            close_spark(session, self._settings)
+
+    def use(self, opener: Opener) -> None:
+        """Let *opener* make the session of a master, beside which theirs are; it may be shared, and stays open."""
+        self._opener = opener
+
+    def forget(self, session: SparkSession) -> None:
+        """Open another session next time: the server of *session* is gone. One that was opened since then stays.
+
+        What other threads still do in *session* goes on: where the server is gone they find out by themselves, and
+        where it was a connection that was cut, or one thread's own trouble, their work is not lost.
+        """
+        with self._lock:
+            if self._session is session:
+                self._session = None
+            if self._staging is session:
+                self._staging = None
+            if self._working[session]:
+                return
+        close_spark(session, self._settings)  # or PySpark would hand it out again to those who ask for the active one
+
+    @contextmanager
+    def working(self) -> Iterator[SparkSession]:
+        """The stages' session for one piece of work, which `interrupt` ends from another thread.
+
+        Spark's errors are to be named inside of the block (`spark_write.explained`). What has no name is a defect, and
+        is raised as it is, interrupted or not. Raises: SparkInterrupted, in place of a named error; SparkUnreachable,
+        SparkAway, SessionLost, SessionUnfit.
+        """
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
+
+        if self._interrupted.is_set():
+            raise SparkInterrupted("Spark is not asked for anything more: this process is ending")
+        session = self._begin()
+        try:
+            session.addTag(self._tag)
+            _settled(session)
+            yield session
+        except HarnessError as error:
+            if isinstance(error, SessionLost):
+                self.forget(session)
+            if self._interrupted.is_set():
+                raise SparkInterrupted("what Spark did was given up: this process is ending") from error
+            raise
+        finally:
+            with suppress(Py4JError):  # a master's JVM may be gone
+                session.removeTag(self._tag)
+            self._end(session)
+
+    def interrupt(self) -> None:
+        """End what stages of this process do on Spark, for good: for those who stop and do not want to wait.
+
+        Work that was about to begin may not have been met: call it until the threads have ended. It never waits for
+        Spark: one that does not answer within `DEAF_S` is hung up on, which ends the calls that wait for it.
+        """
+        self._interrupted.set()
+        # Not under the lock: who opens one may be waiting for a server that hangs.
+        sessions = {*list(self._working), *([] if self._staging is None else [self._staging])}
+        if not sessions:
+            return
+        if self._asking is None or not self._asking.is_alive():
+            self._asked_at = time.monotonic()
+            self._asking = threading.Thread(target=self._ask, args=(sessions,), name="interrupt-spark", daemon=True)
+            self._asking.start()
+        elif time.monotonic() - self._asked_at >= DEAF_S:
+            for session in sessions:
+                hang_up(session, self._settings)
+
+    def _ask(self, sessions: Collection[SparkSession]) -> None:
+        import grpc
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        for session in sessions:
+            with suppress(PySparkException, Py4JError, grpc.RpcError, OSError, ValueError):  # gone already, by itself
+                session.interruptTag(self._tag)
+
+    def close(self) -> None:
+        """End the sessions; what they were made beside is somebody else's, and goes on."""
+        with self._lock:
+            (session, self._session), (staging, self._staging) = (self._session, None), (self._staging, None)
+        if session is not None:
+            close_spark(session, self._settings)
+        if staging is None:
+            return
+        if self._asking is not None:
+            self._asking.join(DEAF_S)
+            if self._asking.is_alive():  # it would not answer a farewell either
+                hang_up(staging, self._settings)
+        close_spark(staging, self._settings)
+
+
+def _settled(session: SparkSession) -> None:
+    """`settle` *session*; raises SessionLost where its server does not answer any more."""
+    import grpc
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        settle(session)
+    except (PySparkException, Py4JError, grpc.RpcError, OSError) as error:
+        raise SessionLost(f"Spark does not take the settings of a stage: {redact(str(error)).strip()[:500]}") from error
+    except ValueError as error:
+        if not is_closed_channel(error):
+            raise
+        raise SessionLost("the Spark session was closed by another stage, whose server went away") from error

@@ -1,0 +1,89 @@
+"""Python work on Spark's executors, one task per range."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import threading
+import zipfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+from weakref import WeakSet
+
+import grpc
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import harness_pipelines
+from harness_pipelines.engines.spark.python import Work, standing
+from harness_pipelines.engines.spark.session import SessionLost, is_closed_channel
+from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.secret import redact
+
+_shipped: WeakSet[SparkSession] = WeakSet()
+_lock = threading.Lock()
+
+
+class TasksFailed(HarnessError):
+    """A task on an executor failed; what it had committed stays committed."""
+
+    recovery = Recovery.REFRESH
+
+
+class ExecutorsAway(SessionLost):
+    """Spark was lost while tasks ran; what they had committed stays committed."""
+
+
+def run(
+    spark: SparkSession,
+    ranges: Sequence[OffsetRange],
+    work: Work,
+    result: pa.Schema,
+) -> list[Mapping[str, Any]]:
+    """Run *work* over batches of (partition, low, high), one range per task; returns the rows that it yields.
+
+    Raises: TasksFailed, ExecutorsAway.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    try:
+        ship(spark)
+        rows = [(r.partition, r.low, r.high) for r in ranges]
+        frame = spark.createDataFrame(rows, "partition int, low long, high long")
+        spread = frame.repartitionByRange(len(rows), "partition")
+        return [row.asDict() for row in spread.mapInArrow(standing(work), from_arrow_schema(result)).collect()]
+    except grpc.RpcError as error:
+        raise ExecutorsAway(f"Spark was lost: {redact(str(error))[:500]}") from error
+    except (PySparkException, Py4JError) as error:
+        raise TasksFailed(f"a Spark task failed: {redact(str(error))[:1000]}") from error
+    except ValueError as error:
+        if not is_closed_channel(error):
+            raise
+        raise ExecutorsAway("the Spark session was closed by another stage, whose server went away") from error
+
+
+def ship(spark: SparkSession) -> None:
+    """Give the executors this very package, once per session."""
+    with _lock:
+        if spark not in _shipped:
+            spark.addArtifacts(str(package_zip()), pyfile=True)
+            _shipped.add(spark)
+
+
+@cache
+def package_zip() -> Path:
+    """The package as a zip that Python can import from, its SQL files included; one per process, gone with it."""
+    root, folder = Path(harness_pipelines.__file__).parent, mkdtemp(prefix="harness-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    made = Path(folder) / "harness_pipelines.zip"
+    with zipfile.ZipFile(made, "w") as archive:
+        for file in sorted(root.rglob("*")):
+            if file.suffix in {".py", ".sql"}:
+                archive.write(file, Path("harness_pipelines") / file.relative_to(root))
+    return made

@@ -1,0 +1,1 @@
+"""Bytes of one record to typed rows, or to a reason why not."""

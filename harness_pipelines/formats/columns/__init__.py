@@ -1,0 +1,1 @@
+"""Columns of decoded values as Arrow arrays."""

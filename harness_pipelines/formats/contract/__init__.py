@@ -1,0 +1,1 @@
+"""Contracts: which decoded rows break which check."""

@@ -1,0 +1,398 @@
+"""Avro: what a writer's schema says of values, and records read by it. fastavro reads the bytes.
+
+Logical types are left out of the schema that fastavro reads by: numbers and bytes become columns as a whole, which is
+several times quicker than a date or a decimal for each cell.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from math import isfinite
+from operator import itemgetter
+from typing import Any
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
+
+from harness_pipelines.formats.base import Reason
+from harness_pipelines.formats.columns.shapes import Unfit
+from harness_pipelines.formats.schema.avro_numbers import SUSPECT, Numbers, may_be_suspect
+from harness_pipelines.formats.schema.registry import WrittenSchema
+from harness_pipelines.formats.schema.writer_schema import Kind, NoFit, Unit, Written, WrittenField, malformed
+
+NESTING_MAX = 64
+ANY_NAME = "*"  #: of the only field of what is no record
+_MEANT = "harness.logicalType"
+_END, _VALUE, _FRAME, _BOOLEAN = "harness__end", "harness__value", "harness__frame", "harness__boolean"
+_PRIMITIVES: Mapping[str, Kind] = {
+    "boolean": "boolean", "int": "int", "long": "int", "float": "float", "double": "float", "bytes": "bytes",
+    "string": "string",
+}  # fmt: skip
+_LOGICAL: Mapping[tuple[str, str], tuple[Kind, Unit]] = {
+    ("int", "date"): ("date", "d"),
+    ("int", "time-millis"): ("time", "ms"),
+    ("long", "time-micros"): ("time", "us"),
+    ("long", "timestamp-millis"): ("instant", "ms"),
+    ("long", "timestamp-micros"): ("instant", "us"),
+    ("long", "timestamp-nanos"): ("instant", "ns"),
+    ("long", "local-timestamp-millis"): ("local", "ms"),
+    ("long", "local-timestamp-micros"): ("local", "us"),
+    ("long", "local-timestamp-nanos"): ("local", "ns"),
+}
+_CONNECT_NAME, _CONNECT_TIMESTAMP = "connect.name", "org.apache.kafka.connect.data.Timestamp"
+_CONNECT_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_CONNECT: Mapping[str, tuple[Kind, Unit]] = {
+    "org.apache.kafka.connect.data.Date": ("date", "d"),
+    "org.apache.kafka.connect.data.Time": ("time", "ms"),
+    "org.apache.kafka.connect.data.Timestamp": ("instant", "ms"),
+    "io.debezium.time.Date": ("date", "d"),
+    "io.debezium.time.Time": ("time", "ms"),
+    "io.debezium.time.MicroTime": ("time", "us"),
+    "io.debezium.time.NanoTime": ("time", "ns"),
+    "io.debezium.time.Timestamp": ("instant", "ms"),
+    "io.debezium.time.MicroTimestamp": ("instant", "us"),
+    "io.debezium.time.NanoTimestamp": ("instant", "ns"),
+}  #: Kafka Connect's semantic types, which its Avro converter writes as `connect.name`
+#: The types of columns that are made for Debezium's semantic types, where the kind of value does not tell.
+COLUMNS: Mapping[str, str] = {
+    "io.debezium.time.Timestamp": "timestamp",
+    "io.debezium.time.MicroTimestamp": "timestamp",
+    "io.debezium.time.NanoTimestamp": "timestamp",
+    "io.debezium.time.ZonedTimestamp": "timestamptz",
+    "io.debezium.time.IsoDate": "date",
+    "io.debezium.time.IsoTime": "time",
+    "io.debezium.time.IsoTimestamp": "timestamp",
+    "io.debezium.data.Uuid": "uuid",
+}
+_NULLS = ("null", {"type": "null"})
+_SCALED = "io.debezium.data.VariableScaleDecimal"
+_UNREADABLE = (EOFError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError, MemoryError, struct.error)
+_MARKS_MAX = 4_096
+#: By chance, so that no record can have one of its own; numbers, as fastavro reads them quicker than bytes.
+_MARKS = [mark for mark in struct.unpack(f"<{2 * _MARKS_MAX}d", os.urandom(16 * _MARKS_MAX)) if mark and isfinite(mark)]
+_MARKS_BYTES = [struct.pack("<d", mark) for mark in _MARKS]
+
+
+class AvroReader:
+    """`Reader` of one schema.
+
+    Records are read many at a time, as an array of which each element ends with a mark of its own. Where a mark is not
+    as it should be, or the bytes end, each record is read alone.
+    """
+
+    def __init__(self, schema: WrittenSchema, *, is_debezium: bool = False) -> None:
+        """*is_debezium*: its records are Debezium's change events. Raises: NoFit (unusable_schema)."""
+        self._name, self.written, plain = _parsed(schema, is_debezium=is_debezium)
+        if self.written.kind == "none":
+            raise NoFit(self.written.trouble, reason=Reason.UNUSABLE_SCHEMA)
+        self._is_union = isinstance(plain, list)
+        self._is_record = self.written.kind == "struct" and not self._is_union
+        fields = plain["fields"] if self._is_record else [{"name": _VALUE, "type": plain}]
+        record = {**plain, "fields": [*fields, _MARK]} if self._is_record else _frame([*fields, _MARK])
+        one = plain if self._is_record else _frame(fields)
+        self._numbers = Numbers(one)
+        try:
+            self._one = fastavro.parse_schema(one)
+            self._many = fastavro.parse_schema({"type": "array", "items": record})
+        except (SchemaParseException, UnknownType, *_UNREADABLE) as error:
+            raise _unusable(_words(error)) from error
+        if self.written.kind != "struct":
+            only = WrittenField(name=ANY_NAME, written=self.written, get=itemgetter(_VALUE))
+            self.written = Written(kind="struct", name=self.written.name, fields=(only,))
+
+    def read(self, payloads: Sequence[bytes]) -> tuple[list[Any], dict[int, Unfit]]:
+        records, wrong = self._read(payloads)
+        if not self._is_union or self.written.fields[0].name == ANY_NAME:
+            return records, wrong
+        found = [record[_VALUE] for record in records]
+        if None in found:
+            read = [i for i in range(len(payloads)) if i not in wrong]
+            wrong |= {i: _NULL for i, record in zip(read, found, strict=True) if record is None}
+            found = [record for record in found if record is not None]
+        return found, wrong
+
+    def _read(self, payloads: Sequence[bytes]) -> tuple[list[Any], dict[int, Unfit]]:
+        records: list[Any] = []
+        wrong: dict[int, Unfit] = {}
+        for low in range(0, len(payloads), _MARKS_MAX):
+            part = payloads[low : low + _MARKS_MAX]
+            found = self._together(part)
+            if found is not None and self._fit(found, part):
+                records += found
+                continue
+            for i, payload in enumerate(part):
+                one = self._alone(payload)
+                if isinstance(one, Unfit):
+                    wrong[low + i] = one
+                else:
+                    records.append(one)
+        return records, wrong
+
+    def _together(self, payloads: Sequence[bytes]) -> list[Any] | None:
+        marked = chain.from_iterable(zip(payloads, _MARKS_BYTES, strict=False))
+        parts = [_zigzag(len(payloads)), *marked, b"\x00"]
+        try:
+            found: Any = fastavro.schemaless_reader(io.BytesIO(b"".join(parts)), self._many, None)
+        except _UNREADABLE:
+            return None
+        return found if list(map(itemgetter(_END), found)) == _MARKS[: len(payloads)] else None
+
+    def _fit(self, records: Sequence[Any], payloads: Sequence[bytes]) -> bool:
+        """Whether all numbers fit into 64 bits. Mostly nothing looks otherwise; then what it was read as says it."""
+        if not may_be_suspect(b"\0".join(payloads)):
+            return True
+        return all(
+            not SUSPECT.search(payload) or self._is_as_written(record, payload) or not self._numbers.trouble(payload)
+            for record, payload in zip(records, payloads, strict=True)
+        )
+
+    def _is_as_written(self, record: Any, payload: bytes) -> bool:
+        stream = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(stream, self._one, record)
+        except _UNREADABLE:
+            return False
+        return stream.getvalue() == payload
+
+    def _alone(self, payload: bytes) -> Any:
+        if SUSPECT.search(payload) and (trouble := self._numbers.trouble(payload)):
+            return malformed(f"Avro of {self._name}", trouble)
+        stream = io.BytesIO(payload)
+        try:
+            found = fastavro.schemaless_reader(stream, self._one, None)
+        except IndexError:
+            return malformed(f"Avro of {self._name}", "the bytes end too early, or an index is wrong")
+        except _UNREADABLE as error:
+            return malformed(f"Avro of {self._name}", error)
+        if left := len(payload) - stream.tell():
+            return malformed(f"Avro of {self._name}", f"{left:,} bytes are left after the record")
+        return found
+
+
+_MARK = {"name": _END, "type": "double"}
+_NULL = Unfit(Reason.NULL_VALUE, "the value is null")
+
+
+def _frame(fields: list[Any]) -> dict[str, Any]:
+    return {"type": "record", "name": _FRAME, "fields": fields}
+
+
+def _zigzag(count: int) -> bytes:
+    left, made = count << 1, bytearray()
+    while left > 0x7F:
+        made.append(left & 0x7F | 0x80)
+        left >>= 7
+    made.append(left)
+    return bytes(made)
+
+
+def _unusable(why: str) -> NoFit:
+    return NoFit(f"no Avro schema that can be read: {why}", reason=Reason.UNUSABLE_SCHEMA)
+
+
+def _parsed(schema: WrittenSchema, *, is_debezium: bool) -> tuple[str, Written, Any]:
+    """The name of the schema, what it says of values, and the schema that bytes are read by. Raises: NoFit."""
+    names: dict[str, Any] = {}
+    try:
+        for text in schema.references.values():
+            _parse(text, names)
+        whole = _parse(schema.text, names)
+        if isinstance(whole, str) and whole in names:
+            whole = names[whole]
+        written = _Walk(names, is_debezium=is_debezium).written(whole, ())
+        name = str(whole["name"]) if isinstance(whole, dict) and "name" in whole else written.name
+        return name, written, _Plain(names).of(whole)
+    except (SchemaParseException, UnknownType, RecursionError, *_UNREADABLE) as error:
+        raise _unusable(_words(error)) from error
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _parse(text: str, names: dict[str, Any]) -> Any:
+    # Defaults that do not fit their type stand in many schemas that Java wrote; they are not read here.
+    return fastavro.parse_schema(
+        _unjudged(json.loads(text)), names, _write_hint=False, _force=True, _ignore_default_error=True
+    )
+
+
+def _unjudged(schema: Any) -> Any:
+    """*schema* whose logical types fastavro does not look at: it refuses what Avro says is to be ignored."""
+    if isinstance(schema, list):
+        return [_unjudged(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {(_MEANT if word == "logicalType" else word): value for word, value in schema.items()}
+    for word in ("type", "items", "values"):
+        if word in made:
+            made[word] = _unjudged(made[word])
+    if isinstance(made.get("fields"), list):
+        made["fields"] = [_unjudged(one) for one in made["fields"]]
+    return made
+
+
+class _Plain:
+    """The schema without logical types, defaults and other words that reading does not need; names resolved."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._names, self._defined = names, set[str]()
+
+    def of(self, schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [self.of(one) for one in schema]
+        if isinstance(schema, str):
+            if schema == "boolean":
+                return self._boolean()
+            if schema not in self._names or schema in self._defined:
+                return schema
+            return self.of(self._names[schema])
+        kind = schema["type"]
+        if "name" in schema:
+            if schema["name"] in self._defined:
+                return schema["name"]
+            self._defined.add(schema["name"])
+        match kind:
+            case "record" | "error":
+                fields = [{"name": f["name"], "type": self.of(f["type"])} for f in schema["fields"]]
+                return {"type": "record", "name": schema["name"], "fields": fields}
+            case "array":
+                return {"type": "array", "items": self.of(schema["items"])}
+            case "map":
+                return {"type": "map", "values": self.of(schema["values"])}
+            case "enum":
+                return {"type": "enum", "name": schema["name"], "symbols": schema["symbols"]}
+            case "fixed":
+                return {"type": "fixed", "name": schema["name"], "size": schema["size"]}
+        return self.of(kind)
+
+    def _boolean(self) -> Any:
+        """One byte: of a boolean fastavro would not say which it was, and takes all but 0 for true."""
+        if _BOOLEAN in self._defined:
+            return _BOOLEAN
+        self._defined.add(_BOOLEAN)
+        return {"type": "fixed", "name": _BOOLEAN, "size": 1}
+
+
+class _Walk:
+    """What a parsed schema says of values."""
+
+    def __init__(self, names: Mapping[str, Any], *, is_debezium: bool) -> None:
+        self._names, self._is_debezium = names, is_debezium
+        self._known: dict[str, Written] = {}  # or a few names that stand for each other twice would never end
+
+    def written(self, schema: Any, inside: tuple[str, ...]) -> Written:
+        """*inside*: the records around it. Raises: NoFit for a schema by which a few bytes can do harm."""
+        if len(inside) > NESTING_MAX:
+            raise _unusable(f"nested more than {NESTING_MAX} deep")
+        if isinstance(schema, list):
+            return self._union(schema, inside)
+        if isinstance(schema, str):
+            if schema not in self._names:
+                return Written(kind=_PRIMITIVES.get(schema, "none"), name=schema, trouble=f"{schema} is no column")
+            if schema in inside:
+                raise NoFit(f"{schema} is within itself; recursive types are not read", reason=Reason.UNUSABLE_SCHEMA)
+            schema = self._names[schema]
+        kind = schema["type"]
+        match kind:
+            case "record" | "error":
+                return self._record(schema, inside)
+            case "array":
+                element = self.written(schema["items"], (*inside, ""))
+                if self._is_empty(schema["items"]):
+                    raise _unusable("the elements of an array take no bytes, so a few could stand for any number")
+                return Written(kind="list", name="array", element=element)
+            case "map":
+                values = self.written(schema["values"], (*inside, ""))
+                key = Written(kind="string", name="string")
+                return Written(kind="map", name="map", key=key, element=values)
+            case "enum":
+                return Written(kind="enum", name=f"enum {schema['name']}")
+            case str() if kind in _PRIMITIVES or kind == "fixed":
+                return _meant(kind, schema, is_debezium=self._is_debezium)
+        return self.written(kind, inside)
+
+    def _union(self, schema: list[Any], inside: tuple[str, ...]) -> Written:
+        found = [self.written(one, inside) for one in schema if one not in _NULLS]
+        if len(found) == 1:
+            return found[0]
+        names = ", ".join(one.name for one in found) or "null"
+        return Written(kind="none", name="union", trouble=f"a union of {names} is no column; one type or null is")
+
+    def _record(self, schema: Any, inside: tuple[str, ...]) -> Written:
+        if schema["name"] in inside:
+            raise NoFit(
+                f"{schema['name']} is within itself; recursive types are not read", reason=Reason.UNUSABLE_SCHEMA
+            )
+        if schema.get(_CONNECT_NAME) == _SCALED and _is_scaled(schema):
+            return Written(kind="decimal", name=_SCALED)
+        if (known := self._known.get(schema["name"])) is not None:
+            return known
+        names = [field["name"] for field in schema["fields"]]
+        if len(set(names)) != len(names):  # of both values one would be left, and nobody could say which
+            raise _unusable(f"{schema['name']} has two fields of the same name")
+        deeper = (*inside, schema["name"])
+        fields = tuple(self._field(one, deeper) for one in schema["fields"])
+        made = Written(kind="struct", name=f"record {schema['name']}", fields=fields)
+        self._known[schema["name"]] = made
+        return made
+
+    def _field(self, field: Any, inside: tuple[str, ...]) -> WrittenField:
+        written = self.written(field["type"], inside)
+        return WrittenField(
+            name=field["name"],
+            written=written,
+            get=itemgetter(field["name"]),
+            aliases=_aliases(field.get("aliases")),
+            default=field.get("default"),
+            nullable=isinstance(field["type"], list) and any(one in _NULLS for one in field["type"]),
+        )
+
+    def _is_empty(self, schema: Any) -> bool:
+        """Whether a value may take no bytes."""
+        if isinstance(schema, str):
+            return schema == "null" or (schema in self._names and self._is_empty(self._names[schema]))
+        if isinstance(schema, list):
+            return False  # the branch takes one
+        if schema["type"] in {"record", "error"}:
+            return all(self._is_empty(field["type"]) for field in schema["fields"])
+        return bool(schema["type"] == "null" or (schema["type"] == "fixed" and schema["size"] == 0))
+
+
+def _is_scaled(schema: Any) -> bool:
+    found = {field["name"]: field["type"] for field in schema["fields"]}
+    return found.get("scale") == "int" and found.get("value") == "bytes"
+
+
+def _aliases(told: Any) -> tuple[str, ...]:
+    return tuple(name for name in told if isinstance(name, str)) if isinstance(told, list) else ()
+
+
+def _meant(kind: str, schema: Mapping[str, Any], *, is_debezium: bool) -> Written:
+    """A primitive or fixed type with its logical type; one that is unknown or does not go with it does not count."""
+    logical, connect = (told if isinstance(told := schema.get(word), str) else None for word in (_MEANT, _CONNECT_NAME))
+    name = f"{kind} ({logical or connect})" if logical or connect else kind
+    if logical == "decimal" and kind in {"bytes", "fixed"}:
+        digits: Any = schema.get("precision")
+        scale: Any = schema.get("scale", 0)
+        # True is an int of Python's, and no number of JSON's. Kafka Connect's decimals have scales that Avro has not.
+        is_told = type(digits) is type(scale) is int
+        if is_told and digits > 0 and (0 <= scale <= digits or connect == _CONNECT_DECIMAL):
+            return Written(kind="decimal", name=f"decimal({digits}, {scale})", scale=scale, digits=digits)
+    column = COLUMNS.get(connect or "")
+    if connect == _CONNECT_TIMESTAMP and is_debezium:
+        column = "timestamp"  # what has a zone is text in its events
+    told = _LOGICAL.get((kind, logical or "")) or (_CONNECT.get(connect or "") if kind in {"int", "long"} else None)
+    if told is not None:
+        return Written(kind=told[0], name=name, unit=told[1], column=column)
+    if kind == "fixed":
+        size = schema.get("size")
+        return Written(kind="uuid" if logical == "uuid" and size == 16 else "bytes", name=name)
+    if kind == "string":
+        return Written(kind="string", name=name, column=column)
+    return Written(kind=_PRIMITIVES[kind], name=name)

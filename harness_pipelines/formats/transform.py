@@ -1,0 +1,479 @@
+"""What the transform of a table makes of decoded records: columns from fields, and which records are rows.
+
+Expressions are SQL of one record. DuckDB evaluates them over whole batches of Arrow; anything in them that could make a
+record's result depend on other records, on the time or on chance is refused when they are compiled. An expression that
+fails for a record refuses that record alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.formats.base import Decoded, Reason, Refused
+from harness_pipelines.formats.columns.storable import unstorable
+from harness_pipelines.formats.contract.checks import shown_value
+from harness_pipelines.formats.keyed_batches import OPERATION
+from harness_pipelines.formats.refusals import DETAIL_CHARS
+from harness_pipelines.protocol.keys import PUT
+from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.transform import input_columns, source_column
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+    from numpy.typing import NDArray
+
+    from harness_pipelines.spec.table import TableSpec
+
+MEMORY_MAX = "512 MiB"  #: that the expressions of one batch take; a batch that needs more is halved
+RECORD = "record"  #: the relation that expressions are evaluated over
+_SAFE = frozenset({"COLUMN_REF", "CONSTANT", "FUNCTION", "CAST", "CASE", "COMPARISON", "CONJUNCTION", "OPERATOR",
+                   "BETWEEN", "COLLATE", "LAMBDA"})  # fmt: skip
+_NOT_OF_A_RECORD = {
+    "STAR": "`*` names no field",
+    "WINDOW": "a window looks at other records",
+    "SUBQUERY": "a subquery looks at other rows",
+    "PARAMETER": "there are no parameters",
+}
+#: Scalar functions that DuckDB calls consistent although they depend on more than their arguments: on the session, the
+#: clock or, `hash` and `version`, the release of DuckDB.
+_OF_THE_SESSION = frozenset({"age", "current_localtime", "current_localtimestamp", "current_setting", "getenv",
+                             "getvariable", "hash", "version"})  # fmt: skip
+
+
+class TransformUnusable(HarnessError):
+    """An expression of a table's transform cannot be evaluated, or says what no single record can be judged by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """An expression that is safe, and gives what its column holds."""
+
+    name: str  #: of the column; ``filter`` for the filter
+    written: str  #: in the spec
+    sql: str
+    type: pa.DataType
+    reads: tuple[str, ...]  #: the fields in it
+
+
+class Transformer:
+    """The transform of one table."""
+
+    def __init__(self, spec: TableSpec) -> None:
+        """Raises: TransformUnusable."""
+        assert spec.transform is not None
+        self._table, self._names = spec.table, [c.name for c in spec.columns]
+        self._fields = {c.name: arrow_type(c.type) for c in input_columns(spec)}
+        if (beside := source_column(spec)) is not None:
+            self._fields[beside.name] = arrow_type(beside.type)
+        self._required = {c.name for c in spec.columns if c.required and c.name in spec.transform.derive}
+        self._database = _database(spec.table)
+        types = {c.name: arrow_type(c.type) for c in spec.columns}
+        self._derive = [self._compiled(name, sql, types[name]) for name, sql in spec.transform.derive.items()]
+        wanted = spec.transform.filter
+        self._filter = None if wanted is None else self._compiled("filter", wanted, pa.bool_())
+
+    def transformed(self, decoded: Decoded) -> Decoded:
+        """*decoded*, which has the fields, with the columns of the table; without the records that are no rows.
+
+        A delete of a keyed table goes through: it has no values but its key, and what it deletes must go. (Those of
+        others are left out before: see `harness_pipelines.formats.other_tables`.)
+        """
+        rows = decoded.rows
+        puts = np.ones(rows.num_rows, np.bool_)
+        if OPERATION in rows.column_names:
+            puts = pc.equal(rows.column(OPERATION), PUT).to_numpy().astype(np.bool_)
+        places = np.flatnonzero(puts)
+        failed: dict[int, Refused] = {}
+        kept = self._filtered(rows.take(pa.array(places)), places, decoded.accepted, failed)
+        filtered = len(places) - len(kept) - len(failed)
+        made = self._derived(rows.take(pa.array(kept)), kept, decoded.accepted, failed)
+        stay = ~puts
+        stay[kept] = True
+        stay[list(failed)] = False
+        table = {name: rows.column(name) for name in rows.column_names if name == OPERATION or name in self._names}
+        table |= {name: _at(column, kept, rows.num_rows) for name, column in made.items()}
+        result = pa.table({name: table[name] for name in (OPERATION, *self._names) if name in table})
+        return Decoded(
+            rows=result.filter(pa.array(stay)).combine_chunks(),
+            accepted=decoded.accepted[stay],
+            refused=sorted([*decoded.refused, *failed.values()], key=lambda one: one.index),
+            filtered=decoded.filtered + filtered,
+        )
+
+    def _filtered(
+        self, rows: pa.Table, places: NDArray[np.int64], accepted: NDArray[np.int64], failed: dict[int, Refused]
+    ) -> NDArray[np.int64]:
+        """Those of *places* whose records the filter takes."""
+        if self._filter is None or not len(places):
+            return places
+        [verdict], wrong = self._evaluated([self._filter], rows)
+        self._note(wrong, places, accepted, failed)
+        taken: NDArray[np.int64] = places[pc.fill_null(verdict, False).to_numpy().astype(np.bool_)]
+        return taken
+
+    def _derived(
+        self, rows: pa.Table, places: NDArray[np.int64], accepted: NDArray[np.int64], failed: dict[int, Refused]
+    ) -> Mapping[str, pa.ChunkedArray]:
+        columns, wrong = self._evaluated(self._derive, rows)
+        for one, column in zip(self._derive, columns, strict=True):
+            if one.name in self._required and column.null_count:
+                for at in np.flatnonzero(column.is_null().to_numpy()).tolist():
+                    wrong.setdefault(at, f"`{one.name}`: required, and {one.sql} gives NULL")
+            for at, why in unstorable(column).items():
+                wrong.setdefault(at, f"`{one.name}`: {why}")
+        self._note(wrong, places, accepted, failed)
+        return {one.name: column for one, column in zip(self._derive, columns, strict=True)}
+
+    @staticmethod
+    def _note(
+        wrong: Mapping[int, str], places: NDArray[np.int64], accepted: NDArray[np.int64], failed: dict[int, Refused]
+    ) -> None:
+        for at, detail in wrong.items():
+            index = int(accepted[places[at]])
+            failed[int(places[at])] = Refused(index=index, reason=Reason.TRANSFORM, detail=detail[:DETAIL_CHARS])
+
+    def reads(self, name: str) -> tuple[str, ...]:
+        """The fields that the column *name* is made of."""
+        return next(one.reads for one in self._derive if one.name == name)
+
+    def made(self, name: str, rows: pa.Table, count: int) -> pa.ChunkedArray:
+        """The column *name* of *count* records whose fields are *rows*; NULL where its expression fails."""
+        [one] = [one for one in self._derive if one.name == name]
+        [column], _ = self._evaluated([one], _some(rows, count))
+        return column
+
+    @property
+    def filter_reads(self) -> tuple[str, ...]:
+        """The fields in the filter; none, where there is no filter."""
+        return () if self._filter is None else self._filter.reads
+
+    def verdicts(self, rows: pa.Table, count: int) -> list[bool | None]:
+        """What the filter says of *count* records of which *rows* are some fields; the others are NULL."""
+        assert self._filter is not None
+        given = {name: rows.column(name) for name in rows.column_names}
+        given |= {n: pa.nulls(count, self._fields[n]) for n in self._filter.reads if n not in given}
+        [found], _ = self._evaluated([self._filter], pa.table(given))
+        told: list[bool | None] = found.to_pylist()
+        return told
+
+    # -- DuckDB ---------------------------------------------------------------------------------------------
+
+    def _evaluated(self, wanted: Sequence[Compiled], rows: pa.Table) -> tuple[list[pa.ChunkedArray], dict[int, str]]:
+        """The column of each expression over *rows*, and why it failed, by the places of rows for which one did."""
+        import duckdb
+
+        if not wanted or not rows.num_rows:
+            return [pa.chunked_array([pa.nulls(rows.num_rows, one.type)]) for one in wanted], {}
+        try:
+            return self._columns(wanted, [one.sql for one in wanted], rows), {}
+        except (duckdb.DataError, duckdb.InvalidInputException):
+            pass  # of some record
+        except duckdb.Error as error:  # of no value: what it makes takes too much memory
+            return self._halved(wanted, rows, error)
+        try:
+            return self._tried(wanted, rows)
+        except duckdb.Error as error:
+            return self._halved(wanted, rows, error)
+
+    def _tried(self, wanted: Sequence[Compiled], rows: pa.Table) -> tuple[list[pa.ChunkedArray], dict[int, str]]:
+        """The same where some record fails. Raises: duckdb.Error."""
+        found: list[pa.ChunkedArray] = []
+        wrong: dict[int, str] = {}
+        for one in wanted:
+            # A struct around the value: it is NULL only where the expression failed, whatever the value is.
+            [told] = self._columns([one], [f"TRY({{'v': {one.sql}}})"], rows, of_struct=True)
+            failing = np.flatnonzero(told.is_null().to_numpy())
+            for at, why in zip(failing.tolist(), _reasons(one, rows.take(pa.array(failing))), strict=True):
+                wrong.setdefault(at, why)
+            found.append(pc.struct_field(told, "v"))
+        return found, wrong
+
+    def _halved(
+        self, wanted: Sequence[Compiled], rows: pa.Table, error: Exception
+    ) -> tuple[list[pa.ChunkedArray], dict[int, str]]:
+        """The same where all *rows* together are too much. One that is too much alone fails."""
+        import duckdb
+
+        if isinstance(error, duckdb.FatalException | duckdb.InternalException):
+            self._database = _database(self._table)  # it answers nothing any more
+        if rows.num_rows == 1:
+            said = (
+                f"more than {MEMORY_MAX} of memory" if isinstance(error, duckdb.OutOfMemoryException) else "what fails"
+            )
+            return [pa.chunked_array([pa.nulls(1, one.type)]) for one in wanted], {
+                0: self._too_much(wanted, rows, said)
+            }
+        middle = rows.num_rows // 2
+        first, wrong = self._evaluated(wanted, rows.slice(0, middle))
+        second, more = self._evaluated(wanted, rows.slice(middle))
+        columns = [pa.chunked_array([*a.chunks, *b.chunks], a.type) for a, b in zip(first, second, strict=True)]
+        return columns, wrong | {at + middle: why for at, why in more.items()}
+
+    def _too_much(self, wanted: Sequence[Compiled], rows: pa.Table, said: str) -> str:
+        """Which of *wanted* needs *said* for the only one of *rows*."""
+        import duckdb
+
+        for one in wanted:
+            try:
+                self._columns([one], [one.sql], rows)
+            except duckdb.Error:
+                return f"`{one.name}`: {one.written} needs {said}"
+        return f"the expressions together need {said}"
+
+    def _columns(
+        self, wanted: Sequence[Compiled], expressions: Sequence[str], rows: pa.Table, *, of_struct: bool = False
+    ) -> list[pa.ChunkedArray]:
+        fields = [name for name in self._fields if name in rows.column_names]
+        chosen = ", ".join(f"{sql} AS c{i}" for i, sql in enumerate(expressions))
+        with self._database.cursor() as cursor:
+            cursor.register(RECORD, rows.select(fields) if fields else rows)
+            found = cursor.execute(f"SELECT {chosen} FROM {RECORD}").to_arrow_table()
+        types = [pa.struct([("v", one.type)]) if of_struct else one.type for one in wanted]
+        return [column.cast(kind) for column, kind in zip(found.columns, types, strict=True)]
+
+    def _compiled(self, name: str, sql: str, wanted: pa.DataType) -> Compiled:
+        """Raises: TransformUnusable."""
+        import duckdb
+
+        if why := next(_troubles(self._database, sql, frozenset(f.lower() for f in self._fields)), None):
+            raise self._unusable(name, sql, why)
+        empty = pa.schema(list(self._fields.items())).empty_table()
+        try:
+            with self._database.cursor() as cursor:
+                cursor.register(RECORD, empty)
+                found = cursor.execute(f"SELECT ({sql}) AS c FROM {RECORD}").to_arrow_table().schema.field(0).type
+                duck_type = cursor.execute(f"SELECT typeof(c) FROM (SELECT NULL::{_duck(wanted)} AS c)").fetchone()
+        except duckdb.Error as error:
+            raise self._unusable(name, sql, str(error).splitlines()[0]) from error
+        if not _fits(found, wanted):
+            raise self._unusable(
+                name, sql, f"it gives {found}, which does not fit {wanted} without loss; write a CAST that says how"
+            )
+        assert duck_type is not None
+        reads = tuple(field for field in self._fields if field.lower() in _fields_of(self._database, sql))
+        return Compiled(name=name, written=sql, sql=f"CAST(({sql}) AS {duck_type[0]})", type=wanted, reads=reads)
+
+    def _unusable(self, name: str, sql: str, why: str) -> TransformUnusable:
+        place = "filter" if name == "filter" else f"derive.{name}"
+        return TransformUnusable(f"{self._table}: transform.{place}: {sql!r}: {why}; nothing was changed")
+
+
+def _some(rows: pa.Table, count: int) -> pa.Table:
+    """*rows* with a column, so that DuckDB sees *count* of them where an expression reads no field."""
+    return rows if rows.num_columns else pa.table({OPERATION: pa.repeat(PUT, count)})
+
+
+def transformer_of(spec: TableSpec) -> Transformer | None:
+    """None where *spec* has no transform. Raises: TransformUnusable."""
+    return None if spec.transform is None else Transformer(spec)
+
+
+def _reasons(one: Compiled, rows: pa.Table) -> list[str]:
+    """Why *one* cannot be evaluated for each of *rows*: what it met there.
+
+    DuckDB tells of the first record alone; to ask it record by record costs more than all the rest of ingest.
+    """
+    cells = [rows.column(name) for name in one.reads if name in rows.column_names]
+    names = [name for name in one.reads if name in rows.column_names]
+    return [
+        f"`{one.name}`: {one.written} cannot be evaluated for "
+        + ", ".join(f"{name} = {shown_value(column[at])}" for name, column in zip(names, cells, strict=True))
+        for at in range(rows.num_rows)
+    ]
+
+
+def _at(column: pa.ChunkedArray, places: NDArray[np.int64], length: int) -> pa.ChunkedArray:
+    """*column* spread over *length* rows, of which it has those at *places*; NULL elsewhere."""
+    if len(places) == length:
+        return column
+    of = np.full(length, -1, np.int64)
+    of[places] = np.arange(len(places))
+    return column.take(pa.array(of, mask=of < 0))
+
+
+def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether each value of *found* is one of *wanted*, or too large for it, which the cast finds."""
+    t = pa.types
+    fits: bool = found == wanted or t.is_null(found)
+    if t.is_timestamp(found) and t.is_timestamp(wanted):
+        fits = (found.tz is None) == (wanted.tz is None)
+    elif t.is_date(found) and t.is_timestamp(wanted):
+        fits = wanted.tz is None
+    elif t.is_integer(found):
+        fits = t.is_integer(wanted) or t.is_decimal(wanted) or (wanted == pa.float64() and found.bit_width <= 32)
+    elif t.is_decimal(found):
+        fits = (
+            t.is_integer(wanted)
+            if found.scale == 0 and not t.is_decimal(wanted)
+            else (t.is_decimal(wanted) and found.scale <= wanted.scale)
+        )
+    elif found == pa.float32():
+        fits = wanted in (pa.float32(), pa.float64())
+    return fits
+
+
+def _duck(kind: pa.DataType) -> str:
+    """The type in DuckDB's words."""
+    t = pa.types
+    if t.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    if t.is_list(kind):
+        return f"{_duck(kind.value_type)}[]"
+    if t.is_map(kind):
+        return f"MAP({_duck(kind.key_type)}, {_duck(kind.item_type)})"
+    if t.is_struct(kind):
+        parts = ", ".join(f'"{f.name.replace(chr(34), chr(34) * 2)}" {_duck(f.type)}' for f in kind)
+        return f"STRUCT({parts})"
+    if t.is_timestamp(kind):
+        return "TIMESTAMP" if kind.tz is None else "TIMESTAMPTZ"
+    return {
+        pa.bool_(): "BOOLEAN",
+        pa.int32(): "INTEGER",
+        pa.int64(): "BIGINT",
+        pa.float32(): "FLOAT",
+        pa.float64(): "DOUBLE",
+        pa.date32(): "DATE",
+        pa.time64("us"): "TIME",
+        pa.string(): "VARCHAR",
+        pa.binary(): "BLOB",
+    }[kind]
+
+
+# -- what an expression may hold ----------------------------------------------------------------------------
+
+
+def _database(table: str) -> DuckDBPyConnection:
+    """A database of one thread that reaches nothing outside of it."""
+    try:
+        import duckdb
+    except ImportError as error:
+        raise TransformUnusable(
+            f"{table}: a `transform` is evaluated by DuckDB, which is not installed; "
+            "`pip install 'harness-pipelines[transform]'`"
+        ) from error
+    made = duckdb.connect(
+        ":memory:",
+        config={
+            "threads": 1,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "enable_external_access": False,
+            "memory_limit": MEMORY_MAX,
+            "temp_directory": "",  # what does not fit is refused, not written to a disk
+        },
+    )
+    made.execute("SET GLOBAL TimeZone = 'UTC'")
+    made.execute("SET lock_configuration = true")
+    return made
+
+
+def _troubles(
+    database: DuckDBPyConnection, sql: str, names: Collection[str], inside: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """Why *sql* is no expression over one record whose fields are *names* (in small letters).
+
+    *inside*: the macros whose definition it is; some of DuckDB's call a function of their own name.
+    """
+    told = database.execute("SELECT json_serialize_sql(?)", [f"SELECT ({sql})"]).fetchone()
+    assert told is not None
+    parsed = json.loads(told[0])
+    if parsed["error"]:
+        yield str(parsed["error_message"]) + _quote_them(database, sql, names)
+        return
+    [statement, *others] = parsed["statements"]
+    node = statement["node"]
+    chosen = node.get("select_list", [])
+    if others or len(chosen) != 1 or node["from_table"]["type"] != "EMPTY" or node.get("where_clause"):
+        yield "it is no expression"
+        return
+    yield from _walk(database, chosen[0], names, inside)
+
+
+def _fields_of(database: DuckDBPyConnection, sql: str) -> frozenset[str]:
+    """The names in *sql* that may be fields, in small letters."""
+    told = database.execute("SELECT json_serialize_sql(?)", [f"SELECT ({sql})"]).fetchone()
+    assert told is not None
+    return frozenset(_names_in(json.loads(told[0])))
+
+
+def _quote_them(database: DuckDBPyConnection, sql: str, names: Collection[str]) -> str:
+    """What to do if *sql*, which cannot be read, has *names* that are words of SQL."""
+    bare = [name for name in names if re.search(rf'(?<!["\w]){re.escape(name)}(?!["\w])', sql, re.IGNORECASE)]
+    words = {word for [word] in database.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()}
+    said = ", ".join(f'"{name}"' for name in sorted(bare) if name in words)
+    return f"; a field whose name is a word of SQL is written in double quotes: {said}" if said else ""
+
+
+def _walk(database: DuckDBPyConnection, node: Any, names: Collection[str], inside: frozenset[str]) -> Iterator[str]:
+    if isinstance(node, list):
+        for one in node:
+            yield from _walk(database, one, names, inside)
+    if not isinstance(node, dict):
+        return
+    kind = node.get("class")
+    if kind is not None and kind not in _SAFE:
+        yield _NOT_OF_A_RECORD.get(kind, f"{kind.lower()} is no part of an expression over one record")
+        return
+    if kind == "COLUMN_REF" and (name := str(node["column_names"][0])).lower() not in names:
+        yield f"there is no field {name!r}; fields: {', '.join(sorted(names))}"
+    if kind == "FUNCTION":
+        yield from _function_troubles(database, str(node["function_name"]).lower(), inside)
+    if kind == "LAMBDA":
+        names = frozenset(names) | set(_parameters(node["lhs"]))
+    for value in node.values():
+        yield from _walk(database, value, names, inside)
+
+
+def _names_in(node: Any) -> Iterator[str]:
+    for value in node if isinstance(node, list) else node.values() if isinstance(node, dict) else ():
+        yield from _names_in(value)
+    if isinstance(node, dict) and node.get("class") == "COLUMN_REF":
+        yield from (str(name).lower() for name in node["column_names"])
+
+
+def _parameters(node: Any) -> Iterator[str]:
+    """The names of a lambda's parameters."""
+    if isinstance(node, list):
+        for one in node:
+            yield from _parameters(one)
+    elif isinstance(node, dict):
+        if node.get("class") == "COLUMN_REF":
+            yield str(node["column_names"][0]).lower()
+        for value in node.values():
+            yield from _parameters(value)
+
+
+def _function_troubles(database: DuckDBPyConnection, name: str, inside: frozenset[str]) -> Iterator[str]:
+    forms = _functions(database).get(name, ())
+    kinds = {kind for kind, *_ in forms}
+    if name in _OF_THE_SESSION or any(stability not in (None, "CONSISTENT") for _, stability, _, _ in forms):
+        yield f"{name}() gives another value each time, or for each reader"
+    elif "aggregate" in kinds:
+        yield f"{name}() looks at many records"
+    elif kinds and kinds.isdisjoint({"scalar", "macro"}):  # some are both: range() stands for a list in an expression
+        yield f"{name}() gives rows, not a value"
+    for kind, _, definition, parameters in forms:
+        if kind == "macro" and definition is not None and name not in inside:
+            names = frozenset(p.lower() for p in parameters)
+            yield from _troubles(database, definition, names, inside | {name})
+
+
+@lru_cache(maxsize=1)
+def _functions(database: DuckDBPyConnection) -> Mapping[str, list[tuple[str, str | None, str | None, list[str]]]]:
+    """By name the kind, stability and, of a macro, the definition and parameters of each form of a function."""
+    found: dict[str, list[tuple[str, str | None, str | None, list[str]]]] = {}
+    for name, *form in database.execute(
+        "SELECT function_name, function_type, stability, macro_definition, parameters FROM duckdb_functions()"
+    ).fetchall():
+        found.setdefault(name.lower(), []).append((form[0], form[1], form[2], form[3] or []))
+    return found

@@ -1,0 +1,1 @@
+"""The lake in Apache Iceberg, by PyIceberg."""

@@ -1,0 +1,174 @@
+"""PyIceberg over the shared catalog rows, with commits that stage and never publish.
+
+The only module that leans on PyIceberg's private names; each has a test in ``unit/lakes/test_catalog.py``:
+``MetastoreCatalog._update_and_stage_table``, ``._write_metadata``, ``._create_staged_table``, ``._load_file_io``;
+`lake` uses ``Transaction._apply``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from psycopg.conninfo import conninfo_to_dict
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io import FileIO
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import EMPTY_DICT, Properties
+from sqlalchemy.engine import URL
+
+from harness_pipelines.drivers.postgres import session_dsn
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.checked_io import CheckedIO
+from harness_pipelines.lakes.iceberg.parquet import write_checksums
+from harness_pipelines.ledgers.postgres.file_digests import Digests, FileDamaged
+from harness_pipelines.protocol.bounds import Vector
+
+#: Iceberg's JSON form of the coordinate columns; PyIceberg gives every new table ids of its own.
+COORDINATE_FIELDS: tuple[Mapping[str, Any], ...] = (
+    {"id": 1_000_001, "name": "_kafka_partition", "type": "int", "required": True},
+    {"id": 1_000_002, "name": "_kafka_offset", "type": "long", "required": True},
+    {"id": 1_000_003, "name": "_kafka_timestamp", "type": "timestamptz", "required": False},
+    {"id": 1_000_004, "name": "_op", "type": "string", "required": True},
+    {"id": 1_000_005, "name": "_schema_version", "type": "int", "required": True},
+)
+PARTITION_ID, OFFSET_ID = 1_000_001, 1_000_002
+OFFSET = "_kafka_offset"
+TOPIC, STARTS = "harness.topic", "harness.starts"  #: properties of a view: what a rebuild of a lost ledger asks for
+BATCH_HI = "harness.batch-hi"  #: of a batch view's snapshot: it has the rows of the stream view below
+RECALLED = "harness.recalled"  #: of a batch view's snapshot: the tables in Postgres that have rows of it, and how many
+BY_PARTITION = PartitionSpec(
+    PartitionField(source_id=PARTITION_ID, field_id=1000, transform=IdentityTransform(), name="_kafka_partition")
+)
+BY_OFFSET = SortOrder(SortField(source_id=OFFSET_ID, transform=IdentityTransform()))
+
+
+class MetadataMissing(HarnessError):
+    """A metadata file that the ledger names cannot be read."""
+
+
+class StagingCatalog(SqlCatalog):
+    """A `SqlCatalog` whose `commit_table` writes the new metadata file and leaves the pointer alone.
+
+    So that anything PyIceberg can do to a table (append, branch, snapshot removal, schema change) is staged on the
+    metadata that it was built on, and the ledger moves the pointer in its own transaction.
+    """
+
+    def __init__(self, name: str, *, dsn: str, warehouse: str, digests: Digests | None = None) -> None:
+        super().__init__(
+            name, uri=_sqlalchemy_url(dsn), warehouse=warehouse, init_catalog_tables="false", pool_pre_ping="true"
+        )
+        self.digests = digests  #: where it is noted what was written; None: nowhere
+        write_checksums()
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """Write the metadata that *updates* make of *table*; the response names the new file."""
+        staged = self._update_and_stage_table(table, table.name(), requirements, updates)
+        self._write_metadata(metadata=staged.metadata, io=staged.io, metadata_path=staged.metadata_location)
+        self._flush()
+        return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.metadata_location)
+
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        return CheckedIO(super()._load_file_io(properties, location), self.digests)
+
+    def _flush(self) -> None:
+        if self.digests is not None:
+            self.digests.flush()
+
+    def at(self, identifier: tuple[str, str], metadata_location: str) -> Table:
+        """The table as one metadata file fixes it. Raises: MetadataMissing."""
+        io = self._load_file_io(location=metadata_location)
+        return Table(
+            identifier=identifier,
+            metadata=read_metadata(io, metadata_location),
+            metadata_location=metadata_location,
+            io=io,
+            catalog=self,
+        )
+
+    def stage_new(
+        self,
+        identifier: tuple[str, str],
+        *,
+        schema: Schema,
+        location: str,
+        properties: Mapping[str, str],
+        by_partition: bool = True,
+    ) -> Table:
+        """Stage a new view, in offset order by Kafka partition or in no declared order; write its first metadata."""
+        spec, order = (BY_PARTITION, BY_OFFSET) if by_partition else (PartitionSpec(), SortOrder())
+        staged = self._create_staged_table(identifier, schema, location, spec, order, dict(properties))
+        self._write_metadata(metadata=staged.metadata, io=staged.io, metadata_path=staged.metadata_location)
+        self._flush()
+        return self.at(identifier, staged.metadata_location)
+
+
+def vector_text(vector: Vector) -> str:
+    """A vector as properties and summaries hold it: ``0:17,1:4``."""
+    return ",".join(f"{p}:{o}" for p, o in sorted(vector.items()))
+
+
+def vector_of(text: str | None) -> dict[int, int]:
+    """What `vector_text` wrote; nothing of nothing."""
+    return {int(p): int(o) for p, _, o in (part.partition(":") for part in (text or "").split(",") if part)}
+
+
+def view_schema(fields: Sequence[Mapping[str, Any]]) -> Schema:
+    """The schema of a view: the user's columns, then the coordinates."""
+    return Schema.model_validate({"type": "struct", "fields": [*fields, *COORDINATE_FIELDS]})
+
+
+def read_metadata(io: FileIO, location: str) -> TableMetadata:
+    """The metadata that a file holds; immutable, so it is parsed once. Raises: MetadataMissing."""
+    try:
+        return _parsed(_Io(io), location)
+    except FileDamaged as error:
+        raise MetadataMissing(f"metadata file {error}") from error
+    # A file without its end: its writer died, or is writing it. Nothing names it yet.
+    except (OSError, ValueError, ValidationError) as error:
+        raise MetadataMissing(
+            f"metadata file {location} cannot be read: {error}; `harness fsck` names what is gone"
+        ) from error
+
+
+class _Io:
+    """A FileIO that does not take part in the cache key: a location means the same file whoever opens it."""
+
+    __slots__ = ("io",)
+
+    def __init__(self, io: FileIO) -> None:
+        self.io = io
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Io)
+
+
+@lru_cache(maxsize=256)
+def _parsed(held: _Io, location: str) -> TableMetadata:
+    return FromInputFile.table_metadata(held.io.new_input(location))
+
+
+def _sqlalchemy_url(dsn: str) -> str:
+    """The SQLAlchemy form of a libpq DSN, driven by psycopg 3."""
+    parts = {k: str(v) for k, v in conninfo_to_dict(session_dsn(dsn, role="harness_worker")).items() if v is not None}
+    known = {name: parts.pop(key, None) for name, key in _URL_PARTS.items()}
+    port = known.pop("port")
+    url = URL.create("postgresql+psycopg", **known, port=int(port) if port else None, query=parts)
+    return url.render_as_string(hide_password=False)
+
+
+_URL_PARTS = {"username": "user", "password": "password", "host": "host", "port": "port", "database": "dbname"}

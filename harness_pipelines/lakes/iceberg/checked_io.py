@@ -1,0 +1,142 @@
+"""PyIceberg's access to storage, which notes what it writes and compares what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from hashlib import blake2b
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
+from pyiceberg.manifest import DataFile
+from pyiceberg.table.metadata import TableMetadata
+
+from harness_pipelines.lakes.iceberg.parquet import data_files, tail_of
+from harness_pipelines.ledgers.postgres.file_digests import DIGEST_BYTES, KNOWN, Digest, Digests
+
+DATA = ".parquet"
+AT_ONCE = 8  #: files whose ends are read at once: a store far away answers slowly, but many at a time
+
+
+class CheckedIO(FileIO):
+    """Files of the lake. With *digests* it notes each metadata file, manifest list and manifest that it writes."""
+
+    def __init__(self, inner: FileIO, digests: Digests | None = None) -> None:
+        super().__init__(properties=inner.properties)
+        self._inner, self.digests = inner, digests
+
+    def new_input(self, location: str) -> InputFile:
+        return _Input(self._inner.new_input(location))
+
+    def new_output(self, location: str) -> OutputFile:
+        output = self._inner.new_output(location)
+        # What a data file ends with is read from it when it is whole.
+        return output if self.digests is None or location.endswith(DATA) else _Output(output, self.digests)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        self._inner.delete(location)
+
+
+def opened_io(location: str) -> CheckedIO:
+    """What reads the files around *location*."""
+    return CheckedIO(load_file_io(location=location))
+
+
+def note_data_file(io: FileIO, path: str) -> None:
+    """Remember what a data file that was just written ends with. Raises: OSError, pa.ArrowInvalid."""
+    if isinstance(io, CheckedIO) and io.digests is not None:
+        with io._inner.new_input(path).open() as stream:
+            io.digests.add(path, tail_of(stream))
+
+
+def note_data_files(io: FileIO, paths: Sequence[str]) -> None:
+    """Remember what data files that were just written end with. Raises: as `note_data_file`."""
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="note") as pool:
+        list(pool.map(partial(note_data_file, io), paths))
+
+
+def write_data_files(metadata: TableMetadata, rows: pa.Table, io: FileIO) -> list[DataFile]:
+    """Write *rows* to files of the table that *metadata* describes, of which nobody knows yet."""
+    written = data_files(metadata, rows, io)
+    for file in written:
+        note_data_file(io, file.file_path)
+    return written
+
+
+class _Input(InputFile):
+    def __init__(self, inner: InputFile) -> None:
+        super().__init__(inner.location)
+        self._inner = inner
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def exists(self) -> bool:
+        return self._inner.exists()
+
+    def open(self, seekable: bool = True) -> InputStream:
+        """Open the file and compare it with its note. Raises: FileDamaged."""
+        known = KNOWN.of(self.location)
+        stream: Any = self._inner.open()
+        if known is None:
+            return stream  # type: ignore[no-any-return]
+        size = stream.size()
+        stream.seek(max(size - known.tail, 0))
+        tail = stream.read()
+        known.check(self.location, size=size, tail=tail)
+        if known.tail == size:  # all of it was read
+            stream.close()
+            return pa.BufferReader(tail)  # type: ignore[no-any-return]
+        stream.seek(0)
+        return stream  # type: ignore[no-any-return]
+
+
+class _Output(OutputFile):
+    def __init__(self, inner: OutputFile, digests: Digests) -> None:
+        super().__init__(inner.location)
+        self._inner, self._digests = inner, digests
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def exists(self) -> bool:
+        return self._inner.exists()
+
+    def to_input_file(self) -> InputFile:
+        return _Input(self._inner.to_input_file())
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        return _Writing(self.location, self._inner.create(overwrite=overwrite), self._digests)
+
+
+class _Writing(OutputStream):
+    """Hands on what is written, and makes the digest of it."""
+
+    def __init__(self, path: str, inner: OutputStream, digests: Digests) -> None:
+        self._path, self._inner, self._digests = path, inner, digests
+        self._hash, self._bytes, self._is_open = blake2b(digest_size=DIGEST_BYTES), 0, True
+
+    def write(self, b: bytes) -> int:
+        self._hash.update(b)
+        self._bytes += len(b)
+        return self._inner.write(b)
+
+    def tell(self) -> int:
+        return self._bytes
+
+    def close(self) -> None:
+        self._inner.close()
+        if self._is_open:
+            self._is_open = False
+            self._digests.add(self._path, Digest(self._bytes, self._bytes, self._hash.digest()))
+
+    def __enter__(self) -> _Writing:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""What the lake's own metadata says, without the ledger."""

@@ -1,0 +1,281 @@
+"""What a warehouse holds of one view, from one listing and from metadata; of data files whether they are whole.
+
+Metadata files, manifest lists and manifests never change under their path, so what was read of them is kept. Whether
+a file is there is told by the listing, and whether it is what was written by its digest, never by the cache.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import orjson
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestFile,
+    read_manifest_list,
+)
+from pyiceberg.types import LongType, PrimitiveType, StringType
+
+from harness_pipelines.buffers.postgres.types import OPERATION
+from harness_pipelines.drivers.by_path import ByPath
+from harness_pipelines.drivers.files import listed, size_of
+from harness_pipelines.lakes.iceberg.catalog import OFFSET
+from harness_pipelines.lakes.iceberg.checked_io import opened_io
+from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
+from harness_pipelines.lakes.iceberg.read.deletes import deleted_from
+from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE
+from harness_pipelines.ledgers.postgres.file_digests import FileDamaged
+from harness_pipelines.spec.locations import folder_of, normal
+
+GONE = "there is no such file"
+Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A file that is not there or that cannot be understood."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSeen:
+    """One snapshot as a metadata file names it."""
+
+    snapshot: int
+    parent: int | None
+    sequence: int
+    manifest_list: str
+    summary: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataSeen:
+    """One metadata file."""
+
+    snapshot: int | None  #: of main
+    snapshots: Mapping[int, SnapshotSeen]
+    properties: Mapping[str, str]
+    offset_id: int | None  #: field id of `_kafka_offset`; None: the view has no such column
+    operation_id: int | None = None  #: of `_op`
+
+    @property
+    def head(self) -> SnapshotSeen | None:
+        return None if self.snapshot is None else self.snapshots.get(self.snapshot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSeen:
+    """One live file as a manifest names it."""
+
+    path: str
+    added: int | None  #: sequence number of the snapshot that added it; a rewrite never keeps it
+    bytes: int
+    rows: int
+    partition: int | None  #: Kafka's; None: not partitioned as the harness does
+    low: int | None  #: lowest and highest offset, both included; None: the writer kept no bounds
+    high: int | None
+    operations: tuple[str, str] | None = None  #: least and greatest `_op`; None: the writer kept no bounds
+    deletes: str | None = None  #: what kind of delete file it is: position, equality; None: data
+    deletes_of: str | None = None  #: the one data file that a position delete file speaks of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestSeen:
+    """One manifest as a manifest list names it."""
+
+    path: str
+    bytes: int
+    live: int  #: files that it adds or keeps
+    rows: int  #: of these; negative where they are delete files, as so many are hidden
+    plain: bool  #: of data files, and it removes none
+    manifest: ManifestFile = field(repr=False, compare=False)
+
+
+_metadata: ByPath[MetadataSeen] = ByPath(4_000)
+_lists: ByPath[tuple[ManifestSeen, ...]] = ByPath(20_000)
+_files: ByPath[tuple[FileSeen, ...]] = ByPath(20_000)
+
+
+class LakeLook:
+    """The files of one view. *locations* are metadata files of it; the folders around them are listed once.
+
+    Raises: OSError when the warehouse cannot be listed.
+    """
+
+    def __init__(self, locations: Iterable[str], *, warehouse: str) -> None:
+        self._io: FileIO = opened_io(warehouse)
+        self._sizes: dict[str, int] = {}
+        self._roots = sorted({folder_of(path) + "/" for path in locations})
+        for root in self._roots:
+            self._sizes.update(stored_files(root))
+
+    def size(self, path: str) -> int | None:
+        """Bytes of a file; ``None`` if there is no such file."""
+        if (found := self._sizes.get(path)) is not None:  # mostly: a path is written as it was listed
+            return found
+        if (found := self._sizes.get(normal(path))) is not None:
+            return found
+        return size_of(path)  # gone, of another engine, or spelled through a link: asked for one by one
+
+    def metadata(self, path: str) -> MetadataSeen | Unreadable:
+        return self._read(path, _metadata, partial(_parse_metadata, self._io, path))
+
+    def manifests(self, manifest_list: str) -> tuple[ManifestSeen, ...] | Unreadable:
+        return self._read(manifest_list, _lists, partial(_parse_list, self._io, manifest_list))
+
+    def cut_off(self, manifest: ManifestSeen) -> Unreadable | None:
+        """Whether a manifest is there in full, without opening it."""
+        size = self.size(manifest.path)
+        if size is None:
+            return Unreadable(manifest.path, GONE)
+        if size != manifest.bytes:
+            return Unreadable(manifest.path, f"has {size:,} bytes, {manifest.bytes:,} were written")
+        return None
+
+    def altered(self, manifest: ManifestSeen) -> Unreadable | None:
+        """Whether a manifest is not what was written, without an answer to what it says."""
+        return self.cut_off(manifest) or self._tried(manifest.path, partial(self._compare, manifest.path))
+
+    def damage(self, file: FileSeen) -> Unreadable | None:
+        """Whether a data or delete file is gone or is not what was written; each of its pages is read."""
+        return self.cut_short(file) or self._tried(file.path, partial(self._read_pages, file.path))
+
+    def cut_short(self, file: FileSeen) -> Unreadable | None:
+        """Whether a data or delete file is there in full, without opening it."""
+        size = self.size(file.path)
+        if size is None:
+            return Unreadable(file.path, GONE)
+        if size != file.bytes:
+            return Unreadable(file.path, f"has {size:,} bytes, {file.bytes:,} were written")
+        return None
+
+    def _compare(self, path: str) -> None:
+        self._io.new_input(path).open().close()
+
+    def _read_pages(self, path: str) -> None:
+        with damage_named(self._io, path), self._io.new_input(path).open() as stream:
+            check_pages(stream)
+
+    @staticmethod
+    def _tried(path: str, look: Callable[[], None]) -> Unreadable | None:
+        try:
+            look()
+        except FileDamaged as error:
+            return Unreadable(path, error.why)
+        except (OSError, *DAMAGE) as error:
+            return Unreadable(path, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
+        return None
+
+    def files(self, manifest: ManifestSeen, *, of: MetadataSeen | None) -> tuple[FileSeen, ...] | Unreadable:
+        """The live files of a manifest; *of* says which columns are which."""
+        if (damage := self.cut_off(manifest)) is not None:
+            return damage
+        return self._read(manifest.path, _files, partial(_parse_manifest, self._io, manifest.manifest, of))
+
+    def _read(self, path: str, cache: ByPath[Seen], make: Callable[[], Seen]) -> Seen | Unreadable:
+        if self.size(path) is None:
+            return Unreadable(path, GONE)
+        try:
+            if path in cache:  # what it was is known, not what it is
+                self._compare(path)
+            return cache.get(path, make)
+        except FileDamaged as error:
+            return Unreadable(path, error.why)
+        except (OSError, *DAMAGE) as error:
+            return Unreadable(path, f"cannot be read: {type(error).__name__}: {str(error)[:200]}")
+
+
+def stored_files(folder: str) -> dict[str, int]:
+    """{path: bytes} of every file below *folder*, in the normal form; one listing."""
+    return {file.path: file.bytes for file in listed(folder)}
+
+
+def _parse_metadata(io: FileIO, path: str) -> MetadataSeen:
+    with io.new_input(path).open() as stream:
+        content = stream.read()
+    held = orjson.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+    current, ids = held.get("current-snapshot-id"), {f["name"]: f["id"] for f in _fields(held)}
+    return MetadataSeen(
+        snapshot=None if current in (None, -1) else int(current),
+        snapshots={
+            int(s["snapshot-id"]): SnapshotSeen(
+                snapshot=int(s["snapshot-id"]),
+                parent=s.get("parent-snapshot-id"),
+                sequence=s.get("sequence-number", 0),
+                manifest_list=s["manifest-list"],
+                summary=s.get("summary", {}),
+            )
+            for s in held.get("snapshots", ())
+        },
+        properties=held.get("properties", {}),
+        offset_id=ids.get(OFFSET),
+        operation_id=ids.get(OPERATION),
+    )
+
+
+def _fields(metadata: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The columns of the current schema."""
+    current = metadata["current-schema-id"]
+    return next((s["fields"] for s in metadata["schemas"] if s["schema-id"] == current), ())
+
+
+def _parse_list(io: FileIO, path: str) -> tuple[ManifestSeen, ...]:
+    return tuple(
+        ManifestSeen(
+            path=m.manifest_path,
+            bytes=m.manifest_length,
+            live=(m.added_files_count or 0) + (m.existing_files_count or 0),
+            rows=((m.added_rows_count or 0) + (m.existing_rows_count or 0)) * _SIGN[m.content],
+            plain=m.content is ManifestContent.DATA and m.deleted_files_count == 0,
+            manifest=m,
+        )
+        for m in read_manifest_list(io.new_input(path))
+    )
+
+
+def _parse_manifest(io: FileIO, manifest: ManifestFile, of: MetadataSeen | None) -> tuple[FileSeen, ...]:
+    entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+    return tuple(_seen(entry, of) for entry in entries)
+
+
+_SIGN = {ManifestContent.DATA: 1, ManifestContent.DELETES: -1}
+_DELETES = {DataFileContent.POSITION_DELETES: "position", DataFileContent.EQUALITY_DELETES: "equality"}
+
+
+def _seen(entry: ManifestEntry, of: MetadataSeen | None) -> FileSeen:
+    file = entry.data_file
+    low, high = _bounds(file, LongType(), None if of is None else of.offset_id)
+    first, last = _bounds(file, StringType(), None if of is None else of.operation_id)
+    partition = file.partition[0] if len(file.partition) else None
+    return FileSeen(
+        path=file.file_path,
+        added=entry.file_sequence_number,
+        bytes=file.file_size_in_bytes,
+        rows=file.record_count,
+        partition=int(partition) if isinstance(partition, int) else None,
+        low=low,
+        high=high,
+        operations=None if first is None or last is None else (first, last),
+        deletes=_DELETES.get(file.content),
+        deletes_of=deleted_from(file),
+    )
+
+
+def _bounds(file: DataFile, kind: PrimitiveType, field_id: int | None) -> tuple[Any, Any]:
+    """Lower and upper bound of a column; None where the writer kept none."""
+    if field_id is None:
+        return None, None
+    found = [(bounds or {}).get(field_id) for bounds in (file.lower_bounds, file.upper_bounds)]
+    low, high = (None if bound is None else from_bytes(kind, bound) for bound in found)
+    return low, high

@@ -1,0 +1,287 @@
+"""Reading a table's past from the lake alone: which metadata files there are, and what their summaries tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pyarrow.fs import FileSelector, FileType
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from harness_pipelines.drivers.files import listed, opened, size_of
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.catalog import MetadataMissing, StagingCatalog
+from harness_pipelines.lakes.iceberg.read.deletes import ForeignDeletes, split
+from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
+from harness_pipelines.lakes.iceberg.write.publish import (
+    ATTEMPT,
+    MOVE,
+    RANGES,
+    SCHEMA_VERSION,
+    LakeAway,
+    offset_bounds,
+    reachable,
+)
+from harness_pipelines.lakes.iceberg.write.revert import STREAM_HI
+from harness_pipelines.ledgers.postgres.history.nonces import EVOLVED, NONCE
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.lake.history import Extent, NamedMove, PastMove, parse_ranges
+from harness_pipelines.protocol.moves import Move, move_of
+from harness_pipelines.protocol.versions import View, ViewName
+from harness_pipelines.spec.locations import folder_of, normal
+
+TIPS_MAX = 12  #: newest metadata files that are looked at by those who only want to know whether the ledger is older
+SHOWN_MAX = 3
+_NUMBERED = re.compile(r"^(\d+)-.*\.metadata\.json$")
+
+
+class LakeHistoryMissing(HarnessError):
+    """No metadata from which the table could be taken over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataFile:
+    """A metadata file of a view; numbers rise with every change, and two that were built at once share one."""
+
+    number: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LakeState:
+    """What one metadata file says of its view's main branch."""
+
+    file: MetadataFile
+    view: Table
+    head: View
+    moves: tuple[PastMove, ...]  #: of main's kept snapshots, oldest first
+    extents: Mapping[int, Extent]  #: live rows by partition; of a batch view none, its files mix them
+    strangers: tuple[int, ...]  #: snapshots of main that brought rows without naming a move
+    gone: tuple[str, ...]  #: live files, of data and of deletes, that are not there
+
+
+def metadata_files(view_location: str, *, at_least: int = 0) -> list[MetadataFile]:
+    """The metadata files below a view's location from number *at_least* on, newest first."""
+    location = normal(view_location)
+    found = []
+    for name in _names(f"{location}/metadata"):
+        matched = _NUMBERED.match(name)
+        if matched and int(matched[1]) >= at_least:
+            found.append(MetadataFile(number=int(matched[1]), path=f"{location}/metadata/{name}"))
+    return sorted(found, key=lambda f: (f.number, f.path), reverse=True)
+
+
+def number_of(path: str) -> int:
+    """The number of a metadata file, 0 for one that was not named by PyIceberg or Spark."""
+    matched = _NUMBERED.match(path.rsplit("/", 1)[-1])
+    return int(matched[1]) if matched else 0
+
+
+def view_locations(warehouse: str, *, namespace: str, view: str) -> list[str]:
+    """Folders of the warehouse that may hold *view*: every table that was made by that name left one."""
+    with reachable(f"{namespace}.{view}", "looking for its folders"):
+        system, root = opened(normal(f"{warehouse}/{namespace}"))
+        entries = system.get_file_info(FileSelector(root, allow_not_found=True))
+    pattern = re.compile(rf"{re.escape(view)}-[0-9a-f]{{8}}")
+    names = sorted(e.base_name for e in entries if e.type is FileType.Directory and pattern.fullmatch(e.base_name))
+    return [normal(f"{warehouse}/{namespace}/{name}") for name in names]
+
+
+class LakeHistory:
+    """The past of one view, as far as its location tells."""
+
+    def __init__(self, catalog: StagingCatalog, identifier: tuple[str, str], location: str) -> None:
+        self._catalog, self._identifier, self.location = catalog, identifier, location
+
+    @classmethod
+    def of(cls, catalog: StagingCatalog, table: TableRow, pointer: str, *, view: ViewName = "stream") -> LakeHistory:
+        """The past of a view of *table* whose catalog row names *pointer*, which itself may be gone."""
+        return cls(catalog, (table.spec.namespace, table.views[view]), folder_of(pointer))
+
+    def named_moves(
+        self, *, at_least: int, read: Mapping[str, Collection[NamedMove]]
+    ) -> dict[str, Collection[NamedMove]]:
+        """The moves that the newest metadata files name, by file: of those numbered *at_least* and above.
+
+        What files name that were *read* before is taken from there: a file never changes.
+        Raises: LakeAway for an empty folder: what the catalog names is in it.
+        """
+        folder = f"{self.location}/metadata"
+        if not _names(folder):
+            raise LakeAway(
+                f"{folder} holds no file, and the catalog names one there: the warehouse is not mounted, or somebody "
+                "emptied it (`harness fsck` names what is gone); nothing was written, it is tried again"
+            )
+        found: dict[str, Collection[NamedMove]] = {}
+        for file in metadata_files(self.location, at_least=at_least)[:TIPS_MAX]:
+            if file.path in read:
+                found[file.path] = read[file.path]
+                continue
+            with suppress(MetadataMissing):  # half written when its writer died: it was never published
+                found[file.path] = set(_named(self._catalog.at(self._identifier, file.path)))
+        return found
+
+    def newest(self, *, at_least: int = 0) -> LakeState:
+        """The state of the newest metadata file that is whole: readable, all its files there, nobody else's rows in it.
+
+        Raises: LakeHistoryMissing, naming why each of the newest cannot be taken.
+        """
+        with reachable(self.location, "reading the lake's metadata"):
+            stored = self._stored()
+        why = []
+        for file in metadata_files(self.location, at_least=at_least):
+            try:
+                state = self.read(file, stored)
+            except (MetadataMissing, OSError) as error:
+                why.append(f"{file.path}: {error}")
+                continue
+            if not state.gone and not state.strangers:
+                return state
+            trouble = f"{len(state.gone)} data files are gone" if state.gone else "another writer's rows are in it"
+            why.append(f"{file.path}: {trouble}")
+        shown = "; ".join(why[:SHOWN_MAX]) or "there is no metadata file"
+        raise LakeHistoryMissing(f"{self.location}: nothing there can be taken over ({shown}); nothing was changed")
+
+    def read(self, file: MetadataFile, stored: frozenset[str] | None = None) -> LakeState:
+        """What *file* says; *stored* are the files that there are. Raises: MetadataMissing."""
+        view = self._catalog.at(self._identifier, file.path)
+        head = view.metadata.current_snapshot()
+        if head is None:
+            raise MetadataMissing(f"{file.path} has no snapshot")
+        line = list(_ancestry(view, head))
+        live, deletes = _live(view, head)
+        known = self._stored() if stored is None else stored
+        return LakeState(
+            file=file,
+            view=view,
+            head=View(metadata=file.path, snapshot=head.snapshot_id),
+            moves=tuple(_past_moves(reversed(line))),
+            extents=_extents(live),
+            strangers=tuple(s.snapshot_id for s in line if is_foreign(s)),
+            gone=tuple(p for p in (*(path for _, path, *_ in live), *deletes) if _is_gone(p, known)),
+        )
+
+    def exists(self, paths: Sequence[str]) -> bool:
+        """Whether all of *paths*, below the location, are there."""
+        stored = self._stored()
+        return not any(_is_gone(path, stored) for path in paths)
+
+    def _stored(self) -> frozenset[str]:
+        return frozenset(file.path for file in listed(self.location))
+
+
+def _is_gone(path: str, listed_files: frozenset[str]) -> bool:
+    """Whether a file is not there; one that the listing does not have by its name may have another name there."""
+    return normal(path) not in listed_files and size_of(path) is None
+
+
+def present(paths: Sequence[str]) -> set[str]:
+    """Those of *paths* that are there; each folder is listed once."""
+    folders = {path.rsplit("/", 1)[0] for path in paths}
+    stored = {f"{folder}/{name}" for folder in folders for name in _names(folder)}
+    return stored & set(paths)
+
+
+def is_staged(view: Table, move: Move) -> bool:
+    """Whether the branch of the move's attempt holds what the attempt wrote."""
+    snapshot = view.metadata.snapshot_by_name(move.branch)
+    summary = None if snapshot is None else snapshot.summary
+    return summary is not None and (summary[MOVE], summary[ATTEMPT]) == (str(move.move_id), str(move.attempt))
+
+
+def is_foreign(snapshot: Snapshot) -> bool:
+    """True for a snapshot that changed the files of its view and is of no move."""
+    summary = snapshot.summary
+    if summary is None:
+        return True
+    changed = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
+    return summary[MOVE] is None and any(int(summary[name] or 0) for name in changed)
+
+
+def _names(folder: str) -> list[str]:
+    system, root = opened(folder)
+    entries = system.get_file_info(FileSelector(root, allow_not_found=True))
+    return [entry.base_name for entry in entries if entry.type is FileType.File]
+
+
+def _named(view: Table) -> Iterator[NamedMove]:
+    """The moves that a metadata file names: of its snapshots, of branches that hold none, of its columns."""
+    for snapshot in view.metadata.snapshots:
+        if snapshot.summary and (move := snapshot.summary[MOVE]):
+            yield NamedMove(move_id=int(move), nonce=snapshot.summary[NONCE] or "")
+    for ref in view.metadata.refs:
+        if (branch := move_of(ref)) is not None:
+            yield NamedMove(move_id=branch, nonce="")
+    if evolved := view.metadata.properties.get(EVOLVED):
+        move, _, nonce = evolved.partition("/")
+        yield NamedMove(move_id=int(move), nonce=nonce)
+
+
+def _ancestry(view: Table, head: Snapshot) -> Iterator[Snapshot]:
+    current: Snapshot | None = head
+    while current is not None:
+        yield current
+        parent = current.parent_snapshot_id
+        current = None if parent is None else view.metadata.snapshot_by_id(parent)
+
+
+def _past_moves(line: Iterable[Snapshot]) -> list[PastMove]:
+    """The moves that are in effect at the end of *line*, which is oldest first; a revert takes those above it back."""
+    found: list[PastMove] = []
+    for snapshot in line:
+        summary = snapshot.summary
+        if summary is None or not summary[MOVE]:
+            continue
+        if (restored := summary[STREAM_HI]) is not None:
+            high = {int(p): int(o) for p, _, o in (part.partition(":") for part in restored.split(",") if part)}
+            found = [m for m in found if all(r.high <= high.get(r.partition, -1) for r in m.ranges)]
+        elif summary[RANGES]:  # accepted rows of another writer have none
+            found.append(_past_move(snapshot))
+    return found
+
+
+def _past_move(snapshot: Snapshot) -> PastMove:
+    summary = snapshot.summary
+    assert summary is not None
+    return PastMove(
+        move_id=int(summary[MOVE] or 0),
+        attempt=int(summary[ATTEMPT] or 1),
+        schema_version=int(summary[SCHEMA_VERSION] or 1),
+        ranges=parse_ranges(summary[RANGES] or ""),
+        rows=int(summary["added-records"] or 0),
+        bytes=int(summary["added-files-size"] or 0),
+        snapshot=snapshot.snapshot_id,
+        nonce=summary[NONCE] or "",
+    )
+
+
+LiveFile = tuple[int | None, str, int, int, int]  #: partition (None: several), path, rows, first and last offset
+
+
+def _live(view: Table, head: Snapshot) -> tuple[list[LiveFile], list[str]]:
+    """The data files, and the paths of the files that hide rows of theirs. Raises: MetadataMissing."""
+    entries = (entry for manifest in manifests_of(head, view.io) for entry in entries_of(manifest, view.io))
+    try:
+        files, deletes = split(entry.data_file for entry in entries)
+    except ForeignDeletes as foreign:
+        raise MetadataMissing(str(foreign)) from foreign
+    found = []
+    for data in files:
+        low, high = offset_bounds(data, view)
+        partition = int(data.partition[0]) if len(data.partition) else None
+        hidden = deletes[data.file_path].record_count if data.file_path in deletes else 0
+        found.append((partition, data.file_path, data.record_count - hidden, low, high))
+    return found, [file.file_path for file in deletes.values()]
+
+
+def _extents(live: Sequence[LiveFile]) -> dict[int, Extent]:
+    found: dict[int, Extent] = {}
+    for partition, _, rows, low, last in live:
+        if partition is None or partition < 0:  # accepted rows of another writer are no part of the log
+            continue
+        seen = found.get(partition, Extent(rows=0, low=low, high=last + 1))
+        found[partition] = Extent(rows=seen.rows + rows, low=min(seen.low, low), high=max(seen.high, last + 1))
+    return found

@@ -1,0 +1,182 @@
+"""The one place that opens and writes Parquet files of the lake.
+
+Every page is written with a checksum, and every page that is read is compared with it. So a byte that changed on its
+way through disks, memory or copies is an error and never another value. Iceberg's writer in Spark does the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO, OutputFile
+from pyiceberg.io.fileformat import FileFormatFactory
+from pyiceberg.io.pyarrow import (
+    DataFileStatistics,
+    ParquetFormatModel,
+    ParquetFormatWriter,
+    StatsAggregator,
+    _dataframe_to_data_files,
+)
+from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Properties
+from pyiceberg.types import StringType
+
+from harness_pipelines.ledgers.postgres.file_digests import Digest, FileDamaged, digest_of
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+ParquetFragment: TypeAlias = ds.ParquetFileFragment
+ParquetFile: TypeAlias = pq.ParquetFile
+Scanner: TypeAlias = ds.Scanner
+MAGIC = b"PAR1"
+CHUNK_BYTES = 8 * 2**20
+_FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000
+_FORMAT = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(
+        pre_buffer=True, buffer_size=8 * 2**20, page_checksum_verification=True
+    )
+)
+
+
+def fragment_of(stream: Any) -> ParquetFragment:
+    """The data file of *stream*, to be scanned."""
+    return _FORMAT.make_fragment(stream)
+
+
+def scanner_of(fragment: ParquetFragment, **options: Any) -> Scanner:
+    """What reads *fragment*; *options* are those of Arrow's scanner."""
+    return ds.Scanner.from_fragment(fragment, schema=fragment.physical_schema, **options)
+
+
+def parquet_file(stream: Any) -> ParquetFile:
+    """The data file of *stream*, to be read batch by batch."""
+    return pq.ParquetFile(stream, page_checksum_verification=True)
+
+
+def read_columns(stream: Any, columns: Sequence[str]) -> pa.Table:
+    """Some columns of a small file."""
+    return pq.read_table(stream, columns=list(columns), page_checksum_verification=True)
+
+
+def write_table(table: pa.Table, stream: Any, **options: Any) -> None:
+    """Write a small file; *options* are those of Arrow's writer."""
+    pq.write_table(table, stream, compression="zstd", write_page_checksum=True, **options)
+
+
+def data_files(metadata: TableMetadata, rows: pa.Table, io: FileIO) -> list[DataFile]:
+    """Write *rows* to files of the table that *metadata* describes, of which nobody knows yet."""
+    write_checksums()
+    return list(_dataframe_to_data_files(metadata, rows, io))
+
+
+def text_above(text: str, length: int) -> str | None:
+    """The shortest bound above all texts that begin like *text* in its first *length* characters.
+
+    *text* itself, if it is no longer. None: no text is above, since all these characters are the last that there is.
+    """
+    if len(text) <= length:
+        return text
+    for end in range(length, 0, -1):
+        if (after := ord(text[end - 1]) + 1) <= sys.maxunicode:
+            # Behind U+D7FF come halves of pairs in UTF-16, which are no characters.
+            return text[: end - 1] + chr(_AFTER_SURROGATES if after == _FIRST_SURROGATE else after)
+    return None
+
+
+class _TextBounds(StatsAggregator):
+    """PyIceberg's bounds of a text column, of which some upper ones would be no text."""
+
+    def max_as_bytes(self) -> bytes | None:
+        if self.trunc_length is None or not isinstance(self.current_max, str):
+            return super().max_as_bytes()
+        above = text_above(self.current_max, self.trunc_length)
+        return None if above is None else self.serialize(above)
+
+
+class _Writer(ParquetFormatWriter):
+    """PyIceberg's writer, which has no property for checksums, with bounds of texts that are texts."""
+
+    def __init__(self, output_file: OutputFile, file_schema: Schema, properties: Properties) -> None:
+        super().__init__(output_file, file_schema, properties)
+        self._parquet_writer_kwargs["write_page_checksum"] = True
+
+    def close(self) -> DataFileStatistics:
+        found = super().close()
+        for bounds in found.column_aggregates.values():
+            if isinstance(bounds, StatsAggregator) and bounds.primitive_type == StringType():
+                bounds.__class__ = _TextBounds
+        return found
+
+
+class _Model(ParquetFormatModel):
+    def create_writer(self, output_file: OutputFile, file_schema: Schema, properties: Properties) -> _Writer:
+        return _Writer(output_file, file_schema, properties)
+
+
+def write_checksums() -> None:
+    """Let PyIceberg write a checksum with each page, in all that this process writes by it."""
+    FileFormatFactory._registry[FileFormat.PARQUET] = _Model()
+
+
+@contextmanager
+def damage_named(io: FileIO, path: str) -> Iterator[None]:
+    """Tell a damaged file from a storage that does not answer, which Arrow does not.
+
+    Raises: FileDamaged where the whole file can be read as bytes and yet not as Parquet; else what Arrow raised.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        why = _why_damaged(io, path)
+        if why is None:
+            raise
+        raise FileDamaged(path, why) from error
+
+
+def _why_damaged(io: FileIO, path: str) -> str | None:
+    """What is wrong with the content of a file; None: nothing is."""
+    with io.new_input(path).open() as stream:
+        while stream.read(CHUNK_BYTES):  # OSError: the storage is away
+            pass
+        try:
+            check_pages(stream)
+        except (OSError, pa.ArrowException) as error:
+            return str(error)
+    return None
+
+
+def check_pages(stream: Any) -> None:
+    """Read all of a data file and keep nothing. Raises: OSError, pa.ArrowException for one that is damaged."""
+    for _ in parquet_file(stream).iter_batches(batch_size=16_384):
+        pass
+
+
+def tail_of(stream: Any) -> Digest:
+    """What a data file ends with: all behind its last page. Raises: OSError, pa.ArrowInvalid."""
+    size = stream.size()
+    start = _end_of_pages(parquet_file(stream).metadata)
+    stream.seek(start)
+    return Digest(size, size - start, digest_of(stream.read()))
+
+
+def _end_of_pages(metadata: Any) -> int:
+    end = len(MAGIC)
+    for group in range(metadata.num_row_groups):
+        columns = metadata.row_group(group)
+        for number in range(metadata.num_columns):
+            column = columns.column(number)
+            first = column.data_page_offset
+            if column.has_dictionary_page and 0 < column.dictionary_page_offset < first:
+                first = column.dictionary_page_offset
+            end = max(end, first + column.total_compressed_size)
+    return end

@@ -1,0 +1,1 @@
+"""Rows and file bounds of a pinned view."""

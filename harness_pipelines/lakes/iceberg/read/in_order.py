@@ -1,0 +1,124 @@
+"""The stream view in offset order: its files one after the other, each in batches, so that memory stays bounded.
+
+Each file has one Kafka partition and lies in offset order, so nothing is sorted; only files whose offsets overlap (a
+replay leaves such until they are compacted) are read together. Files of several partitions are taken by the time of
+their first records.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.conversions import from_bytes
+from pyiceberg.types import LongType
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.read.scan import (
+    LakeFile,
+    LakeFileBroken,
+    LakeQuery,
+    LakeStats,
+    PinnedView,
+    choose_files,
+    named_errors,
+    opened_file,
+    pinned,
+    read_file,
+)
+from harness_pipelines.spec.predicate import OFFSET
+
+BATCH_ROWS = 65_536
+BATCHES_AHEAD = 2  #: decoded by Arrow's threads while the caller works on an earlier one
+TIMESTAMP = "_kafka_timestamp"
+
+
+class NotInOrder(HarnessError):
+    """The view has no offset order: its files mix Kafka partitions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OrderedRows:
+    """Rows of one partition in offset order, in the types of their file; the next ones have higher offsets."""
+
+    partition: int
+    rows: pa.Table
+
+
+def scan_in_order(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[OrderedRows]:
+    """What `scan` gives, strictly in offset order within each partition; *query* asks for `_kafka_offset` too.
+
+    Raises: NotInOrder, LakeFileMissing, LakeFileBroken, LakeUnreadable.
+    """
+    with named_errors(query, metadata):
+        view = pinned(metadata)
+    chosen = choose_files(view, query, stats)
+    for file in chosen:
+        if file.partition is None:
+            raise NotInOrder(
+                f"{query.table}: {file.data.file_path} mixes partitions, so it has no offset order: "
+                "`views: both` keeps a view that has"
+            )
+    for together in _by_time(view, chosen):
+        stats.files_opened += len(together)
+        reached = -1
+        for rows in filter(len, _tables(view, together, query)):
+            reached = _check_order(rows, reached, query, together[0])
+            stats.rows_read += rows.num_rows
+            yield OrderedRows(partition=together[0].partition or 0, rows=rows)
+
+
+def _by_time(view: PinnedView, files: list[LakeFile]) -> Iterator[list[LakeFile]]:
+    """Files that are read together, in offset order within each partition, else those of the oldest records first."""
+    left: defaultdict[int, deque[list[LakeFile]]] = defaultdict(deque)
+    for file in files:
+        groups = left[file.partition or 0]
+        if groups and file.low < max(other.high for other in groups[-1]):
+            groups[-1].append(file)
+        else:
+            groups.append([file])
+    timestamp_id = view.schema.find_field(TIMESTAMP).field_id
+
+    def age(partition: int) -> tuple[int, int]:
+        first = (left[partition][0][0].data.lower_bounds or {}).get(timestamp_id)
+        return (0 if first is None else int(from_bytes(LongType(), first))), partition
+
+    heads = [age(partition) for partition in left]
+    heapq.heapify(heads)
+    while heads:
+        _, partition = heapq.heappop(heads)
+        yield left[partition].popleft()
+        if left[partition]:
+            heapq.heappush(heads, age(partition))
+
+
+def _tables(view: PinnedView, together: list[LakeFile], query: LakeQuery) -> Iterator[pa.Table]:
+    [file, *others] = together
+    if others or file.deletes is not None:
+        parts = [read_file(view, one, query) for one in together]
+        # Those that a replay wrote have large strings.
+        yield pa.concat_tables(parts, promote_options="permissive").sort_by(OFFSET)
+    else:
+        yield from _in_batches(view, file, query)
+
+
+def _in_batches(view: PinnedView, file: LakeFile, query: LakeQuery) -> Iterator[pa.Table]:
+    with opened_file(view, file, query) as opened:
+        scanner = opened.scanner(batch_size=BATCH_ROWS, batch_readahead=BATCHES_AHEAD)
+        for batch in scanner.to_batches():
+            yield opened.shaped(pa.Table.from_batches([batch]))
+
+
+def _check_order(rows: pa.Table, reached: int, query: LakeQuery, file: LakeFile) -> int:
+    """The last offset of *rows* (not empty), once all are known to ascend from *reached*. Raises: LakeFileBroken."""
+    offsets = rows.column(OFFSET).to_numpy()
+    if offsets[0] <= reached or np.any(offsets[1:] <= offsets[:-1]):
+        raise LakeFileBroken(
+            f"{query.table}, version {query.version}: {file.data.file_path} is not in offset order; nothing more is "
+            "returned"
+        )
+    return int(offsets[-1])

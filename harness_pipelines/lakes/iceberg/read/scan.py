@@ -1,0 +1,592 @@
+"""Reads of one pinned metadata file by PyIceberg and Arrow: no catalog, no JVM.
+
+A metadata file is immutable, and so are the manifests that it names, so both are parsed once. The stream view has one
+Kafka partition per file with exact bounds of its offsets: a file wholly inside the wanted ranges is read without a
+filter on them, one that straddles with one, any other is not opened. A file of the batch view mixes partitions: it is
+read without a filter when the ranges reach as far as the snapshot says that its rows do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyiceberg.conversions import from_bytes, to_bytes
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import BooleanType, LongType, NestedField
+
+from harness_pipelines.buffers.postgres.types import COORDINATES
+from harness_pipelines.drivers.conform import FIELD_ID, by_field_ids
+from harness_pipelines.engines.predicates import to_arrow, to_iceberg
+from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.lakes.iceberg.catalog import BATCH_HI, STARTS, vector_of
+from harness_pipelines.lakes.iceberg.checked_io import opened_io
+from harness_pipelines.lakes.iceberg.parquet import ParquetFragment, Scanner, damage_named, fragment_of, scanner_of
+from harness_pipelines.lakes.iceberg.read.deletes import DeletesBroken, ForeignDeletes, Positions, positions_of, split
+from harness_pipelines.lakes.iceberg.read.manifests import ManifestDamaged, entries_of, manifests_of, understood
+from harness_pipelines.layout.layer import LAYER
+from harness_pipelines.ledgers.postgres.file_digests import KNOWN, FileDamaged
+from harness_pipelines.protocol.reading.narrowing import Ranges
+from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.predicate import (
+    OFFSET,
+    PARTITION,
+    TRUE,
+    Compare,
+    Leaf,
+    OneOf,
+    Op,
+    Predicate,
+    Ref,
+    all_of,
+    any_of,
+    refs,
+    relaxed,
+)
+from harness_pipelines.spec.types import Primitive, Type
+
+METADATA_KEPT = 64
+MANIFESTS_KEPT = 4096
+POSITION = "_pos"  #: of a row in its file; Iceberg reserves the name
+READERS = 8  #: files whose ends are compared at once: a store far away answers slowly
+FILES_AHEAD = 3  #: files that are read while the caller works on an earlier one
+_OFFSET_REF = Ref((OFFSET,), Primitive("long"))
+_NONE_OF_LAYER = to_bytes(BooleanType(), False)
+_PARTITION_REF = Ref((PARTITION,), Primitive("int"))
+_NONE_HIDDEN: Positions = np.empty(0, np.int64)
+
+
+class LakeFileMissing(HarnessError):
+    """A metadata file, manifest or data file that a read plan reaches is not there."""
+
+
+class LakeFileBroken(HarnessError):
+    """A file that a read plan reaches is there, but is not what was written: cut off, or written over."""
+
+
+class LakeUnreadable(TryAgain):
+    """The storage of the lake did not answer as it should."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeColumn:
+    """A column of the result: its name there, and the field of the view by which it is found."""
+
+    name: str
+    field_id: int | None  #: None: a coordinate, found by its name
+    type: Type | None = None  #: that is asked for, where the view may have a wider one by now
+
+
+@dataclass(slots=True, kw_only=True)
+class LakeStats:
+    """What a scan opened. Bytes are those of delete files and of the column chunks read, compressed, from manifests."""
+
+    files: int = 0
+    files_opened: int = 0
+    files_straddling: int = 0
+    rows_in_opened: int = 0
+    rows_read: int = 0
+    bytes_read: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)  #: files not opened, by reason: ranges, statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeFile:
+    """A data file with its run of offsets ``[low, high)`` in one partition, or over all that it mixes."""
+
+    data: DataFile
+    partition: int | None  #: None: of several partitions
+    low: int
+    high: int
+    deletes: DataFile | None = None  #: tells which of its rows are hidden
+
+    @property
+    def rows(self) -> int:
+        """Rows that are not hidden."""
+        return self.data.record_count - (self.deletes.record_count if self.deletes else 0)
+
+    def hidden(self, io: FileIO) -> Positions | None:
+        """Which of its rows are hidden; None: none is. Raises: DeletesBroken."""
+        return None if self.deletes is None else positions_of(io, self.deletes, rows=self.data.record_count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedView:
+    """What one metadata file fixes."""
+
+    location: str
+    metadata: TableMetadata
+    io: FileIO
+    files: tuple[LakeFile, ...]  #: by partition and first offset
+    manifests: tuple[str, ...] = ()  #: the paths of its manifest list and manifests
+    extent: Ranges  #: of a batch view: where its rows lie, as its snapshot tells; empty if it does not
+
+    @property
+    def schema(self) -> Schema:
+        return self.metadata.schema()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeQuery:
+    """What is wanted of a view: ranges per partition, columns in order, and the rows for which *where* holds."""
+
+    table: str  #: for messages
+    version: int
+    ranges: Ranges
+    columns: Sequence[LakeColumn]
+    where: Predicate = TRUE
+    limit: int | None = None  #: the caller may stop early: no file is read ahead
+    layer: bool = False  #: only files with rows of the view's sample layer, if it has one
+    files: frozenset[str] | None = None  #: only these, by their paths
+
+
+def scan(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table]:
+    """Tables in offset order per partition, with the columns of *query* in order under their names.
+
+    `where` prunes files and row groups and may let more rows through: filter again. The types are those of the files.
+    Raises: LakeFileMissing, LakeUnreadable, DeletesBroken.
+    """
+    with named_errors(query, metadata):
+        view = pinned(metadata)
+    chosen = choose_files(view, query, stats)
+    if not chosen:
+        return
+
+    def read(file: LakeFile) -> pa.Table:
+        return read_file(view, file, query)
+
+    ids = _leaf_ids(view, query)
+    for file, table in zip(chosen, _ahead(chosen, read, ahead=FILES_AHEAD if query.limit is None else 0), strict=True):
+        _count_opened(stats, view, file, ids, query)
+        stats.rows_read += table.num_rows
+        yield table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Located:
+    """Rows of one file that are not hidden, and where in it they are."""
+
+    file: LakeFile
+    rows: pa.Table
+    positions: Positions  #: of the rows, in their order
+
+
+def located(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[Located]:
+    """What `scan` gives, file by file, with the place of each row. Raises: as `scan`."""
+    with named_errors(query, metadata):
+        view = pinned(metadata)
+    ids = _leaf_ids(view, query)
+    for file in choose_files(view, query, stats):
+        table = read_file(view, file, query, with_positions=True)
+        _count_opened(stats, view, file, ids, query)
+        stats.rows_read += table.num_rows
+        positions = np.asarray(table.column(POSITION).to_numpy(), dtype=np.int64)
+        yield Located(file, table.drop_columns([POSITION]), positions)
+
+
+def forecast(metadata: str, query: LakeQuery) -> LakeStats:
+    """What `scan` would open at most, from metadata alone. Raises: LakeFileMissing, LakeUnreadable."""
+    stats = LakeStats()
+    with named_errors(query, metadata):
+        view = pinned(metadata)
+    ids = _leaf_ids(view, query)
+    for file in choose_files(view, query, stats):
+        _count_opened(stats, view, file, ids, query)
+    return stats
+
+
+def files_of(metadata: str, query: LakeQuery) -> list[tuple[str, int]]:
+    """Path and bytes of each file that `scan` would open at most. Raises: LakeFileMissing, LakeUnreadable."""
+    with named_errors(query, metadata):
+        view = pinned(metadata)
+    return [(f.data.file_path, f.data.file_size_in_bytes) for f in choose_files(view, query, LakeStats())]
+
+
+def paths_matching(metadata: str, where: Predicate) -> frozenset[str]:
+    """Paths of the files whose column bounds do not rule out that a row in them is one of *where*."""
+    view = pinned(metadata)
+    pushed = to_iceberg(where)
+    might_match = _InclusiveMetricsEvaluator(view.schema, pushed).eval
+    return frozenset(file.data.file_path for file in view.files if might_match(file.data))
+
+
+def _count_opened(stats: LakeStats, view: PinnedView, file: LakeFile, ids: Sequence[int], query: LakeQuery) -> None:
+    stats.files_opened += 1
+    stats.files_straddling += _straddles(view, file, query.ranges)
+    stats.rows_in_opened += file.rows
+    stats.bytes_read += sum((file.data.column_sizes or {}).get(i, 0) for i in ids)
+    stats.bytes_read += file.deletes.file_size_in_bytes if file.deletes else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What lies in some ranges of a view: rows exactly, bytes by the share of the rows."""
+
+    rows: int
+    bytes: int
+
+
+def stored_in(metadata: str, ranges: Ranges) -> Stored:
+    """Rows and bytes of *ranges* in the stream view that *metadata* fixes; only files that they cut are opened.
+
+    Raises: LakeFileMissing, LakeUnreadable.
+    """
+    query = LakeQuery(
+        table=metadata, version=0, ranges=ranges, columns=[LakeColumn(name=OFFSET, field_id=None)], where=TRUE
+    )
+    rows, size = 0, 0
+    with named_errors(query, metadata):
+        view = pinned(metadata)
+        for file in choose_files(view, query, LakeStats()):
+            inside = file.rows
+            if _straddles(view, file, ranges):
+                inside = read_file(view, file, query).num_rows
+            rows += inside
+            size += file.data.file_size_in_bytes * inside // max(file.rows, 1)
+    return Stored(rows, size)
+
+
+def pinned(metadata: str) -> PinnedView:
+    """Parse a metadata file and the manifests of its current snapshot."""
+    return _pinned(metadata)
+
+
+def covered(view: PinnedView, ranges: Ranges) -> bool:
+    """True if every row of *view* lies in *ranges*, so that no filter on them is needed."""
+    return all(_overlaps(file, ranges) and not _straddles(view, file, ranges) for file in view.files)
+
+
+@lru_cache(maxsize=METADATA_KEPT)
+def _pinned(location: str) -> PinnedView:
+    io = opened_io(location)
+    with understood("metadata file", location):
+        metadata = FromInputFile.table_metadata(io.new_input(location))
+    offset_id = metadata.schema().find_field(OFFSET).field_id
+    manifests = manifests_of(metadata.current_snapshot(), io)
+    KNOWN.learn(manifest.manifest_path for manifest in manifests)
+    data, deletes = split(file for manifest in manifests for file in _live_files(_Manifest(manifest, io)))
+    KNOWN.learn(file.file_path for file in (*data, *deletes.values()))
+    files = [_lake_file(file, deletes.get(file.file_path), offset_id) for file in data]
+    files.sort(key=lambda file: (file.partition or 0, file.low))
+    head = metadata.current_snapshot()
+    paths = (head.manifest_list, *(manifest.manifest_path for manifest in manifests)) if head else ()
+    return PinnedView(
+        location=location,
+        metadata=metadata,
+        io=io,
+        files=tuple(files),
+        manifests=paths,
+        extent=_extent(metadata),
+    )
+
+
+def check_ends(view: PinnedView, query: LakeQuery) -> None:
+    """Compare with their digests the files by which another engine finds the rows of *query*.
+
+    Of data files that is all but the pages. What this process has parsed before is read again: an engine reads it now.
+    Raises: LakeFileMissing, LakeFileBroken, LakeUnreadable.
+    """
+    chosen = choose_files(view, query, LakeStats())
+    files = [data.file_path for file in chosen for data in (file.data, file.deletes) if data is not None]
+
+    def check(path: str) -> None:
+        with named_errors(query, path):
+            view.io.new_input(path).open().close()
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="check") as pool:
+        list(pool.map(check, [view.location, *view.manifests, *files]))
+
+
+def _extent(metadata: TableMetadata) -> dict[int, tuple[int, int]]:
+    """``[start, batch_hi)`` per partition of a batch view, from its newest snapshot and its properties."""
+    snapshot = metadata.current_snapshot()
+    told = snapshot.summary[BATCH_HI] if snapshot and snapshot.summary else None
+    starts = vector_of(metadata.properties.get(STARTS))
+    return {p: (starts.get(p, 0), high) for p, high in vector_of(told).items()}
+
+
+class _Manifest:
+    """A manifest as a cache key: its path says it all."""
+
+    __slots__ = ("io", "manifest")
+
+    def __init__(self, manifest: ManifestFile, io: FileIO) -> None:
+        self.manifest, self.io = manifest, io
+
+    def __hash__(self) -> int:
+        return hash(self.manifest.manifest_path)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Manifest) and other.manifest.manifest_path == self.manifest.manifest_path
+
+
+@lru_cache(maxsize=MANIFESTS_KEPT)
+def _live_files(held: _Manifest) -> tuple[DataFile, ...]:
+    return tuple(entry.data_file for entry in entries_of(held.manifest, held.io))
+
+
+def _lake_file(data: DataFile, deletes: DataFile | None, offset_id: int) -> LakeFile:
+    low, high = (data.lower_bounds or {}).get(offset_id), (data.upper_bounds or {}).get(offset_id)
+    partition = data.partition[0] if len(data.partition) else None
+    if low is None or high is None:
+        return LakeFile(data=data, partition=partition, low=0, high=2**63 - 1, deletes=deletes)
+    first, last = int(from_bytes(LongType(), low)), int(from_bytes(LongType(), high))
+    return LakeFile(data=data, partition=partition, low=first, high=last + 1, deletes=deletes)
+
+
+def choose_files(view: PinnedView, query: LakeQuery, stats: LakeStats) -> list[LakeFile]:
+    """The files that can hold wanted rows; *stats* learns why the others cannot."""
+    stats.files += len(view.files)
+    inside = [file for file in view.files if _overlaps(file, query.ranges)]
+    pushed = _pushed(view, query)
+    might_match = (lambda _: True) if pushed == AlwaysTrue() else _InclusiveMetricsEvaluator(view.schema, pushed).eval
+    chosen = [file for file in inside if might_match(file.data)]
+    if query.files is not None:
+        chosen = [file for file in chosen if file.data.file_path in query.files]
+    if query.layer and (layer := layer_field(view)):
+        chosen = [file for file in chosen if (file.data.upper_bounds or {}).get(layer.field_id) != _NONE_OF_LAYER]
+    _count(stats, "ranges", len(view.files) - len(inside))
+    _count(stats, "statistics", len(inside) - len(chosen))
+    return chosen
+
+
+def _count(stats: LakeStats, reason: str, files: int) -> None:
+    if files:
+        stats.skipped[reason] = stats.skipped.get(reason, 0) + files
+
+
+def _overlaps(file: LakeFile, ranges: Ranges) -> bool:
+    if file.partition is None:
+        return any(file.low < high and low < file.high for low, high in ranges.values())
+    low, high = ranges.get(file.partition, (0, 0))
+    return file.low < high and low < file.high
+
+
+def _straddles(view: PinnedView, file: LakeFile, ranges: Ranges) -> bool:
+    if file.partition is None:
+        return not view.extent or any(
+            p not in ranges or low < ranges[p][0] or high > ranges[p][1] for p, (low, high) in view.extent.items()
+        )
+    low, high = ranges[file.partition]
+    return file.low < low or file.high > high
+
+
+def _field(view: PinnedView, column: LakeColumn) -> NestedField:
+    found: NestedField = view.schema.find_field(column.name if column.field_id is None else column.field_id)
+    return found
+
+
+def layer_field(view: PinnedView) -> NestedField | None:
+    """The column of a batch view's sample layer; None where it has none."""
+    return next((found for found in view.schema.fields if found.name == LAYER.name), None)
+
+
+def view_fields(view: PinnedView, columns: Sequence[LakeColumn]) -> dict[str, NestedField]:
+    """What each column is in *view*, by its name in the result."""
+    return {column.name: _field(view, column) for column in columns}
+
+
+def _leaf_ids(view: PinnedView, query: LakeQuery) -> list[int]:
+    """Ids of the primitive fields that are read."""
+    schema = Schema(*(_field(view, column) for column in query.columns))
+    return [i for i in schema.field_ids if schema.find_field(i).field_type.is_primitive]
+
+
+def _pushed(view: PinnedView, query: LakeQuery) -> BooleanExpression:
+    """The part of `where` that the view's files can be asked: columns that have the same name there."""
+    same = {c.name for c in query.columns if _field(view, c).name == c.name} | set(COORDINATES)
+    known = relaxed(query.where, lambda leaf: all(ref.column in same for ref in refs(leaf)))
+    return to_iceberg(known)
+
+
+def read_file(view: PinnedView, file: LakeFile, query: LakeQuery, *, with_positions: bool = False) -> pa.Table:
+    """The wanted columns of one file, filtered by its bounds only if it straddles them; on request `POSITION` too.
+
+    Not by PyIceberg's ArrowScan: it turns a NULL list or map of structs into an empty one.
+    """
+    with named_errors(query, (file.deletes or file.data).file_path):
+        hidden = file.hidden(view.io)
+    with opened_file(view, file, query) as opened:
+        if hidden is None and not with_positions:
+            return opened.shaped(opened.scanner().to_table())
+        rows = _not_hidden(opened.fragment, opened.columns, opened.pushed, _NONE_HIDDEN if hidden is None else hidden)
+    table = opened.shaped(rows)
+    return table.append_column(POSITION, rows.column(POSITION)) if with_positions else table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OpenedFile:
+    """A data file, and what a query wants of it."""
+
+    fragment: ParquetFragment
+    fields: Mapping[str, NestedField]  #: of the view, by the names of the result, in order
+    names: Mapping[str, str | None]  #: by the same names what the columns are called in the file; None: it has none
+    pushed: Predicate  #: what its reader can filter by
+
+    @property
+    def columns(self) -> list[str]:
+        """What is read, by the file's names."""
+        return [name for name in self.names.values() if name is not None]
+
+    def scanner(self, **options: Any) -> Scanner:
+        """Reads the wanted rows; *options* are those of Arrow's scanner."""
+        row_filter = None if self.pushed == TRUE else to_arrow(self.pushed)
+        return scanner_of(self.fragment, columns=self.columns, filter=row_filter, **options)
+
+    def shaped(self, rows: pa.Table) -> pa.Table:
+        """*rows* of the file with the columns of the result."""
+        columns = [
+            pa.nulls(rows.num_rows, type=schema_to_pyarrow(found.field_type, include_field_ids=False))
+            if (name := self.names[shown]) is None
+            else _shaped(rows.column(name), found)
+            for shown, found in self.fields.items()
+        ]
+        return pa.table(columns, names=list(self.fields))
+
+
+@contextmanager
+def opened_file(view: PinnedView, file: LakeFile, query: LakeQuery) -> Iterator[OpenedFile]:
+    """Open *file*, filtered by its bounds only if it straddles them. Raises: LakeFileMissing, LakeUnreadable, ..."""
+    path = file.data.file_path
+    with named_errors(query, path), damage_named(view.io, path), view.io.new_input(path).open() as stream:
+        fragment = fragment_of(stream)
+        physical = fragment.physical_schema
+        places = _places(physical)
+        fields = view_fields(view, query.columns)
+        names = {
+            shown: places.get(f.field_id, f.name if not places and f.name in physical.names else None)
+            for shown, f in fields.items()
+        }
+        pushed = _row_filter(view, file, query, names, physical)
+        yield OpenedFile(fragment=fragment, fields=fields, names=names, pushed=pushed)
+
+
+def _not_hidden(fragment: ParquetFragment, columns: Sequence[str], where: Predicate, hidden: Positions) -> pa.Table:
+    """The rows at other positions than *hidden* for which *where* holds, and `POSITION`.
+
+    A row's position is told by the rows before it, so what is read is filtered afterwards, row group by row group.
+    """
+    if where == TRUE:
+        rows = fragment.to_table(columns=columns or fragment.physical_schema.names[:1])
+        is_live = _is_live(rows.num_rows, hidden)
+        return _placed(rows, 0).filter(pa.array(is_live)).select([*columns, POSITION])
+    row_filter = to_arrow(where)
+    needed = list(dict.fromkeys([*columns, *(ref.column for ref in refs(where))]))
+    firsts = np.cumsum([0, *(group.num_rows for group in fragment.row_groups)])
+    found = [_placed(pa.schema([fragment.physical_schema.field(name) for name in needed]).empty_table(), 0)]
+    for group in fragment.subset(row_filter, schema=fragment.physical_schema).row_groups:
+        rows = fragment.subset(row_group_ids=[group.id]).to_table(columns=needed)
+        first, last = np.searchsorted(hidden, firsts[[group.id, group.id + 1]])
+        is_live = _is_live(rows.num_rows, hidden[first:last] - firsts[group.id])
+        found.append(_placed(rows, int(firsts[group.id])).filter(pa.array(is_live)).filter(row_filter))
+    return pa.concat_tables(found).select([*columns, POSITION])
+
+
+def _placed(rows: pa.Table, first: int) -> pa.Table:
+    """*rows*, which follow each other in their file from *first* on, with their places."""
+    return rows.append_column(POSITION, pa.array(np.arange(first, first + rows.num_rows)))
+
+
+def _is_live(rows: int, hidden: Positions) -> NDArray[np.bool_]:
+    found = np.ones(rows, np.bool_)
+    found[hidden] = False
+    return found
+
+
+def _shaped(column: pa.ChunkedArray, field_: NestedField) -> pa.ChunkedArray:
+    if field_.field_type.is_primitive:
+        return column
+    chunks = [by_field_ids(chunk, field_.field_type) for chunk in column.chunks]
+    return pa.chunked_array(chunks) if chunks else column
+
+
+def _places(physical: pa.Schema) -> dict[int, str]:
+    """Names of a file's columns by the field ids that Iceberg's writers leave there."""
+    ids = ((f.metadata or {}).get(FIELD_ID) for f in physical)
+    return {int(i): f.name for i, f in zip(ids, physical, strict=True) if i is not None}
+
+
+def _row_filter(
+    view: PinnedView, file: LakeFile, query: LakeQuery, names: Mapping[str, str | None], physical: pa.Schema
+) -> Predicate:
+    """What a file's reader can filter by: columns that have the same name and type there."""
+
+    def can(leaf: Leaf) -> bool:
+        ref = leaf.ref  # type: ignore[union-attr]  # constants are kept before this is asked
+        name = ref.column
+        if ref.is_nested or names.get(name) != name or physical.field(name).type != arrow_type(ref.type):
+            return False
+        # Parquet's statistics leave NaN out, and NaN is unequal to everything: a row group must not be skipped for it.
+        is_unequal = (isinstance(leaf, Compare) and leaf.op is Op.NE) or (isinstance(leaf, OneOf) and leaf.negated)
+        return not (is_unequal and pa.types.is_floating(physical.field(name).type))
+
+    pushed = relaxed(query.where, can)
+    if _straddles(view, file, query.ranges):
+        pushed = all_of(any_of(*_inside(file, query.ranges)), pushed)
+    return pushed
+
+
+def _inside(file: LakeFile, ranges: Ranges) -> Iterator[Predicate]:
+    """What holds for the rows of *ranges* in *file*, by partition."""
+    for partition in ranges if file.partition is None else [file.partition]:
+        low, high = ranges[partition]
+        run = all_of(Compare(_OFFSET_REF, Op.GE, low), Compare(_OFFSET_REF, Op.LT, high))
+        yield run if file.partition is not None else all_of(Compare(_PARTITION_REF, Op.EQ, partition), run)
+
+
+def _ahead(files: Sequence[LakeFile], read: Callable[[LakeFile], pa.Table], *, ahead: int) -> Iterator[pa.Table]:
+    """Read *files* in order, a few ahead of the caller, so that memory stays bounded."""
+    if len(files) == 1 or ahead == 0:
+        yield from map(read, files)
+        return
+    waiting: deque[Future[pa.Table]] = deque()
+    with ThreadPoolExecutor(max_workers=ahead, thread_name_prefix="lake-scan") as pool:
+        try:
+            for file in files:
+                waiting.append(pool.submit(read, file))
+                if len(waiting) > ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def named_errors(query: LakeQuery, path: str) -> Iterator[None]:
+    """Turn what the storage says about a file into the harness's errors."""
+    place = f"{query.table}, version {query.version}"
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise LakeFileMissing(
+            f"{place}: {path} is gone ({error}); nothing is returned. `harness fsck` names all that is missing; "
+            "a read of the newest version may still work"
+        ) from error
+    except (ForeignDeletes, DeletesBroken) as error:
+        raise type(error)(f"{place}: {error}") from error
+    except (ManifestDamaged, FileDamaged) as error:
+        raise LakeFileBroken(f"{place}: {error}; nothing is returned") from error
+    except pa.ArrowInvalid as error:
+        raise LakeFileBroken(
+            f"{place}: {path} is damaged: {error}; nothing is returned. `harness fsck` names all that is; bring the "
+            "file back from a copy of the warehouse"
+        ) from error
+    except OSError as error:
+        raise LakeUnreadable(f"{place}: {path} cannot be read: {error}; nothing is returned") from error

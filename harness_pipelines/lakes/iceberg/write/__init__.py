@@ -1,0 +1,1 @@
+"""Snapshots that a boundary commit publishes."""

@@ -1,0 +1,600 @@
+"""The lake: views made, branches made for Spark to write to, staged snapshots checked and published by append.
+
+Spark writes with Iceberg's own writer; of what it staged only the data files that it added are referenced on the
+head, and only after they were checked from metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import BooleanType, LongType
+
+from harness_pipelines.drivers.by_path import ByPath
+from harness_pipelines.drivers.conform import conformed
+from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.lakes.iceberg.catalog import (
+    BATCH_HI,
+    OFFSET,
+    RECALLED,
+    StagingCatalog,
+    vector_of,
+    vector_text,
+    view_schema,
+)
+from harness_pipelines.lakes.iceberg.checked_io import note_data_files
+from harness_pipelines.lakes.iceberg.read import deletes, regions
+from harness_pipelines.lakes.iceberg.read.deletes import DeletesBroken, ForeignDeletes, Hidden, Positions
+from harness_pipelines.lakes.iceberg.read.manifests import ManifestDamaged, entries_of, manifests_of
+from harness_pipelines.lakes.iceberg.write import corrections, revert
+from harness_pipelines.lakes.iceberg.write.replace import Replacement, replace_files
+from harness_pipelines.lakes.iceberg.write.still_there import brought, check_kept
+from harness_pipelines.lakes.iceberg.write.tidying import tidying
+from harness_pipelines.layout.files import FileStats
+from harness_pipelines.layout.layer import LAYER
+from harness_pipelines.ledgers.postgres.file_digests import FileDamaged
+from harness_pipelines.ledgers.postgres.history.nonces import NONCE, nonce_of
+from harness_pipelines.ledgers.postgres.history.nonces import told_of as nonce_told
+from harness_pipelines.ports.ledger import Swap, TableRow, view_dropped, view_names
+from harness_pipelines.protocol.lake.overlays import Overlay, told
+from harness_pipelines.protocol.moves import Move, move_of
+from harness_pipelines.protocol.versions import Version, View, ViewName
+from harness_pipelines.spec.locations import normal
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.types import lake_fields, user_fields
+
+CORRECTIONS = "harness.corrections"  #: of a replay: how many rows it put back
+MOVE, ATTEMPT, SCHEMA_VERSION, RANGES = (
+    "harness.move",
+    "harness.attempt",
+    "harness.schema-version",
+    "harness.ranges",
+)
+VIEW_PROPERTIES: Mapping[str, str] = {
+    "format-version": "2",
+    "gc.enabled": "false",
+    "write.metadata.delete-after-commit.enabled": "false",
+    "write.metadata.previous-versions-max": "20",
+    "write.parquet.compression-codec": "zstd",
+    "write.distribution-mode": "none",
+    "write.metadata.metrics.default": "truncate(16)",
+    "write.metadata.metrics.column._kafka_partition": "full",
+    "write.metadata.metrics.column._kafka_offset": "full",
+    "write.metadata.metrics.column._kafka_timestamp": "full",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "20",
+}
+BRANCH_TRIES = 10
+Fence = Callable[[Connection], None]
+_highest_of: ByPath[tuple[tuple[int, int, str], ...]] = ByPath(20_000)
+
+
+class StagedWrong(HarnessError):
+    """What Spark staged is not what the move said; it is never published."""
+
+    recovery = Recovery.REFRESH
+
+
+class BaseGone(HarnessError):
+    """The base snapshot of a move is not in the view's metadata any more: plan the move anew."""
+
+    recovery = Recovery.REFRESH
+
+
+class LakeAway(TryAgain):
+    """The warehouse could not be read or written: full, unreachable, or not ours to write."""
+
+
+class ForeignFiles(HarnessError):
+    """The view holds rows that the ledger did not publish."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """The files of one attempt, checked against its move."""
+
+    files: tuple[DataFile, ...]
+    rows: int
+    bytes: int
+
+
+NOTHING_STAGED = Staged(files=(), rows=0, bytes=0)
+
+
+class Lake:
+    """Views of one catalog."""
+
+    def __init__(self, catalog: StagingCatalog, database: Database, *, warehouse: str) -> None:
+        self.catalog = catalog
+        self.database = database
+        self.warehouse = normal(warehouse)
+
+    def make_views(
+        self, spec: TableSpec, fields: Sequence[Mapping[str, Any]], *, origin: Mapping[str, str] | None = None
+    ) -> tuple[dict[ViewName, View], list[Mapping[str, Any]]]:
+        """Stage the empty views of a table, each with its first snapshot (a branch needs one to start from).
+
+        *origin* are properties that say where their rows come from.
+        Returns the views and *fields* with the ids that Iceberg gave them, the same in both.
+        """
+        made = {name: self._make_view(spec, name, fields, origin or {}) for name in view_names(spec)}
+        given = next(iter(made.values())).schema().model_dump(mode="json", by_alias=True)["fields"]
+        return {name: _head(table) for name, table in made.items()}, user_fields(given[: len(fields)], fields)
+
+    def make_batch_view(
+        self, spec: TableSpec, fields: Sequence[Mapping[str, Any]], *, origin: Mapping[str, str]
+    ) -> View:
+        """Stage an empty batch view, in a folder of its own, beside a stream view that is there."""
+        return _head(self._make_view(spec, "batch", fields, origin))
+
+    def _make_view(
+        self, spec: TableSpec, name: ViewName, fields: Sequence[Mapping[str, Any]], origin: Mapping[str, str]
+    ) -> Table:
+        iceberg_name = view_names(spec)[name]
+        table = self.catalog.stage_new(
+            (spec.namespace, iceberg_name),
+            schema=view_schema(lake_fields(fields)),
+            location=f"{self.warehouse}/{spec.namespace}/{iceberg_name}-{uuid4().hex[:8]}",
+            properties={**_properties(spec, name), "harness.table": spec.table, **origin},
+            by_partition=name == "stream",
+        )
+        with table.transaction() as transaction:
+            if name == "batch" and spec.layout.sample:  # added, so that all other columns have their ids in both views
+                with transaction.update_schema() as schema:
+                    schema.add_column(LAYER.name, BooleanType(), doc=f"true for {spec.layout.sample:g} of the rows")
+            with transaction.update_snapshot().fast_append():
+                pass
+        return table
+
+    def load(self, table: TableRow, metadata: str, *, view: ViewName = "stream") -> Table:
+        """A view of *table* as *metadata* fixes it."""
+        return self.catalog.at((table.spec.namespace, table.views[view]), metadata)
+
+    def main_snapshot(self, table: TableRow, *, view: ViewName = "stream") -> int:
+        """The snapshot that the catalog's main branch names; -1 in a view without any."""
+        snapshot = self.current(table, view).metadata.current_snapshot_id
+        return -1 if snapshot is None else snapshot
+
+    def current(self, table: TableRow, view: ViewName) -> Table:
+        """A view as the catalog's row names it now. Raises: TableUnknown for one that was dropped."""
+        return self.load(table, self._pointer(table, view), view=view)
+
+    def make_branch(self, table: TableRow, move: Move, base: View) -> str:
+        """Create the branch of an attempt from the move's base; the catalog pointer moves, nothing is visible.
+
+        Raises: BaseGone when the base's snapshot was expired from the current metadata.
+        """
+        view = table.effects[move.stage].view
+        for _ in range(BRANCH_TRIES):
+            current = self.current(table, view)
+            if move.branch in current.metadata.refs:
+                return move.branch
+            if current.metadata.snapshot_by_id(base.snapshot) is None:
+                raise BaseGone(
+                    f"{table.name}: move {move.move_id} was planned on snapshot {base.snapshot}, which is expired"
+                )
+            old = current.metadata_location
+            with reachable(table.name, f"making branch {move.branch}"):
+                current.manage_snapshots().create_branch(base.snapshot, move.branch).commit()
+            if self._move_pointer(table, view, old=old, new=current.metadata_location):
+                return move.branch
+        raise LakeAway(f"{table.name}: the {view} view's pointer moved {BRANCH_TRIES} times in a row")
+
+    def staged(self, table: TableRow, move: Move, *, rows: int) -> Staged:
+        """Read what the attempt staged and check it from metadata against its move.
+
+        Raises: StagedWrong.
+        """
+        current = self.current(table, table.effects[move.stage].view)
+        snapshot = current.metadata.snapshot_by_name(move.branch)
+        if snapshot is None:
+            raise StagedWrong(f"{table.name}: branch {move.branch} is gone; the attempt is repeated")
+        if not _is_of(snapshot, move):
+            if rows == 0:
+                return NOTHING_STAGED
+            raise StagedWrong(f"{table.name}: branch {move.branch} holds no snapshot of attempt {move.attempt}")
+        with reachable(table.name, f"reading what attempt {move.attempt} of move {move.move_id} staged"):
+            files = _added_files(current.io, snapshot)
+        if strange := next((f for f in files if f.content is not DataFileContent.DATA), None):
+            raise StagedWrong(f"{table.name}: move {move.move_id}: {strange.file_path} holds deletes, not rows")
+        check = _check_inside if table.effects[move.stage].bounds == ("stream_hi",) else _check_hull
+        check(table, move, [(f, offset_bounds(f, current)) for f in files], rows=rows)
+        with reachable(table.name, f"noting what attempt {move.attempt} of move {move.move_id} staged"):
+            note_data_files(current.io, [f.file_path for f in files])
+        return Staged(files=tuple(files), rows=rows, bytes=sum(f.file_size_in_bytes for f in files))
+
+    def append_to_branch(self, table: TableRow, move: Move, rows: pa.Table) -> None:
+        """Write *rows* to the branch of an attempt without Spark: a file per Kafka partition, in the order given.
+
+        Raises: StagedWrong for rows that are not of the view's schema; LakeAway.
+        """
+        view = table.effects[move.stage].view
+        for _ in range(BRANCH_TRIES):
+            current = self.current(table, view)
+            old, schema = current.metadata_location, current.schema().as_arrow()
+            try:
+                with reachable(table.name, f"writing rows of move {move.move_id}"):
+                    written = conformed(rows.select(schema.names), schema)
+                    current.append(written, snapshot_properties=summary_of(move, view=None), branch=move.branch)
+            except (KeyError, ValueError, pa.ArrowException) as error:
+                raise StagedWrong(f"{table.name}: move {move.move_id}: rows do not fit the view: {error}") from error
+            if self._move_pointer(table, view, old=old, new=current.metadata_location):
+                return
+        raise LakeAway(f"{table.name}: the {view} view's pointer moved {BRANCH_TRIES} times in a row")
+
+    def build_append(
+        self,
+        table: TableRow,
+        move: Move,
+        staged: Staged,
+        *,
+        base: str,
+        keep: int,
+        overlays: Sequence[Overlay] | None = None,
+    ) -> Swap:
+        """Write the metadata that references *staged* on top of the metadata file *base*.
+
+        In the same change the branch goes, and of the snapshots only the newest *keep* stay. *overlays* hold from then
+        on the rows that the view lacks; None: those that did.
+        Raises: ForeignFiles when a live file reaches into the move's ranges.
+        """
+        name = table.effects[move.stage].view
+        view = self.load(table, base, view=name)
+        base_snapshot = _head(view).snapshot
+        doing = f"publishing move {move.move_id}"
+        if name == "stream":
+            with reachable(table.name, doing):
+                check_no_overlap(table, view, move)
+        with reachable(table.name, doing), view.transaction() as transaction:
+            properties = summary_of(move, view=None if name == "stream" else view, overlays=overlays)
+            with transaction.update_snapshot(snapshot_properties=properties).merge_append() as append:
+                for file in staged.files:
+                    append.append_data_file(file)
+            transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
+        return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
+
+    def build_replace(
+        self, table: TableRow, move: Move, staged: Staged, *, removed: Mapping[str, str | None], base: str, keep: int
+    ) -> Swap:
+        """Write the metadata in which *staged* stands for the files of *removed*, with the same rows.
+
+        *removed* names the delete file of each, which goes along; as `build_change`. Raises: FilesGone.
+        """
+        change = Replacement(removed=removed, added=staged.files, same_rows=True)
+        return self.build_change(table, move, change, base=base, keep=keep)
+
+    def build_change(
+        self,
+        table: TableRow,
+        move: Move,
+        change: Replacement,
+        *,
+        base: str,
+        keep: int,
+        overlays: Sequence[Overlay] | None = None,
+    ) -> Swap:
+        """Write the metadata with *change* on top of the metadata file *base*, without the branch of *move*.
+
+        *overlays* as in `build_append`.
+        Raises: FilesGone when a file that it touches is not live there any more, or was deleted from since.
+        """
+        name = table.effects[move.stage].view
+        view = self.load(table, base, view=name)
+        base_snapshot = _head(view).snapshot
+        with reachable(table.name, f"publishing move {move.move_id}"), view.transaction() as transaction:
+            properties = summary_of(move, view=None if name == "stream" else view, overlays=overlays)
+            replace_files(transaction, change, properties=properties)
+            transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=(move.branch,)), ())
+        return Swap(view=name, old=base, base_snapshot=base_snapshot, new=_head(view))
+
+    def build_correction(
+        self,
+        table: TableRow,
+        move_id: int,
+        rows: pa.Table,
+        *,
+        view: ViewName,
+        base: str,
+        hidden: Mapping[str, Positions],
+    ) -> Swap:
+        """Write the metadata in which *view* has *rows* too, at coordinates below its bounds, on top of *base*.
+
+        Rows of data files that are *hidden* are so from then on.
+        Raises: AlreadyThere; FilesGone; LakeAway, LakeFileMissing, LakeUnreadable.
+        """
+        corrections.check_free(table, base, rows, hidden=hidden)
+        current = self.load(table, base, view=view)
+        base_snapshot = _head(current).snapshot
+        properties = {
+            MOVE: str(move_id),
+            NONCE: nonce_of(self.database, move_id),
+            ATTEMPT: "1",
+            SCHEMA_VERSION: str(table.schema_version),
+            RANGES: "",
+            CORRECTIONS: str(rows.num_rows),
+        }
+        if view == "batch":
+            properties |= {BATCH_HI: vector_text(reached_by(current))}
+        with reachable(table.name, f"putting back {rows.num_rows:,} records"), current.transaction() as transaction:
+            fitting = corrections.appendable(table, current, rows)
+            files = corrections.written(current, fitting)
+            if hidden:
+                change = Replacement(
+                    removed={}, added=files, hidden=self.hide(table, base, hidden, view=view), same_rows=False
+                )
+                replace_files(transaction, change, properties=properties)
+            else:
+                with transaction.update_snapshot(snapshot_properties=properties).merge_append() as append:
+                    for file in files:
+                        append.append_data_file(file)
+            keep = table.spec.retention.snapshots
+            transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=()), ())
+        return Swap(view=view, old=base, base_snapshot=base_snapshot, new=_head(current), built=brought(current))
+
+    def hide(
+        self, table: TableRow, metadata: str, positions: Mapping[str, Positions], *, view: ViewName = "batch"
+    ) -> Hidden:
+        """Write delete files for rows, by data file, of the view that *metadata* fixes; nobody sees them yet."""
+        with reachable(table.name, "writing position deletes"):
+            fixed = self.load(table, metadata, view=view)
+            live = (entry.data_file for entry in regions.live_entries(fixed))
+            return deletes.hide(fixed, live, positions)
+
+    def build_revert(
+        self, table: TableRow, move_id: int, name: ViewName, *, base: str, head: Version, target: Version, keep: int
+    ) -> Swap:
+        """Write the metadata whose main has the files of *target*, on top of the metadata file *base* of view *name*.
+
+        All moves are closed by a revert, so their branches go in the same change. What *head* pins says how the view
+        is set up; where the catalog has another table under its name, it is also what is built on.
+        Raises: MetadataMissing, SnapshotMissing.
+        """
+        published, wanted = head.views[name], target.views[name]
+        known = self.load(table, published.metadata, view=name)
+        view = revert.built_on(known, lambda: self.load(table, base, view=name))
+        properties = {
+            MOVE: str(move_id),
+            NONCE: nonce_of(self.database, move_id),
+            ATTEMPT: "1",
+            SCHEMA_VERSION: str(target.schema_version),
+            revert.REVERT_OF: str(target.version),
+            revert.STREAM_HI: ",".join(f"{p}:{o}" for p, o in sorted(target.stream_hi.items())),
+        }
+        with reachable(table.name, f"reverting to version {target.version}"), view.transaction() as transaction:
+            restored = self.load(table, wanted.metadata, view=name)
+            if name == "batch":
+                properties |= {BATCH_HI: vector_text({p: b.batch_hi for p, b in target.bounds.items()})}
+                properties |= {RECALLED: told(target.overlays)} if target.overlays else {}
+            snapshot = revert.restoring_snapshot(view, restored, wanted.snapshot, properties=properties)
+            updates = revert.restoring_updates(view.metadata, known.metadata, snapshot)
+            transaction._apply(updates, ())
+            branches = [name for name in view.metadata.refs if move_of(name) is not None]
+            transaction._apply(tidying(transaction.table_metadata, keep=keep, drop=branches), ())
+        return Swap(view=name, old=base, base_snapshot=published.snapshot, new=_head(view), built=brought(view))
+
+    def region_files(self, table: TableRow, metadata: str) -> list[FileStats]:
+        """The files of the batch view that *metadata* fixes, as the region tree sees them."""
+        with reachable(table.name, "reading the batch view's manifests"):
+            view = self.load(table, metadata, view="batch")
+            return regions.region_files(view, regions.indexed_columns(table.spec))
+
+    def key_files(self, table: TableRow, metadata: str) -> list[FileStats]:
+        """The same files as `region_files`, with the bounds of the key's columns instead."""
+        with reachable(table.name, "reading the batch view's manifests"):
+            view = self.load(table, metadata, view="batch")
+            return regions.region_files(view, regions.key_columns(table.spec))
+
+    def staged_regions(self, table: TableRow, staged: Staged) -> list[FileStats]:
+        """What an attempt staged for the batch view, as the region tree sees it."""
+        columns = regions.indexed_columns(table.spec)
+        return regions.staged_files(self.current(table, "batch"), columns, staged.files)
+
+    def sequence_of(self, table: TableRow, metadata: str) -> int:
+        """The data sequence number of the batch view's newest snapshot in *metadata*."""
+        snapshot = self.load(table, metadata, view="batch").metadata.current_snapshot()
+        return (snapshot.sequence_number or 0) if snapshot else 0
+
+    def drop_branches(
+        self, table: TableRow, dead: Sequence[str], *, view: ViewName = "stream", fence: Fence | None = None
+    ) -> bool:
+        """Remove the branches of dead attempts. False if the pointer moved meanwhile.
+
+        *fence* is the last check of the transaction. Raises: what it raises; BuiltGone.
+        """
+        current = self.current(table, view)
+        old = current.metadata_location
+        with current.transaction() as transaction:
+            transaction._apply(tidying(transaction.table_metadata, keep=2**31, drop=dead), ())
+        return self._move_pointer(table, view, old=old, new=current.metadata_location, fence=fence)
+
+    def _pointer(self, table: TableRow, view: ViewName) -> str:
+        key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.views[view]}
+        if not (found := self.database.rows("reads/pointer", key)):
+            raise view_dropped(table, view)
+        return str(found[0]["metadata_location"])
+
+    def _move_pointer(self, table: TableRow, view: ViewName, *, old: str, new: str, fence: Fence | None = None) -> bool:
+        """Let the catalog name *new* in place of *old*; False if it names another one. Raises: BuiltGone."""
+        key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.views[view]}
+        with self.database.transaction() as connection:
+            if not connection.execute(sql("ledger/move_pointer"), {**key, "old": old, "new": new}).rowcount:
+                return False
+            connection.execute(sql("reads/share_trim_lock"), {"table_id": table.table_id})
+            check_kept(connection, table, [new])
+            if fence is not None:
+                fence(connection)
+            return True
+
+
+def _properties(spec: TableSpec, view: ViewName) -> dict[str, str]:
+    """Properties of a new view. A region of the batch view is one file, with exact bounds of what it is found by."""
+    if view == "stream":
+        return dict(VIEW_PROPERTIES)
+    target = spec.layout.target_file_mb * 2**20
+    exact = {c.name for c in (*regions.indexed_columns(spec), *regions.key_columns(spec))}
+    return {
+        **VIEW_PROPERTIES,
+        "write.target-file-size-bytes": str(4 * target),
+        "write.parquet.row-group-size-bytes": str(max(target // 16, 2**20)),
+        **{f"write.metadata.metrics.column.{name}": "full" for name in sorted(exact)},
+    }
+
+
+def summary_of(move: Move, *, view: Table | None, overlays: Sequence[Overlay] | None = None) -> dict[str, str]:
+    """What a published snapshot tells of its move; *view* is the batch view that it goes into, None: a stream view."""
+    found = {
+        MOVE: str(move.move_id),
+        ATTEMPT: str(move.attempt),
+        **nonce_told(move),
+        SCHEMA_VERSION: str(move.schema_version),
+        RANGES: ",".join(f"{r.partition}:{r.low}-{r.high}" for r in move.ranges),
+    }
+    if view is None:
+        return found
+    lacks = recalled_from(view) if overlays is None else told(overlays)
+    found |= {BATCH_HI: vector_text({**reached_by(view), **move.hi})}
+    return {**found, RECALLED: lacks} if lacks else found
+
+
+def reached_by(view: Table) -> dict[int, int]:
+    """The bound of a batch view as its current snapshot tells it: no row of it is at or above."""
+    return vector_of(_of_batch(view, BATCH_HI))
+
+
+def recalled_from(view: Table) -> str:
+    """The tables in Postgres that have rows of a batch view, as its current snapshot tells: empty if it is whole."""
+    return _of_batch(view, RECALLED) or ""
+
+
+def _of_batch(view: Table, word: str) -> str | None:
+    snapshot = view.metadata.current_snapshot()
+    return snapshot.summary[word] if snapshot and snapshot.summary else None
+
+
+@contextmanager
+def reachable(table: str, doing: str) -> Iterator[None]:
+    """Trouble of the warehouse by the harness's name; nothing is published while it lasts."""
+    try:
+        yield
+    except (ForeignDeletes, DeletesBroken, ManifestDamaged) as error:
+        raise type(error)(f"{table}: {doing}: {error}") from error
+    except FileDamaged as error:
+        raise ManifestDamaged(f"{table}: {doing}: {error}; nothing was published") from error
+    except OSError as error:
+        raise LakeAway(f"{table}: {doing}: {error}; nothing was published, it is tried again") from error
+
+
+def check_no_overlap(table: TableRow, view: Table, move: Move) -> None:
+    """No live file of the head may reach into the ranges of the move (S37, and the guard against foreign writers).
+
+    Raises: ForeignFiles.
+    """
+    snapshot = view.metadata.current_snapshot()
+    highest = _highest(view, snapshot) if snapshot else {}
+    for taken in move.ranges:
+        if (found := highest.get(taken.partition)) is not None and found[0] >= taken.low:
+            raise ForeignFiles(
+                f"{table.name}: the stream view holds offset {found[0]} of partition {taken.partition} in {found[1]}, "
+                f"but the ledger has published only below {taken.low}: another writer, or a restored database. "
+                f"Nothing was written; `harness audit {table.name}` shows the rows, `harness revert {table.name} --to "
+                "HEAD --yes` sets the view back to what the ledger published, `harness reconcile "
+                f"{table.name} --accept-foreign --yes` takes them over"
+            )
+
+
+def _highest(view: Table, snapshot: Snapshot) -> dict[int, tuple[int, str]]:
+    """Per Kafka partition the highest offset of any live file, and that file."""
+    highest: dict[int, tuple[int, str]] = {}
+    for manifest in manifests_of(snapshot, view.io):
+        make = partial(_manifest_highest, manifest, view)
+        for partition, offset, path in _highest_of.get(manifest.manifest_path, make):
+            if partition not in highest or highest[partition][0] < offset:
+                highest[partition] = (offset, path)
+    return highest
+
+
+def _manifest_highest(manifest: ManifestFile, view: Table) -> tuple[tuple[int, int, str], ...]:
+    highest: dict[int, tuple[int, str]] = {}
+    for entry in entries_of(manifest, view.io):
+        if entry.data_file.content is not DataFileContent.DATA:
+            continue
+        partition, (_, offset) = int(entry.data_file.partition[0]), offset_bounds(entry.data_file, view)
+        if partition not in highest or highest[partition][0] < offset:
+            highest[partition] = (offset, entry.data_file.file_path)
+    return tuple((partition, offset, path) for partition, (offset, path) in highest.items())
+
+
+def offset_bounds(file: DataFile, view: Table) -> tuple[int, int]:
+    """Lowest and highest ``_kafka_offset`` in a file of *view*, both included."""
+    field_id = view.schema().find_field(OFFSET).field_id
+    low, high = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
+    if low is None or high is None:
+        raise ForeignFiles(
+            f"{file.file_path} has no bounds for _kafka_offset: it was not written by the harness. Nothing was "
+            "written; `harness revert TABLE --to HEAD --yes` sets the view back to what the ledger published"
+        )
+    return int(from_bytes(LongType(), low)), int(from_bytes(LongType(), high))
+
+
+def _is_of(snapshot: Snapshot, move: Move) -> bool:
+    summary = snapshot.summary
+    return summary is not None and summary[MOVE] == str(move.move_id) and summary[ATTEMPT] == str(move.attempt)
+
+
+def _added_files(io: FileIO, snapshot: Snapshot) -> list[DataFile]:
+    """The files that exactly this snapshot added."""
+    return [
+        entry.data_file
+        for manifest in manifests_of(snapshot, io)
+        if manifest.added_snapshot_id == snapshot.snapshot_id
+        for entry in entries_of(manifest, io)
+        if entry.status is ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id
+    ]
+
+
+def _check_inside(table: TableRow, move: Move, files: Sequence[tuple[DataFile, tuple[int, int]]], *, rows: int) -> None:
+    """Record counts are the move's rows, and every file lies inside the move's range of its partition."""
+    where = f"{table.name}: move {move.move_id}, attempt {move.attempt}"
+    if (found := sum(file.record_count for file, _ in files)) != rows:
+        raise StagedWrong(f"{where}: {rows} rows were to be moved, {found} were staged; nothing was published")
+    for file, (low, high) in files:
+        partition = int(file.partition[0])
+        if not (partition in move.lo and move.lo[partition] <= low and high < move.hi[partition]):
+            raise StagedWrong(
+                f"{where}: {file.file_path} holds offsets {low}..{high} of partition {partition}, outside the move; "
+                "nothing was published"
+            )
+
+
+def _check_hull(table: TableRow, move: Move, files: Sequence[tuple[DataFile, tuple[int, int]]], *, rows: int) -> None:
+    """Record counts are the move's rows; a file of the batch view mixes partitions, so its bounds say less."""
+    where = f"{table.name}: move {move.move_id}, attempt {move.attempt}"
+    if (found := sum(file.record_count for file, _ in files)) != rows:
+        raise StagedWrong(f"{where}: {rows} rows were to be moved, {found} were staged; nothing was published")
+    if not move.ranges:  # a relayout, or a compaction: any row of the view
+        return
+    # A merge of a keyed table writes rows below the move once more, those in files where other keys changed.
+    lowest, highest = 0 if table.spec.key else min(r.low for r in move.ranges), max(r.high for r in move.ranges)
+    for file, (low, high) in files:
+        if not lowest <= low <= high < highest:
+            raise StagedWrong(
+                f"{where}: {file.file_path} holds offsets {low}..{high}, outside the move; nothing was published"
+            )
+
+
+def _head(table: Table) -> View:
+    snapshot = table.metadata.current_snapshot()
+    assert snapshot is not None
+    return View(metadata=table.metadata_location, snapshot=snapshot.snapshot_id)

@@ -1,0 +1,324 @@
+"""The bytes of records that were set aside, where they are many: in an Iceberg table of the table's own.
+
+Expire moves the oldest there, a bounded batch at a time. Files and metadata are written first; then one transaction
+moves the pointer and takes the bytes of exactly these records out of Postgres. What the ledger published last is what
+is read and built on, whatever the catalog names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import structlog
+from numpy.typing import NDArray
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from harness_pipelines import faults
+from harness_pipelines.drivers.conform import conformed
+from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.formats.schema.wire import schema_id_of
+from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog
+from harness_pipelines.lakes.iceberg.read.scan import LakeColumn, LakeQuery, LakeStats, scan
+from harness_pipelines.lakes.iceberg.write.corrections import PARTITION, written
+from harness_pipelines.lakes.iceberg.write.publish import VIEW_PROPERTIES, reachable
+from harness_pipelines.lakes.iceberg.write.tidying import tidying
+from harness_pipelines.ledgers.postgres.retention import fence
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.changes.corrections import Coordinate
+from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.sources.kafka.times import kafka_times
+from harness_pipelines.spec.formats import names_schema
+from harness_pipelines.spec.locations import folder_of, is_below, normal
+
+log = structlog.get_logger(__name__)
+Row = Mapping[str, Any]
+BATCH_BYTES, BATCH_RECORDS = 32 * 2**20, 50_000  #: of one file and one transaction: they are held in memory
+BATCHES_MAX = 64  #: of one run of expire; the next one goes on
+RECORD_BYTES_MAX = 256 * 2**20  #: a record from before heads were kept may have more: it stays where it is
+STAY_MAX = 20  #: of those, so many are named
+SNAPSHOTS = 20  #: kept: the newest is read, the others are for a backup of Postgres that is older
+SCHEMA_ID_MAX = 2**31 - 1
+OFFSETS_MAX = 2**63 - 1
+SCHEMA: Schema = Schema.model_validate(
+    {
+        "type": "struct",
+        "fields": [
+            {"id": 1, "name": PARTITION, "type": "int", "required": True},
+            {"id": 2, "name": OFFSET, "type": "long", "required": True},
+            {"id": 3, "name": "_kafka_timestamp", "type": "timestamptz", "required": False},
+            {"id": 4, "name": "reason", "type": "string", "required": True},
+            {"id": 5, "name": "detail", "type": "string", "required": True},
+            {"id": 6, "name": "key", "type": "binary", "required": False},
+            {"id": 7, "name": "value", "type": "binary", "required": False},
+            {
+                "id": 8,
+                "name": "headers",
+                "required": True,
+                "type": {
+                    "type": "list",
+                    "element-id": 9,
+                    "element-required": True,
+                    "element": {
+                        "type": "struct",
+                        "fields": [
+                            {"id": 10, "name": "key", "type": "string", "required": True},
+                            {"id": 11, "name": "value", "type": "binary", "required": False},
+                        ],
+                    },
+                },
+            },
+            {"id": 12, "name": "schema_id", "type": "int", "required": False},
+            {"id": 13, "name": "recorded_at", "type": "timestamptz", "required": True},
+        ],
+    }
+)
+PROPERTIES: Mapping[str, str] = {
+    **{word: said for word, said in VIEW_PROPERTIES.items() if not word.startswith("write.metadata.metrics.")},
+    "write.metadata.metrics.default": "counts",
+    "write.metadata.metrics.column._kafka_partition": "full",
+    "write.metadata.metrics.column._kafka_offset": "full",
+    "write.metadata.metrics.column.recorded_at": "full",
+    "write.metadata.previous-versions-max": str(SNAPSHOTS),
+    "write.parquet.row-group-limit": "2048",  # few are read for one record
+}
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+class RawBytesMissing(HarnessError):
+    """Bytes that the ledger says are in the lake are not there."""
+
+
+class QuarantineNameTaken(HarnessError):
+    """The catalog has a table of somebody else under the name that the quarantine has."""
+
+
+class MovedMeanwhile(HarnessError):
+    """Somebody else moved the same bytes; nothing was written."""
+
+    recovery = Recovery.REFRESH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Records whose bytes went to the lake, or with a dry run would."""
+
+    records: int = 0
+    bytes: int = 0
+    stay: tuple[str, ...] = ()  #: `partition:offset` of the first that are too large to be moved
+
+    def to_json(self) -> dict[str, Any]:
+        return {"records": self.records, "bytes": self.bytes, "stay": list(self.stay)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    folder: str | None  #: None: reconcile has made expire forget it
+    metadata: str | None  #: None: nothing was moved yet
+
+    @property
+    def root(self) -> str:
+        """The folder that its files are in."""
+        return folder_of(self.metadata) if self.metadata else normal(str(self.folder))
+
+
+class RawBytes:
+    """Moves bytes of the quarantines of one database to one warehouse."""
+
+    def __init__(self, database: Database, catalog: StagingCatalog, *, warehouse: str) -> None:
+        self._database, self._catalog, self._warehouse = database, catalog, normal(warehouse)
+
+    def move(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> Moved:
+        """With more in Postgres than the spec allows, move the oldest bytes until half of that is left.
+
+        Raises: QuarantineNameTaken, MovedMeanwhile, FencedOut, MetadataMissing, LakeAway; OutcomeUnknown: the next run
+        finds what became of it.
+        """
+        key = {"table_id": table.table_id, "one_max": RECORD_BYTES_MAX}
+        found = self._database.rows("quarantine/stay", {**key, "limit": STAY_MAX})
+        stay = tuple(f"{one['partition']}:{one['offset']}" for one in found)
+        held: int = self._database.rows("quarantine/in_postgres", key)[0]["bytes"]
+        limit = table.spec.quarantine_mb * 2**20
+        due = held - limit // 2 if held > limit else 0
+        if dry_run or not due:
+            return Moved(**self._database.rows("quarantine/due", {**key, "bytes": due})[0], stay=stay)
+        moved = Moved(stay=stay)
+        for _ in range(BATCHES_MAX):
+            want = {**key, "bytes": min(due - moved.bytes, BATCH_BYTES), "records": BATCH_RECORDS}
+            if not (batch := self._database.rows("quarantine/oldest", want, binary=True)):
+                break
+            self._move(table, claim, batch)
+            records, size = moved.records + len(batch), moved.bytes + sum(one["bytes"] for one in batch)
+            moved = replace(moved, records=records, bytes=size)
+        log.info("quarantine.moved", table=table.name, **moved.to_json())
+        return moved
+
+    def _move(self, table: TableRow, claim: Claim, batch: Sequence[Row]) -> None:
+        place = self._place(table)
+        with reachable(table.name, f"writing {len(batch):,} quarantined records"):
+            new = self._with(table, place, batch)
+        with self._database.transaction() as connection:
+            self._publish(connection, table, batch, old=place, new=new)
+            fence(connection, claim)
+            faults.point("expire.quarantine_in_transaction")
+        faults.point("expire.quarantine_moved")
+
+    def _place(self, table: TableRow) -> _Place:
+        """Where the bytes of *table* are; the ledger knows the folder before a file is in it, so that none is lost."""
+        named = f"{self._warehouse}/{table.spec.namespace}/{table.quarantine}-{uuid4().hex[:8]}"
+        with self._database.transaction() as connection:
+            connection.execute(sql("quarantine/choose_folder"), {"table_id": table.table_id, "folder": named})
+            place = _place_of(connection, table)
+            _check_name(table, place, connection.execute(sql("reads/pointer"), self._pointer_key(table)).fetchone())
+            return place
+
+    def _with(self, table: TableRow, place: _Place, batch: Sequence[Row]) -> str:
+        """Write a metadata file that has *batch* too, and what it names. Returns its location."""
+        identifier = (table.spec.namespace, table.quarantine)
+        if place.metadata is None:
+            properties = {**PROPERTIES, "harness.table": table.name}
+            view = self._catalog.stage_new(
+                identifier, schema=SCHEMA, location=str(place.folder), properties=properties, by_partition=False
+            )
+        else:
+            view = self._catalog.at(identifier, place.metadata)
+        with view.transaction() as transaction:
+            files = written(view, _rows(view, batch, named=names_schema(table.spec)))
+            with transaction.update_snapshot().merge_append() as append:
+                for file in files:
+                    append.append_data_file(file)
+            transaction._apply(tidying(transaction.table_metadata, keep=SNAPSHOTS, drop=()), ())
+        return view.metadata_location
+
+    def _publish(self, connection: Connection, table: TableRow, batch: Sequence[Row], *, old: _Place, new: str) -> None:
+        """In the order of all commits: the table, the catalog's row, the records. Raises: MovedMeanwhile."""
+        key, pointer = {"table_id": table.table_id}, self._pointer_key(table)
+        connection.execute(sql("ledger/lock_table"), key)
+        found = connection.execute(sql("ledger/lock_pointer"), pointer).fetchone()
+        _check_name(table, old, found)
+        if found is None:  # it is new, or another engine dropped it: the files are there
+            connection.execute(sql("ledger/insert_pointer"), {**pointer, "new": new})
+        else:
+            named = {"old": found["metadata_location"], "new": new}
+            connection.execute(sql("ledger/move_pointer"), {**pointer, **named})
+        places = {"partitions": [one["partition"] for one in batch], "offsets": [one["offset"] for one in batch]}
+        ids = {"schema_ids": [_schema_id(one["value"]) if names_schema(table.spec) else None for one in batch]}
+        followed = connection.execute(sql("quarantine/follow"), {**key, "old": old.metadata, "new": new}).rowcount
+        emptied = connection.execute(sql("quarantine/empty"), {**key, **places, **ids}).rowcount
+        if (followed, emptied) != (1, len(batch)):
+            raise MovedMeanwhile(
+                f"{table.name}: of {len(batch):,} quarantined records that were to be moved to the lake {emptied:,} "
+                "have their bytes in Postgres still; nothing was written, the next run of expire looks again"
+            )
+
+    def _pointer_key(self, table: TableRow) -> dict[str, str]:
+        return {"catalog": self._catalog.name, "namespace": table.spec.namespace, "view": table.quarantine}
+
+
+def _place_of(connection: Connection, table: TableRow) -> _Place:
+    found = connection.execute(sql("quarantine/place"), {"table_id": table.table_id}).fetchone()
+    assert found is not None, "tables with a claim are in the ledger"
+    return _Place(found["folder"], found["metadata"])
+
+
+def _check_name(table: TableRow, place: _Place, pointer: Row | None) -> None:
+    """Raises: QuarantineNameTaken."""
+    if pointer is None or is_below(normal(pointer["metadata_location"]), place.root):
+        return
+    name = f"{table.spec.namespace}.{table.quarantine}"
+    raise QuarantineNameTaken(
+        f"{table.name}: quarantined records exceed `quarantine_mb` and belong into {name}, but the catalog has a table "
+        f"of somebody else under this name ({pointer['metadata_location']}); nothing was moved. Rename or drop that "
+        "one, expire tries again; or raise `quarantine_mb`"
+    )
+
+
+def _rows(view: Table, batch: Sequence[Row], *, named: bool) -> pa.Table:
+    """*batch* in the schema of *view*."""
+
+    def column(word: str, kind: pa.DataType) -> pa.Array:
+        return pa.array([one[word] for one in batch], kind)
+
+    headers = [
+        [{"key": name, "value": None if value is None else bytes.fromhex(value)} for name, value in one["headers"]]
+        for one in batch
+    ]
+    columns = {
+        PARTITION: column("partition", pa.int32()),
+        OFFSET: column("offset", pa.int64()),
+        "_kafka_timestamp": kafka_times(column("kafka_ms", pa.int64())),
+        "reason": column("reason", pa.string()),
+        "detail": column("detail", pa.string()),
+        "key": column("key", pa.binary()),
+        "value": column("value", pa.binary()),
+        "headers": pa.array(headers, _HEADERS),
+        "schema_id": pa.array([_schema_id(one["value"]) if named else None for one in batch], pa.int32()),
+        "recorded_at": column("recorded_at", pa.timestamp("us", "UTC")),
+    }
+    schema = view.schema().as_arrow()
+    return conformed(pa.table(columns).select(schema.names), schema)
+
+
+def _schema_id(value: bytes | None) -> int | None:
+    found = schema_id_of(value)
+    return found if found is not None and found <= SCHEMA_ID_MAX else None
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+def read(database: Database, table: TableRow, wanted: Sequence[Coordinate]) -> Iterator[tuple[Coordinate, Row]]:
+    """Key, value and headers, as Postgres has them, of the *wanted* records, whose bytes are in the lake.
+
+    In no order, file by file. Raises: RawBytesMissing; LakeFileMissing, LakeFileBroken, LakeUnreadable.
+    """
+    offsets: dict[int, list[int]] = {}
+    for partition, offset in wanted:
+        offsets.setdefault(partition, []).append(offset)
+    ranges = {partition: (min(found), max(found) + 1) for partition, found in offsets.items()}
+    missing = set(wanted)
+    for part in _scanned(database, table, ranges, "key", "value", "headers"):
+        asked = np.zeros(part.num_rows, np.bool_)
+        partitions, places = part[PARTITION].to_numpy(), part[OFFSET].to_numpy()
+        for partition, mine in offsets.items():
+            asked |= (partitions == partition) & np.isin(places, mine)
+        for row in part.filter(pa.array(asked)).to_pylist():
+            headers = [[h["key"], None if h["value"] is None else h["value"].hex()] for h in row["headers"]]
+            missing.discard((row[PARTITION], row[OFFSET]))
+            yield (row[PARTITION], row[OFFSET]), {"key": row["key"], "value": row["value"], "headers": headers}
+    if missing:
+        partition, offset = min(missing)
+        raise RawBytesMissing(
+            f"{table.name}: the bytes of {len(missing):,} quarantined records are not in the lake, where the ledger "
+            f"says they are, the first at partition {partition}, offset {offset}; nothing was changed. `harness fsck "
+            f"{table.name}` names them; bring the files of {table.spec.namespace}.{table.quarantine} back from a copy "
+            "of the warehouse"
+        )
+
+
+def stored(database: Database, table: TableRow, partitions: Iterable[int]) -> dict[int, NDArray[np.int64]]:
+    """Offsets of all records of *partitions* whose bytes are in the lake, in any order. Raises: as a scan."""
+    found: dict[int, list[NDArray[np.int64]]] = {partition: [] for partition in partitions}
+    for part in _scanned(database, table, dict.fromkeys(found, (0, OFFSETS_MAX))):
+        at = part[PARTITION].to_numpy()
+        for partition in np.unique(at).tolist():
+            found[partition].append(part[OFFSET].to_numpy()[at == partition])
+    return {partition: np.concatenate([np.empty(0, np.int64), *parts]) for partition, parts in found.items()}
+
+
+def _scanned(
+    database: Database, table: TableRow, ranges: Mapping[int, tuple[int, int]], *more: str
+) -> Iterable[pa.Table]:
+    """Rows of *ranges*, file by file: coordinates, and the columns *more*."""
+    metadata = database.rows("quarantine/place", {"table_id": table.table_id})[0]["metadata"]
+    if metadata is None:
+        return ()
+    columns = [LakeColumn(name=name, field_id=None) for name in (PARTITION, OFFSET, *more)]
+    query = LakeQuery(table=f"{table.spec.namespace}.{table.quarantine}", version=0, ranges=ranges, columns=columns)
+    return scan(metadata, query, LakeStats())

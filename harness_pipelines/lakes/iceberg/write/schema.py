@@ -1,0 +1,66 @@
+"""The schema of a view: another one is set in the metadata, files stay as they are and are read by field id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurrentSchemaUpdate, SetPropertiesUpdate
+
+from harness_pipelines.lakes.iceberg.write.publish import Lake, reachable
+from harness_pipelines.lakes.iceberg.write.still_there import brought
+from harness_pipelines.ledgers.postgres.history.nonces import EVOLVED, nonce_of
+from harness_pipelines.ports.ledger import Swap
+from harness_pipelines.protocol.versions import View, ViewName
+from harness_pipelines.spec.types import lake_fields
+
+if TYPE_CHECKING:
+    from harness_pipelines.ports.ledger import TableRow
+    from harness_pipelines.protocol.schema.evolution import Evolved
+
+
+def next_field_id(views: Iterable[Table]) -> int:
+    """An id that no view has used: a column has the same in all of them."""
+    return max(view.metadata.last_column_id for view in views) + 1
+
+
+def build_schema(lake: Lake, table: TableRow, evolved: Evolved, *, move_id: int, view: ViewName, base: str) -> Swap:
+    """Write the metadata of *view* with the fields of *evolved*, on top of the metadata file *base*.
+
+    The coordinates and what else is not the user's stay behind them. Raises: LakeAway, MetadataMissing.
+    """
+    current = lake.load(table, base, view=view)
+    snapshot = current.metadata.current_snapshot_id or -1
+    with reachable(table.name, "writing the new schema"), current.transaction() as transaction:
+        schema = evolved_schema(current.schema(), table, evolved)
+        told = SetPropertiesUpdate(updates={EVOLVED: f"{move_id}/{nonce_of(lake.database, move_id)}"})
+        transaction._apply((AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1), told), ())
+        if unused := unused_schemas(transaction.table_metadata):
+            transaction._apply((RemoveSchemasUpdate(schema_ids=unused),), ())
+    return Swap(
+        view=view,
+        old=base,
+        base_snapshot=snapshot,
+        new=View(metadata=current.metadata_location, snapshot=snapshot),
+        built=brought(current),
+    )
+
+
+def unused_schemas(metadata: TableMetadata) -> list[int]:
+    """Ids of the schemas that no snapshot in *metadata* was written with: each commit would parse them again.
+
+    An older version has its own metadata file, with the schema that was current then.
+    """
+    used = {metadata.current_schema_id, *(snapshot.schema_id for snapshot in metadata.snapshots)}
+    return [schema.schema_id for schema in metadata.schemas if schema.schema_id not in used]
+
+
+def evolved_schema(present: Schema, table: TableRow, evolved: Evolved) -> Schema:
+    """*present* with the user's fields of *evolved* instead of those of *table*."""
+    users = {field["id"] for field in table.fields}
+    others = [f.model_dump(mode="json", by_alias=True) for f in present.fields if f.field_id not in users]
+    fields = [*lake_fields(evolved.fields), *others]
+    return Schema.model_validate({"type": "struct", "fields": fields, "schema-id": present.schema_id + 1})

@@ -1,0 +1,225 @@
+"""One warehouse, one ledger: a mark in the warehouse names the ledger that keeps house there.
+
+Two ledgers that publish to one lake would each remove what only the other one reaches. A copy of a ledger has its id
+too, so the mark also names the database that it is in. A copy of the disks has even that: so the ledger keeps an epoch,
+which the mark names and a take-over writes anew, and the copy that did not take over does not know it. A stand-by has
+the epoch as well: so the mark names the timeline that Postgres writes. Of two servers of one ledger the warehouse is
+that of the one which was promoted, as soon as it works, and a primary that comes back finds it taken.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from psycopg.conninfo import conninfo_to_dict
+from pyarrow.fs import FileSystem, FileType, LocalFileSystem
+
+from harness_pipelines.drivers.files import opened
+from harness_pipelines.drivers.postgres import Database
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.write.publish import LakeAway, reachable
+from harness_pipelines.spec.locations import normal
+
+MARK = ".harness-owner.json"
+TRUSTED_S = 20.0  #: so long a mark that was read is believed, but by those who remove files
+
+
+class WarehouseTaken(HarnessError):
+    """The warehouse belongs to another ledger, or to another copy of this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A ledger in its database."""
+
+    ledger: str  #: uuid that the ledger was given when it was made
+    instance: str  #: the cluster's system identifier and the database's oid
+    epoch: str  #: uuid of its last take-over; before the first one the ledger's own
+    database: str  #: for people: name, host and port
+    timeline: int = 0  #: that its server writes: larger after each promotion; 0 in marks from before it was named
+
+    def is_same(self, other: Owner) -> bool:
+        return (self.ledger, self.instance, self.epoch) == (other.ledger, other.instance, other.epoch)
+
+    def may_work(self, mark: Owner) -> bool:
+        """The mark is this ledger's, and was not written by a server that was promoted since."""
+        return self.is_same(mark) and mark.timeline <= self.timeline
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ledger": self.ledger,
+            "instance": self.instance,
+            "epoch": self.epoch,
+            "database": self.database,
+            "timeline": self.timeline,
+        }
+
+
+class Ownership:
+    """The mark of one warehouse, seen from one ledger."""
+
+    def __init__(self, database: Database, *, warehouse: str) -> None:
+        self._database, self._warehouse = database, normal(warehouse)
+        self._trusted_until = -inf  #: monotonic seconds; -inf: it was not seen to be this ledger's
+
+    def check(self) -> None:
+        """The warehouse is this ledger's, by a mark that was read lately. Cheap: it is read every `TRUSTED_S` at most.
+
+        One that was this ledger's and is away holds nobody up: who needs the lake finds that out by himself.
+        Raises: as `confirm`.
+        """
+        now = time.monotonic()
+        if now < self._trusted_until:
+            return
+        known = self._trusted_until > -inf
+        if known:
+            self._trusted_until = now + TRUSTED_S  # other threads need not look too
+        try:
+            self.confirm()
+        except LakeAway:
+            if not known:
+                raise
+
+    def confirm(self) -> None:
+        """The warehouse is this ledger's, by what its mark says now; one that has no mark yet becomes it.
+
+        Raises: WarehouseTaken, naming both; LakeAway.
+        """
+        try:
+            ours, found = self.ours(), self._found()
+            if found is None:
+                if self._trusted_until > -inf:
+                    raise LakeAway(
+                        f"{self._warehouse} has no {MARK} any more: is the folder there? Nothing was removed; if it "
+                        "is, a worker that is started anew makes the mark again"
+                    )
+                self._write(ours, replaces=False)
+                found = self._found()  # of several that came at once, the mark names one
+            if found is None or not ours.may_work(found):
+                raise WarehouseTaken(_explained(self._warehouse, ours, found))
+        except WarehouseTaken:
+            self._trusted_until = -inf
+            raise
+        self._trusted_until = time.monotonic() + TRUSTED_S
+
+    def stranger(self) -> str | None:
+        """Whose the warehouse is by its mark, if not this ledger's: for people. Changes nothing. Raises: LakeAway."""
+        ours = self.ours()
+        try:
+            found = self._found()
+        except WarehouseTaken:
+            return f"an unknown ledger: {MARK} cannot be read"
+        return None if found is None or ours.may_work(found) else _told(ours, found)
+
+    def follow(self) -> None:
+        """Let the mark name the timeline of a server that was promoted. It must know all that the lake names.
+
+        Raises: as `confirm`.
+        """
+        ours, found = self.ours(), self._found()
+        if found is not None and ours.is_same(found) and found.timeline < ours.timeline:
+            self._write(ours, replaces=True)
+            self.confirm()
+
+    def take_over(self) -> None:
+        """Make the warehouse this ledger's, whosever it was, under an epoch that no copy of this ledger knows.
+
+        Raises: WarehouseTaken when somebody else did so at the same time; LakeAway.
+        """
+        self._database.run("reconcile/new_epoch")  # first: who dies here has lost the warehouse, and may ask again
+        self._write(self.ours(), replaces=True)
+        self.confirm()
+
+    def ours(self) -> Owner:
+        row = self._database.rows("reconcile/ledger_id")[0]
+        place = conninfo_to_dict(self._database.dsn)
+        where = f"{row['database']} at {place.get('host', 'the local socket')}:{place.get('port', 5432)}"
+        return Owner(
+            ledger=row["ledger_id"],
+            instance=row["instance"],
+            epoch=row["epoch"],
+            database=where,
+            timeline=row["timeline"],
+        )
+
+    def _found(self) -> Owner | None:
+        """Whom the mark names; ``None`` when there is no mark. Raises: LakeAway, WarehouseTaken for a damaged mark."""
+        with reachable(self._warehouse, "reading its owner's mark"):
+            system, path = self._place()
+            if system.get_file_info(path).type is FileType.NotFound:
+                return None
+            with system.open_input_stream(path) as stream:
+                text = stream.read()
+        try:
+            words = json.loads(text)
+            return Owner(
+                ledger=words["ledger"],
+                instance=words["instance"],
+                epoch=words.get("epoch", words["ledger"]),  # before there were epochs nobody had taken over
+                database=words["database"],
+                timeline=int(words.get("timeline", 0)),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise WarehouseTaken(
+                f"{self._warehouse}/{MARK} cannot be read ({error!r}), so nobody knows whose the warehouse is; nothing "
+                "was written. `harness reconcile TABLE --take-over --yes` makes it this ledger's"
+            ) from error
+
+    def _write(self, ours: Owner, *, replaces: bool) -> None:
+        """Write the mark. Unless it *replaces* one, that of somebody who was first stays, if the store can tell."""
+        text = json.dumps(ours.to_json(), indent=1).encode()
+        with reachable(self._warehouse, "writing its owner's mark"):
+            system, path = self._place()
+            system.create_dir(path.rsplit("/", 1)[0], recursive=True)
+            if not isinstance(system, LocalFileSystem):
+                with system.open_output_stream(path) as stream:
+                    stream.write(text)
+            elif replaces:
+                draft = Path(f"{path}.{uuid4().hex}")
+                draft.write_bytes(text)
+                draft.replace(path)  # nobody reads half of it
+            else:
+                _create(Path(path), text)
+
+    def _place(self) -> tuple[FileSystem, str]:
+        system, root = opened(self._warehouse)
+        return system, f"{root.rstrip('/')}/{MARK}"
+
+
+def _create(path: Path, text: bytes) -> None:
+    """Write a new file, whole or not at all; one that is there stays."""
+    try:
+        with path.open("xb") as file:
+            file.write(text)
+    except FileExistsError:
+        pass
+    except OSError:  # the disk is full, say
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _told(ours: Owner, found: Owner) -> str:
+    if ours.is_same(found):
+        return (
+            f"a server of this database that was promoted since (timeline {found.timeline}, {found.database}; this one "
+            f"writes timeline {ours.timeline})"
+        )
+    if found.ledger == ours.ledger:
+        return f"another copy of this ledger, in database {found.database}"
+    return f"the ledger {found.ledger} in database {found.database}"
+
+
+def _explained(warehouse: str, ours: Owner, found: Owner | None) -> str:
+    other = "nobody" if found is None else _told(ours, found)
+    return (
+        f"the warehouse {warehouse} belongs to {other}; this is the ledger {ours.ledger} in database {ours.database}. "
+        "Nothing was written. Give this database a warehouse of its own (HARNESS_WAREHOUSE); or, when the other one is "
+        "gone for good, `harness reconcile TABLE --take-over --yes` (of a table that is to be rebuilt: `harness "
+        "reconcile FILE --rebuild --take-over --yes`) makes the warehouse this ledger's"
+    )

@@ -1,0 +1,1 @@
+"""Who knows which tier answers for which record."""

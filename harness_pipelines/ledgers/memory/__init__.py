@@ -1,0 +1,1 @@
+"""The reference ledger in memory, for contract tests and models."""

@@ -1,0 +1,413 @@
+"""The boundary commit of a replay in Postgres, and what the ledger knows of corrections.
+
+Like every boundary commit it is one transaction that locks in the order of the design: the table, the catalog rows
+(batch before stream), the move, the lake positions, the trim lock. It is asked for by a person and has no claim: what
+keeps two of them apart is that a record is held only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import orjson
+import structlog
+
+from harness_pipelines import faults
+from harness_pipelines.buffers.postgres.refused import kept
+from harness_pipelines.buffers.postgres.writer import REFUSED_TOGETHER
+from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.errors import OutcomeUnknown
+from harness_pipelines.lakes.iceberg.write.still_there import check_kept
+from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
+from harness_pipelines.ledgers.postgres.outcome import published_by
+from harness_pipelines.ledgers.postgres.views.quarantine import set_aside, with_bytes
+from harness_pipelines.ports.ledger import PointerMoved, RefusedRecord, Swap, TableRow, view_dropped
+from harness_pipelines.protocol.bounds import Vector
+from harness_pipelines.protocol.changes.corrections import (
+    Change,
+    Coordinate,
+    CorrectionsMoved,
+    Kind,
+    Recorded,
+    Waiting,
+    Wanted,
+    corrected,
+    net,
+    waiting,
+)
+from harness_pipelines.protocol.changes.reverts import in_effect
+from harness_pipelines.protocol.schema.schemas import check_schema
+from harness_pipelines.protocol.versions import Version, VersionGone, ViewName, check_base
+
+log = structlog.get_logger(__name__)
+OPTIMISTIC_BUILDS = 3
+HELD = "held"
+HELD_BYTES = 256 * 2**20  #: of keys, values and headers that are held in memory
+Vectors = tuple[Vector, Vector]  #: per partition ``[low, high)``
+
+#: Writes the metadata of the views with the rows put back, on top of these pointers, which are those of this version;
+#: the number is the move's. A view that shows none of the rows stays as it is.
+BuildCorrection = Callable[[Version, Mapping[ViewName, str], int], Mapping[ViewName, Swap]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRecord:
+    """A record in quarantine."""
+
+    record: RefusedRecord
+    kafka_ms: int  #: -1: the log had no time for it
+    whole: bool  #: False: of key, value and headers only the first bytes are kept
+
+    @property
+    def at(self) -> Coordinate:
+        return self.record.partition, self.record.offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InEffect:
+    """A record that was put back, replaced or removed, and is so; digests as text, None where there is no row."""
+
+    partition: int
+    offset: int
+    was: str | None  #: of the row that it was before all corrections
+    digest: str | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The table as a replay found it under the locks."""
+
+    head: Version
+    pointers: Mapping[ViewName, str]
+    states: Mapping[Coordinate, str]  #: of those that were asked about what quarantine says; it knows no others
+    waits: Mapping[Coordinate, Waiting]
+
+    @property
+    def held(self) -> frozenset[Coordinate]:
+        """Records that are set aside."""
+        return frozenset(at for at, state in self.states.items() if state == HELD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """What one boundary commit makes of some records."""
+
+    changes: Mapping[Coordinate, Change]
+    states: Mapping[Coordinate, str]  #: what quarantine must say of them; it must not know the others
+    refused: Sequence[RefusedRecord] = ()  #: those of them that are set aside
+    bytes: int
+    decoder: str | None  #: digest of the spec that decoded them, if it was not the table's
+
+
+class Corrections:
+    """Corrections of one table of one database."""
+
+    def __init__(self, database: Database, table: TableRow, *, catalog: str) -> None:
+        self._database, self._table = database, table
+        self._key = {"table_id": table.table_id}
+        names: list[ViewName] = sorted(table.views)  # batch before stream
+        self._pointer_keys: dict[ViewName, dict[str, str]] = {
+            name: {"catalog": catalog, "namespace": table.spec.namespace, "view": table.views[name]} for name in names
+        }
+
+    def held(
+        self, wanted: Wanted, *, after: Coordinate, limit: int, below: Coordinate | None = None
+    ) -> list[HeldRecord]:
+        """The first *limit* of the *wanted* records that are held behind *after*, by partition and offset.
+
+        Those at and above *below* are left out, and those behind the first with which they are more than HELD_BYTES.
+        Raises: as `with_bytes`.
+        """
+        found = set_aside(self._database, self._table, wanted, state=HELD, after=after, limit=limit)
+        if below is not None:
+            found = [row for row in found if (row["partition"], row["offset"]) < below]
+        sizes = accumulate((row["kept_bytes"] for row in found), initial=0)
+        found = [row for row, before in zip(found, sizes, strict=False) if before <= HELD_BYTES]
+        return [_held(row) for row in with_bytes(self._database, self._table, found)]
+
+    def held_at(self, wanted: Wanted, *, after: Coordinate, limit: int) -> list[Coordinate]:
+        """Where the first *limit* of them are; their bytes are not looked at."""
+        found = set_aside(self._database, self._table, wanted, state=HELD, after=after, limit=limit)
+        return [(row["partition"], row["offset"]) for row in found]
+
+    def in_effect(self) -> list[InEffect]:
+        """Records that were put back and not taken back by a revert, by coordinate."""
+        return [
+            InEffect(
+                partition=row["partition"],
+                offset=row["offset"],
+                was=row["was"],
+                digest=row["digest"],
+                version=row["version"],
+            )
+            for row in self._database.rows("corrections/in_effect", self._key)
+        ]
+
+    def between(self, since: int, to: int) -> dict[Coordinate, Kind]:
+        """What corrections, and reverts that undid some, made of records from version *since* to *to*.
+
+        Raises: VersionGone for a version that the ledger does not know, as one of a history that was lost.
+        """
+        if since == to:
+            return {}
+        key = {**self._key, "since": since, "to": to}
+        found_between = self._database.rows("corrections/any_between", key)[0]
+        if not found_between["known"]:
+            raise VersionGone(
+                f"{self._table.name}: the ledger has no version {since}: it is of a history that was lost, so nothing "
+                "tells what became since of records that were read then. Begin at `earliest`"
+            )
+        if not found_between["any"]:
+            return {}
+        history = self._database.rows("revert/lineage", self._key)
+        revert_of = {row["version"]: row["revert_of"] for row in history}
+        had, has = in_effect(revert_of, since), in_effect(revert_of, to)
+        found = self._database.rows("corrections/of_versions", {**self._key, "versions": sorted(had ^ has)})
+        return net([_recorded(row) for row in found], since=had, to=has)
+
+    def look(self, wanted: Sequence[Coordinate]) -> Standing:
+        """What a replay of *wanted* would find now; changes nothing. Raises: TableUnknown."""
+        with self._database.transaction() as connection:
+            found = self._lock(connection, wanted)
+            connection.rollback()
+            return found
+
+    def drop(self, wanted: Sequence[Coordinate], *, by: str) -> int:
+        """Give up those of *wanted* that are held; they stay accounted for. Returns how many."""
+        key = {**self._key, **_places(wanted), "state": "dropped", "by": by}
+        with self._database.transaction() as connection:
+            connection.execute(sql("ledger/lock_table"), self._key)
+            count: int = connection.execute(sql("corrections/settle"), key).rowcount
+            return count
+
+    def publish(self, correction: Correction, build: BuildCorrection, *, by: str, run_id: str | None) -> Version:
+        """Publish a version in which all of *correction* is so, or none.
+
+        Raises: CorrectionsMoved, AlreadyThere, ForeignCommit, CommitLost; OutcomeUnknown only when Postgres stays away.
+        """
+        wanted = sorted(correction.changes)
+        move_id = self._reserve(wanted, run_id)
+        for _ in range(OPTIMISTIC_BUILDS):
+            found = self.look(wanted)
+            self._check_unmoved(correction, found)  # else the views have rows of these records already
+            swaps = build(found.head, found.pointers, move_id)
+            faults.point("replay.before_lock")
+            try:
+                return self._commit_known(correction, move_id, _prepared(found.pointers, swaps), by)
+            except PointerMoved as moved:
+                log.info("replay.pointer_moved", table=self._table.name, detail=str(moved))
+        return self._commit_known(correction, move_id, build, by)
+
+    def _reserve(self, wanted: Sequence[Coordinate], run_id: str | None) -> int:
+        """Record that a replay was begun, before a file names it; it counts as abandoned until it commits."""
+        head = self.look(wanted).head
+        key = {**self._key, "base_version": head.version, "schema_version": head.schema_version, "run_id": run_id}
+        with self._database.transaction() as connection:
+            return int(connection.execute(sql("corrections/reserve_move"), key).fetchone()["move_id"])  # type: ignore[index]
+
+    def _commit_known(self, correction: Correction, move_id: int, build: BuildCorrection, by: str) -> Version:
+        try:
+            with self._database.transaction() as connection:
+                published = self._commit(connection, correction, move_id, build, by)
+                faults.point("replay.in_transaction")
+            faults.point("replay.after_commit")
+            return published
+        except OutcomeUnknown as unknown:
+            return published_by(self._database, self._table, move_id, unknown)
+
+    # -- in the transaction ---------------------------------------------------------------------------------
+
+    def _lock(self, connection: Connection, wanted: Sequence[Coordinate]) -> Standing:
+        """Take the locks in order."""
+        return self._stand(connection, wanted, self._hold(connection))
+
+    def _hold(self, connection: Connection) -> dict[ViewName, str]:
+        """Lock the table and its views, so that nobody else publishes; reads begin all the same."""
+        connection.execute(sql("ledger/lock_table"), self._key)
+        pointers: dict[ViewName, str] = {}
+        for view, key in self._pointer_keys.items():
+            row = connection.execute(sql("ledger/lock_pointer"), key).fetchone()
+            if row is None:
+                raise view_dropped(self._table, view)
+            pointers[view] = str(row["metadata_location"])
+        connection.execute(sql("ledger/lock_positions"), self._key)
+        return pointers
+
+    def _stand(
+        self, connection: Connection, wanted: Sequence[Coordinate], pointers: Mapping[ViewName, str]
+    ) -> Standing:
+        """What may be read is judged in statements begun after the trim lock was granted."""
+        connection.execute(sql("reads/take_trim_lock"), self._key)
+        connection.execute(sql("upkeep/delete_expired_leases"), self._key)
+        head = self._head(connection)
+        known = connection.execute(sql("corrections/lock_states"), {**self._key, **_places(wanted)}).fetchall()
+        return Standing(
+            head=head,
+            pointers=pointers,
+            states={(row["partition"], row["offset"]): row["state"] for row in known},
+            waits=self._waiting(connection, wanted, head),
+        )
+
+    def _head(self, connection: Connection) -> Version:
+        [newest] = connection.execute(sql("ledger/head"), self._key).fetchall()
+        return rows.version(newest)
+
+    def _waiting(
+        self, connection: Connection, wanted: Sequence[Coordinate], head: Version
+    ) -> Mapping[Coordinate, Waiting]:
+        readable, versions = readable_versions(connection, self._table.table_id)
+        # What is asked for lies below the bounds of the head, so that the head itself has none of it in the buffer.
+        old = [v for v in readable if v != head]
+        return waiting(wanted, table=self._table.name, head=head, readable=old, versions=versions)
+
+    def _commit(
+        self, connection: Connection, correction: Correction, move_id: int, build: BuildCorrection, by: str
+    ) -> Version:
+        wanted = sorted(correction.changes)
+        pointers, head = self._hold(connection), self._head(connection)
+        check_schema(
+            self._table.name,
+            planned=self._table.schema_version,
+            found=head.schema_version,
+            what="records were decoded",
+        )
+        known = connection.execute(sql("corrections/states_at"), {**self._key, **_places(wanted)}).fetchall()
+        self._check_states(correction, {(row["partition"], row["offset"]): row["state"] for row in known})
+        # Files may be written here, which takes its time: before the trim lock, for which every read waits.
+        swaps = build(head, pointers, move_id)
+        found = self._stand(connection, wanted, pointers)
+        self._check_unmoved(correction, found)
+        for name, swap in swaps.items():
+            check_base(found.head, swap.base_snapshot, view=name)
+        check_kept(connection, self._table, [file for swap in swaps.values() for file in swap.built])
+        buffered = connection.execute(sql("ledger/ingest_positions"), self._key).fetchall()
+        now = connection.execute(sql("reads/now")).fetchone()
+        assert now is not None
+        following = corrected(
+            found.head,
+            views={**found.head.views, **{name: swap.new for name, swap in swaps.items()}},
+            buffer_hi={row["partition"]: row["buffer_hi"] for row in buffered},
+            move_id=move_id,
+            now=now["now"],
+        )
+        for name, swap in swaps.items():
+            key = {**self._pointer_keys[name], "old": swap.old, "new": swap.new.metadata}
+            connection.execute(sql("ledger/move_pointer"), key)
+        self._record(connection, correction, following, base=found.head.version, by=by)
+        return following
+
+    def _check_unmoved(self, correction: Correction, found: Standing) -> None:
+        """Raises: CorrectionsMoved."""
+        self._check_states(correction, found.states)
+        if found.waits:
+            raise CorrectionsMoved(f"{self._table.name}: some have to wait; nothing was written, ask again")
+
+    def _check_states(self, correction: Correction, states: Mapping[Coordinate, str]) -> None:
+        """Raises: CorrectionsMoved."""
+        if moved := sum(states.get(at) != correction.states.get(at) for at in correction.changes):
+            raise CorrectionsMoved(
+                f"{self._table.name}: {moved:,} of {len(correction.changes):,} records were settled by others; nothing "
+                "was written, ask again"
+            )
+
+    def _record(
+        self, connection: Connection, correction: Correction, following: Version, *, base: int, by: str
+    ) -> None:
+        """The move, the version, the corrections, what is held no more, what audits have to read again, the event."""
+        wanted, move_id = sorted(correction.changes), following.move_id
+        key, places = {**self._key, "move_id": move_id}, _places(wanted)
+        told = {"base_version": base, "rows": len(wanted), "bytes": correction.bytes}
+        if connection.execute(sql("corrections/record_move"), {**key, **told}).rowcount != 1:
+            raise CorrectionsMoved(f"{self._table.name}: move {move_id} is over already; nothing was written")
+        connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+        changes = [correction.changes[at] for at in wanted]
+        back = [at for at, change in zip(wanted, changes, strict=True) if change.kind is Kind.ADDED]
+        connection.execute(sql("corrections/settle"), {**key, **_places(back), "state": "replayed", "by": by})
+        for first in range(0, len(correction.refused), REFUSED_TOGETHER):
+            aside = [kept(record).to_json() for record in correction.refused[first : first + REFUSED_TOGETHER]]
+            connection.execute(sql("corrections/set_aside"), {**key, "records": orjson.dumps(aside).decode()})
+        told_of = {
+            "kinds": [str(change.kind) for change in changes],
+            "digests": [change.digest for change in changes],
+            "were": [change.was for change in changes],
+            "decoder": correction.decoder,
+        }
+        connection.execute(sql("corrections/insert"), {**key, **places, **told_of, "version": following.version})
+        connection.execute(sql("corrections/forget_signed"), {**key, **places})
+        payload = {
+            "version": following.version,
+            "move": move_id,
+            "stage": "replay",
+            "rows": len(wanted),
+            "corrections": len(wanted),
+        }
+        connection.execute(
+            sql("ledger/append_outbox"), {**self._key, "event": "published", "payload": rows.json(payload)}
+        )
+
+
+def readable_versions(connection: Connection, table_id: int) -> tuple[list[Version], list[Version]]:
+    """The versions that may be read (retained, leased, named; the head too), and all from the oldest of them on.
+
+    To be asked under the trim lock. A named version has the bounds of its snapshot.
+    """
+    key = {"table_id": table_id}
+    named = versions_named(connection, table_id)
+    leased = [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
+    retained_from = connection.execute(sql("ledger/lock_table"), key).fetchone()["retained_from"]  # type: ignore[index]
+    first = min([retained_from, *(v.version for v in (*named, *leased))])
+    versions = [rows.version(row) for row in connection.execute(sql("upkeep/all_versions"), {**key, "first": first})]
+    return [*(v for v in versions if v.version >= retained_from), *leased, *named], versions
+
+
+def restored_corrections(connection: Connection, table_id: int, target: int, *, among: Vectors) -> list[Coordinate]:
+    """The records of the offsets *among* whose row version *target* has otherwise than the log brought it, or not."""
+    lineage = connection.execute(sql("revert/lineage"), {"table_id": table_id}).fetchall()
+    has = in_effect({row["version"]: row["revert_of"] for row in lineage}, target)
+    low, high = among
+    key = {"table_id": table_id, "versions": sorted(has), "partitions": sorted(low)}
+    key |= {"lows": [low[p] for p in sorted(low)], "highs": [high[p] for p in sorted(low)]}
+    recorded = [_recorded(row) for row in connection.execute(sql("corrections/of_versions_among"), key)]
+    return sorted(net(recorded, since=frozenset(), to=has))
+
+
+def _recorded(row: Mapping[str, Any]) -> Recorded:
+    at = row["partition"], row["offset"]
+    return Recorded(at=at, version=row["version"], digest=row["digest"], was=row["was"])
+
+
+def _places(wanted: Sequence[Coordinate]) -> dict[str, list[int]]:
+    return {"partitions": [partition for partition, _ in wanted], "offsets": [offset for _, offset in wanted]}
+
+
+def _prepared(pointers: Mapping[ViewName, str], swaps: Mapping[ViewName, Swap]) -> BuildCorrection:
+    """Hands out *swaps* where they still fit, which were built on *pointers*."""
+
+    def same(_head: Version, locked: Mapping[ViewName, str], _move: int) -> Mapping[ViewName, Swap]:
+        for view, pointer in locked.items():
+            if pointer != (old := pointers[view]):
+                raise PointerMoved(f"built on {old.rsplit('/', 1)[-1]}, the catalog is at {pointer.rsplit('/', 1)[-1]}")
+        return swaps
+
+    return same
+
+
+def _held(row: Mapping[str, Any]) -> HeldRecord:
+    return HeldRecord(
+        record=RefusedRecord(
+            partition=row["partition"],
+            offset=row["offset"],
+            reason=row["reason"],
+            detail=row["detail"],
+            key=row["key"],
+            value=row["value"],
+            headers=[(name, None if value is None else bytes.fromhex(value)) for name, value in row["headers"]],
+        ),
+        kafka_ms=row["kafka_ms"],
+        whole=row["whole"],
+    )

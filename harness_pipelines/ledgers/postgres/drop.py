@@ -1,0 +1,151 @@
+"""Dropping a table: its buffer, its rows in the ledger and its catalog rows in one transaction; files on demand.
+
+Runs as the login itself (the owner that ran `harness init`), because workers may not delete versions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql as compose
+
+from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.errors import TryAgain
+from harness_pipelines.ports.ledger import TableRow, TableUnknown
+
+SCHEMA = "harness_buffer"
+
+
+class TableInUse(TryAgain):
+    """A worker holds a claim on the table; nothing was dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSeen:
+    """A buffer table that goes."""
+
+    name: str
+    state: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """What a drop took, or with a dry run would take."""
+
+    table: str
+    segments: tuple[SegmentSeen, ...]
+    views: tuple[str, ...]
+    metadata: tuple[str, ...]  #: locations of the views' last metadata files
+    versions: int
+    moves: int
+    quarantined: int
+    readers: int  #: live leases: these reads fail by name
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "segments": [{"name": s.name, "state": s.state, "bytes": s.bytes} for s in self.segments],
+            "views": list(self.views),
+            "versions": self.versions,
+            "moves": self.moves,
+            "quarantined": self.quarantined,
+            "readers": self.readers,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeFiles:
+    """The files below the location of a table's view."""
+
+    location: str
+    count: int
+    bytes: int
+
+
+def drop_table(database: Database, table: TableRow, *, catalog: str, dry_run: bool = False) -> Dropped:
+    """Drop *table* with its segments, ledger rows and catalog rows, all or nothing. Files of the lake stay.
+
+    Raises: TableUnknown, TableInUse, naming who holds the claim; LedgerBusy.
+    """
+    with database.transaction() as connection:
+        connection.execute(sql("drop/as_owner"))
+        if connection.execute(sql("drop/lock_table"), {"table_id": table.table_id}).fetchone() is None:
+            raise TableUnknown(f"table {table.name} is not there any more; nothing was dropped")
+        dropped = _look(connection, table, catalog)
+        if dry_run:
+            connection.rollback()
+        else:
+            _check_unclaimed(connection, table)
+            _drop(connection, table, catalog, dropped)
+        return dropped
+
+
+def _look(connection: Connection, table: TableRow, catalog: str) -> Dropped:
+    """Lock in the order of all commits (catalog rows, then the trim lock) and list what is there."""
+    key = {"table_id": table.table_id}
+    views = connection.execute(sql("drop/lock_pointers"), _pointers(connection, table, catalog)).fetchall()
+    connection.execute(sql("reads/take_trim_lock"), key)
+    counts = connection.execute(sql("drop/ledger_rows"), key).fetchone()
+    assert counts is not None
+    segments = connection.execute(sql("drop/segments"), key).fetchall()
+    segments += connection.execute(sql("overlays/sizes"), key).fetchall()
+    return Dropped(
+        table=table.name,
+        segments=tuple(SegmentSeen(name=s["segment"], state=s["state"], bytes=s["bytes"]) for s in segments),
+        views=tuple(f"{table.spec.namespace}.{v['table_name']}" for v in views),
+        metadata=tuple(v["metadata_location"] for v in views),
+        **counts,
+    )
+
+
+def _check_unclaimed(connection: Connection, table: TableRow) -> None:
+    held = connection.execute(sql("drop/live_claims"), {"table_id": table.table_id}).fetchall()
+    if held:
+        who = ", ".join(f"{c['stage']} by {c['holder']} until {c['lease_until']:%H:%M:%S} UTC" for c in held)
+        raise TableInUse(
+            f"table {table.name} is being worked on ({who}); nothing was dropped. Stop its worker, or wait until its "
+            "lease has ended, then run the same command again"
+        )
+
+
+def _drop(connection: Connection, table: TableRow, catalog: str, seen: Dropped) -> None:
+    key = {"table_id": table.table_id}
+    for segment in seen.segments:
+        connection.execute(compose.SQL("DROP TABLE IF EXISTS {}").format(compose.Identifier(SCHEMA, segment.name)))
+    connection.execute(sql("overlays/delete_all"), key)
+    pointers = _pointers(connection, table, catalog)
+    for what in ("segments", "ingest_positions", "quarantine", "violations", "filtered", "table"):
+        connection.execute(sql(f"drop/delete_{what}"), key)
+    connection.execute(sql("drop/delete_pointers"), pointers)
+
+
+def _pointers(connection: Connection, table: TableRow, catalog: str) -> dict[str, str | None]:
+    """Of the views, and of the bytes of records that were set aside, if there are any in the lake."""
+    place = connection.execute(sql("quarantine/place"), {"table_id": table.table_id}).fetchone()
+    names = {
+        "stream": table.views.get("stream"),
+        "batch": table.views.get("batch"),
+        "quarantine": table.quarantine if place and place["metadata"] else None,
+    }
+    return {"catalog": catalog, "namespace": table.spec.namespace, **names}
+
+
+def files_below(location: str) -> LakeFiles:
+    """Count the files below the location of a view."""
+    from harness_pipelines.drivers.files import listed
+
+    sizes = [file.bytes for file in listed(location)]
+    return LakeFiles(location=location, count=len(sizes), bytes=sum(sizes))
+
+
+def purge(files: LakeFiles) -> None:
+    """Delete everything below a location; for good."""
+    from pyarrow.fs import FileType
+
+    from harness_pipelines.drivers.files import opened
+
+    system, root = opened(files.location)
+    if system.get_file_info(root).type is FileType.Directory:
+        system.delete_dir(root)

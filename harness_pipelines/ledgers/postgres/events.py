@@ -1,0 +1,113 @@
+"""What happened to a table, as it was recorded in the transactions that did it: each event once, in order, no gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from harness_pipelines.drivers.postgres import Database
+from harness_pipelines.errors import UsageError
+from harness_pipelines.ledgers.postgres.notify import News
+from harness_pipelines.ledgers.postgres.states import Held, StateCommit
+from harness_pipelines.ports.ledger import TableRow
+
+EVENTS_AT_ONCE = 1_000
+IDLE_S = 15.0  #: a third of a subscriber's lease and less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that happened to a table."""
+
+    seq: int  #: 1, 2, 3, ... of the table, larger ones behind `promoted` and `history_lost`: who has it has all before
+    event: str  #: created, published, reverted, reconciled, accepted-foreign, promoted, history_lost
+    payload: Mapping[str, Any]  #: the version that it made, the move that made it, ...
+    table_id: int = 0  #: of the table; one that is dropped and made again under the same name has another
+
+    def to_json(self) -> dict[str, Any]:
+        return {"seq": self.seq, "event": self.event, **self.payload}
+
+
+class Outbox:
+    """The events of the tables of one ledger."""
+
+    def __init__(self, database: Database, news: News) -> None:
+        self.database, self._news = database, news
+
+    def events(self, table: TableRow, *, after: int, follow: bool) -> Iterator[Event]:
+        """The events behind number *after*; with *follow* those to come are waited for, some milliseconds each.
+
+        Raises: PostgresUnreachable; a consumer goes on behind the last event that it has.
+        """
+        return (event for event in self._events(table, after=after, follow=follow) if event is not None)
+
+    @contextmanager
+    def subscription(
+        self, held: Held, table: TableRow, *, last: StateCommit | None, after: int, follow: bool
+    ) -> Iterator[Subscription]:
+        """The events behind those that the subscriber whose state is *held* has dealt with, at first behind *after*.
+
+        Raises: UsageError when the state is not of a subscriber to this table.
+        """
+        with held:
+            if last is not None:
+                after = _cursor(held.name, last, table)
+            else:  # known from now on: that it gets no event at all is seen too
+                held.commit({}, checkpoint=str(after), payload={"events_of": table.name})
+            with closing(self._events(table, after=after, follow=follow)) as events:
+                yield Subscription(held, table, events)
+
+    def _events(self, table: TableRow, *, after: int, follow: bool) -> Generator[Event | None]:
+        """The same, and None now and then while nothing happens."""
+        while True:
+            heard = self._news.heard(table.table_id) if follow else 0
+            key = {"table_id": table.table_id, "after": after, "limit": EVENTS_AT_ONCE}
+            found = self.database.rows("reads/events", key)
+            for row in found:
+                after = row["seq"]
+                yield Event(seq=after, event=row["event"], payload=row["payload"], table_id=table.table_id)
+            if len(found) == EVENTS_AT_ONCE:
+                continue
+            if not follow:
+                return
+            self._news.wait(table.table_id, heard, IDLE_S)
+            yield None
+
+
+class Subscription:
+    """Iterate over it once: whoever asks for the next event says that the one before is dealt with.
+
+    The ledger keeps where the subscriber is, so that an event comes again after a crash in the middle of it, and in
+    order always.
+    """
+
+    def __init__(self, held: Held, table: TableRow, events: Iterator[Event | None]) -> None:
+        self._held, self._events = held, events
+        self._subscribed = {"events_of": table.name, "table_id": table.table_id}
+
+    def __iter__(self) -> Iterator[Event]:
+        """Raises: FencedOut when the lease ended during an event: another one may have begun with it."""
+        for event in self._events:
+            if event is None:
+                self._held.renew()
+                continue
+            yield event
+            self._held.commit({}, checkpoint=str(event.seq), payload=self._subscribed)
+
+    def renew(self) -> None:
+        """Ask for another lease, during an event that takes long. Raises: FencedOut."""
+        self._held.renew()
+
+
+def _cursor(name: str, last: StateCommit, table: TableRow) -> int:
+    """The number of the event that the subscriber *name* has dealt with; 0 of a table that was made again since.
+
+    Raises: UsageError.
+    """
+    of = last.payload.get("events_of") if isinstance(last.payload, dict) else None
+    if of != table.name:
+        what = f"a subscriber to {of}" if of else "a consumer of records"
+        raise UsageError(f"{name} is the state of {what}: give the subscriber to {table.name} a name of its own")
+    return int(last.checkpoint) if last.payload.get("table_id", table.table_id) == table.table_id else 0

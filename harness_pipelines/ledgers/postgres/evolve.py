@@ -1,0 +1,200 @@
+"""The boundary commit of a schema change: one transaction changes every tier's schema, or none's.
+
+It locks in the order of the design: the table, the catalog rows (batch before stream), then what ingest commits take. A
+commit ends by taking a shared lock and comparing the schema that it was decoded with; the change takes that lock alone
+and sets the next schema. So it waits for the commits that are about to end and for no other: one that comes later finds
+the schema changed and is rolled back, whatever it has written to a segment that is closed by then. It is asked for by a
+person and has no claim: of two at once the second finds another schema than it was planned on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import structlog
+from psycopg.types.json import Jsonb
+
+from harness_pipelines import faults
+from harness_pipelines.buffers.postgres.writer import make_segment
+from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.errors import OutcomeUnknown
+from harness_pipelines.lakes.iceberg.write.still_there import check_kept
+from harness_pipelines.ledgers.postgres import rows, specs
+from harness_pipelines.ledgers.postgres.outcome import published_by
+from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow, view_dropped
+from harness_pipelines.protocol.bounds import vector_to_json
+from harness_pipelines.protocol.changes.corrections import corrected
+from harness_pipelines.protocol.schema.evolution import EvolutionRefused, Evolved
+from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
+from harness_pipelines.protocol.versions import Version, ViewName, check_base
+from harness_pipelines.spec.load import dump_spec
+
+log = structlog.get_logger(__name__)
+OPTIMISTIC_BUILDS = 3
+
+#: Writes the metadata of the views with the new schema, on top of these pointers.
+#: From the metadata file of each view and the number of the move.
+BuildSchema = Callable[[Mapping[ViewName, str], int], Mapping[ViewName, Swap]]
+
+
+class Evolutions:
+    """Schema changes of one table of one database."""
+
+    def __init__(self, database: Database, table: TableRow, *, catalog: str) -> None:
+        self._database, self._table = database, table
+        self._key = {"table_id": table.table_id}
+        names: list[ViewName] = sorted(table.views)  # batch before stream
+        self._pointer_keys: dict[ViewName, dict[str, str]] = {
+            name: {"catalog": catalog, "namespace": table.spec.namespace, "view": table.views[name]} for name in names
+        }
+
+    def publish(self, evolved: Evolved, build: BuildSchema, *, by: str) -> Version:
+        """Publish the version from which on the table has the schema of *evolved*.
+
+        Raises: SchemaMoved, SpecMoved (settings were changed: plan it again from those of now), ForeignCommit,
+        CommitLost; OutcomeUnknown only when Postgres stays away.
+        """
+        move_id = self._reserve(by)
+        for _ in range(OPTIMISTIC_BUILDS):
+            pointers = self._pointers()
+            swaps = build(pointers, move_id)
+            faults.point("evolve.before_lock")
+            try:
+                return self._commit_known(evolved, move_id, lambda locked, _, s=swaps: _prepared(s, locked))  # type: ignore[misc]
+            except PointerMoved as moved:
+                log.info("evolve.pointer_moved", table=self._table.name, detail=str(moved))
+        return self._commit_known(evolved, move_id, build)
+
+    def _pointers(self) -> dict[ViewName, str]:
+        found = {}
+        for view, key in self._pointer_keys.items():
+            if not (row := self._database.rows("reads/pointer", key)):
+                raise view_dropped(self._table, view)
+            found[view] = str(row[0]["metadata_location"])
+        return found
+
+    def _reserve(self, by: str) -> int:
+        """Record that a change was begun, before a file is written; it counts as abandoned until it commits."""
+        key = {**self._key, "schema_version": self._table.schema_version, "trigger": by}
+        with self._database.transaction() as connection:
+            return int(connection.execute(sql("evolve/reserve_move"), key).fetchone()["move_id"])  # type: ignore[index]
+
+    def _commit_known(self, evolved: Evolved, move_id: int, build: BuildSchema) -> Version:
+        try:
+            with self._database.transaction() as connection:
+                published = self._commit(connection, evolved, move_id, build)
+                faults.point("evolve.in_transaction")
+            faults.point("evolve.after_commit")
+            return published
+        except OutcomeUnknown as unknown:
+            return published_by(self._database, self._table, move_id, unknown)
+
+    # -- in the transaction ---------------------------------------------------------------------------------
+
+    def _commit(self, connection: Connection, evolved: Evolved, move_id: int, build: BuildSchema) -> Version:
+        connection.execute(sql("ledger/lock_table"), self._key)
+        pointers: dict[ViewName, str] = {}
+        for view, key in self._pointer_keys.items():
+            row = connection.execute(sql("ledger/lock_pointer"), key).fetchone()
+            if row is None:
+                raise view_dropped(self._table, view)
+            pointers[view] = str(row["metadata_location"])
+        [newest] = connection.execute(sql("ledger/head"), self._key).fetchall()
+        head = rows.version(newest)
+        check_schema(
+            self._table.name, planned=self._table.schema_version, found=head.schema_version, what="a change was planned"
+        )
+        if evolved.narrows:
+            check_none_recalled(self._table, head)
+            self._check_none_corrected(connection)
+        swaps = build(pointers, move_id)
+        for name, swap in swaps.items():
+            check_base(head, swap.base_snapshot, view=name)
+        connection.execute(sql("reads/share_trim_lock"), self._key)
+        check_kept(connection, self._table, [file for swap in swaps.values() for file in swap.built])
+        schema_version = head.schema_version + 1
+        connection.execute(sql("evolve/hold_ingest"), self._key)
+        taken = connection.execute(sql("evolve/set_schema"), {**self._key, "schema_version": schema_version}).fetchall()
+        buffer_hi = {row["partition"]: row["buffer_hi"] for row in taken}
+        if evolved.spec.buffer != "none":
+            self._next_segment(connection, evolved, schema_version)
+            starts = buffer_hi
+        else:  # after a revert the log is read again from where the lake ends, with the schema of then
+            starts = buffer_hi | {p: bounds.stream_hi for p, bounds in head.bounds.items()}
+        following = corrected(
+            head,
+            views={name: swap.new for name, swap in swaps.items()},
+            buffer_hi=buffer_hi,
+            move_id=move_id,
+            now=newest["now"],
+        )
+        narrowed = head.narrowed + evolved.narrows
+        following = replace(following, schema_version=schema_version, narrowed=narrowed)
+        for name, swap in swaps.items():
+            key = {**self._pointer_keys[name], "old": swap.old, "new": swap.new.metadata}
+            connection.execute(sql("ledger/move_pointer"), key)
+        self._record(connection, evolved, following, starts=starts, base=head.version)
+        return following
+
+    def _check_none_corrected(self, connection: Connection) -> None:
+        """What replays put there is proved by digests of the columns that there were. Raises: EvolutionRefused."""
+        if count := len(connection.execute(sql("corrections/in_effect"), self._key).fetchall()):
+            raise EvolutionRefused(
+                f"{self._table.name}: {count:,} records were corrected by replays, and audits prove their rows with "
+                "all the columns of then; no column can be dropped. Nothing was changed"
+            )
+
+    def _next_segment(self, connection: Connection, evolved: Evolved, schema_version: int) -> None:
+        """Close the open segments, whose rows have the old schema, and open one for the new."""
+        connection.execute(sql("buffer/lock_segments"), self._key)
+        known = [rows.segment(row) for row in connection.execute(sql("buffer/segments"), self._key)]
+        for segment in known:
+            if segment.state == "open":
+                connection.execute(sql("buffer/close_segment"), {**self._key, "segment": segment.name})
+        make_segment(connection, self._table.table_id, known, spec=evolved.spec, schema_version=schema_version)
+
+    def _record(
+        self, connection: Connection, evolved: Evolved, following: Version, *, starts: Mapping[int, int], base: int
+    ) -> None:
+        """The schema, the spec, the move, the version, the event."""
+        key, words = {**self._key, "move_id": following.move_id}, Jsonb(dump_spec(evolved.spec))
+        told = {"base_version": base, "schema_version": following.schema_version}
+        if connection.execute(sql("evolve/record_move"), {**key, **told}).rowcount != 1:
+            raise SchemaMoved(f"{self._table.name}: move {following.move_id} is over already; nothing was written")
+        schema = {"fields": Jsonb([dict(f) for f in evolved.fields]), "spec": words}
+        schema |= {"starts": Jsonb(vector_to_json(starts))}
+        specs.write(connection, self._table, evolved.spec, what="this is a change", fields=evolved.fields)
+        connection.execute(sql("ledger/insert_schema"), {**key, **schema, "schema_version": following.schema_version})
+        connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+        if evolved.narrows:  # their digests have a column more
+            connection.execute(sql("evolve/forget_signed"), self._key)
+        payload = {
+            "version": following.version,
+            "move": following.move_id,
+            "stage": "evolve",
+            "rows": 0,
+            "schema_version": following.schema_version,
+            "changes": list(evolved.told),
+        } | ({} if evolved.schema_id is None else {"schema_id": evolved.schema_id})
+        connection.execute(
+            sql("ledger/append_outbox"), {**self._key, "event": "published", "payload": rows.json(payload)}
+        )
+
+
+def check_none_recalled(table: TableRow, head: Version) -> None:
+    """Recalled rows are proved by digests of all the columns of then. Raises: EvolutionRefused."""
+    if head.overlays:
+        raise EvolutionRefused(
+            f"{table.name}: {sum(one.rows for one in head.overlays):,} rows are recalled to Postgres, and are proved "
+            "with all the columns of then; no column can be dropped. Nothing was changed. Give them back first: "
+            f"`harness recall {table.name} --release`"
+        )
+
+
+def _prepared(swaps: Mapping[ViewName, Swap], locked: Mapping[ViewName, str]) -> Mapping[ViewName, Swap]:
+    """*swaps*, where they still fit. Raises: PointerMoved."""
+    for view, pointer in locked.items():
+        if pointer != (old := swaps[view].old):
+            raise PointerMoved(f"built on {old.rsplit('/', 1)[-1]}, the catalog is at {pointer.rsplit('/', 1)[-1]}")
+    return swaps

@@ -1,0 +1,171 @@
+"""What the files of the lake were when they were written, and whether they still are.
+
+Parquet has a checksum for each page, but none for what says where the pages are and how they are read. JSON and Avro
+have none at all. So the ledger keeps the length of each file and a digest: of a metadata file, manifest list or
+manifest as a whole, of a data file from the end of its last page on. Whoever opens a file compares it.
+
+A file is noted before it is published. One without a note was written before there were any, or by another engine.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.spec.locations import is_below, normal
+
+if TYPE_CHECKING:
+    from harness_pipelines.drivers.postgres import Database
+
+DIGEST_BYTES = 16
+KNOWN_MAX = 200_000
+
+
+class FileDamaged(HarnessError):
+    """A file of the lake is there and is not what was written."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(
+            f"{path} is damaged: {why}. `harness fsck` names all that is; `harness reconcile TABLE --repair-file "
+            f"{path}` shows whether it can be made again"
+        )
+        self.path, self.why = path, why
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What a file was when it was written."""
+
+    length: int
+    tail: int  #: how many bytes at its end the digest is of
+    value: bytes
+
+    def check(self, path: str, *, size: int, tail: bytes) -> None:
+        """Compare it with what is there. Raises: FileDamaged."""
+        if size != self.length:
+            raise FileDamaged(path, f"{size:,} bytes are there, {self.length:,} were written")
+        if digest_of(tail) != self.value:
+            part = "it is not" if self.tail == self.length else f"its last {self.tail:,} bytes are not"
+            raise FileDamaged(path, f"{part} what was written")
+
+
+def digest_of(content: bytes) -> bytes:
+    """The digest that notes are made of."""
+    return blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+class Digests:
+    """The notes of one ledger. Thread-safe; a database is opened when it is first asked."""
+
+    def __init__(
+        self, readers: Callable[[], Database], writers: Callable[[], Database], *, warehouse: str | None
+    ) -> None:
+        self._readers, self._writers = readers, writers
+        self.warehouse = None if warehouse is None else normal(warehouse)
+        self._written: list[tuple[str, Digest]] = []
+        self._lock = Lock()
+
+    def add(self, path: str, digest: Digest) -> None:
+        """Remember what was written to *path* until the next `flush`."""
+        with self._lock:
+            self._written.append((normal(path), digest))
+
+    def flush(self) -> None:
+        """Note in the ledger what was added. It is done before the files are published."""
+        with self._lock:
+            written, self._written = self._written, []
+        if not written:
+            return
+        columns = {
+            "paths": [path for path, _ in written],
+            "bytes": [digest.length for _, digest in written],
+            "tails": [digest.tail for _, digest in written],
+            "digests": [digest.value for _, digest in written],
+        }
+        self._writers().run("digests/note", columns)
+        KNOWN.keep(dict(written))
+
+    def ask(self, paths: Sequence[str]) -> dict[str, Digest]:
+        """What the ledger has noted of *paths*."""
+        found = self._readers().rows("digests/of", {"paths": list(paths)})
+        return {row["path"]: Digest(row["bytes"], row["tail"], bytes(row["digest"])) for row in found}
+
+
+class Known:
+    """Notes that were looked up, by path. A path names content that never changes, so they never go stale."""
+
+    def __init__(self) -> None:
+        self._ledgers: weakref.WeakSet[Digests] = weakref.WeakSet()
+        self._found: OrderedDict[str, Digest | None] = OrderedDict()
+        self._lock = Lock()
+
+    def bind(self, ledger: Digests) -> None:
+        """Ask *ledger* too, for as long as it lives."""
+        with self._lock:
+            self._ledgers.add(ledger)
+
+    def unbind(self, ledger: Digests) -> None:
+        """Ask *ledger* no more: its database is closed."""
+        with self._lock:
+            self._ledgers.discard(ledger)
+
+    def learn(self, paths: Iterable[str]) -> None:
+        """Look up the notes of published files in one go; those without one are not asked for again."""
+        missing = self._unknown([normal(path) for path in paths])
+        if missing:
+            self.keep(dict.fromkeys(missing) | self._asked(missing))
+
+    def of(self, path: str) -> Digest | None:
+        """The note of one file, if there is any."""
+        path = normal(path)
+        with self._lock:
+            if path in self._found:
+                return self._found[path]
+        found = self._asked([path])
+        self.keep(found)  # not that there is none: it may be written just now
+        return found.get(path)
+
+    def _unknown(self, paths: Iterable[str]) -> list[str]:
+        with self._lock:
+            return [path for path in dict.fromkeys(paths) if path not in self._found]
+
+    def _asked(self, paths: list[str]) -> dict[str, Digest]:
+        """What the ledgers of their warehouses say. Raises: what the database does, if no session of it answers."""
+        with self._lock:
+            ledgers = [ledger for ledger in self._ledgers if ledger.warehouse is not None]
+        warehouses = {ledger.warehouse or "" for ledger in ledgers}
+        found: dict[str, Digest] = {}
+        for warehouse in warehouses:
+            others = [other for other in warehouses if other != warehouse]
+            mine = [path for path in paths if not any(is_below(path, other) for other in others)]
+            if mine:  # below it, or below none: written when the warehouse was another folder
+                found |= _any_of([ledger for ledger in ledgers if ledger.warehouse == warehouse], mine)
+        return found
+
+    def keep(self, found: Mapping[str, Digest | None]) -> None:
+        """Remember notes by the normal form of their paths; None: there is none, and there will be none."""
+        with self._lock:
+            self._found.update(found)
+            while len(self._found) > KNOWN_MAX:
+                self._found.popitem(last=False)
+
+
+def _any_of(ledgers: Sequence[Digests], paths: list[str]) -> dict[str, Digest]:
+    """A warehouse has one ledger, so the first that answers knows all."""
+    trouble: HarnessError | None = None
+    for ledger in ledgers:
+        try:
+            return ledger.ask(paths)
+        except HarnessError as error:
+            trouble = error
+    assert trouble is not None
+    raise trouble
+
+
+KNOWN: Final = Known()

@@ -1,0 +1,60 @@
+"""Numbers are given once: where a history ends, those of versions, events and moves go on from larger ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from harness_pipelines.drivers.postgres import Connection, sql
+from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.lake.history import NamedMove, number_behind
+from harness_pipelines.protocol.versions import Version
+
+
+def in_history(connection: Connection, table: TableRow) -> bool:
+    """Whether the table was compared with its lake in the history that this server writes; its row is locked."""
+    row = connection.execute(sql("history/of_table"), {"table_id": table.table_id}).fetchone()
+    return row is not None and row["history"] == row["ours"]
+
+
+def next_version(connection: Connection, head: Version) -> Version:
+    """The head once more, by a number that no history gave before."""
+    now: Any = connection.execute(sql("reads/now")).fetchone()
+    number = number_behind(head.version, now=now["now"])
+    return replace(head, version=number, move_id=None, revert_of=None, committed_at=now["now"])
+
+
+def begin_history(connection: Connection, table: TableRow, *, event: str, lost: Sequence[NamedMove]) -> Version:
+    """Publish the head of *table*, whose row is locked, as the first version of a history.
+
+    *event* says how it came about. Events go on from the number of the version. Who calls ends claims.
+    """
+    key = {"table_id": table.table_id}
+    [newest] = connection.execute(sql("ledger/head"), key).fetchall()
+    head = rows.version(newest)
+    following = next_version(connection, head)
+    told = {"base_version": following.version - 1, "schema_version": head.schema_version}
+    made: Any = connection.execute(sql("history/insert_move"), {**key, **told}).fetchone()
+    following = replace(following, move_id=made["move_id"])
+    connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+    tell(connection, following, after=head, event=event, lost=lost)
+    connection.execute(sql("history/begin"), key)
+    return following
+
+
+def tell(connection: Connection, following: Version, *, after: Version, event: str, lost: Sequence[NamedMove]) -> None:
+    """Write the event of a version whose number lies behind a history that is over; the event's does too."""
+    key = {"table_id": following.table_id}
+    connection.execute(sql("history/raise_outbox"), {**key, "below": following.version - 1})
+    payload = {
+        "version": following.version,
+        "move": following.move_id,
+        "from": after.version + 1,
+        "to": following.version - 1,
+        "moves": [one.move_id for one in lost],
+    }
+    connection.execute(sql("ledger/append_outbox"), {**key, "event": event, "payload": Jsonb(payload)})

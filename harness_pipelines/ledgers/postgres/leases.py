@@ -1,0 +1,144 @@
+"""Lease first, then look: the short transaction with which every read begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from psycopg.types.json import Jsonb
+
+from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ledgers.postgres.named_snapshots import version_named, version_then
+from harness_pipelines.ports.ledger import LeaseEnded, ReadState, TableRow
+from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.reading.reads import At, cut_now, cut_of_version
+from harness_pipelines.protocol.versions import Version, VersionGone
+
+LEASE_AGE_MAX = timedelta(hours=24)
+
+
+class Leases:
+    """Leases of one database, as a reader takes them.
+
+    No change of a lease waits for the disk: a crash of Postgres may take it back, but it also ends every session, and
+    the next renewal or the end of the read then finds no lease that is alive.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def look(self, table: TableRow, *, holder: str, lease: timedelta, at: At | None = None) -> ReadState:
+        """Lease a version and read the bounds of this instant.
+
+        *at* is a version, the name of a snapshot, or a moment: the version that was the head then. Each of them has
+        its own bounds, the head too, so that it shows the same rows for ever. The trim lock is taken shared in a
+        statement of its own: what retire and expire decided before is visible to the next statement, and what they
+        decide later sees the lease.
+
+        Raises: VersionGone when *at* is not retained, SnapshotUnknown.
+        """
+        with self.database.transaction() as connection:
+            with connection.pipeline():
+                connection.execute(sql("reads/async_commit"))
+                connection.execute(sql("reads/share_trim_lock"), {"table_id": table.table_id})
+                wanted, named = _resolved(connection, table, at)
+                cursor = connection.execute(
+                    sql("reads/look"),
+                    {
+                        "table_id": table.table_id,
+                        "version": wanted,
+                        # A pin may go while the read lasts, so that its bounds are the lease's too.
+                        "named": named and Jsonb({str(p): b.to_json() for p, b in named.items()}),
+                        "lease_id": uuid4(),
+                        "lease": min(lease, LEASE_AGE_MAX),
+                        "holder": holder,
+                    },
+                )
+            row = cursor.fetchone()
+            if row is None or (named is None and row["version"] < row["retained_from"]):
+                raise VersionGone(
+                    f"{table.name}: version {wanted} is not retained"
+                    + (f" (the oldest is {row['retained_from']})" if row else "; `harness status` shows the newest")
+                )
+            if at is None:
+                return state_of(row)
+            key = {"table_id": table.table_id, "version": row["version"]}
+            later = [rows.version(r) for r in connection.execute(sql("reads/answering"), key)]
+            return state_of(row, later=later, named=named)
+
+    def renew(self, lease_id: str, *, lease: timedelta) -> datetime:
+        """Extend a lease that is alive. Raises: LeaseEnded."""
+        found = self._write("reads/renew_lease", {"lease_id": lease_id, "lease": lease})
+        if found is None:
+            raise _ended(lease_id)
+        until: datetime = found["until"]
+        return until
+
+    def end(self, lease_id: str) -> None:
+        """Give a lease back, alive or not."""
+        self._write("reads/end_lease", {"lease_id": lease_id})
+
+    def finish(self, lease_id: str) -> None:
+        """Give a lease back that must have lived until now. Raises: LeaseEnded."""
+        found = self._write("reads/end_lease", {"lease_id": lease_id})
+        if found is None or not found["alive"]:
+            raise _ended(lease_id)
+
+    def _write(self, name: str, parameters: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Change a lease row without waiting for the disk; returns the row."""
+        with self.database.transaction() as connection:
+            with connection.pipeline():
+                connection.execute(sql("reads/async_commit"))
+                cursor = connection.execute(sql(name), parameters)
+            return cursor.fetchone()
+
+
+def state_of(
+    row: Mapping[str, Any], *, later: Sequence[Version] | None = None, named: Mapping[int, Bounds] | None = None
+) -> ReadState:
+    """What a *row* of a look tells: of this instant, or of the version that was asked for with those that came *later*.
+
+    *named* are the bounds of a snapshot of the version.
+    """
+    version = rows.version(row) if named is None else replace(rows.version(row), bounds=named)
+    positions = {
+        int(p): Bounds(start=start, batch_hi=start, stream_hi=start, buffer_hi=buffer_hi)
+        for p, (start, buffer_hi) in (row["positions"] or {}).items()
+    }
+    segments = [rows.segment(_times(s)) for s in row["segments"]]
+    cut = cut_now(version, positions, segments) if later is None else cut_of_version(version, later, segments)
+    return ReadState(
+        version=version,
+        bounds=cut.bounds,
+        segments=tuple(s.ref for s in cut.segments),
+        lease_id=str(row["lease_id"] or ""),
+        lease_until=row["until"] or row["now"],
+        answered_by=cut.answered_by,
+    )
+
+
+def _resolved(connection: Connection, table: TableRow, at: At | None) -> tuple[int | None, Mapping[int, Bounds] | None]:
+    """The number of the version that *at* means, and its bounds where a snapshot knows others."""
+    if isinstance(at, str):
+        return version_named(connection, table, at)
+    return version_then(connection, table, at) if isinstance(at, datetime) else at, None
+
+
+def _ended(lease_id: str) -> LeaseEnded:
+    return LeaseEnded(
+        f"lease {lease_id} of this read has ended: its rows may be gone, nothing is returned; "
+        "read again (`retention.lease` of the spec, or `to_spark(lease_s=...)`, says how long one lasts unrenewed)"
+    )
+
+
+def _times(segment: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no timestamps: turn those of a segment row back."""
+    return {
+        **segment,
+        "created_at": datetime.fromisoformat(segment["created_at"]),
+        "retired_at": segment["retired_at"] and datetime.fromisoformat(segment["retired_at"]),
+    }

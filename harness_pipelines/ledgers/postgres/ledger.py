@@ -1,0 +1,552 @@
+"""The ledger in Postgres: tables, claims, moves, and the boundary commit.
+
+`PostgresLedger.publish` is the one transaction by which a stage takes effect. It locks in the order of the design
+(tables, catalog rows, the move, lake positions, claims) and checks what it has locked with the pure rules of
+`harness_pipelines.protocol`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from typing import Any
+
+import structlog
+from psycopg.errors import UniqueViolation
+from psycopg.types.json import Jsonb
+
+from harness_pipelines import faults
+from harness_pipelines.buffers.postgres.refused import kept
+from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
+from harness_pipelines.errors import HarnessError, OutcomeUnknown
+from harness_pipelines.ledgers.postgres import drop, rows, specs
+from harness_pipelines.ledgers.postgres.drop import Dropped
+from harness_pipelines.ledgers.postgres.outcome import resolved
+from harness_pipelines.ledgers.postgres.requests.recall import check_there, recall_done
+from harness_pipelines.ledgers.postgres.revert import Reverts
+from harness_pipelines.ledgers.postgres.states import commit_within
+from harness_pipelines.ports.ledger import (
+    Boundary,
+    BuildRevert,
+    LayoutState,
+    MoveDraft,
+    PartitionStatus,
+    PointerMoved,
+    Stopped,
+    Swap,
+    TableExists,
+    TableRow,
+    TableUnknown,
+    view_dropped,
+)
+from harness_pipelines.ports.source import TopicIdentity
+from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector
+from harness_pipelines.protocol.changes.reverts import RevertPlan
+from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim, may_take
+from harness_pipelines.protocol.moves import NO_RESULT, Move, MoveClosed, MoveState, check_open, took_effect
+from harness_pipelines.protocol.schema.schemas import check_schema
+from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
+from harness_pipelines.spec.load import dump_spec
+from harness_pipelines.spec.table import TableSpec
+
+log = structlog.get_logger(__name__)
+OPTIMISTIC_BUILDS = 3  #: builds on a head read without a lock, before one is made while the lock is held
+NAMES_SHOWN_MAX = 20
+
+
+class PostgresLedger:
+    """The ledger of one database. *catalog* is the catalog's name in ``iceberg_tables``.
+
+    *owner* gives the sessions that tables are dropped by; without it they are those of *database*.
+    """
+
+    def __init__(self, database: Database, *, catalog: str, owner: Callable[[], Database] | None = None) -> None:
+        self.database = database
+        self.catalog = catalog
+        self._owner = owner or (lambda: database)
+
+    # -- tables ---------------------------------------------------------------------------------------------
+
+    def create_table(
+        self,
+        spec: TableSpec,
+        identity: TopicIdentity,
+        *,
+        starts: Vector,
+        fields: Sequence[Mapping[str, Any]],
+        views: Mapping[ViewName, View],
+    ) -> TableRow:
+        """Record the table, its schema 1, its partitions and version 1, and make its views known to the catalog."""
+        with self.database.transaction() as connection:
+            values = {
+                "namespace": spec.namespace,
+                "name": spec.name,
+                "spec": Jsonb(dump_spec(spec)),
+                "cluster_id": identity.cluster_id,
+                "topic": identity.topic,
+                "topic_id": identity.topic_id,
+            }
+            made = connection.execute(sql("ledger/insert_table"), values).fetchone()
+            if made is None:  # it was there, or another `apply` was first
+                raise TableExists(f"table {spec.table} exists already; nothing was changed")
+            table_id = made["table_id"]
+            said = {"fields": Jsonb(list(fields)), "spec": values["spec"], "starts": Jsonb({}), "move_id": None}
+            _run(connection, "ledger/insert_schema", table_id=table_id, schema_version=1, **said)
+            table = self._find(spec.table, connection)
+            assert table is not None
+            for name, view in views.items():
+                _run(connection, "ledger/insert_pointer", **self._pointer_key(table, name), new=view.metadata)
+            self._insert_partitions(connection, table_id, starts)
+            now = _one(connection, "reads/now")["now"]
+            first = Version(
+                table_id=table_id,
+                version=1,
+                stream=tiered_of(views),
+                batch=views.get("batch"),
+                schema_version=1,
+                bounds={p: Bounds.at(start) for p, start in starts.items()},
+                move_id=None,
+                committed_at=now,
+            )
+            _run(connection, "ledger/insert_version", **rows.version_parameters(first))
+            _emit(connection, table_id, "created", {"version": 1})
+            return table
+
+    def update_spec(self, table: TableRow, spec: TableSpec, *, decoding: bool = False) -> TableRow:
+        """Replace the settings of a table; columns are evolved, never overwritten.
+
+        *decoding*: how records are decoded changes, too, which no row may depend on yet.
+        Raises: SpecMoved, where the spec is not the one of *table* any more; SpecDisagrees, TableInUse.
+        """
+        with self.database.transaction() as connection:
+            _run(connection, "ledger/lock_row", table_id=table.table_id)
+            if decoding:
+                specs.check_unread(connection, table)
+            specs.write(connection, table, spec, what="these are settings")
+            if decoding:
+                _run(connection, "ledger/update_schema_spec", table_id=table.table_id, spec=Jsonb(dump_spec(spec)))
+        return self.table(spec.table)
+
+    def tables(self) -> list[TableRow]:
+        found = self.database.rows("ledger/tables", {"namespace": None, "name": None})
+        return [rows.table_row(row) for row in found]
+
+    def table(self, name: str) -> TableRow:
+        """The table called ``namespace.name``. Raises: TableUnknown, with the names that are most like it."""
+        with self.database.reading() as connection:
+            found = self._find(name, connection)
+        if found is None:
+            known = [str(row["name"]) for row in self.database.rows("ledger/table_names")]
+            shown = ", ".join(get_close_matches(name, known, n=NAMES_SHOWN_MAX, cutoff=0.0)) or "none yet"
+            more = f" and {len(known) - NAMES_SHOWN_MAX:,} more" if len(known) > NAMES_SHOWN_MAX else ""
+            raise TableUnknown(f"no table {name!r}; tables: {shown}{more}. `harness table apply FILE` creates one")
+        return found
+
+    def drop_table(self, table: TableRow, *, dry_run: bool = False) -> Dropped:
+        """Drop a table, all or nothing; see `harness_pipelines.ledgers.postgres.drop`.
+
+        Raises: TableUnknown, TableInUse.
+        """
+        return drop.drop_table(self._owner(), table, catalog=self.catalog, dry_run=dry_run)
+
+    def stop_table(self, table: TableRow, reason: str | None, *, stage: str | None = None) -> None:
+        """Say what stops a table, in which *stage*; ``None``: nothing does any more."""
+        said = {"stopped": reason, "stage": None if reason is None else stage}
+        self.database.run("ledger/stop_table", {"table_id": table.table_id, **said})
+
+    def stopped(self, table: TableRow) -> Stopped | None:
+        """What stops the table now."""
+        found = self.database.rows("ledger/stopped", {"table_id": table.table_id})
+        return Stopped(found[0]["stopped"], found[0]["stopped_stage"]) if found else None
+
+    def start_table(self, table: TableRow, was: str) -> bool:
+        """Say that *was* does not stop the table any more; False: it is stopped by something else, or by nothing."""
+        return self.database.run("ledger/start_table", {"table_id": table.table_id, "was": was}) == 1
+
+    def add_partitions(self, claim: Claim, starts: Vector) -> None:
+        """Let partitions that were added to the topic join, from *starts*. A second call changes nothing.
+
+        They are decoded with the schema in force, whatever the holder of *claim* last heard of it. Raises: FencedOut.
+        """
+        with self.database.transaction() as connection:
+            _run(connection, "ledger/lock_row", table_id=claim.table_id)
+            self._insert_partitions(connection, claim.table_id, starts)
+            self._check_claim(connection, claim)
+
+    def _find(self, name: str, connection: Connection) -> TableRow | None:
+        namespace, _, short = name.partition(".")
+        row = connection.execute(sql("ledger/tables"), {"namespace": namespace, "name": short}).fetchone()
+        return rows.table_row(row) if row else None
+
+    @staticmethod
+    def _insert_partitions(connection: Connection, table_id: int, starts: Vector) -> None:
+        for partition in sorted(starts):
+            where = {"table_id": table_id, "partition": partition, "start": starts[partition]}
+            _run(connection, "ledger/insert_partition", **where)
+            _run(connection, "ledger/insert_ingest_partition", **where)
+
+    # -- claims ---------------------------------------------------------------------------------------------
+
+    def claim(self, table: TableRow, stage: Stage, *, shard: int, holder: str, lease: timedelta) -> Claim | None:
+        """Take the claim if nobody holds it; ``None`` if somebody does. Locks nothing but the claim."""
+        key = {"table_id": table.table_id, "stage": stage, "shard": shard}
+        with self.database.transaction() as connection:
+            seen = connection.execute(sql("ledger/claim"), key).fetchone()
+            if seen is None:
+                row = connection.execute(
+                    sql("ledger/insert_claim"), {**key, "holder": holder, "lease": lease}
+                ).fetchone()
+                return rows.claim(row) if row else None
+            if not may_take(rows.claim(seen), now=seen["now"]):
+                return None
+            locked = _one(connection, "ledger/lock_claim", **key)
+            if not may_take(rows.claim(locked), now=locked["now"]):
+                return None
+            return rows.claim(_one(connection, "ledger/take_claim", **key, holder=holder, lease=lease))
+
+    def claimed(self, table: TableRow, stage: Stage, *, shard: int) -> tuple[Claim, datetime] | None:
+        """The newest claim, alive or not, and what the database's clock says."""
+        found = self.database.rows("ledger/claim", {"table_id": table.table_id, "stage": stage, "shard": shard})
+        return (rows.claim(found[0]), found[0]["now"]) if found else None
+
+    def renew(self, claim: Claim, *, lease: timedelta) -> Claim:
+        """Extend a claim that is still held. Raises: FencedOut."""
+        with self.database.transaction() as connection:
+            row = connection.execute(sql("ledger/renew_claim"), {**_claim_key(claim), "lease": lease}).fetchone()
+            if row is None:
+                self._check_claim(connection, claim)
+                raise FencedOut(f"{claim.stage} of table {claim.table_id}: the claim could not be renewed")
+            return rows.claim(row)
+
+    def release(self, claim: Claim) -> None:
+        """Give a claim back, so that the next holder need not wait for its lease."""
+        self.database.run("ledger/release_claim", _claim_key(claim))
+
+    @staticmethod
+    def _check_claim(connection: Connection, claim: Claim) -> None:
+        """The last check of every commit; the row stays locked against a thief until the commit ends."""
+        row = connection.execute(sql("ledger/check_claim"), _claim_key(claim)).fetchone()
+        if row is None:
+            raise FencedOut(f"{claim.stage} of table {claim.table_id}: the claim is gone; nothing was written")
+        check_claim(claim, rows.claim(row), now=row["now"])
+
+    # -- moves ----------------------------------------------------------------------------------------------
+
+    def plan_move(self, claim: Claim, draft: MoveDraft) -> Move:
+        """Record a move before any file of it is written. Raises: MoveClosed when the stage has an open one."""
+        try:
+            with self.database.transaction() as connection:
+                _run(connection, "ledger/lock_table", table_id=claim.table_id)
+                if draft.recall is not None:
+                    self._check_asked(connection, draft.recall)
+                row = _one(connection, "ledger/insert_move", **_draft_parameters(claim, draft), state=MoveState.PLANNED)
+                self._check_claim(connection, claim)
+                return rows.move(row)
+        except UniqueViolation as error:
+            raise MoveClosed(
+                f"{draft.stage} of table {claim.table_id} has an open move of another holder; nothing was planned"
+            ) from error
+
+    @staticmethod
+    def _check_asked(connection: Connection, recall: int) -> None:
+        """A request that was given up meanwhile is not taken up. Raises: MoveClosed."""
+        found = connection.execute(sql("recalls/lock"), {"recall": recall}).fetchone()
+        if found is None or found["state"] != "asked":
+            raise MoveClosed(f"request {recall} was given up or is done; nothing was planned")
+
+    def open_move(self, table: TableRow, stage: Stage, *, shard: int) -> Move | None:
+        """The move that a stage of a shard has to finish first, if any."""
+        found = self.database.rows("ledger/open_move", {"table_id": table.table_id, "stage": stage, "shard": shard})
+        return rows.move(found[0]) if found else None
+
+    def take_attempt(self, claim: Claim, move: Move, *, run_id: str | None) -> Move:
+        """Begin the next attempt of an open move: same range, same base, same schema, another branch."""
+        with self.database.transaction() as connection:
+            row = connection.execute(
+                sql("ledger/take_attempt"),
+                {"move_id": move.move_id, "attempt": move.attempt, "epoch": claim.epoch, "run_id": run_id},
+            ).fetchone()
+            if row is None:
+                raise MoveClosed(f"move {move.move_id} is not open in attempt {move.attempt} any more")
+            self._check_claim(connection, claim)
+            return rows.move(row)
+
+    def close_move(self, claim: Claim, move: Move, *, state: MoveState, error: str) -> None:
+        """End a move without effect; its last error stays behind *error*, the reason."""
+        with self.database.transaction() as connection:
+            _run(connection, "ledger/lock_move", move_id=move.move_id)
+            _run(connection, "ledger/close_move", move_id=move.move_id, state=state, rows=None, bytes=None, error=error)
+            self._check_claim(connection, claim)
+
+    def note_failure(self, move: Move, *, error: str | None, counts: bool) -> int:
+        """Record why an attempt failed; *counts* is false for outages. Returns the failures that count so far.
+
+        ``None``: of its end nothing is known, and what was noted before stays.
+        """
+        with self.database.transaction() as connection:
+            said = {"error": error and error[:2000], "nothing": NO_RESULT, "counts": int(counts)}
+            _run(connection, "ledger/note_failure", move_id=move.move_id, attempt=move.attempt, **said)
+            return int(_one(connection, "ledger/lock_move", move_id=move.move_id)["failures"])
+
+    def moves(self, table: TableRow, *, stage: Stage | None = None, limit: int = 100) -> list[Mapping[str, Any]]:
+        """The latest moves, newest first, as the ledger's rows."""
+        key = {"table_id": table.table_id, "stage": stage, "limit": limit}
+        return list(self.database.rows("ledger/moves", key))
+
+    # -- versions -------------------------------------------------------------------------------------------
+
+    def head(self, table: TableRow) -> Version:
+        found = self.database.rows("ledger/head", {"table_id": table.table_id})
+        if not found:
+            raise TableUnknown(f"table {table.name} is not in the ledger any more")
+        return rows.version(found[0])
+
+    def versions(self, table: TableRow) -> list[Version]:
+        """All versions that can still be read, oldest first."""
+        found = self.database.rows("ledger/versions", {"table_id": table.table_id, "first": table.retained_from})
+        return [rows.version(row) for row in found]
+
+    def positions(self, table: TableRow) -> list[PartitionStatus]:
+        """Bounds of the head and of this instant, by partition."""
+        return [
+            PartitionStatus(
+                partition=row["partition"],
+                bounds=Bounds(
+                    start=row["start"],
+                    batch_hi=row["batch_hi"],
+                    stream_hi=row["stream_hi"],
+                    buffer_hi=row["buffer_hi"],
+                ),
+                trim_floor=row["trim_floor"],
+            )
+            for row in self.database.rows("reads/positions", {"table_id": table.table_id})
+        ]
+
+    def since_tier_s(self, table: TableRow) -> float:
+        """Seconds since tier last moved something, or since the table was made, by the database's clock."""
+        return float(self.database.rows("ledger/since_tier", {"table_id": table.table_id})[0]["since_tier_s"])
+
+    def pointer(self, table: TableRow, view: ViewName) -> str:
+        """The metadata file that the catalog names for *view* now. Raises: TableUnknown for one that was dropped."""
+        found = self.database.rows("reads/pointer", self._pointer_key(table, view))
+        if not found:
+            raise view_dropped(table, view)
+        return str(found[0]["metadata_location"])
+
+    def layout(self, table: TableRow, version: Version) -> LayoutState | None:
+        """How the batch view of *version* is clustered; ``None`` before its first rows."""
+        if version.layout is None:
+            return None
+        found = self.database.rows("ledger/layout", {"table_id": table.table_id, "version": version.layout})
+        return LayoutState(**found[0])
+
+    def _pointer_key(self, table: TableRow, view: ViewName) -> dict[str, str]:
+        return {"catalog": self.catalog, "namespace": table.spec.namespace, "view": table.views[view]}
+
+    def publish(self, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]) -> Version:
+        """Publish a staged move on the view of its stage: the boundary commit of *tier* and *otree*.
+
+        *build* writes the new metadata on top of a metadata location; it is called again when the pointer
+        moved meanwhile, the last time while the pointer is locked.
+
+        Raises: FencedOut, MoveClosed, BoundaryGap, SchemaMoved, CommitLost; OutcomeUnknown only when Postgres stays
+        away then.
+        """
+        for _ in range(OPTIMISTIC_BUILDS):
+            swap = self._built(table, boundary.move, build)
+            faults.point(f"{boundary.move.stage}.before_lock")
+            try:
+                return self._publish_known(table, boundary, lambda old, swap=swap: _same_base(swap, old))  # type: ignore[misc]
+            except PointerMoved as moved:
+                log.info("publish.pointer_moved", table=table.name, move=boundary.move.move_id, detail=str(moved))
+        return self._publish_known(table, boundary, build)
+
+    def plan_revert(self, table: TableRow, *, to: int | None, log_from: Vector) -> RevertPlan:
+        """What `revert` would do now; changes nothing. Raises: VersionGone."""
+        return Reverts(self.database, table, catalog=self.catalog, log_from=log_from).plan(to)
+
+    def revert(self, table: TableRow, *, to: int | None, log_from: Vector, build: BuildRevert) -> Version:
+        """Publish a version that restores version *to* (``None``: the head itself, as the ledger knows it).
+
+        *log_from* is Kafka's log start by partition, for ``buffer: none``.
+        See `harness_pipelines.ledgers.postgres.revert`.
+        Raises: RevertRefused, RevertWaits, VersionGone, CommitLost; OutcomeUnknown only when Postgres stays away then.
+        """
+        return Reverts(self.database, table, catalog=self.catalog, log_from=log_from).commit(to, build)
+
+    def _built(self, table: TableRow, move: Move, build: Callable[[str], Swap]) -> Swap:
+        """Build on the head of now. Of a late attempt it is said that its move is closed, not what it stumbled over."""
+        pointer = self.pointer(table, table.effects[move.stage].view)
+        _check_schema(table, move, self.head(table))  # asked after the pointer, so that it is of this schema or older
+        try:
+            return build(pointer)
+        except HarnessError:
+            found = self.database.rows("ledger/lock_move", {"move_id": move.move_id})
+            check_open(move, rows.move(found[0]) if found else None)
+            raise
+
+    def _publish_known(self, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]) -> Version:
+        try:
+            with self.database.transaction() as connection:
+                published = self._publish(connection, table, boundary, build)
+                faults.point(f"{boundary.move.stage}.in_transaction")
+            faults.point(f"{boundary.move.stage}.after_commit")
+            return published
+        except OutcomeUnknown as unknown:
+            log.info("publish.outcome_unknown", table=table.name, move=boundary.move.move_id)
+            return self._resolve(table, boundary, unknown)
+
+    def _publish(
+        self, connection: Connection, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]
+    ) -> Version:
+        move, effect = boundary.move, table.effects[boundary.move.stage]
+        _run(connection, "ledger/lock_table", table_id=table.table_id)
+        pointer = self._pointer_key(table, effect.view)
+        head_location = str(_one(connection, "ledger/lock_pointer", **pointer)["metadata_location"])
+        locked_move = connection.execute(sql("ledger/lock_move"), {"move_id": move.move_id}).fetchone()
+        check_open(move, rows.move(locked_move) if locked_move else None)
+        head = _one(connection, "ledger/head", table_id=table.table_id)
+        _check_schema(table, move, rows.version(head))
+        swap = build(head_location)
+        starts = {
+            row["partition"]: row["start"]
+            for row in connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id})
+        }
+        if boundary.ingest_to:
+            self._ingest_with_move(connection, boundary)
+        check_base(rows.version(head), swap.base_snapshot, view=effect.view)
+        buffered = connection.execute(sql("ledger/ingest_positions"), {"table_id": table.table_id}).fetchall()
+        following = advance(
+            rows.version(head),
+            move,
+            view=swap.new,
+            buffer_hi={row["partition"]: row["buffer_hi"] for row in buffered if row["partition"] in starts},
+            starts=starts,
+            now=head["now"],
+            relaid=swap.layout is not None,
+            overlays=boundary.overlays,
+        )
+        if boundary.overlays is not None:
+            check_there(connection, table, following.overlays)
+        _run(connection, "ledger/move_pointer", **pointer, old=swap.old, new=swap.new.metadata)
+        for taken in move.ranges:
+            where = {"table_id": table.table_id, "partition": taken.partition}
+            for bound in effect.bounds:
+                if not _run(connection, f"ledger/advance_{bound}", **where, lo=taken.low, hi=taken.high):
+                    raise BoundaryGap(
+                        what="its row in lake_positions", partition=taken.partition, expected_low=-1, got_low=taken.low
+                    )
+        _run(connection, "ledger/insert_version", **rows.version_parameters(following))
+        if swap.layout is not None:
+            _run(connection, "ledger/insert_layout", **rows.layout_parameters(following, swap.layout))
+        closing = {"state": MoveState.COMMITTED, "rows": boundary.rows, "bytes": boundary.bytes, "error": None}
+        _run(connection, "ledger/close_move", move_id=move.move_id, **closing)
+        if move.recall is not None:
+            _run(connection, "recalls/end", **recall_done(boundary))
+        payload = {"version": following.version, "move": move.move_id, "stage": move.stage, "rows": boundary.rows}
+        _emit(connection, table.table_id, "published", payload)
+        if boundary.state is not None:
+            commit_within(connection, boundary.state)
+        for (partition, check), records in sorted(boundary.violations.items()):  # of rows that are taken all the same
+            counted = {"partition": partition, "check_name": check, "severity": "warn", "records": records}
+            _run(connection, "ledger/count_violations", table_id=table.table_id, **counted)
+        self._check_claim(connection, boundary.claim)
+        return following
+
+    @staticmethod
+    def _ingest_with_move(connection: Connection, boundary: Boundary) -> None:
+        """`buffer: none`: the move itself is the ingest; its refused records are set aside with it."""
+        move = boundary.move
+        for partition, high in sorted(boundary.ingest_to.items()):
+            where = {"table_id": move.table_id, "partition": partition, "epoch": boundary.epochs.get(partition)}
+            if not _run(connection, "ledger/reach_ingest", **where, lo=move.lo[partition], hi=high):
+                raise BoundaryGap(what="the buffer", partition=partition, expected_low=-1, got_low=move.lo[partition])
+        insert_refused(connection, move.table_id, boundary)
+        for taken in move.ranges:
+            where = {"table_id": move.table_id, "partition": taken.partition, "move_id": move.move_id}
+            _run(connection, "ledger/settle_taken", **where, low=taken.low, high=taken.high)
+
+    def _resolve(self, table: TableRow, boundary: Boundary, unknown: OutcomeUnknown) -> Version:
+        """After a lost answer: read the move under the locks of the publish, and say what happened."""
+
+        def ask() -> Version | None:
+            with self.database.transaction() as connection:
+                _run(connection, "ledger/lock_row", table_id=table.table_id)
+                found = connection.execute(sql("ledger/lock_move"), {"move_id": boundary.move.move_id}).fetchone()
+                if not took_effect(boundary.move, rows.move(found) if found else None):
+                    return None
+                key = {"table_id": table.table_id, "move_id": boundary.move.move_id}
+                return rows.version(_one(connection, "reads/version_of_move", **key))
+
+        return resolved(table.name, unknown, ask)
+
+
+def insert_refused(connection: Connection, table_id: int, boundary: Boundary) -> None:
+    for one in map(kept, boundary.refused):
+        more = {"table_id": table_id, "move_id": boundary.move.move_id, "headers": Jsonb(one.headers())}
+        _run(connection, "ledger/insert_quarantined", **one.parameters(), **more)
+    broken = Counter((record.partition, record.check) for record in boundary.refused if record.check)
+    for (partition, check), records in sorted(broken.items()):
+        counted = {"partition": partition, "check_name": check, "severity": "quarantine", "records": records}
+        _run(connection, "ledger/count_violations", table_id=table_id, **counted)
+
+
+def _check_schema(table: TableRow, move: Move, head: Version) -> None:
+    """What was staged with one schema is not published on another. Raises: SchemaMoved."""
+    what = f"{move.stage} move {move.move_id} was staged"
+    check_schema(table.name, planned=move.schema_version, found=head.schema_version, what=what)
+
+
+def _same_base(swap: Swap, locked: str) -> Swap:
+    if locked != swap.old:
+        raise PointerMoved(f"built on {swap.old.rsplit('/', 1)[-1]}, the catalog is at {locked.rsplit('/', 1)[-1]}")
+    return swap
+
+
+def _claim_key(claim: Claim) -> dict[str, Any]:
+    return {
+        "table_id": claim.table_id,
+        "stage": claim.stage,
+        "shard": claim.shard,
+        "holder": claim.holder,
+        "epoch": claim.epoch,
+    }
+
+
+def _draft_parameters(claim: Claim, draft: MoveDraft) -> dict[str, Any]:
+    return {
+        "table_id": claim.table_id,
+        "stage": draft.stage,
+        "shard": draft.shard,
+        "lo": rows.vector(draft.lo),
+        "hi": rows.vector(draft.hi),
+        "base_version": draft.base_version,
+        "schema_version": draft.schema_version,
+        "epoch": claim.epoch,
+        "trigger": draft.trigger,
+        "run_id": draft.run_id,
+        "parent_move": draft.parent_move,
+        "parts": Jsonb(list(draft.parts)),
+        "recall": draft.recall,
+        "rows": None,
+    }
+
+
+def _run(connection: Connection, statement: str, /, **parameters: Any) -> int:
+    return connection.execute(sql(statement), parameters).rowcount
+
+
+def _one(connection: Connection, statement: str, /, **parameters: Any) -> Mapping[str, Any]:
+    row = connection.execute(sql(statement), parameters).fetchone()
+    if row is None:
+        raise RowGone(
+            f"{statement} found no row where this process knows one: the database was restored, a stand-by was "
+            "promoted that lacked it, or the table was dropped; nothing was written, look again"
+        )
+    return row
+
+
+def _emit(connection: Connection, table_id: int, event: str, payload: Mapping[str, Any]) -> None:
+    _run(connection, "ledger/append_outbox", table_id=table_id, event=event, payload=Jsonb(dict(payload)))

@@ -1,0 +1,105 @@
+"""Who waits for a commit is told of it: one connection listens for all waiters of a process.
+
+An ingest commit is told after it, in a transaction of its own: Postgres lets transactions that tell something commit
+one after the other, flush of the disk included, which would let the tables of a database wait for each other. What
+is not told (its teller was killed) is found out by looking now and then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+
+import psycopg
+import structlog
+
+from harness_pipelines.drivers.postgres import READER, Connection, session_dsn, sql
+from harness_pipelines.pauses import Pauses
+from harness_pipelines.secret import redact
+
+log = structlog.get_logger(__name__)
+
+LOOK_EVERY_S = 0.5  #: without news: what was not told, a connection that takes no LISTEN (a pooler's)
+LOST_S_MAX = 5.0  #: between two tries to listen again
+TICK_S = 0.2  #: how long closing may take
+CLOSE_S = 2.0
+IDLE_S = 60.0  #: without a waiter the connection is closed
+
+
+class News:
+    """What happened to which tables, as counters that grow. Thread-safe."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = session_dsn(dsn, role=READER)
+        self._changed = threading.Condition()
+        self._all = 0  #: anything may have happened so often
+        self._of: Counter[int] = Counter()
+        self._waited_at = 0.0
+        self._thread: threading.Thread | None = None
+        self._ends = False
+
+    def heard(self, table_id: int) -> int:
+        """How much was heard of the table; what is looked at afterwards shows all of it."""
+        with self._changed:
+            self._listen()
+            return self._all + self._of[table_id]
+
+    def wait(self, table_id: int, heard: int, timeout_s: float) -> None:
+        """Return once more than *heard* was heard of the table, or after *timeout_s*."""
+        with self._changed:
+            self._listen()
+            self._changed.wait_for(lambda: self._ends or self._all + self._of[table_id] > heard, timeout_s)
+
+    def close(self) -> None:
+        """End the listener and every wait."""
+        with self._changed:
+            self._ends = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(CLOSE_S)  # it may wait for a server that does not answer
+
+    def _listen(self) -> None:
+        """Have somebody listen. The lock is held."""
+        self._waited_at = time.monotonic()
+        if not self._ends and (self._thread is None or not self._thread.is_alive()):  # a forked process has none
+            self._thread = threading.Thread(target=self._run, name="news", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        pauses = Pauses(LOOK_EVERY_S, LOST_S_MAX)
+        while not self._is_over():
+            try:
+                self._follow(pauses)
+            except psycopg.Error as error:
+                log.info("news.lost", error=redact(str(error)))
+                self._tell(None)  # those who wait look for themselves, and see what is wrong
+                with self._changed:
+                    self._changed.wait_for(lambda: self._ends, pauses.next_s())
+
+    def _follow(self, pauses: Pauses) -> None:
+        with Connection.of(self._dsn, autocommit=True) as connection:
+            connection.execute(sql("reads/listen"))
+            pauses.worked()
+            look_at = 0.0
+            while not self._is_over():
+                if time.monotonic() >= look_at:
+                    look_at = time.monotonic() + LOOK_EVERY_S
+                    self._tell(None)
+                for notice in connection.notifies(timeout=TICK_S):
+                    self._tell(notice.payload)
+
+    def _tell(self, payload: str | None) -> None:
+        with self._changed:
+            if payload is None:
+                self._all += 1
+            else:
+                with suppress(ValueError):  # anybody may use the channel
+                    self._of[int(payload)] += 1
+            self._changed.notify_all()
+
+    def _is_over(self) -> bool:
+        with self._changed:
+            return self._ends or time.monotonic() - self._waited_at > IDLE_S

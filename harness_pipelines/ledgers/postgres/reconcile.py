@@ -1,0 +1,363 @@
+"""What `harness reconcile` writes: leases ended, the ledger brought up to the lake, rows of other writers taken over.
+
+Runs as the login itself (the owner that ran `harness init`), because workers may not choose the numbers of moves.
+Locks in the order of all commits: table, catalog row, positions, claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
+from harness_pipelines.errors import TryAgain
+from harness_pipelines.lakes.iceberg.write.still_there import check_whole
+from harness_pipelines.ledgers.postgres import rows, specs
+from harness_pipelines.ledgers.postgres.history.numbers import begin_history, next_version, tell
+from harness_pipelines.ports.ledger import PointerMoved, TableRow, TableUnknown, view_dropped
+from harness_pipelines.protocol.bounds import Bounds, Vector
+from harness_pipelines.protocol.claims import LEASE_MAX
+from harness_pipelines.protocol.lake.history import HISTORY_LOST, HistoryBroken, NamedMove, floor_after, number_behind
+from harness_pipelines.protocol.versions import Version, View, ViewName
+
+TRIGGER = "reconcile"
+ACCEPT_FOREIGN = "accept-foreign"
+FOREIGN_PARTITION = -1  #: the pseudo-partition of accepted rows: no partition of the log, so no read shows them
+
+
+class TableHeld(TryAgain):
+    """Somebody works on the table; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptedMove:
+    """A move that becomes part of the ledger as committed; *move_id* ``None``: the ledger gives it a number."""
+
+    move_id: int | None
+    stage: str
+    lo: Vector
+    hi: Vector
+    rows: int
+    bytes: int = 0
+    attempt: int = 1
+    nonce: str = ""  #: as the lake names it; "": the ledger gives it one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBatch:
+    """The batch view that the next version has: one of the lake's states, or an empty one. No row of it is recalled."""
+
+    pointer: str  #: what the catalog names now
+    view: View
+    batch_hi: Vector  #: of the partitions that it has rows of; the others end at their start
+    keeps_layout: bool  #: it is the view that the ledger's region tree is of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """All that changes when the ledger takes the lake's newest metadata over."""
+
+    pointer: str  #: what the catalog names now
+    head: View  #: what it names then
+    starts: Vector
+    stream_hi: Vector
+    buffer_hi: Vector
+    moves: Sequence[AdoptedMove] = field(default_factory=tuple)
+
+
+class Reconciler:
+    """The writing side of reconcile for one database. *catalog* is the catalog's name."""
+
+    def __init__(self, database: Database, *, catalog: str) -> None:
+        self.database = database
+        self.catalog = catalog
+
+    def highest_move(self, table: TableRow) -> int:
+        """The largest number that the ledger gave to a move of *table* that writes files; 0 if none."""
+        return int(self.database.rows("reconcile/highest_move", {"table_id": table.table_id})[0]["move_id"])
+
+    def leases_over(self, table: TableRow) -> list[Mapping[str, Any]]:
+        """Leases that have ended, or that are older than any may be."""
+        return list(self.database.rows("reconcile/leases_over", {"table_id": table.table_id}))
+
+    def end_leases(self, table: TableRow) -> int:
+        """Delete the leases that are over; returns how many."""
+        return self.database.run("reconcile/end_leases_over", {"table_id": table.table_id})
+
+    def end_claims_ahead(self, table: TableRow) -> int:
+        """End the claims that were given by a clock that ran ahead; returns how many."""
+        return self.database.run("reconcile/end_claims_ahead", {"table_id": table.table_id, "lease_max": LEASE_MAX})
+
+    def restore_columns(self, table: TableRow) -> None:
+        """Give the spec the columns of the schema in force, and leave its settings. Raises: SpecMoved."""
+        with self.database.transaction() as connection:
+            connection.execute(sql("ledger/lock_row"), {"table_id": table.table_id})
+            specs.write(connection, table, specs.with_columns_of_schema(table), what="these are columns")
+
+    def go_on(
+        self, table: TableRow, *, lost: Sequence[NamedMove], retained_from: int, batch: NewBatch | None = None
+    ) -> None:
+        """Let a ledger that lost the moves *lost* go on by itself: no number of the lost time comes again.
+
+        *batch* is published with the next version, where the one that the ledger names is not whole any more.
+        Raises: TableHeld, PointerMoved, BuiltGone.
+        """
+        with self._locked(table, [batch.view.metadata] if batch else []) as connection:
+            if batch is not None:
+                self._swap(connection, table, "batch", old=batch.pointer, new=batch.view.metadata)
+                self._begin_batch(connection, table, batch, lost=lost)
+            elif lost:
+                self._over(connection, table, lost)
+                begin_history(connection, table, event=HISTORY_LOST, lost=lost)
+            self._retain(connection, table, retained_from)
+            connection.execute(sql("ledger/stop_table"), {"table_id": table.table_id, "stopped": None, "stage": None})
+
+    def _begin_batch(
+        self, connection: Connection, table: TableRow, batch: NewBatch, *, lost: Sequence[NamedMove]
+    ) -> None:
+        """Publish a version that has *batch*, by a move that stands for all that made it."""
+        _run(connection, "abandon_open", table_id=table.table_id, why="the batch view that it was made on is replaced")
+        head = rows.version(_one(connection, "ledger/head", table_id=table.table_id))
+        following = self._following(connection, table, head, lost)
+        stands_for = AdoptedMove(move_id=None, stage="otree", lo={}, hi={}, rows=0)
+        given = self._insert_move(connection, table, stands_for, base=following.version - 1)
+        following = _with_batch(replace(following, move_id=given), batch)
+        self._set_batch_hi(connection, following)
+        self._publish(connection, following, after=head, lost=lost)
+
+    def _following(self, connection: Connection, table: TableRow, head: Version, lost: Sequence[NamedMove]) -> Version:
+        """The version behind *head*; where history was lost its number lies behind all that were given out."""
+        if lost:
+            self._over(connection, table, lost)
+            return next_version(connection, head)
+        now = _one(connection, "reads/now")["now"]
+        return replace(head, version=head.version + 1, move_id=None, revert_of=None, committed_at=now)
+
+    @staticmethod
+    def _over(connection: Connection, table: TableRow, lost: Sequence[NamedMove]) -> None:
+        """The history of the moves *lost* is over: neither they nor numbers of that time are given again."""
+        now = _one(connection, "reads/now")["now"]
+        highest = number_behind(max(one.move_id for one in lost), now=now)
+        connection.execute(sql("reconcile/raise_move_ids"), {"highest": highest})
+        told = {"move_ids": [one.move_id for one in lost], "nonces": [one.nonce for one in lost]}
+        connection.execute(sql("history/note_lost"), {"table_id": table.table_id, **told})
+        connection.execute(sql("history/begin"), {"table_id": table.table_id})
+
+    @staticmethod
+    def _set_batch_hi(connection: Connection, version: Version) -> None:
+        for partition, bounds in sorted(version.bounds.items()):
+            key = {"table_id": version.table_id, "partition": partition, "batch_hi": bounds.batch_hi}
+            _run(connection, "set_batch_hi", **key)
+
+    def adopt(
+        self,
+        table: TableRow,
+        adoption: Adoption,
+        *,
+        lost: Sequence[NamedMove],
+        retained_from: int,
+        batch: NewBatch | None = None,
+    ) -> Version:
+        """Publish the lake's newest metadata as the next version, with the moves that made it; all or nothing.
+
+        Raises: TableHeld, PointerMoved, BuiltGone, HistoryBroken when the ledger has used the numbers otherwise.
+        """
+        found = [adoption.head.metadata, *([batch.view.metadata] if batch else [])]
+        with self._locked(table, found) as connection:
+            if batch is not None:
+                self._swap(connection, table, "batch", old=batch.pointer, new=batch.view.metadata)
+            self._swap(connection, table, "stream", old=adoption.pointer, new=adoption.head.metadata)
+            now_open = {"table_id": table.table_id, "why": "open when the ledger was brought up to the lake"}
+            head = rows.version(_one(connection, "ledger/head", table_id=table.table_id))
+            following = self._following(connection, table, head, lost)
+            last: int | None = None
+            for move in adoption.moves:
+                given = self._insert_move(connection, table, move, base=following.version - 1)
+                last = given if move.stage == "tier" else last
+            _run(connection, "abandon_open", **now_open)
+            self._set_bounds(connection, table, adoption)
+            following = replace(following, stream=adoption.head, bounds=_bounds(adoption), move_id=last)
+            if batch is not None:
+                following = _with_batch(following, batch)
+                self._set_batch_hi(connection, following)
+            connection.execute(sql("quarantine/keep_files"), {"table_id": table.table_id})
+            self._publish(connection, following, after=head, lost=lost)
+            self._retain(connection, table, retained_from)
+            return following
+
+    @staticmethod
+    def _set_bounds(connection: Connection, table: TableRow, adoption: Adoption) -> None:
+        key = {"table_id": table.table_id}
+        floors = {row["partition"]: row["trim_floor"] for row in connection.execute(sql("ledger/lock_positions"), key)}
+        held = {row["partition"]: row["buffer_hi"] for row in connection.execute(sql("ledger/ingest_positions"), key)}
+        for partition, start in sorted(adoption.starts.items()):
+            where = {**key, "partition": partition, "start": start}
+            stream_hi = adoption.stream_hi[partition]
+            known = {"buffer_hi": held.get(partition, start), "stream_hi": stream_hi}
+            floor = floor_after(floors.get(partition, start), **known)
+            _run(connection, "set_stream_hi", **where, stream_hi=stream_hi, trim_floor=floor)
+            buffered = adoption.buffer_hi[partition]
+            _run(connection, "set_buffer_hi", **where, buffer_hi=buffered, schema_version=table.schema_version)
+
+    def reserve(self, table: TableRow, move: AdoptedMove, *, on: Version) -> int:
+        """Record *move*, which takes another writer's rows over on top of version *on*, before a file names its number.
+
+        It counts as abandoned until it is accepted. Raises: TableHeld.
+        """
+        key = {"table_id": table.table_id, "base_version": on.version, "schema_version": table.schema_version}
+        with self._locked(table, row="ledger/lock_table") as connection:
+            ranges = {"lo": rows.vector(move.lo), "hi": rows.vector(move.hi)}
+            return int(_one(connection, "reconcile/reserve_foreign", **key, **ranges)["move_id"])
+
+    def accept(self, table: TableRow, *, pointer: str, stream: View, on: Version, move: AdoptedMove) -> Version:
+        """Publish *stream*, which holds another writer's rows in the pseudo-partition, on top of version *on*.
+
+        Raises: TableHeld, PointerMoved, BuiltGone.
+        """
+        with self._locked(table, [stream.metadata], row="ledger/lock_table") as connection:
+            self._swap(connection, table, "stream", old=pointer, new=stream.metadata)
+            head = rows.version(_one(connection, "ledger/head", table_id=table.table_id))
+            if head.version != on.version:
+                raise PointerMoved(
+                    f"{table.name} is at version {head.version}, not {on.version}; nothing was written, look again"
+                )
+            given = self._insert_move(connection, table, move, base=head.version)
+            now = _one(connection, "reads/now")["now"]
+            following = replace(
+                head, version=head.version + 1, stream=stream, move_id=given, revert_of=None, committed_at=now
+            )
+            self._record(connection, following)
+            self._tell(connection, following, event="accepted-foreign")
+            return following
+
+    def accepted(self, table: TableRow) -> list[Mapping[str, Any]]:
+        """What was taken over from other writers: move, offsets in the pseudo-partition, rows."""
+        return list(self.database.rows("reconcile/accepted", {"table_id": table.table_id}))
+
+    # -- parts of these transactions ------------------------------------------------------------------------
+
+    @contextmanager
+    def _locked(
+        self, table: TableRow, found: Sequence[str] = (), *, row: str = "ledger/lock_row"
+    ) -> Iterator[Connection]:
+        """A transaction of the owner that holds the table's row, while nobody holds a claim; late holders are fenced.
+
+        *row* is how it is locked. It publishes the metadata files *found*, of which all files have to be there.
+        Raises: TableHeld, BuiltGone.
+        """
+        key = {"table_id": table.table_id}
+        with self.database.transaction() as connection:
+            connection.execute(sql("drop/as_owner"))
+            if connection.execute(sql(row), key).fetchone() is None:
+                raise TableUnknown(f"table {table.name} is not there any more; nothing was changed")
+            yield connection
+            connection.execute(sql("reads/take_trim_lock"), key)
+            # Claims are looked at last, as every commit does; one that is taken after this look is fenced by the next.
+            if held := connection.execute(sql("drop/live_claims"), key).fetchall():
+                who = ", ".join(f"{c['stage']} by {c['holder']} until {c['lease_until']:%H:%M:%S} UTC" for c in held)
+                raise TableHeld(
+                    f"{table.name} is being worked on ({who}); nothing was changed. Stop its worker, or wait until its "
+                    "lease has ended, then run the same command again"
+                )
+            _run(connection, "fence_all", table_id=table.table_id)
+            for location in found:
+                check_whole(connection, table, location)
+
+    def _swap(self, connection: Connection, table: TableRow, view: ViewName, *, old: str, new: str) -> None:
+        where = {"catalog": self.catalog, "namespace": table.spec.namespace, "view": table.views[view]}
+        locked = connection.execute(sql("ledger/lock_pointer"), where).fetchone()
+        if locked is None:
+            raise view_dropped(table, view)
+        if (found := str(locked["metadata_location"])) != old:
+            raise PointerMoved(f"{table.name}: the catalog is at {found}, not at {old}; nothing was written")
+        _run(connection, "put_pointer", **where, old=old, new=new)
+
+    @staticmethod
+    def _insert_move(connection: Connection, table: TableRow, move: AdoptedMove, *, base: int) -> int:
+        number = move.move_id or _one(connection, "reconcile/next_move_id")["move_id"]
+        made = connection.execute(
+            sql("reconcile/adopt_move"),
+            {
+                "move_id": number,
+                "table_id": table.table_id,
+                "stage": move.stage,
+                "lo": rows.vector(move.lo),
+                "hi": rows.vector(move.hi),
+                "base_version": None if move.stage == "ingest" else base,
+                "schema_version": table.schema_version,
+                "attempt": move.attempt,
+                "trigger": ACCEPT_FOREIGN if FOREIGN_PARTITION in move.lo else TRIGGER,
+                "rows": move.rows,
+                "bytes": move.bytes,
+                "nonce": move.nonce or None,
+            },
+        ).fetchone()
+        if made is None and move.nonce and move.nonce != _nonce(connection, number):
+            # The ledger gave the number again, to another move: the lake's gets one of its own.
+            return Reconciler._insert_move(connection, table, replace(move, move_id=None), base=base)
+        if made is None:
+            raise HistoryBroken(
+                f"{table.name}: the lake names move {number}, and the ledger has another move by that number: it was "
+                "worked on since it was restored. Nothing was changed; restore it again and reconcile before a worker "
+                "runs"
+            )
+        return int(number)
+
+    def _publish(
+        self, connection: Connection, following: Version, *, after: Version, lost: Sequence[NamedMove]
+    ) -> None:
+        """The version, and its event: where history was lost it says which numbers are left out."""
+        self._record(connection, following)
+        if lost:
+            tell(connection, following, after=after, event=HISTORY_LOST, lost=lost)
+        else:
+            self._tell(connection, following, event="reconciled")
+
+    @staticmethod
+    def _record(connection: Connection, following: Version) -> None:
+        connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+        key = {"table_id": following.table_id, "stopped": None, "stage": None}
+        connection.execute(sql("ledger/stop_table"), key)
+
+    @staticmethod
+    def _tell(connection: Connection, following: Version, *, event: str) -> None:
+        payload = Jsonb({"version": following.version, "move": following.move_id})
+        key = {"table_id": following.table_id, "event": event, "payload": payload}
+        connection.execute(sql("ledger/append_outbox"), key)
+
+    @staticmethod
+    def _retain(connection: Connection, table: TableRow, retained_from: int) -> None:
+        key = {"table_id": table.table_id, "retained_from": retained_from}
+        connection.execute(sql("upkeep/set_retained_from"), key)
+
+
+def _bounds(adoption: Adoption) -> dict[int, Bounds]:
+    return {
+        p: Bounds(start=start, batch_hi=start, stream_hi=adoption.stream_hi[p], buffer_hi=adoption.buffer_hi[p])
+        for p, start in adoption.starts.items()
+    }
+
+
+def _with_batch(version: Version, batch: NewBatch) -> Version:
+    bounds = {p: replace(b, batch_hi=batch.batch_hi.get(p, b.start)) for p, b in version.bounds.items()}
+    layout = version.layout if batch.keeps_layout else None
+    return replace(version, batch=batch.view, bounds=bounds, layout=layout, overlays=())
+
+
+def _nonce(connection: Connection, move_id: int) -> str:
+    return str(_one(connection, "history/nonce", move_id=move_id)["nonce"])
+
+
+def _run(connection: Connection, statement: str, /, **parameters: Any) -> int:
+    return connection.execute(sql(f"reconcile/{statement}"), parameters).rowcount
+
+
+def _one(connection: Connection, statement: str, /, **parameters: Any) -> Mapping[str, Any]:
+    row = connection.execute(sql(statement), parameters).fetchone()
+    if row is None:
+        raise RowGone(f"{statement} found no row where one must be; nothing was written, look again")
+    return row

@@ -1,0 +1,1 @@
+"""What people ask stages for: recall, recluster."""

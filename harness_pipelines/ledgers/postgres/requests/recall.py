@@ -1,0 +1,146 @@
+"""Requests to recall rows to Postgres, or to release them, in the ledger: otree takes them up, whoever runs it.
+
+And which tables of recalled rows there are; what is in them, `harness_pipelines.buffers.postgres.overlays` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.ports.ledger import Boundary, TableRow
+from harness_pipelines.protocol.lake.overlays import Act, Overlay, OverlayChange, OverlayMissing
+from harness_pipelines.protocol.moves import Move
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallRequest:
+    """What a person asked for, and what became of it."""
+
+    recall_id: int
+    act: Act
+    where: str | None  #: of a recall
+    state: str  #: asked, done, cancelled or refused
+    asked_at: datetime
+    asked_by: str
+    move_id: int | None
+    rows: int | None
+    bytes: int | None
+    detail: str | None  #: why it was refused
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == "asked"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "request": self.recall_id,
+            "act": self.act,
+            "where": self.where,
+            "state": self.state,
+            "asked_at": self.asked_at.isoformat(),
+            "asked_by": self.asked_by,
+            "move": self.move_id,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "detail": self.detail,
+        }
+
+
+class Recalls:
+    """The requests of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def open(self, table: TableRow) -> list[RecallRequest]:
+        """Those that are not done, oldest first."""
+        return [_request(row) for row in self.database.rows("recalls/open", {"table_id": table.table_id})]
+
+    def find(self, table: TableRow, recall_id: int) -> RecallRequest:
+        """The request of that number, open or not."""
+        [row] = self.database.rows("recalls/find", {"table_id": table.table_id, "recall": recall_id})
+        return _request(row)
+
+    def ask(self, table: TableRow, act: Act, *, where: str | None, by: str) -> RecallRequest:
+        """Record a request; an open one that wants the same is gone on with instead."""
+        key = {"table_id": table.table_id}
+        with self.database.transaction() as connection:
+            connection.execute(sql("ledger/lock_table"), key)
+            for row in connection.execute(sql("recalls/open"), key):
+                found = _request(row)
+                if (found.act, found.where) == (act, where):
+                    return found
+            wanted = {**key, "act": act, "wanted": where, "asked_by": by}
+            made = connection.execute(sql("recalls/ask"), wanted).fetchone()
+            assert made is not None
+            return _request(made)
+
+    def cancel(self, table: TableRow) -> list[int]:
+        """Give up the open requests that no move has taken up; returns their numbers."""
+        key = {"table_id": table.table_id}
+        with self.database.transaction() as connection:
+            connection.execute(sql("ledger/lock_table"), key)
+            return sorted(row["recall"] for row in connection.execute(sql("recalls/cancel"), key))
+
+    def refuse(self, move: Move, *, detail: str) -> None:
+        """The request that *move* answers cannot be done. A second call changes nothing."""
+        self._end(move, state="refused", detail=detail)
+
+    def nothing_to_do(self, move: Move) -> None:
+        """The request that *move* answers is done: no row matches, or none is recalled."""
+        self._end(move, state="done", detail=None)
+
+    def _end(self, move: Move, *, state: str, detail: str | None) -> None:
+        ended = {"recall": move.recall, "state": state, "move_id": move.move_id, "detail": detail}
+        self.database.run("recalls/end", {**ended, "rows": 0, "bytes": 0})
+
+
+def _request(row: Mapping[str, Any]) -> RecallRequest:
+    return RecallRequest(
+        recall_id=row["recall"],
+        act=Act(row["act"]),
+        where=row["wanted"],
+        state=row["state"],
+        asked_at=row["asked_at"],
+        asked_by=row["asked_by"],
+        move_id=row["move_id"],
+        rows=row["rows"],
+        bytes=row["bytes"],
+        detail=row["detail"],
+    )
+
+
+def recall_done(boundary: Boundary) -> dict[str, Any]:
+    """How the request that a move answers ends by its boundary commit: with the rows that went over."""
+    change = boundary.overlays or OverlayChange(on=(), then=())
+    rows, size = (
+        abs(sum(getattr(one, word) for one in change.then) - sum(getattr(one, word) for one in change.on))
+        for word in ("rows", "bytes")
+    )
+    move = boundary.move
+    return {
+        "recall": move.recall,
+        "state": "done",
+        "move_id": move.move_id,
+        "rows": rows,
+        "bytes": size,
+        "detail": None,
+    }
+
+
+def overlays_there(connection: Connection, table_id: int) -> frozenset[str]:
+    """The tables of recalled rows that are there and not given up."""
+    return frozenset(row["segment"] for row in connection.execute(sql("overlays/there"), {"table_id": table_id}))
+
+
+def check_there(connection: Connection, table: TableRow, overlays: Iterable[Overlay]) -> None:
+    """What a version is to name must be there (S10). Raises: OverlayMissing."""
+    if gone := sorted({one.segment for one in overlays} - overlays_there(connection, table.table_id)):
+        raise OverlayMissing(
+            f"{table.name}: {gone[0]}, a table of recalled rows, is not there; nothing was written. `harness fsck "
+            f"{table.name}` names what is missing"
+        )

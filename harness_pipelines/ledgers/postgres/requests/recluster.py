@@ -1,0 +1,66 @@
+"""Requests to write parts of a batch view anew, in the ledger: otree takes them up, whoever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from harness_pipelines.drivers.postgres import Database, sql
+from harness_pipelines.layout.requested import Request
+from harness_pipelines.ports.ledger import TableRow
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A relayout that failed in every attempt."""
+
+    move_id: int
+    files: frozenset[str]  #: paths of what it took
+    error: str
+
+
+class Reclusters:
+    """The requests of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def open(self, table: TableRow) -> list[Request]:
+        """Those that are not done, oldest first."""
+        return [_request(row) for row in self.database.rows("recluster/open", {"table_id": table.table_id})]
+
+    def ask(self, table: TableRow, *, paths: tuple[str, ...], upto: int, rebuild: bool) -> Request:
+        """Record a request; an open one for the same parts is gone on with instead."""
+        with self.database.transaction() as connection:
+            key = {"table_id": table.table_id}
+            connection.execute(sql("ledger/lock_table"), key)
+            for row in connection.execute(sql("recluster/open"), key):
+                found = _request(row)
+                if (found.paths, found.rebuild) == (paths, rebuild):
+                    return found
+            wanted = {**key, "paths": Jsonb(list(paths)), "upto": upto, "rebuild": rebuild}
+            made = connection.execute(sql("recluster/ask"), wanted).fetchone()
+            assert made is not None
+            connection.execute(sql("recluster/forget_left_out"), key)  # a person has looked
+            return _request(made)
+
+    def end(self, table: TableRow, request: Request) -> None:
+        """Nothing is left of *request*, or nobody wants it any more. A second call changes nothing."""
+        self.database.run("recluster/end", {"table_id": table.table_id, "request_id": request.request_id})
+
+    def leave_out(self, table: TableRow, *, move_id: int, files: Iterable[str], error: str) -> None:
+        """Record that the relayout *move_id* of *files* failed in every attempt. A second call changes nothing."""
+        given_up = {"move_id": move_id, "table_id": table.table_id, "files": Jsonb(sorted(files)), "error": error}
+        self.database.run("recluster/leave_out", given_up)
+
+    def left_out(self, table: TableRow) -> list[LeftOut]:
+        """Relayouts that failed in every attempt, oldest first, since somebody last asked for one."""
+        rows = self.database.rows("recluster/left_out", {"table_id": table.table_id})
+        return [LeftOut(row["move_id"], frozenset(row["files"]), row["error"]) for row in rows]
+
+
+def _request(row: Mapping[str, Any]) -> Request:
+    return Request(request_id=row["request_id"], paths=tuple(row["paths"]), upto=row["upto"], rebuild=row["rebuild"])

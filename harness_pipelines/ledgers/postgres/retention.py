@@ -1,0 +1,374 @@
+"""What expire decides and removes: leases that ended, segments below the trim floor, files that nothing reaches.
+
+Every decision is taken under the trim lock in a statement begun after the lock was granted; every removal is a
+transaction or an act of its own, later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import structlog
+from pyarrow.fs import FileType
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+
+from harness_pipelines import faults
+from harness_pipelines.drivers.by_path import ByPath
+from harness_pipelines.drivers.files import SameFile, listed, opened
+from harness_pipelines.drivers.postgres import Connection, Database, LedgerBusy, sql
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
+from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
+from harness_pipelines.lakes.owner import Ownership
+from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
+from harness_pipelines.ledgers.postgres.versions_needed import versions_needed
+from harness_pipelines.ports.ledger import Segment, TableRow, view_dropped
+from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
+from harness_pipelines.protocol.lake.files import check_listed, check_own, condemned_before
+from harness_pipelines.protocol.lake.overlays import needless
+from harness_pipelines.protocol.moves import dead_branches, move_of
+from harness_pipelines.protocol.segments import may_drop, retirable
+from harness_pipelines.protocol.versions import Version, ViewName, kept_versions, reached_versions, trim_floor
+from harness_pipelines.spec.locations import folder_of, normal
+
+log = structlog.get_logger(__name__)
+FILES_PER_RUN_MAX = 10_000
+SHARE_MAX = 0.5  #: the size guard: one run never removes more than this share of a table's bytes
+GUARD_FREE_BYTES = 256 * 1024 * 1024
+_files_of: ByPath[frozenset[str]] = ByPath(20_000)
+
+
+class SizeGuard(HarnessError):
+    """Expire would remove more than it may in one run; nothing was removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimDecision:
+    """What one decision under the trim lock found."""
+
+    floor: Mapping[int, int]
+    retire: tuple[Segment, ...]
+    retained_from: int
+    overlays: tuple[str, ...] = ()  #: tables of recalled rows that retire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    path: str  #: in the normal form
+    bytes: int
+    modified: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """One look at the files of a table."""
+
+    same: SameFile
+    stored: Mapping[str, StoredFile]  #: all that there are, by their keys
+    loose: tuple[StoredFile, ...]  #: those that nothing reaches
+
+
+class Upkeep:
+    """Decisions and removals of the expire stage for one database, catalog and warehouse."""
+
+    def __init__(self, database: Database, catalog: StagingCatalog, ownership: Ownership) -> None:
+        self.database = database
+        self.catalog = catalog
+        self.ownership = ownership
+
+    def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision:
+        """Raise the trim floor, retire the segments below it, and move ``retained_from`` up, all or nothing.
+
+        Layouts that no version in reach names go with it, and tables of recalled rows retire.
+        """
+        with self.database.transaction() as connection:
+            connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
+            connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id})
+            connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
+            connection.execute(sql("upkeep/delete_expired_leases"), {"table_id": table.table_id})
+            decision = self._decide(connection, table)
+            if dry_run:
+                connection.rollback()
+                return decision
+            for partition, floor in sorted(decision.floor.items()):
+                key = {"table_id": table.table_id, "partition": partition, "floor": floor}
+                connection.execute(sql("upkeep/set_trim_floor"), key)
+            for segment in decision.retire:
+                connection.execute(sql("buffer/lock_segment"), {"segment": segment.name})
+                connection.execute(sql("buffer/retire_segment"), {"segment": segment.name})
+            connection.execute(sql("overlays/retire"), {"segments": list(decision.overlays)})
+            key = {"table_id": table.table_id, "retained_from": decision.retained_from}
+            connection.execute(sql("upkeep/set_retained_from"), key)
+            connection.execute(sql("upkeep/forget_layouts"), {"table_id": table.table_id})
+            connection.execute(sql("upkeep/abandon_orphaned"), {"table_id": table.table_id})
+            fence(connection, claim)
+            faults.point("expire.in_transaction")
+            return decision
+
+    def _decide(self, connection: Connection, table: TableRow) -> TrimDecision:
+        retention = table.spec.retention
+        key = {"table_id": table.table_id}
+        now: datetime = connection.execute(sql("reads/now")).fetchone()["now"]  # type: ignore[index]
+        named = versions_named(connection, table.table_id)
+        first = table.retained_from
+        known = versions_needed(connection, table.table_id, retained_from=first, numbers=(), named=named)
+        versions = [v for v in known if v.version >= first]
+        leased = [version_leased(row) for row in connection.execute(sql("upkeep/leased_versions"), key)]
+        kept = kept_versions(versions, retention=timedelta(seconds=retention.versions), now=now)
+        # A partition that no version knows yet is read from its start, which is all it asks of the buffer.
+        starts = {row["partition"]: row["start"] for row in connection.execute(sql("ledger/lock_positions"), key)}
+        grace = timedelta(seconds=retention.grace)
+        floor = starts | trim_floor(versions, leased, retained=[*kept, *named], grace=grace, now=now, answers=known)
+        segments = [rows.segment(row) for row in connection.execute(sql("buffer/segments"), key)]
+        return TrimDecision(
+            floor=floor,
+            retire=tuple(retirable(segments, floor)),
+            retained_from=kept[0].version,
+            overlays=tuple(_needless(connection, table, [*kept, *leased, *named])),
+        )
+
+    def drop_retired(self, table: TableRow, *, retired_for: timedelta) -> list[str]:
+        """Drop segments that were retired by an earlier run. A busy one is left for the next run."""
+        dropped = []
+        now: datetime = self.database.rows("reads/now")[0]["now"]
+        for row in self.database.rows("buffer/segments", {"table_id": table.table_id}):
+            segment = rows.segment(row)
+            if may_drop(segment.retired_at, grace=retired_for, now=now) and self._drop(
+                segment.name, "buffer/forget_segment"
+            ):
+                dropped.append(segment.name)
+        for row in self.database.rows("overlays/all", {"table_id": table.table_id}):
+            if may_drop(row["retired_at"], grace=retired_for, now=now) and self._drop(
+                row["segment"], "overlays/forget"
+            ):
+                dropped.append(row["segment"])
+        return dropped
+
+    def _drop(self, segment: str, forget: str) -> bool:
+        try:
+            with self.database.transaction() as connection:
+                connection.execute(sql("buffer/short_lock_timeout"))
+                connection.execute(sql("buffer/drop_segment"), {"segment": segment})
+                connection.execute(sql(forget), {"segment": segment})
+                faults.point("expire.in_drop")
+        except LedgerBusy:
+            log.info("expire.segment_busy", segment=segment)
+            return False
+        return True
+
+    # -- files ----------------------------------------------------------------------------------------------
+
+    def condemn(self, table: TableRow, *, dry_run: bool = False) -> list[StoredFile]:
+        """Mark the files below the views' folders that nothing reaches now; pardon those reached again.
+
+        Raises: LiveFilesUnlisted, with nothing marked; MetadataMissing.
+        """
+        seen = self._look(table)
+        horizon = self._horizon(table)
+        loose = [f for f in seen.loose if f.modified < horizon]
+        if not dry_run:
+            with self.database.transaction() as connection:
+                paths = [f.path for f in loose]
+                connection.execute(sql("upkeep/pardon"), {"table_id": table.table_id, "paths": paths})
+                for file in loose:
+                    key = {"table_id": table.table_id, "path": file.path, "bytes": file.bytes}
+                    connection.execute(sql("upkeep/condemn"), key)
+        return loose
+
+    def delete_ripe(
+        self, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
+    ) -> list[str]:
+        """Delete files that have been condemned for longer than the grace and that still nothing reaches.
+
+        Raises: SizeGuard, with nothing removed, unless *remove_large*; WarehouseTaken.
+        """
+        grace = timedelta(seconds=table.spec.retention.grace)
+        with self.database.transaction() as connection:
+            connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
+            found = connection.execute(sql("upkeep/ripe"), {"table_id": table.table_id, "grace": grace}).fetchall()
+            if not dry_run:
+                fence(connection, claim)
+        if not found:  # the lake is not walked for nothing
+            return []
+        seen = self._look(table)
+        condemned = seen.same.keys(str(row["path"]) for row in found)
+        loose = {seen.same.key(file.path): file for file in seen.loose}
+        ripe = [(path, loose[key]) for key, path in condemned.items() if key in loose]
+        if not dry_run:
+            if not remove_large:
+                self._guard(table, [file for _, file in ripe], seen.stored.values())
+            ripe = ripe[:FILES_PER_RUN_MAX]
+            if ripe:
+                self.ownership.confirm()  # another ledger may reach what this one does not
+            for path, file in ripe:
+                self.ownership.check()
+                with self.database.transaction() as connection:  # a holder that slept here has been replaced
+                    fence(connection, claim)
+                self._delete(file.path)
+                faults.point("expire.during_trim")
+                self.database.run("upkeep/forget_file", {"table_id": table.table_id, "path": path})
+            for key, path in condemned.items():
+                if key not in seen.stored:  # somebody deleted it, or it lies in no folder of this table
+                    self.database.run("upkeep/forget_file", {"table_id": table.table_id, "path": path})
+        return [file.path for _, file in ripe]
+
+    @staticmethod
+    def _guard(table: TableRow, ripe: Iterable[StoredFile], stored: Iterable[StoredFile]) -> None:
+        going, total = sum(file.bytes for file in ripe), sum(file.bytes for file in stored)
+        if going > GUARD_FREE_BYTES and going > SHARE_MAX * total:
+            raise SizeGuard(
+                f"{table.name}: expire would remove {going:,} of {total:,} bytes at once, more than {SHARE_MAX:.0%}; "
+                f"nothing was removed. `harness run {table.name} --stage expire --dry-run` lists them. "
+                "If that is meant, as after a rebuild of the batch view, write `--remove-large --for 60s` instead"
+            )
+
+    def _look(self, table: TableRow) -> _Seen:
+        """What is reached, then what is there: a file that is written in between is young, and none goes meanwhile.
+
+        Raises: LiveFilesUnlisted, FolderShared, MetadataMissing.
+        """
+        reached, before = self._reached(table), self._before_quarantine(table)
+        folders = self._folders(table)
+        same, stored = SameFile(), {}
+        for found in (file for folder in folders for file in listed(folder)):
+            file = StoredFile(path=found.path, bytes=found.bytes, modified=found.modified or datetime.now(UTC))
+            stored[same.key(file.path)] = file
+        live = same.keys(reached)
+        kept = {*live, *same.keys(before)}
+        loose = tuple(file for key, file in stored.items() if owner_path(key) not in kept)
+        check_listed(table.name, live, stored, folders=[same.folder(f) for f in folders], loose=[f.path for f in loose])
+        return _Seen(same=same, stored=stored, loose=loose)
+
+    def _reached(self, table: TableRow) -> set[str]:
+        """Every file, of all views, that a readable version, a lease, an open move or the catalog reaches."""
+        key = {"table_id": table.table_id}
+        fresh = self.database.rows("ledger/tables", {"namespace": table.spec.namespace, "name": table.spec.name})
+        retained_from: int = fresh[0]["retained_from"] if fresh else table.retained_from
+        read = [version_leased(row) for row in self.database.rows("upkeep/leased_versions", key)]
+        bases = {r["base_version"] for r in self.database.rows("upkeep/open_bases", key)}
+        with self.database.session() as connection:
+            named = [*versions_named(connection, table.table_id), *read]
+            leased = {v.version for v in read}
+            # Read last: a version that was the head for a lease, a snapshot or a move is among them.
+            versions = versions_needed(
+                connection, table.table_id, retained_from=retained_from, numbers={*leased, *bases}, named=named
+            )
+        kept = reached_versions(versions, retained_from=retained_from, leased=leased, bases=bases, snapshots=named)
+        reached: set[str] = set()
+        for name, identifier in _identifiers(table).items():
+            metadata = {v.views[name].metadata for v in kept if name in v.views}
+            current = self._pointer(table, name)
+            reached |= {current, *metadata}
+            for location in metadata:
+                reached |= self._snapshot_files(identifier, location, all_snapshots=False)
+            reached |= self._snapshot_files(identifier, current, all_snapshots=True)
+        if (quarantine := self._quarantine(table)["metadata"]) is not None:
+            identifier = (table.spec.namespace, table.quarantine)
+            reached |= {quarantine} | self._snapshot_files(identifier, quarantine, all_snapshots=True)
+        return reached
+
+    def _before_quarantine(self, table: TableRow) -> set[str]:
+        """Metadata files of the quarantine that were published before: a backup of Postgres names one of them."""
+        current = self._quarantine(table)["metadata"]
+        if current is None:
+            return set()
+        identifier = (table.spec.namespace, table.quarantine)
+        return {entry.metadata_file for entry in self.catalog.at(identifier, current).metadata.metadata_log}
+
+    def _quarantine(self, table: TableRow) -> Mapping[str, str | None]:
+        """Folder and metadata file of the bytes of records that were set aside, as far as there are any in the lake."""
+        found = self.database.rows("quarantine/place", {"table_id": table.table_id})
+        return found[0] if found else {"folder": None, "metadata": None}
+
+    def _pointer(self, table: TableRow, view: ViewName) -> str:
+        """The metadata file that the catalog names now. Raises: TableUnknown."""
+        namespace, name = _identifiers(table)[view]
+        key = {"catalog": self.catalog.name, "namespace": namespace, "view": name}
+        if not (found := self.database.rows("reads/pointer", key)):
+            raise view_dropped(table, view)
+        return str(found[0]["metadata_location"])
+
+    def _snapshot_files(self, identifier: tuple[str, str], location: str, *, all_snapshots: bool) -> set[str]:
+        view = self.catalog.at(identifier, location)
+        head = view.metadata.current_snapshot()
+        files: set[str] = set()
+        for snapshot in view.metadata.snapshots if all_snapshots else [s for s in (head,) if s]:
+            files.add(snapshot.manifest_list)
+            for manifest in manifests_of(snapshot, view.io):
+                files.add(manifest.manifest_path)
+                files |= _files_of.get(manifest.manifest_path, partial(_data_files, manifest, view.io))
+        return files
+
+    def _horizon(self, table: TableRow) -> datetime:
+        """Nothing younger may be condemned: an open move may still be writing it."""
+        now: datetime = self.database.rows("reads/now")[0]["now"]
+        oldest = self.database.rows("upkeep/oldest_open_move", {"table_id": table.table_id})[0]["planned_at"]
+        return condemned_before(oldest_open=oldest, grace=timedelta(seconds=table.spec.retention.grace), now=now)
+
+    def _folders(self, table: TableRow) -> list[str]:
+        """The folders of the views, with those that a batch view was in before. Raises: FolderShared."""
+        views = _identifiers(table).items()
+        folders = {self.catalog.at(identifier, self._pointer(table, name)).location() for name, identifier in views}
+        folders |= {str(row["folder"]) for row in self.database.rows("upkeep/folders", {"table_id": table.table_id})}
+        folders |= {folder for folder in [self._quarantine(table)["folder"]] if folder}
+        found = {normal(folder): folder for folder in sorted(folders)}
+        ours = [*table.views.values(), table.quarantine]
+        key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "views": ours}
+        others = [folder_of(row["metadata_location"]) for row in self.database.rows("upkeep/neighbours", key)]
+        check_own(table.name, list(found), others)
+        return list(found.values())
+
+    @staticmethod
+    def _delete(path: str) -> None:
+        system, name = opened(path)
+        if system.get_file_info(name).type is FileType.File:
+            system.delete_file(name)
+
+    def dead_branches(self, table: TableRow, *, view: ViewName = "stream") -> list[str]:
+        """Branches in the view's metadata whose move is closed, or that a later attempt has superseded."""
+        refs = self.catalog.at(_identifiers(table)[view], self._pointer(table, view)).metadata.refs
+        named = {name: move for name in refs if (move := move_of(name)) is not None}
+        found = self.database.rows("upkeep/moves_by_id", {"move_ids": sorted(set(named.values()))}) if named else []
+        return dead_branches(named, [(row["move_id"], row["attempt"], row["state"]) for row in found])
+
+
+def fence(connection: Connection, claim: Claim) -> None:
+    """The last check of every commit of expire. Raises: FencedOut."""
+    row = connection.execute(sql("upkeep/claim_of_expire"), {"table_id": claim.table_id}).fetchone()
+    if row is None:
+        raise FencedOut(f"expire of table {claim.table_id}: the claim is gone; nothing was written")
+    check_claim(claim, rows.claim(row), now=row["now"])
+
+
+def _needless(connection: Connection, table: TableRow, in_reach: Iterable[Version]) -> list[str]:
+    """The tables of recalled rows that nothing needs, in the order in which it must be asked: a move is open, then it
+    makes its table, then it is closed."""
+    key = {"table_id": table.table_id}
+    made = {row["segment"]: row["move_id"] for row in connection.execute(sql("overlays/made"), key)}
+    if not made:
+        return []
+    moves = connection.execute(sql("overlays/open_moves"), key).fetchall()
+    bases = [row["base_version"] for row in moves if row["base_version"] is not None]
+    built_on = connection.execute(sql("upkeep/versions_of"), {**key, "versions": bases}).fetchall()
+    known = [*in_reach, *(rows.version(row) for row in built_on)]
+    return needless(made, in_reach=[v.overlays for v in known], open_moves={row["move_id"] for row in moves})
+
+
+def _identifiers(table: TableRow) -> dict[ViewName, tuple[str, str]]:
+    """The views of *table* as the catalog knows them."""
+    return {name: (table.spec.namespace, view) for name, view in table.views.items()}
+
+
+def owner_path(path: str) -> str:
+    """The file that a Hadoop checksum (``.name.crc`` beside ``name``) belongs to; any other file is its own."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{name[1:-4]}" if name.startswith(".") and name.endswith(".crc") else path
+
+
+def _data_files(manifest: ManifestFile, io: FileIO) -> frozenset[str]:
+    return frozenset(entry.data_file.file_path for entry in entries_of(manifest, io))

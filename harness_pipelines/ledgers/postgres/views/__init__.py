@@ -1,0 +1,1 @@
+"""What the ledger shows to those who watch; nothing here decides anything."""

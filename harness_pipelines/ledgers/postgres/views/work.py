@@ -1,0 +1,173 @@
+"""All tables in one look at the ledger: what is to do, how they are; who asks Kafka notes there where the logs end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from harness_pipelines.drivers.postgres import Database, sql
+from harness_pipelines.ledgers.postgres.views.status import REFUSED_OF_LAST
+from harness_pipelines.ports.source import OpenTransaction, Watermark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWork:
+    """How far a table's tiers are from each other, and who works on it. Offsets are sums over its partitions."""
+
+    name: str
+    stopped: str | None
+    unread: int | None  #: offsets of the log above the buffer, as last seen; None: nobody has looked yet
+    unseen_s: float | None  #: since the oldest of these looks
+    buffered: int  #: offsets above the stream view
+    unmerged: int  #: offsets of the stream view above the batch view
+    buffered_bytes: int
+    since_tier_s: float
+    since_expire_s: float | None  #: since somebody held expire; None: nobody has yet
+    buffer_at: int  #: sum of `buffer_hi`
+    stream_at: int  #: sum of `stream_hi`
+    busy: frozenset[str]  #: stages that somebody holds
+    open: Mapping[str, Mapping[str, Any]]  #: stage -> attempt and state of its open or stuck move
+    last: Mapping[str, Mapping[str, Any]]  #: stage -> move, rows and `by_a_run` (of Dagster) of its newest commit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenEnds:
+    """Where the log of a table ended when somebody looked."""
+
+    table: str
+    ends: Mapping[int, int]
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimState:
+    """The claim of one stage."""
+
+    lease_s: float  #: until its lease ends; 0: nobody holds it
+    own: bool  #: it is held by whoever asks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenMove:
+    """A move that is not over."""
+
+    attempt: int
+    failures: int
+    stuck: bool
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """How often records broke a check of the contract."""
+
+    check: str
+    severity: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """How a table is. Offsets are sums over its partitions, ages are in seconds by the database's clock."""
+
+    name: str
+    stopped: bool
+    version: int
+    tail: int | None  #: offsets of the log above the buffer; None: the end of some partition is not known
+    log_seen_s: float | None  #: since the oldest of the looks that say so
+    buffer: int  #: offsets above the stream view
+    stream: int | None  #: offsets of the stream view above the batch view; None: there is no batch view
+    buffer_commit_s: float  #: since the last commit of records, or since the table was made
+    tier_s: float  #: since tier's last move, or since the table was made
+    buffer_bytes: int
+    quarantined: int
+    refused_share: float  #: of the last offsets of the partition that refuses most
+    filtered: int  #: records that the transform's filter did not take
+    readers: int  #: live leases
+    oldest_lease_s: float | None
+    claims: Mapping[str, ClaimState]  #: by stage
+    moves: Mapping[str, OpenMove]  #: by stage
+    violations: tuple[Broken, ...] = ()  #: of checks of the contract
+    held: int = 0  #: offsets of the log behind open transactions, as last seen
+    held_s: float | None = None  #: since the oldest of these transactions began; None: there is none
+
+
+class Watch:
+    """Looks of one database; *watchers* have a session of their own for those that are to be short."""
+
+    def __init__(self, database: Database, readers: Database, watchers: Database) -> None:
+        self._database, self._readers, self._watchers = database, readers, watchers
+
+    def record_ends(self, seen: Mapping[int, Mapping[int, Watermark]]) -> None:
+        """Note where the log of each partition begins and ends now, by the tables' ids."""
+        flat = [(table_id, p, mark) for table_id, marks in sorted(seen.items()) for p, mark in sorted(marks.items())]
+        given = {
+            "tables": [table_id for table_id, _, _ in flat],
+            "partitions": [partition for _, partition, _ in flat],
+            "starts": [mark.low for _, _, mark in flat],
+            "ends": [mark.end for _, _, mark in flat],
+        }
+        self._database.run("watch/record_ends", given)
+
+    def record_held(self, table_id: int, partitions: Collection[int], held: Mapping[int, OpenTransaction]) -> None:
+        """Note behind which open transactions records of *partitions* lie; where none is *held*, that it is so."""
+        found = [(p, held.get(p)) for p in sorted(partitions)]
+        given = {
+            "table_id": table_id,
+            "partitions": [p for p, _ in found],
+            "newest": [None if one is None else one.newest for _, one in found],
+            "since": [None if one is None else one.since for _, one in found],
+        }
+        self._database.run("stalls/record_held", given)
+
+    def work(self, tables: Collection[str] | None) -> list[TableWork]:
+        """Of *tables*, by name, those that there are, or of all; the one that is furthest behind comes first."""
+        wanted = None if tables is None else list(tables)
+        return [_work(row) for row in self._readers.rows("watch/work", {"tables": wanted})]
+
+    def states(
+        self, tables: Collection[str], *, seen: Collection[SeenEnds] = (), holder: str | None = None, limit: timedelta
+    ) -> list[TableState]:
+        """Of *tables*, by name, those that there are, in order of their names; Postgres gives up after *limit*.
+
+        Where the logs end is what the ledger knows or what the caller has *seen*, whichever is newer. *holder* is whose
+        claims are its own.
+        """
+        ends = {one.table: {"age_s": one.age_s, "ends": {str(p): end for p, end in one.ends.items()}} for one in seen}
+        given = {"tables": list(tables), "seen": Jsonb(ends), "holder": holder, "of_last": REFUSED_OF_LAST}
+        with self._watchers.reading() as connection:
+            connection.execute(sql("watch/give_up_after"), {"limit": f"{limit // timedelta(milliseconds=1)}ms"})
+            return [_state(row) for row in connection.execute(sql("watch/states"), given)]
+
+
+def _state(row: Mapping[str, Any]) -> TableState:
+    plain = {name: value for name, value in row.items() if name not in ("claims", "moves", "violations")}
+    return TableState(
+        **plain,
+        claims={stage: ClaimState(**claim) for stage, claim in row["claims"].items()},
+        moves={stage: OpenMove(**move) for stage, move in row["moves"].items()},
+        violations=tuple(Broken(**one) for one in row["violations"]),
+    )
+
+
+def _work(row: Mapping[str, Any]) -> TableWork:
+    return TableWork(
+        name=row["name"],
+        stopped=row["stopped"],
+        unread=None if row["unread"] is None else int(row["unread"]),
+        unseen_s=row["unseen_s"],
+        buffered=row["buffered"],
+        unmerged=row["unmerged"],
+        buffered_bytes=row["buffered_bytes"],
+        since_tier_s=row["since_tier_s"],
+        since_expire_s=row["since_expire_s"],
+        buffer_at=row["buffer_at"],
+        stream_at=row["stream_at"],
+        busy=frozenset(row["busy"]),
+        open=row["open"],
+        last=row["last"],
+    )

@@ -1,0 +1,336 @@
+"""What the stages need of the ledger, as ports. `PostgresLedger` is the real one, `MemoryLedger` the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.ports.source import TopicIdentity
+from harness_pipelines.protocol.bounds import Bounds, Vector
+from harness_pipelines.protocol.changes.reverts import RevertPlan
+from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.lake.overlays import OverlayChange
+from harness_pipelines.protocol.moves import Move, MoveState
+from harness_pipelines.protocol.reading.plan import SegmentRef
+from harness_pipelines.protocol.schema.schemas import Layout, SchemaMoved, SchemaRow, first_layouts, first_names, others
+from harness_pipelines.protocol.versions import Effect, Version, View, ViewName, effects_of
+from harness_pipelines.spec.table import QUARANTINE_SUFFIX, STREAM_SUFFIX, TableSpec
+
+
+class TableUnknown(HarnessError):
+    """No table of that name in the ledger."""
+
+
+class TableExists(HarnessError):
+    """The table is there already with a spec that does not fit."""
+
+
+class TableStopped(HarnessError):
+    """The table was stopped by an error that needs a decision."""
+
+
+class PointerMoved(HarnessError):
+    """The catalog pointer is not the one that was built on: rebuild on the new head."""
+
+    recovery = Recovery.REFRESH
+
+
+class LeaseEnded(HarnessError):
+    """The lease of a read ended before the read did; its rows may be incomplete and are not returned."""
+
+    recovery = Recovery.REFRESH
+    exit_code = TryAgain.exit_code
+
+
+class NotInTime(TryAgain):
+    """What was waited for did not happen in time; it may still."""
+
+
+def view_names(spec: TableSpec) -> dict[ViewName, str]:
+    """Names of the Iceberg tables of *spec* inside its namespace."""
+    names: dict[ViewName, str] = {"stream": f"{spec.name}{STREAM_SUFFIX}", "batch": spec.name}
+    return names if spec.views == "both" else {spec.views: names[spec.views]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """One table as the ledger knows it."""
+
+    table_id: int
+    spec: TableSpec
+    identity: TopicIdentity  #: cluster, topic and topic id at `table apply`; partitions as of then
+    retained_from: int
+    stopped: str | None
+    history: tuple[SchemaRow, ...]  #: its schemas from the first to the one that *spec* has
+
+    @property
+    def name(self) -> str:
+        return self.spec.table
+
+    @property
+    def schema_version(self) -> int:
+        return self.history[-1].schema_version
+
+    @property
+    def fields(self) -> tuple[Mapping[str, Any], ...]:
+        """Iceberg's JSON form of the user's columns."""
+        return self.history[-1].fields
+
+    def at_schema(self, schema_version: int) -> TableRow:
+        """The table as it was with an older schema. Raises: SchemaMoved for one that it does not know yet."""
+        if schema_version == self.schema_version:
+            return self
+        if schema_version > self.schema_version:
+            raise SchemaMoved(f"{self.name}: known with schema {self.schema_version}, the table is at {schema_version}")
+        until = tuple(one for one in self.history if one.schema_version <= schema_version)
+        return replace(self, spec=TableSpec.model_validate(until[-1].spec), history=until)
+
+    def decoded_with(self, partition: int, offset: int) -> int:
+        """The schema that the record at *offset* was, or is to be, decoded with."""
+        newest = (s.schema_version for s in reversed(self.history[1:]) if offset >= s.starts.get(partition, 0))
+        return next(newest, self.history[0].schema_version)
+
+    @property
+    def first_names(self) -> dict[str, str]:
+        """By the columns' names of now those that they had first, by which the digests of rows are made."""
+        if len(self.history) == 1:
+            return {}
+        first = first_names(self.history)
+        return {f["name"]: first[f["id"]] for f in self.fields if f["name"] != first[f["id"]]}
+
+    @property
+    def first_layouts(self) -> dict[str, Layout]:
+        """By the names that columns had first how digests are made of those whose structs were changed."""
+        if len(self.history) == 1:
+            return {}
+        first = first_names(self.history)
+        return {first[id_]: layout for id_, layout in first_layouts(self.history).items()}
+
+    def seen(self, segments: Sequence[SegmentRef]) -> tuple[SegmentRef, ...]:
+        """*segments*, each with what its rows have otherwise than the table's schema. Raises: SchemaMoved."""
+        return tuple(
+            one
+            if one.schema_version is None or one.schema_version == self.schema_version
+            else replace(one, others=others(self.fields, self.at_schema(one.schema_version).fields))
+            for one in segments
+        )
+
+    @property
+    def views(self) -> dict[ViewName, str]:
+        """Names of its Iceberg tables inside the namespace."""
+        return view_names(self.spec)
+
+    @property
+    def quarantine(self) -> str:
+        """Name of the Iceberg table that has bytes of records that were set aside, inside the namespace, if any."""
+        return f"{self.spec.name}{QUARANTINE_SUFFIX}"
+
+    @property
+    def effects(self) -> Mapping[Stage, Effect]:
+        """What moves of its stages change."""
+        return effects_of(self.spec.views)
+
+    @property
+    def tiered_view(self) -> str:
+        """Name of the Iceberg table that tier writes, inside the namespace."""
+        return self.views[self.effects[Stage.TIER].view]
+
+
+def view_dropped(table: TableRow, view: ViewName) -> TableUnknown:
+    """What is said of a view without a row in the catalog. The ledger knows its metadata, so it can come back."""
+    return TableUnknown(
+        f"{table.name}: the catalog has no view {table.views[view]}: another engine dropped it. Nothing was written; "
+        f"`harness revert {table.name} --to HEAD --yes` puts it back as the ledger published it"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestPosition:
+    """How far one partition is in the buffer."""
+
+    partition: int
+    start: int
+    buffer_hi: int
+    leader_epoch: int | None
+    schema_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What became of the first records of a table."""
+
+    refused: int  #: records that were set aside
+    taken: bool  #: some record became a row, or was left out by the filter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One buffer table."""
+
+    name: str
+    seq: int
+    state: str  #: open, closed or retired
+    schema_version: int
+    max_hi: Mapping[int, int] | None
+    created_at: datetime
+    retired_at: datetime | None = None
+    packed: tuple[str, ...] = ()  #: columns that share one value
+
+    @property
+    def ref(self) -> SegmentRef:
+        return SegmentRef(name=self.name, schema_version=self.schema_version, packed=self.packed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveDraft:
+    """A move as planned, before it has an id."""
+
+    stage: Stage
+    shard: int
+    lo: Vector
+    hi: Vector
+    base_version: int
+    schema_version: int
+    trigger: str
+    run_id: str | None = None
+    parent_move: int | None = None
+    parts: Sequence[str] = ()  #: of the batch view that somebody asked to have written anew
+    recall: int | None = None  #: the request to recall or release rows that it answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutState:
+    """How the batch view is clustered from a version on."""
+
+    tree: str  #: JSON of the region tree
+    digest: str  #: of the tree
+    clustered: Mapping[str, int]  #: region -> data sequence number up to which its files are clustered
+    scores: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """A catalog pointer that goes from one metadata file to the next."""
+
+    view: ViewName
+    old: str
+    base_snapshot: int  #: the snapshot of main in *old*; the ledger must have published it
+    new: View
+    layout: LayoutState | None = None  #: where the move changed it
+    built: tuple[str, ...] = ()  #: files that no open move stands for: the commit asks whether they are there still
+
+
+#: Writes the metadata of a revert of one view: its name, the pointer that is built on, head, target, move id.
+BuildRevert = Callable[[ViewName, str, Version, Version, int], Swap]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRecord:
+    """A record that is set aside, with its raw bytes."""
+
+    partition: int
+    offset: int
+    reason: str
+    detail: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    check: str | None = None  #: of the contract, that it breaks
+    kafka_ms: int | None = None  #: when it was produced, in ms since 1970; -1: the log does not say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDraft:
+    """What a consumer commits to its state, with its right to; `stores.states` makes it."""
+
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """What a move claims to have staged; the ledger checks it against what it has locked."""
+
+    claim: Claim
+    move: Move
+    rows: int
+    bytes: int
+    refused: Sequence[RefusedRecord] = ()
+    violations: Mapping[tuple[int, str], int] = field(default_factory=dict)  #: of the contract, by partition and check
+    ingest_to: Mapping[int, int] = field(default_factory=dict)  #: `buffer: none`: buffer_hi moves with stream_hi
+    epochs: Mapping[int, int] = field(default_factory=dict)  #: and so does the leader epoch of the last record
+    overlays: OverlayChange | None = None  #: what becomes of the recalled rows; None: they stay as they are
+    state: StateDraft | None = None  #: of a consumer that moves rows: committed with the move, or neither is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadState:
+    """What a leased reader may see: one version, the bounds of one instant, and the segments that hold the rest."""
+
+    version: Version
+    bounds: Mapping[int, Bounds]
+    segments: tuple[SegmentRef, ...]
+    lease_id: str
+    lease_until: datetime
+    answered_by: Version | None = None  #: an old version's buffered rows, when they have moved to the lake since
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    partition: int
+    bounds: Bounds
+    trim_floor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What a table is stopped by."""
+
+    why: str
+    stage: str | None  #: that met it; None: it is not known
+
+
+class Ledger(Protocol):
+    """Truth of the lake side: tables, claims, moves, versions, leases. Every method is one transaction."""
+
+    def create_table(
+        self,
+        spec: TableSpec,
+        identity: TopicIdentity,
+        *,
+        starts: Vector,
+        fields: Sequence[Mapping[str, Any]],
+        views: Mapping[ViewName, View],
+    ) -> TableRow: ...
+    def update_spec(self, table: TableRow, spec: TableSpec, *, decoding: bool = False) -> TableRow: ...
+    def tables(self) -> list[TableRow]: ...
+    def table(self, name: str) -> TableRow: ...
+    def stop_table(self, table: TableRow, reason: str | None, *, stage: str | None = None) -> None: ...
+    def stopped(self, table: TableRow) -> Stopped | None: ...
+    def start_table(self, table: TableRow, was: str) -> bool: ...
+    def add_partitions(self, claim: Claim, starts: Vector) -> None: ...
+
+    def claim(self, table: TableRow, stage: Stage, *, shard: int, holder: str, lease: timedelta) -> Claim | None: ...
+    def claimed(self, table: TableRow, stage: Stage, *, shard: int) -> tuple[Claim, datetime] | None: ...
+    def renew(self, claim: Claim, *, lease: timedelta) -> Claim: ...
+    def release(self, claim: Claim) -> None: ...
+
+    def plan_move(self, claim: Claim, draft: MoveDraft) -> Move: ...
+    def open_move(self, table: TableRow, stage: Stage, *, shard: int) -> Move | None: ...
+    def take_attempt(self, claim: Claim, move: Move, *, run_id: str | None) -> Move: ...
+    def close_move(self, claim: Claim, move: Move, *, state: MoveState, error: str) -> None: ...
+    def note_failure(self, move: Move, *, error: str | None, counts: bool) -> int: ...
+    def moves(self, table: TableRow, *, stage: Stage | None = None, limit: int = 100) -> list[Mapping[str, Any]]: ...
+
+    def head(self, table: TableRow) -> Version: ...
+    def versions(self, table: TableRow) -> list[Version]: ...
+    def positions(self, table: TableRow) -> list[PartitionStatus]: ...
+    def since_tier_s(self, table: TableRow) -> float: ...
+    def pointer(self, table: TableRow, view: ViewName) -> str: ...
+    def layout(self, table: TableRow, version: Version) -> LayoutState | None: ...
+    def publish(self, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]) -> Version: ...
+
+    def plan_revert(self, table: TableRow, *, to: int | None, log_from: Vector) -> RevertPlan: ...
+    def revert(self, table: TableRow, *, to: int | None, log_from: Vector, build: BuildRevert) -> Version: ...

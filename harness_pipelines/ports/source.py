@@ -1,0 +1,222 @@
+"""The log as the harness sees it: identities, watermarks and batches with exact ranges, whoever serves them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, Protocol, Self
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.errors import ClusterChanged, LogTruncated, PartitionsMissing, RecordsLost, TopicRecreated
+from harness_pipelines.protocol.topics import topics_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Headers = list[tuple[str, bytes | None]]
+Start = Literal["earliest", "latest"] | datetime
+
+MAX_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicIdentity:
+    """Which topic this is: a topic deleted and created again has the same name and another `topic_id`.
+
+    Of several, which a table follows as one, names and ids are joined by commas; see `protocol.topics`.
+    """
+
+    cluster_id: str
+    topic: str
+    topic_id: str
+    partitions: tuple[int, ...]  #: ascending
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """What a partition holds for a reader of committed records: ``[low, end)``."""
+
+    low: int  #: log start
+    end: int  #: last stable offset: no record of an open transaction lies below it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """What lies behind the oldest open transaction of a partition, committed records of others too."""
+
+    end: int  #: the transaction's first record; readers of committed records come no further
+    newest: int  #: where the log ends for all others
+    since: datetime | None  #: time of that first record, where the broker gives it
+
+    def __str__(self) -> str:
+        since = "" if self.since is None else f" since {self.since:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{self.newest - self.end:,} offsets from {self.end} on are held by an open transaction{since}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PartitionBatch:
+    """All records of ``[low, high)`` of one partition that a reader of committed records may see.
+
+    `high` is the reader's position, not "last offset + 1": control records and aborted transactions leave gaps, so a
+    batch may be empty with ``high > low``. All sequences have the same length n; offsets are strictly increasing.
+    """
+
+    partition: int
+    low: int
+    high: int
+    offsets: NDArray[np.int64]  #: shape (n,)
+    timestamps_ms: NDArray[np.int64]  #: shape (n,), milliseconds since 1970 UTC, -1 where the log has none
+    values: list[bytes | None]
+    keys: list[bytes | None]
+    headers: list[Headers | None]  #: None where the record has none
+    leader_epoch: int | None  #: of the last record; None for an empty batch or an old broker
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class LogReader(Protocol):
+    """One consumer over partitions of one topic. Not safe for use by two threads at once."""
+
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """The next offset of each assigned partition."""
+        ...
+
+    def poll(self, max_records: int, timeout_s: float, *, max_bytes: int = MAX_BYTES) -> list[PartitionBatch]:
+        """Return what is there, at most one batch per partition; wait up to *timeout_s* only while nothing is.
+
+        A batch starts where the one before it ended. *max_bytes* (of values) is passed by at most what the client had
+        fetched ahead. Raises: KafkaUnreachable when the cluster was silent for too long, TopicMissing, TopicRecreated,
+        TopicForbidden, LogTruncated, RecordsLost, RecordUnreadable, KafkaLoginFailed, CertificateRefused.
+        """
+        ...
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Let the next batch of *partition* start at *offset*; what was fetched ahead is dropped."""
+        ...
+
+    def assign(self, positions: Mapping[int, int]) -> None:
+        """Read exactly these partitions; one that stays at its position keeps what was fetched ahead."""
+        ...
+
+    def pause(self, partition: int) -> None: ...
+
+    def resume(self, partition: int) -> None: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class Log(Protocol):
+    """A Kafka cluster. Every call may raise KafkaUnreachable, KafkaLoginFailed and KafkaFailed."""
+
+    def describe(self, topic: str) -> TopicIdentity:
+        """Raises: TopicMissing, TopicForbidden."""
+        ...
+
+    def identity_async(self, topic: str) -> Callable[[], TopicIdentity]:
+        """Ask for the identity now; the returned callable waits for the answer and raises what `describe` raises."""
+        ...
+
+    def watermarks(self, topic: str, partitions: Iterable[int]) -> dict[int, Watermark]:
+        """Raises: TopicMissing (also for a partition that the topic does not have), TopicForbidden."""
+        ...
+
+    def watermarks_of(self, wanted: Mapping[str, Collection[int]]) -> dict[str, dict[int, Watermark] | HarnessError]:
+        """The watermarks of partitions of many topics; of a topic that has none the reason, which is no other's."""
+        ...
+
+    def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
+        """Those of *partitions* in which records lie behind an open transaction. Raises: as `watermarks`."""
+        ...
+
+    def start_offsets(self, topic: str, partitions: Iterable[int], start: Start) -> dict[int, int]:
+        """Return the first offset to read per partition.
+
+        A datetime (with a time zone) means the first record whose timestamp is not before it, or the end of the log.
+        """
+        ...
+
+    def cleanup_policy(self, topic: str) -> str | None:
+        """Kafka's ``cleanup.policy``: ``delete``, ``compact`` or both. None where the user may not see it.
+
+        Raises: TopicMissing.
+        """
+        ...
+
+    def reader(self, topic: str, positions: Mapping[int, int], *, identity: TopicIdentity | None = None) -> LogReader:
+        """Open a reader. With *identity* a lost position is told apart from a topic that was created again."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def added_partitions(expected: TopicIdentity, found: TopicIdentity) -> tuple[int, ...]:
+    """Return the partitions that *found* has beyond *expected*, once both are known to be the same topic.
+
+    Raises: ClusterChanged, TopicRecreated, PartitionsMissing.
+    """
+    if expected.cluster_id != found.cluster_id:
+        raise ClusterChanged(expected.topic, expected_id=expected.cluster_id, found_id=found.cluster_id)
+    ids = zip(topics_of(found.topic), expected.topic_id.split(","), found.topic_id.split(","), strict=True)
+    for topic, expected_id, found_id in ids:
+        if expected_id != found_id:
+            raise TopicRecreated(topic, expected_id=expected_id, found_id=found_id)
+    if not set(expected.partitions) <= set(found.partitions):
+        raise PartitionsMissing(expected.topic, expected=expected.partitions, found=found.partitions)
+    return tuple(sorted(set(found.partitions) - set(expected.partitions)))
+
+
+def check_positions(topic: str, positions: Mapping[int, int], watermarks: Mapping[int, Watermark]) -> None:
+    """Check that the log still holds everything from each position on.
+
+    Raises: RecordsLost, LogTruncated.
+    """
+    for partition, position in sorted(positions.items()):
+        mark = watermarks[partition]
+        if mark.low > position:
+            raise RecordsLost(topic, partition=partition, expected=position, log_start=mark.low)
+        if mark.end < position:
+            raise LogTruncated(topic, partition=partition, expected=position, end=mark.end)
+
+
+def above(batch: PartitionBatch, low: int) -> PartitionBatch:
+    """The records of *batch* at and above *low*."""
+    if batch.low >= low:
+        return batch
+    drop = int((batch.offsets < low).sum())
+    return PartitionBatch(
+        partition=batch.partition,
+        low=low,
+        high=batch.high,
+        offsets=batch.offsets[drop:],
+        timestamps_ms=batch.timestamps_ms[drop:],
+        values=batch.values[drop:],
+        keys=batch.keys[drop:],
+        headers=batch.headers[drop:],
+        leader_epoch=batch.leader_epoch,
+    )
+
+
+def below(batch: PartitionBatch, high: int) -> PartitionBatch:
+    """The records of *batch* below *high*."""
+    if batch.high <= high:
+        return batch
+    keep = int((batch.offsets < high).sum())
+    return PartitionBatch(
+        partition=batch.partition,
+        low=batch.low,
+        high=high,
+        offsets=batch.offsets[:keep],
+        timestamps_ms=batch.timestamps_ms[:keep],
+        values=batch.values[:keep],
+        keys=batch.keys[:keep],
+        headers=batch.headers[:keep],
+        leader_epoch=batch.leader_epoch,
+    )

@@ -1,0 +1,74 @@
+"""The other ports of the stores: leases, segments and the ingest commit, trimming, the lake's views.
+
+The classes that talk to Postgres and Iceberg and those in `memory` beside them both fit; the contract
+tests run over both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from harness_pipelines.ports.ledger import IngestPosition, ReadState, Segment, Swap, TableRow
+from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.protocol.moves import Move
+from harness_pipelines.protocol.versions import Version, View, ViewName
+from harness_pipelines.spec.table import TableSpec
+
+if TYPE_CHECKING:
+    from harness_pipelines.buffers.postgres.writer import DecodedRange
+    from harness_pipelines.ledgers.postgres.retention import TrimDecision
+
+Files = TypeVar("Files")
+
+
+class ReadLeases(Protocol):
+    """A reader's side: lease first, then look."""
+
+    def look(self, table: TableRow, *, holder: str, lease: timedelta, at: int | None = None) -> ReadState: ...
+    def renew(self, lease_id: str, *, lease: timedelta) -> datetime: ...
+    def end(self, lease_id: str) -> None: ...
+    def finish(self, lease_id: str) -> None: ...
+
+
+class BufferSegments(Protocol):
+    """The life of segments until they are closed, and how far ingest is."""
+
+    def all(self, table: TableRow) -> list[Segment]: ...
+    def positions(self, table: TableRow) -> dict[int, IngestPosition]: ...
+    def open_segment(self, table: TableRow) -> Segment: ...
+    def index(self, table: TableRow, segment: Segment) -> None: ...
+    def rotate(self, table: TableRow) -> None: ...
+
+
+class BufferWriter(Protocol):
+    """The ingest commit."""
+
+    def commit(self, segment: Segment, ranges: Sequence[DecodedRange], *, confirm: Callable[[], None]) -> int: ...
+    def close(self) -> None: ...
+
+
+class Trimmer(Protocol):
+    """Retiring segments, and in a later run dropping them."""
+
+    def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision: ...
+    def drop_retired(self, table: TableRow, *, retired_for: timedelta) -> list[str]: ...
+
+
+class LakeViews(Protocol[Files]):
+    """Views made, branched, checked and published by append; *Files* is what one attempt staged."""
+
+    def make_views(
+        self, spec: TableSpec, fields: Sequence[Mapping[str, Any]]
+    ) -> tuple[dict[ViewName, View], list[Mapping[str, Any]]]: ...
+    def make_branch(self, table: TableRow, move: Move, base: View) -> str: ...
+    def staged(self, table: TableRow, move: Move, *, rows: int) -> Files: ...
+    def build_append(self, table: TableRow, move: Move, staged: Files, *, base: str, keep: int) -> Swap: ...
+    def build_revert(
+        self, table: TableRow, move_id: int, name: ViewName, *, base: str, head: Version, target: Version, keep: int
+    ) -> Swap: ...
+    def build_replace(
+        self, table: TableRow, move: Move, staged: Files, *, removed: Mapping[str, str | None], base: str, keep: int
+    ) -> Swap: ...
+    def drop_branches(self, table: TableRow, dead: Sequence[str], *, view: ViewName = "stream") -> bool: ...

@@ -1,0 +1,1 @@
+"""Changes below the bounds: corrections and reverts."""

@@ -1,0 +1,1 @@
+"""Rules about files, histories and lineage of the lake."""

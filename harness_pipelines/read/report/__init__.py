@@ -1,0 +1,1 @@
+"""Reports about a table: layout, lineage, storage, and what a read opens."""

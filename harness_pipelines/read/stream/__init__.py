@@ -1,0 +1,1 @@
+"""Reads without an end: records in order, changelogs, corrections."""

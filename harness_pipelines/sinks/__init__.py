@@ -1,0 +1,1 @@
+"""Who is sent news of a table."""

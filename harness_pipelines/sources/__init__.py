@@ -1,0 +1,1 @@
+"""Systems that have records in order, a folder for each."""

@@ -1,0 +1,319 @@
+"""The log port over Apache Kafka: who a topic is, where its partitions start and end, and readers of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from datetime import datetime
+from itertools import islice
+from math import inf
+from typing import Any
+
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __all__
+    AdminClient,
+    ClusterMetadata,
+    ConfigResource,
+    OffsetSpec,
+)
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.errors import KafkaFailed, PartitionsMissing, TopicForbidden, TopicMissing
+from harness_pipelines.ports.source import OpenTransaction, Start, TopicIdentity, Watermark
+from harness_pipelines.sources.kafka.client import KafkaClient, KafkaTimeouts, LeaderUnsettled, Trail, as_kafka_error
+from harness_pipelines.sources.kafka.contact import OffsetAnswer, Offsets
+from harness_pipelines.sources.kafka.held import opened_at
+from harness_pipelines.sources.kafka.reader import KafkaReader
+from harness_pipelines.spec.settings import Settings
+
+LEADERS_KNOWN_S = 30.0  #: far below the age at which the client forgets them (`metadata.max.age.ms`)
+LOOKERS = 8  #: topics that are asked about at a time, where each needs a question of its own
+_WAIT_STEP_S = 0.05
+_LOGIN_AFTER_S = 1.0  #: of silence before a client without a login asks whether that is why
+_ASK_S = 1.0
+_EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client has no types here
+_LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+class KafkaLog:
+    """`Log` over a Kafka cluster. Safe for use by several threads; each reader belongs to one thread.
+
+    *bootstrap* is ``host:port[,host:port]``; *properties* are librdkafka's (TLS, SASL, sockets, fetch sizes).
+    Connects on first use. Raises: KafkaPropertyRefused.
+    """
+
+    def __init__(
+        self, bootstrap: str, properties: Mapping[str, str] | None = None, *, timeouts: KafkaTimeouts | None = None
+    ) -> None:
+        self._client = KafkaClient(bootstrap, properties, timeouts=timeouts or KafkaTimeouts())
+        self._trail = Trail()
+        self._cluster_id: str | None = None
+        self._led: dict[str, tuple[float, frozenset[int]]] = {}  #: topic -> when, and which partitions had a leader
+        try:
+            self._admin = AdminClient(self._client.admin_config(self._trail))
+        except KafkaException as error:
+            # The cause could quote the value of a secret property.
+            raise self._client.bad_config(error) from None
+
+    @classmethod
+    def from_settings(cls, settings: Settings, *, timeouts: KafkaTimeouts | None = None) -> KafkaLog:
+        """Open the cluster that *settings* name; `Settings.kafka` must be filled in."""
+        if settings.kafka is None:
+            raise ValueError("Settings.kafka is not set: start the services or set HARNESS_KAFKA")
+        return cls(settings.kafka, settings.kafka_properties, timeouts=timeouts)
+
+    @property
+    def bootstrap(self) -> str:
+        return self._client.bootstrap
+
+    def describe(self, topic: str) -> TopicIdentity:
+        try:
+            return self._identity(topic, cluster_id=None)()
+        except LeaderUnsettled:  # asked anew, the client goes by what it has learnt meanwhile
+            return self._identity(topic, cluster_id=None)()
+
+    def identity_async(self, topic: str) -> Callable[[], TopicIdentity]:
+        # A topic's id is enough to tell two clusters apart until the next `describe`.
+        return self._identity(topic, cluster_id=self._cluster_id)
+
+    def _identity(self, topic: str, *, cluster_id: str | None) -> Callable[[], TopicIdentity]:
+        limit_s = self._client.timeouts.request_s
+        doing = f"describing topic {topic!r}"
+        about_topic: Future[Any] = self._admin.describe_topics(TopicCollection([topic]), request_timeout=limit_s)[topic]
+
+        def wait() -> TopicIdentity:
+            description = self._answer(about_topic, topic=topic, doing=doing)
+            self._cluster_id = cluster_id or self._cluster_of(topic, doing=doing)
+            return TopicIdentity(
+                cluster_id=self._cluster_id,
+                topic=topic,
+                topic_id=str(description.topic_id),
+                partitions=tuple(sorted(partition.id for partition in description.partitions)),
+            )
+
+        return wait
+
+    def _cluster_of(self, topic: str, *, doing: str) -> str:
+        """The id of the cluster. Asked about a topic that is there, which is answered while all brokers are fenced.
+
+        `describe_cluster` then ends the process by an assertion of librdkafka (2.16), which takes an answer without
+        brokers and topics for one to be repeated, and has no result to hand out.
+        """
+        try:
+            return str(self._metadata(topic, timeout_s=self._client.timeouts.request_s).cluster_id)
+        except KafkaException as error:
+            raise self._named(error, topic=topic, doing=doing) from error
+
+    def _metadata(self, topic: str, *, timeout_s: float) -> ClusterMetadata:
+        """Ask for the leaders of *topic*, which the client then keeps. Raises: KafkaException."""
+        found = self._admin.list_topics(topic, timeout=timeout_s)
+        partitions = found.topics[topic].partitions.items()
+        self._led[topic] = (time.monotonic(), frozenset(p for p, about in partitions if about.leader >= 0))
+        return found
+
+    def _are_led(self, topic: str, partitions: Collection[int]) -> bool:
+        """The client knows the leaders of *partitions*.
+
+        If it does not when it is asked for offsets, librdkafka (2.16) sets out to learn them, and ends the process by a
+        segmentation fault when an answer to anything else comes in between two of its steps:
+        `rd_kafka_topic_partition_list_query_leaders_async` goes on with what that answer has ended. It takes a busy
+        machine: of some hundred workers one died so as it started. So nothing is asked of it before this holds.
+        """
+        asked_at, led = self._led.get(topic, (-inf, frozenset()))
+        return time.monotonic() - asked_at < LEADERS_KNOWN_S and led.issuperset(partitions)
+
+    def watermarks(self, topic: str, partitions: Iterable[int]) -> dict[int, Watermark]:
+        wanted = sorted(set(partitions))
+        low, end = self._offsets(topic, wanted, _EARLIEST, _LATEST)
+        return {partition: Watermark(low[partition], end[partition]) for partition in wanted}
+
+    def watermarks_of(self, wanted: Mapping[str, Collection[int]]) -> dict[str, dict[int, Watermark] | HarnessError]:
+        for topic in islice(wanted, 1):  # if nobody answers this, nobody is asked about the others
+            with suppress(TopicMissing, TopicForbidden):
+                self.describe(topic)
+        with ThreadPoolExecutor(LOOKERS) as pool:
+            unknown = [topic for topic, partitions in wanted.items() if not self._are_led(topic, partitions)]
+            list(pool.map(self._learn_leaders, unknown))
+            led = {topic: parts for topic, parts in wanted.items() if self._are_led(topic, parts)}
+            low, end = (self._ask_all(led, spec) for spec in (_EARLIEST, _LATEST))
+            found = {topic: self._marks(topic, parts, low, end) for topic, parts in led.items()}
+            others = [topic for topic in wanted if found.get(topic) is None]
+            asked = pool.map(lambda topic: self._asked_alone(topic, wanted[topic]), others)
+            alone = dict(zip(others, asked, strict=True))
+        return {topic: found.get(topic) or alone[topic] for topic in wanted}
+
+    def _learn_leaders(self, topic: str) -> None:
+        with suppress(KafkaException):  # what is wrong with it is told when it is asked about alone
+            self._metadata(topic, timeout_s=self._client.timeouts.request_s)
+
+    def _marks(
+        self, topic: str, partitions: Collection[int], low: Offsets, end: Offsets
+    ) -> dict[int, Watermark] | None:
+        """What was asked about many topics together; None where an answer is not to be had so."""
+        doing = f"reading the offsets of topic {topic!r}"
+        places = {p: TopicPartition(topic, p) for p in sorted(partitions)}
+        try:
+            return {
+                p: Watermark(self._offset(low[at], topic, doing), self._offset(end[at], topic, doing))
+                for p, at in places.items()
+            }
+        except HarnessError:
+            return None
+
+    def _asked_alone(self, topic: str, partitions: Collection[int]) -> dict[int, Watermark] | HarnessError:
+        try:
+            return self.watermarks(topic, partitions)
+        except HarnessError as error:
+            return error
+
+    def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
+        wanted = sorted(set(partitions))
+        # The stable end is asked last: what it has not come to by then lies behind a transaction that is open.
+        [newest] = self._offsets(topic, wanted, _LATEST, isolation=IsolationLevel.READ_UNCOMMITTED)
+        [end] = self._offsets(topic, wanted, _LATEST)
+        firsts = {p: end[p] for p in wanted if end[p] < newest[p]}
+        since = opened_at(self._client, topic, firsts) if firsts else {}
+        return {p: OpenTransaction(end=at, newest=newest[p], since=since.get(p)) for p, at in firsts.items()}
+
+    def start_offsets(self, topic: str, partitions: Iterable[int], start: Start) -> dict[int, int]:
+        wanted = sorted(set(partitions))
+        if start == "earliest":
+            return {partition: mark.low for partition, mark in self.watermarks(topic, wanted).items()}
+        if not isinstance(start, datetime):
+            return self._offsets(topic, wanted, _LATEST)[0]
+        if start.tzinfo is None:
+            raise ValueError("a start time needs a time zone")
+        at_ms = -int(-start.timestamp() * 1000 // 1)  # rounded up: a record before the start is never taken
+        first, end = self._offsets(topic, wanted, OffsetSpec.for_timestamp(at_ms), _LATEST)
+        return {p: min(first[p], end[p]) if first[p] >= 0 else end[p] for p in wanted}
+
+    def cleanup_policy(self, topic: str) -> str | None:
+        asked = self._admin.describe_configs(
+            [ConfigResource(ConfigResource.Type.TOPIC, topic)], request_timeout=self._client.timeouts.request_s
+        )
+        [answer] = asked.values()
+        try:
+            found = self._answer(answer, topic=topic, doing=f"reading the settings of topic {topic!r}")
+        except (TopicForbidden, KafkaFailed):  # a right of its own, and services like Kafka need not have it
+            return None
+        entry = found.get("cleanup.policy")
+        return None if entry is None else str(entry.value)
+
+    def reader(self, topic: str, positions: Mapping[int, int], *, identity: TopicIdentity | None = None) -> KafkaReader:
+        known = identity or self.describe(topic)
+        return KafkaReader(self._client, self, known, positions)
+
+    def ask_ends(self, topic: str, partitions: Iterable[int]) -> Offsets:
+        """Ask the leaders of *partitions* for their last stable offsets; the answers are futures."""
+        wanted = list(partitions)
+        if not self._are_led(topic, wanted):
+            try:
+                failure = self._metadata(topic, timeout_s=_ASK_S).topics[topic].error
+            except KafkaException as error:
+                failure = as_kafka_error(error)
+            if failure is not None:
+                return {TopicPartition(topic, partition): _failed(failure) for partition in wanted}
+        return self._ask(topic, wanted, _LATEST) if self._are_led(topic, wanted) else {}
+
+    def _ask(
+        self,
+        topic: str,
+        partitions: Collection[int],
+        spec: Any,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> Offsets:
+        return self._ask_all({topic: partitions}, spec, isolation=isolation)
+
+    def _ask_all(
+        self,
+        wanted: Mapping[str, Collection[int]],
+        spec: Any,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> Offsets:
+        question = {TopicPartition(topic, partition): spec for topic in wanted for partition in wanted[topic]}
+        if not question:
+            return {}
+        return self._admin.list_offsets(
+            question,
+            isolation_level=isolation,
+            request_timeout=self._client.timeouts.request_s,
+        )
+
+    def close(self) -> None:
+        """Nothing to give back: the client's threads end with the object."""
+
+    def _offsets(
+        self,
+        topic: str,
+        partitions: list[int],
+        *specs: Any,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> list[dict[int, int]]:
+        """Return {partition: offset} for each of *specs*; all questions are on their way at once."""
+        doing = f"reading the offsets of topic {topic!r}"
+        deadline = time.monotonic() + self._client.timeouts.request_s
+        while True:
+            try:
+                if not self._are_led(topic, partitions):
+                    self.describe(topic)  # not `_metadata`: it names a refused login at once
+                if not self._are_led(topic, partitions):
+                    raise self._client.unsettled(doing=doing)
+                asked = [self._ask(topic, partitions, spec, isolation=isolation) for spec in specs]
+                return [
+                    {where.partition: self._offset(answer, topic, doing) for where, answer in one.items()}
+                    for one in asked
+                ]
+            except (TopicMissing, LeaderUnsettled) as error:
+                found = self.describe(topic)
+                if not set(partitions) <= set(found.partitions):
+                    raise PartitionsMissing(topic, expected=partitions, found=found.partitions) from None
+                # It is there: new, created again, or between two leaders, and the client has not noticed yet.
+                if time.monotonic() > deadline:
+                    raise self._client.unreachable(doing=doing, detail="a partition has no leader") from error
+                time.sleep(_WAIT_STEP_S)
+
+    def _offset(self, answer: Future[OffsetAnswer], topic: str, doing: str) -> int:
+        offset: int = self._answer(answer, topic=topic, doing=doing).offset
+        if offset == OFFSET_INVALID:
+            raise self._client.unreachable(doing=doing, detail=self._trail.last)
+        return offset
+
+    def _answer(self, answer: Future[Any], *, topic: str, doing: str) -> Any:
+        """Wait for *answer*; a refused login ends the wait at once, since the client would try until the limit."""
+        began, has_login = time.monotonic(), False
+        while True:
+            try:
+                value = answer.result(timeout=_WAIT_STEP_S)
+            except TimeoutError:
+                self._admin.poll(0)  # runs the error callback
+                if self._trail.login_failed:
+                    raise self._client.login_failed(self._trail.login_failed) from None
+                waited_s = time.monotonic() - began
+                if waited_s > _LOGIN_AFTER_S and not has_login:
+                    if (login := self._client.lacks_login()) is not None:
+                        raise login from None
+                    has_login = True
+                if waited_s > self._client.timeouts.request_s + 1.0:
+                    raise self._client.unreachable(doing=doing, detail=self._trail.last, waited_s=waited_s) from None
+            except KafkaException as error:
+                raise self._named(error, topic=topic, doing=doing) from error
+            else:
+                self._trail.clear()
+                return value
+
+    def _named(self, error: KafkaException, *, topic: str, doing: str) -> HarnessError:
+        """What the client said, by the harness's name."""
+        self._admin.poll(0)
+        if self._trail.login_failed:
+            return self._client.login_failed(self._trail.login_failed)
+        return self._client.translate(as_kafka_error(error), topic=topic, doing=doing)
+
+
+def _failed(failure: KafkaError) -> Future[OffsetAnswer]:
+    made: Future[OffsetAnswer] = Future()
+    made.set_exception(KafkaException(failure))
+    return made

@@ -1,0 +1,124 @@
+"""Writing to Kafka, for the demo and for tests: a fresh topic, and a producer that tells when each record was taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in __all__
+
+from harness_pipelines.errors import TryAgain
+from harness_pipelines.ports.errors import TopicMissing
+from harness_pipelines.sources.kafka.client import KafkaClient, KafkaTimeouts, Trail, as_kafka_error
+from harness_pipelines.sources.kafka.log import KafkaLog
+from harness_pipelines.spec.settings import Settings
+
+TOPIC_TIMEOUT_S = 30.0
+_STEP_S = 0.1
+
+#: Called with the offset and the monotonic time at which the broker's answer came.
+Acked = Callable[[int, float], None]
+
+
+class NotProduced(TryAgain):
+    """The broker did not take a record."""
+
+
+def recreate_topic(settings: Settings, topic: str, *, partitions: int) -> None:
+    """Delete *topic* if it is there, with all its records, and create it anew.
+
+    Raises: KafkaUnreachable, NotProduced when the cluster does not follow in time.
+    """
+    client = _client(settings)
+    admin, log = AdminClient(client.admin_config(Trail())), KafkaLog.from_settings(settings)
+    before = _topic_id(log, topic)
+    if before is not None:
+        admin.delete_topics([topic])[topic].result(TOPIC_TIMEOUT_S)
+    deadline = time.monotonic() + TOPIC_TIMEOUT_S
+    while not _created(admin, topic, partitions) or _topic_id(log, topic) in {None, before}:
+        if time.monotonic() > deadline:
+            raise NotProduced(f"topic {topic!r} could not be created anew within {TOPIC_TIMEOUT_S:g} s")
+        time.sleep(_STEP_S)
+
+
+def _created(admin: AdminClient, topic: str, partitions: int) -> bool:
+    """Create *topic*; False while the old one is still being deleted."""
+    try:
+        admin.create_topics([NewTopic(topic, partitions)])[topic].result(TOPIC_TIMEOUT_S)
+    except KafkaException as error:
+        return as_kafka_error(error).code() == KafkaError.TOPIC_ALREADY_EXISTS
+    return True
+
+
+def _topic_id(log: KafkaLog, topic: str) -> str | None:
+    try:
+        return log.describe(topic).topic_id
+    except TopicMissing:
+        return None
+
+
+def _client(settings: Settings) -> KafkaClient:
+    assert settings.kafka is not None
+    return KafkaClient(settings.kafka, settings.kafka_properties, timeouts=KafkaTimeouts())
+
+
+class RecordProducer:
+    """Sends records in order, each exactly once. Not safe for use by two threads at once."""
+
+    def __init__(self, settings: Settings, topic: str) -> None:
+        self._topic = topic
+        self._failed: str | None = None
+        own = {
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 1_000_000,
+        }
+        self._producer = Producer({**_client(settings).admin_config(Trail()), **own})
+
+    def send(self, partition: int, value: bytes | None, acked: Acked, *, key: bytes | None = None) -> None:
+        """Queue one record, without a value a tombstone; *acked* is called from a later `serve` or `flush`."""
+        sent_at = time.monotonic()
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                self._failed = error.str()
+                return
+            offset, latency_s = message.offset(), message.latency()
+            acked(offset if offset is not None else -1, sent_at + (latency_s or 0.0))
+
+        while True:
+            try:
+                self._producer.produce(self._topic, value, key, partition=partition, on_delivery=delivered)
+                return
+            except BufferError:
+                self.serve(0.05)
+
+    def serve(self, timeout_s: float = 0.0) -> None:
+        """Run the callbacks of what was answered. Raises: NotProduced."""
+        self._producer.poll(timeout_s)
+        self._check()
+
+    def flush(self, timeout_s: float = 60.0) -> None:
+        """Wait until everything is answered. Raises: NotProduced."""
+        left = self._producer.flush(timeout_s)
+        self._check()
+        if left:
+            raise NotProduced(f"Kafka did not take {left:,} records of topic {self._topic!r} within {timeout_s:g} s")
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise NotProduced(f"Kafka refused a record of topic {self._topic!r}: {self._failed}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._producer.purge()
+        self._producer.flush(5.0)

@@ -1,0 +1,194 @@
+"""The schema registry: Confluent's REST API, by Confluent's own client.
+
+A schema never changes under its id, so what was seen is kept as long as the process lives. That there is none is asked
+again after a while: schemas are registered at any time, and a replica may lag behind.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness_pipelines.drivers.certificates import CertificateRefused, why_refused
+from harness_pipelines.errors import HarnessError, TryAgain, UsageError
+from harness_pipelines.formats.schema.registry import NoSchemas, Schemas, WrittenSchema
+from harness_pipelines.secret import redact
+from harness_pipelines.spec.settings import Settings
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+
+ABSENT_S = 5.0  #: how long a schema that the registry does not know is not asked for again
+REFERENCES_MAX = 1_000
+_DEFAULTS: Mapping[str, float] = {"timeout": 5.0, "max.retries": 0}  # who waits between the tries is the worker
+_NUMBERS = frozenset({"timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity"})
+_NOT_THERE = frozenset({40401, 40402, 40403})  #: the registry's codes for subject, version and schema
+_EXTRA = "pip install 'harness-pipelines[formats]'"
+
+
+class RegistryAway(TryAgain):
+    """The schema registry gave no answer, or one that it will not give later; nothing was decoded."""
+
+    def __init__(self, url: str, *, doing: str, detail: str) -> None:
+        self.url = url
+        super().__init__(
+            f"the schema registry at {url} gave no answer while {doing} ({detail}); nothing was written. Check that it "
+            "runs and that HARNESS_REGISTRY names it; the same work is tried again"
+        )
+
+
+class RegistryLoginFailed(HarnessError):
+    """The registry refused who we say we are."""
+
+    def __init__(self, url: str, *, detail: str) -> None:
+        super().__init__(
+            f"the login at the schema registry {url} failed: {detail}. Check HARNESS_REGISTRY_BASIC_AUTH_USER_INFO "
+            "(user:password) and HARNESS_REGISTRY_SSL_*"
+        )
+
+
+class RegistryPropertyRefused(UsageError):
+    """A property given for the registry's client is unknown or has a bad value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryAddress:
+    """Where the registry is: what executors are told."""
+
+    url: str | None = field(repr=False)
+    properties: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def of(cls, settings: Settings) -> RegistryAddress:
+        return cls(url=settings.registry, properties=dict(settings.registry_properties))
+
+    def open(self) -> Schemas:
+        """The registry; nobody is asked anything yet."""
+        return Registry(self.url, self.properties) if self.url else NoSchemas()
+
+
+class Registry:
+    """`Schemas` of a registry. Safe for use by several threads."""
+
+    def __init__(self, url: str, properties: Mapping[str, str], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url, self._properties, self._clock = url, properties, clock
+        self._shown = redact(url)
+        self._lock = threading.Lock()
+        self._client: SchemaRegistryClient | None = None
+        self._known: dict[int, WrittenSchema] = {}
+        self._absent: dict[int, float] = {}  #: until when
+
+    def by_id(self, schema_id: int) -> WrittenSchema | None:
+        """Raises: RegistryAway, RegistryLoginFailed, CertificateRefused, RegistryPropertyRefused, UsageError."""
+        found = self._known.get(schema_id)
+        if found is not None:
+            return found
+        with self._lock:
+            if schema_id in self._known:
+                return self._known[schema_id]
+            if self._clock() < self._absent.get(schema_id, 0.0):
+                return None
+            found = self._ask(schema_id)
+            if found is None or found.lacks is not None:
+                self._absent[schema_id] = self._clock() + ABSENT_S if found is None else 0.0
+            else:
+                self._known[schema_id] = found
+                self._absent.pop(schema_id, None)
+            return found
+
+    def _ask(self, schema_id: int) -> WrittenSchema | None:
+        client = self._opened()
+        schema = self._answer(f"asking for schema {schema_id}", lambda: client.get_schema(schema_id))
+        if schema is None:
+            return None
+        references: dict[str, str] = {}
+        lacks = self._add_references(schema, references)
+        return WrittenSchema(
+            kind=(schema.schema_type or "AVRO").upper(),
+            text=schema.schema_str or "",
+            references=references,
+            lacks=lacks,
+        )
+
+    def _add_references(self, schema: Schema, found: dict[str, str]) -> str | None:
+        """Add what *schema* refers to, what that refers to first; returns what the registry has not."""
+        for reference in schema.references or []:
+            name = str(reference.name)
+            if name in found:
+                continue
+            if len(found) >= REFERENCES_MAX:
+                return f"more than {REFERENCES_MAX:,} references"
+            there = self._reference(reference)
+            if there is None:
+                return f"{name} (subject {reference.subject}, version {reference.version})"
+            found[name] = ""  # it may be referred to in a circle
+            if (lacks := self._add_references(there, found)) is not None:
+                return lacks
+            del found[name]
+            found[name] = there.schema_str or ""
+        return None
+
+    def _reference(self, reference: SchemaReference) -> Schema | None:
+        client, subject, version = self._opened(), str(reference.subject), int(reference.version or 0)
+        found = self._answer(
+            f"asking for version {version} of {subject}", lambda: client.get_version(subject, version, deleted=True)
+        )
+        return None if found is None else found.schema
+
+    def _answer(self, doing: str, ask: Callable[[], Any]) -> Any:
+        """What the registry answers; None: it has no such thing."""
+        import httpx2
+        from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+
+        try:
+            return ask()
+        except SchemaRegistryError as error:
+            if error.error_code in _NOT_THERE:
+                return None
+            detail = redact(f"{error.error_message} (HTTP {error.http_status_code}, code {error.error_code})")[:300]
+            if error.http_status_code in {401, 403}:
+                raise RegistryLoginFailed(self._shown, detail=detail) from error
+            raise RegistryAway(self._shown, doing=doing, detail=detail) from error
+        except OAuthTokenError as error:
+            raise RegistryLoginFailed(self._shown, detail=redact(str(error))[:300]) from error
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, TypeError, AttributeError) as error:
+            detail = redact(f"{type(error).__name__}: {error}")[:300]  # the last three: what answers is no registry
+            why = why_refused(detail)
+            if why is not None:
+                server, settings = f"the schema registry at {self._shown}", "HARNESS_REGISTRY, HARNESS_REGISTRY_SSL_*"
+                raise CertificateRefused(server, why=why, said=detail, settings=settings) from error
+            raise RegistryAway(self._shown, doing=doing, detail=detail) from error
+
+    def _opened(self) -> SchemaRegistryClient:
+        if self._client is None:
+            try:
+                from confluent_kafka.schema_registry import SchemaRegistryClient
+            except ImportError as error:
+                raise UsageError(f"for HARNESS_REGISTRY: {_EXTRA} ({error})") from error
+            try:
+                self._client = SchemaRegistryClient({"url": self._url, **_DEFAULTS, **self._converted()})
+            except (ValueError, TypeError, OSError) as error:  # OSError: a file of certificates
+                raise RegistryPropertyRefused(
+                    f"the schema registry's client does not take HARNESS_REGISTRY or HARNESS_REGISTRY_*: "
+                    f"{redact(str(error))}"
+                ) from None
+        return self._client
+
+    def _converted(self) -> dict[str, str | float]:
+        made: dict[str, str | float] = {}
+        for name, value in self._properties.items():
+            try:
+                made[name] = float(value) if name in _NUMBERS else value
+            except ValueError:
+                variable = f"HARNESS_REGISTRY_{name.upper().replace('.', '_')}"
+                raise RegistryPropertyRefused(f"{variable} is {value!r}; expected a number") from None
+        return made
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()

@@ -1,0 +1,1 @@
+"""Ingest: records of the log become rows of the buffer."""

@@ -1,0 +1,404 @@
+"""Ingest: records of the log become rows of the buffer.
+
+The unit of work is the same wherever it runs: poll ``[lo, hi)`` of some partitions, decode, commit. `ingest_unit` is
+called by threads on one machine (`IngestLoop`) and by Spark tasks (`harness_pipelines.stages.ingest.on_engine`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import structlog
+
+from harness_pipelines import faults
+from harness_pipelines.buffers.postgres.writer import (
+    DecodedRange,
+    RowsUnfit,
+    Segments,
+    SegmentWriter,
+    Violations,
+    with_coordinates,
+)
+from harness_pipelines.drivers.adbc import AdbcSessions
+from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.formats.base import Decoded
+from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.formats.schema.policy import SchemaDue
+from harness_pipelines.formats.schema.registry import Schemas
+from harness_pipelines.formats.schema.wire import Named, opened
+from harness_pipelines.ports.ledger import IngestPosition, RefusedRecord, Segment, TableRow
+from harness_pipelines.ports.source import (
+    Log,
+    LogReader,
+    PartitionBatch,
+    TopicIdentity,
+    added_partitions,
+    below,
+    check_positions,
+)
+from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.protocol.digest import as_first, lake_digests, total_digest
+from harness_pipelines.protocol.keys import partitions_grown
+from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_columns, check_schema
+from harness_pipelines.protocol.segments import SegmentClosed
+from harness_pipelines.stages.ingest.log_epochs import check_epochs
+from harness_pipelines.stages.ingest.refusing import limit_of, note_refused
+from harness_pipelines.stages.ingest.unfit import unfit_of, without
+
+log = structlog.get_logger(__name__)
+BATCH_RECORDS_MAX = 65_536  #: a unit stays far below the 10 s that a commit may take
+POLL_S = 0.5
+LAST_POLL_S = 0.05  #: of a worker that ends when there is nothing left
+UNIT_EVERY_S = 0.1  #: of a thread that keeps up: each costs a transaction and a question to Kafka, however small
+CAUGHT_UP_RECORDS = BATCH_RECORDS_MAX // 4  #: a poll that returns no more than this was not held up by a backlog
+
+
+class RecordRefused(HarnessError):
+    """A record that does not fit, and `on_error` or a check of the contract says that the table stops there."""
+
+
+@dataclass(slots=True)
+class IngestProgress:
+    """Counters that the worker shows; written by one ingest thread each."""
+
+    rows: int = 0
+    refused: int = 0
+    commits: int = 0
+
+
+def decode_batch(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> DecodedRange:
+    """Decode one batch into rows with coordinates and refused records.
+
+    Raises: RecordRefused for a record that does not fit when the spec says ``on_error: stop``, or its contract that the
+    table stops.
+    """
+    decoded = codec.decode(batch.values, batch.keys, batch.headers)
+    refused = [
+        RefusedRecord(
+            partition=batch.partition,
+            offset=int(batch.offsets[bad.index]),
+            reason=bad.reason,
+            detail=bad.detail,
+            key=batch.keys[bad.index],
+            value=batch.values[bad.index],
+            headers=batch.headers[bad.index] or (),
+            check=bad.check,
+            kafka_ms=int(batch.timestamps_ms[bad.index]),
+        )
+        for bad in decoded.refused
+    ]
+    for bad, record in zip(decoded.refused, refused, strict=True):
+        if bad.stops or table.spec.on_error == "stop":
+            raise _stopped(table, record, by_check=bad.stops)
+    rows = with_coordinates(
+        decoded.rows,
+        partition=batch.partition,
+        offsets=pa.array(batch.offsets[decoded.accepted]),
+        timestamps_ms=pa.array(batch.timestamps_ms[decoded.accepted]),
+        columns=table.spec.columns,
+    )
+    return DecodedRange(
+        partition=batch.partition,
+        low=batch.low,
+        high=batch.high,
+        rows=rows,
+        refused=refused,
+        leader_epoch=batch.leader_epoch,
+        violations=_violations(decoded),
+        filtered=decoded.filtered,
+    )
+
+
+def _stopped(table: TableRow, record: RefusedRecord, *, by_check: bool) -> RecordRefused:
+    says, way_on = "the table says `on_error: stop`", "set `on_error: quarantine`"
+    if by_check:
+        says, way_on = "its contract says `stop`", f"set the check's severity (`severities: {{{record.check}: warn}}`)"
+    return RecordRefused(
+        f"{table.name}: partition {record.partition}, offset {record.offset}: {record.reason}: {record.detail}; "
+        f"{says}, nothing from this offset on was taken. Repair the producer or {way_on} and apply the spec"
+    )
+
+
+def _violations(decoded: Decoded) -> list[Violations]:
+    apart = Counter(one.check for one in decoded.refused if one.check is not None)
+    found = [Violations(check=check, severity="quarantine", records=records) for check, records in apart.items()]
+    return found + [Violations(check=c, severity="warn", records=records) for c, records in decoded.warned.items()]
+
+
+def with_digests(table: TableRow, ranges: Sequence[DecodedRange]) -> list[DecodedRange]:
+    """*ranges*, each with the digest of its rows, so that an audit can judge them when Kafka has dropped the records.
+
+    Worked out for all of them at once: a call costs as much as 2,000 rows.
+    """
+    rows = as_first(pa.concat_tables([r.rows for r in ranges]), table)
+    digests = lake_digests(rows, schema_version=table.schema_version)
+    ends = np.cumsum([r.rows.num_rows for r in ranges])
+    return [replace(r, digest=total_digest(part)) for r, part in zip(ranges, np.split(digests, ends[:-1]), strict=True)]
+
+
+def ingest_unit(
+    table: TableRow,
+    batches: Sequence[PartitionBatch],
+    *,
+    codec: RecordCodec,
+    writer: SegmentWriter,
+    segment: OpenSegment,
+    identity: Callable[[], TopicIdentity],
+) -> int:
+    """Decode *batches* and commit them in one transaction; returns the number of rows.
+
+    A segment that was closed meanwhile is looked up again; *identity* answers, after the rows are written, which topic
+    they came from.
+
+    Raises: RecordRefused, RefusedTooMany, and what `SegmentWriter.commit` raises; SchemaDue, when what comes before
+    the record that needs other columns was taken.
+    """
+    faults.point("ingest.after_plan")
+    batches, decoded, due = _decoded(table, codec, batches)
+    take = partial(_taken, table, batches, writer=writer, segment=segment, identity=identity)
+    decode = partial(decode_batch, table, codec)
+    try:
+        rows = take(decoded, decode=decode)
+    except RowsUnfit:
+        unfit = unfit_of(table, batches, decoded, lambda some: writer.trouble(segment.current(), some))
+        if unfit and table.spec.on_error == "stop":
+            raise _stopped(table, unfit[min(unfit)], by_check=False) from None
+        rows = take([without(unfit, one) for one in decoded], decode=lambda batch: without(unfit, decode(batch)))
+    if due is not None:
+        raise due
+    return rows
+
+
+def _taken(
+    table: TableRow,
+    batches: Sequence[PartitionBatch],
+    decoded: Sequence[DecodedRange],
+    *,
+    decode: Callable[[PartitionBatch], DecodedRange],
+    writer: SegmentWriter,
+    segment: OpenSegment,
+    identity: Callable[[], TopicIdentity],
+) -> int:
+    """Commit what *batches* were *decoded* to; returns the number of rows.
+
+    Raises: RefusedTooMany, when what comes before the record that is one too many was taken; what
+    `SegmentWriter.commit` raises.
+    """
+    limit = limit_of(table, decoded, segment.segments)
+    if limit is not None:  # what comes before is taken
+        cut = [below(batch, limit.at[p].offset) if (p := batch.partition) in limit.at else batch for batch in batches]
+        decoded = [decode(batch) for batch in cut if batch.high > batch.low]
+    rows = 0
+    if decoded:
+        decoded = with_digests(table, decoded)
+        faults.point("ingest.before_lock")
+        confirm = lambda: check_topic(table, identity())  # noqa: E731
+        try:
+            rows = writer.commit(segment.current(), decoded, confirm=confirm)
+        except SegmentClosed:
+            rows = writer.commit(segment.renew(), decoded, confirm=confirm)
+        note_refused(table, decoded)
+    if limit is not None:
+        raise limit.error()
+    return rows
+
+
+def _decoded(
+    table: TableRow, codec: RecordCodec, batches: Sequence[PartitionBatch]
+) -> tuple[list[PartitionBatch], list[DecodedRange], SchemaDue | None]:
+    """*batches* up to the first record that needs other columns, decoded: how they were cut is no matter then."""
+    taken: list[PartitionBatch] = []
+    decoded: list[DecodedRange] = []
+    due: SchemaDue | None = None
+    for batch in batches:
+        try:
+            decoded.append(decode_batch(table, codec, batch))
+            taken.append(batch)
+        except SchemaDue as found:
+            due = found
+            before = below(batch, _first_of(found.named, batch, has_indexes=table.spec.format == "protobuf"))
+            if before.high > before.low:
+                decoded.append(decode_batch(table, codec, before))
+                taken.append(before)
+    return taken, decoded, due
+
+
+def _first_of(named: Named, batch: PartitionBatch, *, has_indexes: bool) -> int:
+    """The offset of the first record that names its schema so."""
+    for offset, value in zip(batch.offsets.tolist(), batch.values, strict=True):
+        header = opened(value or b"", has_indexes=has_indexes)
+        if isinstance(header, tuple) and header[0] == named:
+            return int(offset)
+    raise AssertionError(f"no record of {named}")
+
+
+def check_topic(table: TableRow, found: TopicIdentity, *, known: Collection[int] | None = None) -> None:
+    """Is *found* the topic that the table was made from?
+
+    *known* are all partitions of the table: those of a keyed one must be all that the topic has.
+    Raises: TopicRecreated, ClusterChanged, PartitionsMissing, PartitionsGrown.
+    """
+    added_partitions(table.identity, found)
+    if table.spec.key and known is not None and (added := set(found.partitions) - set(known)):
+        raise partitions_grown(table.name, known=known, added=added)
+
+
+@dataclass(slots=True)
+class OpenSegment:
+    """The segment that one ingest thread writes to, looked up again when it was closed."""
+
+    segments: Segments
+    table: TableRow
+    _current: Segment | None = None
+    _indexed: str | None = None
+
+    def current(self) -> Segment:
+        if self._current is None:
+            self._current = self.segments.open_segment(self.table)
+        return self._current
+
+    def renew(self) -> Segment:
+        """Look the open segment up again."""
+        self._current = None
+        return self.current()
+
+    def index(self) -> None:
+        """Give the segment its index, once the log was caught up with."""
+        current = self.current()
+        if self._indexed != current.name:
+            self.segments.index(self.table, current)
+            self._indexed = current.name
+
+
+class IngestLoop:
+    """Ingest of some partitions by one thread: poll, unit, again."""
+
+    def __init__(
+        self,
+        table: TableRow,
+        stream: Log,
+        *,
+        segments: Segments,
+        claim: Callable[[], Claim],
+        sessions: AdbcSessions,
+        schemas: Schemas | None = None,
+        run_id: str | None = None,
+        poll_s: float = POLL_S,
+    ) -> None:
+        self.table = table
+        self.progress = IngestProgress()
+        self._log = stream
+        self._segments = segments
+        self._open = OpenSegment(segments, table)
+        self._writer = SegmentWriter(sessions, table, claim, run_id=run_id)
+        self._schemas = schemas
+        self._codec: RecordCodec | None = None
+        self._reader: LogReader | None = None
+        self._poll_s = poll_s
+        self._not_before = 0.0  # the monotonic clock
+        self._refreshed = False  # since the last commit
+        self._epochs: dict[int, int | None] = {}  # of the last record that was taken, by partition
+
+    def start(self, partitions: Iterable[int]) -> None:
+        """Begin at the ledger's positions.
+
+        Raises: ContractUnusable, SchemaUnusable, SchemaMoved, and what `check_source` does.
+        """
+        self._codec = self._codec or RecordCodec(self.table.spec, self._schemas, due="raise")
+        wanted = set(partitions)
+        found = self._segments.positions(self.table)
+        positions = {p: found[p].buffer_hi for p in wanted}
+        check_decodes(self.table, found)
+        check_source(self.table, self._log, positions, known=found)
+        fresh = [p for p in wanted if self._epochs.get(p, -1) != found[p].leader_epoch]
+        check_epochs(self.table, self._log, {p: (found[p].buffer_hi, found[p].leader_epoch) for p in fresh})
+        self._epochs |= {p: found[p].leader_epoch for p in fresh}
+        if self._reader is None:
+            self._reader = self._log.reader(self.table.spec.topic, positions, identity=self.table.identity)
+        else:
+            self._reader.assign(positions)
+
+    def step(self) -> int:
+        """One unit of work; returns how many records it took (0 when the log had nothing new).
+
+        A unit that was planned on an older state (REFRESH, RESOLVE) is forgotten: the next one starts from what the
+        ledger says, and where that one is refused too, it is raised. Raises: SchemaMoved, when the table's schema is
+        another now, or must become another (SchemaDue).
+        """
+        assert self._reader is not None and self._codec is not None, "start() comes first"
+        time.sleep(max(0.0, self._not_before - time.monotonic()))
+        batches = [b for b in self._reader.poll(BATCH_RECORDS_MAX, self._poll_s) if b.high > b.low]
+        if not batches:
+            return 0
+        led_anew = {b.partition: (b.low, self._epochs.get(b.partition)) for b in batches if self._is_led_anew(b)}
+        check_epochs(self.table, self._log, led_anew)
+        keeps_up = sum(len(b) for b in batches) <= CAUGHT_UP_RECORDS
+        self._not_before = time.monotonic() + UNIT_EVERY_S if keeps_up else 0.0
+        identity = self._log.identity_async(self.table.spec.topic)
+        try:
+            rows = ingest_unit(
+                self.table, batches, codec=self._codec, writer=self._writer, segment=self._open, identity=identity
+            )
+            self._count(batches, rows)
+            self._refreshed = False
+            self._epochs |= {b.partition: b.leader_epoch for b in batches if b.leader_epoch is not None}
+            if keeps_up:
+                self._open.index()
+        except HarnessError as error:
+            if error.recovery is Recovery.NEVER or isinstance(error, SchemaMoved):
+                raise
+            log.info("ingest.refresh", table=self.table.name, error=str(error))
+            again, self._refreshed = self._refreshed, True
+            self.start(self._reader.positions)
+            if again or error.exit_code == 75:
+                raise
+        return sum(len(b) for b in batches)
+
+    def _is_led_anew(self, batch: PartitionBatch) -> bool:
+        """Another leader wrote *batch* than what was taken before it."""
+        before = self._epochs.get(batch.partition)
+        return before is not None and batch.leader_epoch is not None and batch.leader_epoch != before
+
+    def _count(self, batches: Sequence[PartitionBatch], rows: int) -> None:
+        self.progress.rows += rows
+        self.progress.refused += sum(len(b) for b in batches) - rows
+        self.progress.commits += 1
+
+    def close(self) -> None:
+        self._writer.close()
+        if self._reader is not None:
+            self._reader.close()
+
+
+def check_decodes(table: TableRow, positions: Mapping[int, IngestPosition]) -> None:
+    """Do records from *positions* on have the schema of *table*? Raises: SchemaMoved."""
+    for found in positions.values():
+        check_schema(table.name, planned=table.schema_version, found=found.schema_version, what="ingest began")
+
+
+def check_source(
+    table: TableRow, stream: Log, positions: Mapping[int, int], *, known: Collection[int] | None = None
+) -> None:
+    """Is the log still the one that the table was made from, and does it hold all from *positions* on?
+
+    *known* are all partitions of the table, given by those who take more of it.
+    Raises: TopicMissing, TopicRecreated, ClusterChanged, PartitionsMissing, PartitionsGrown, RecordsLost, LogTruncated;
+    SpecDisagrees, where nothing says what its records are to be decoded to.
+    """
+    check_columns(table.spec, fields=table.fields, schema_version=table.schema_version)
+    check_topic(table, stream.describe(table.spec.topic), known=known)
+    check_positions(table.spec.topic, positions, stream.watermarks(table.spec.topic, positions))
+
+
+def join_partitions(table: TableRow, stream: Log, *, known: Iterable[int]) -> dict[int, int]:
+    """Starts of the partitions that only the topic has: from the log's beginning, so nothing is lost."""
+    found = stream.describe(table.spec.topic)
+    check_topic(table, found)
+    fresh = sorted(set(found.partitions) - set(known))
+    return stream.start_offsets(table.spec.topic, fresh, "earliest") if fresh else {}

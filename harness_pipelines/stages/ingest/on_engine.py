@@ -1,0 +1,146 @@
+"""Ingest by Spark tasks: the unit of `harness_pipelines.stages.ingest.ingest` on many machines.
+
+The driver makes a frame of ranges, one row per partition; each task reads its range from Kafka and commits it to the
+buffer in units, with the driver's claim. The executors need the harness's dependencies; the harness itself is shipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from harness_pipelines.errors import HarnessError, Recovery, UsageError
+from harness_pipelines.formats.contract.checks import judge_of
+from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.source import Log, PartitionBatch, below
+from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.spec.settings import Settings
+from harness_pipelines.stages.ingest.ingest import (
+    BATCH_RECORDS_MAX,
+    OpenSegment,
+    check_decodes,
+    check_source,
+    ingest_unit,
+)
+from harness_pipelines.stages.ingest.log_epochs import check_epochs
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+
+RANGE_OFFSETS_MAX = 500_000  #: per partition and job, so that the claim and the log are looked at in between
+SILENT_POLLS_MAX = 60
+_DONE = pa.schema(
+    [
+        pa.field("partition", pa.int32()),
+        pa.field("reached", pa.int64()),
+        pa.field("rows", pa.int64()),
+        pa.field("refresh", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkIngested:
+    """What the tasks of one job took."""
+
+    rows: int
+    reached: Mapping[int, int]
+
+
+class IngestTaskFailed(HarnessError):
+    """A task was planned on an older state; the next job starts from what the ledger says."""
+
+    recovery = Recovery.REFRESH
+
+
+def ingest_on_spark(stores: Stores, table: TableRow, claim: Claim) -> SparkIngested:
+    """Take everything between the buffer and the log's ends, at most `RANGE_OFFSETS_MAX` per partition.
+
+    Raises: UsageError, ContractUnusable, TopicRecreated, PartitionsGrown, RecordsLost, ... before the job;
+    IngestTaskFailed, SparkFailed, SparkAway after it.
+    """
+    judge_of(table.spec)
+    if table.spec.evolution == "compatible":
+        raise UsageError(
+            f"{table.name}: with `evolution: compatible` the columns change where ingest meets a new schema, which "
+            "tasks of Spark cannot do; ingest this table on threads (`harness run` without `--ingest-on spark`)"
+        )
+    known = stores.segments.positions(table)
+    check_decodes(table, known)
+    positions = {p: found.buffer_hi for p, found in known.items()}
+    check_source(table, stores.log, positions, known=positions)
+    check_epochs(table, stores.log, {p: (at.buffer_hi, at.leader_epoch) for p, at in known.items()})
+    marks = stores.log.watermarks(table.spec.topic, positions)
+    ranges = [
+        OffsetRange(partition=p, low=low, high=min(marks[p].end, low + RANGE_OFFSETS_MAX))
+        for p, low in sorted(positions.items())
+        if marks[p].end > low
+    ]
+    if not ranges:
+        return SparkIngested(rows=0, reached={})
+    stores.segments.open_segment(table)
+    done = stores.run_on_spark(ranges, task(stores.settings.for_others(), table, claim), _DONE)
+    if trouble := [row["refresh"] for row in done if row["refresh"]]:
+        raise IngestTaskFailed(f"{table.name}: {trouble[0]}")
+    return SparkIngested(
+        rows=sum(row["rows"] for row in done), reached={row["partition"]: row["reached"] for row in done}
+    )
+
+
+def task(
+    settings: Settings, table: TableRow, claim: Claim
+) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    """The function that Spark runs over batches of ranges (columns partition, low, high)."""
+
+    def ingest(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        from harness_pipelines.app.installation import Stores
+
+        stores = Stores(settings)
+        try:
+            for batch in batches:
+                for row in batch.to_pylist():
+                    yield pa.RecordBatch.from_pylist([_take(stores, table, claim, OffsetRange(**row))], schema=_DONE)
+        finally:
+            stores.close()
+
+    return ingest
+
+
+def _take(stores: Stores, table: TableRow, claim: Claim, wanted: OffsetRange) -> dict[str, object]:
+    """Ingest one range; an attempt that finds the bound moved stops, because somebody else did the work."""
+    from harness_pipelines.buffers.postgres.writer import SegmentWriter
+
+    writer = SegmentWriter(stores.writer_sessions, table, lambda: claim, run_id=None)
+    segment, codec = OpenSegment(stores.segments, table), RecordCodec(table.spec, stores.schemas)
+    reached, rows = wanted.low, 0
+    try:
+        for batch in read_range(stores.log, table, wanted):
+            identity = stores.log.identity_async(table.spec.topic)
+            rows += ingest_unit(table, [batch], codec=codec, writer=writer, segment=segment, identity=identity)
+            reached = batch.high
+    except HarnessError as error:
+        if error.recovery is Recovery.NEVER:
+            raise
+        return {"partition": wanted.partition, "reached": reached, "rows": rows, "refresh": str(error)}
+    finally:
+        writer.close()
+    return {"partition": wanted.partition, "reached": reached, "rows": rows, "refresh": None}
+
+
+def read_range(stream: Log, table: TableRow, wanted: OffsetRange) -> Iterable[PartitionBatch]:
+    """Batches that together are exactly *wanted*. Raises: what the log raises, IngestTaskFailed on silence."""
+    silent = 0
+    with stream.reader(table.spec.topic, {wanted.partition: wanted.low}, identity=table.identity) as reader:
+        while silent < SILENT_POLLS_MAX:
+            for batch in reader.poll(BATCH_RECORDS_MAX, 0.5):
+                silent = 0
+                yield below(batch, wanted.high)
+                if batch.high >= wanted.high:
+                    return
+            silent += 1
+    raise IngestTaskFailed(f"partition {wanted.partition}: Kafka was silent before offset {wanted.high}")

@@ -1,0 +1,131 @@
+"""Ingest stops where too many records were refused: `stop_above` of the spec, and a table that takes none at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from harness_pipelines.buffers.postgres.writer import DecodedRange
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.formats.culprits import Notices
+from harness_pipelines.ports.ledger import Beginning, RefusedRecord, TableRow
+from harness_pipelines.protocol.refusals import leading, one_too_many
+
+FIRST_RECORDS = 1_000  #: of a table: when all of them are refused, it is the spec that is wrong, not a producer
+
+
+_NOTICES = Notices("records.refused")
+
+
+class RefusedTooMany(HarnessError):
+    """More records of a partition are refused than the spec lets pass."""
+
+
+class NothingFits(RefusedTooMany):
+    """No record of a table became a row, and so many were refused that its spec cannot be right."""
+
+
+class Refusals(Protocol):
+    """Who knows what was set aside before."""
+
+    def refused(self, table: TableRow, partition: int, low: int, high: int) -> Sequence[int]:
+        """Offsets of the records in ``[low, high)`` of a partition that were set aside, ascending."""
+        ...
+
+    def beginning(self, table: TableRow, *, limit: int) -> Beginning:
+        """How *table* began; no more than *limit* refused records are counted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Where a table stops, in each partition that reaches its limit."""
+
+    table: TableRow
+    at: dict[int, RefusedRecord]  #: partition -> the first record that is one too many
+    why: Callable[[TableRow, RefusedRecord], RefusedTooMany]
+
+    def error(self) -> RefusedTooMany:
+        return self.why(self.table, self.at[min(self.at)])
+
+
+def limit_of(table: TableRow, decoded: Sequence[DecodedRange], before: Refusals) -> Limit | None:
+    """Where *decoded* reaches the limit of *table*; None: nowhere, or there is none."""
+    if table.spec.stop_above is None:
+        return _nothing_fits(table, decoded, before)
+    rule = table.spec.stop_above
+    found: dict[int, RefusedRecord] = {}
+    for taken in decoded:
+        if not taken.refused:
+            continue
+        refused = {record.offset: record for record in taken.refused}
+        earlier = before.refused(table, taken.partition, taken.low - rule.of_last, taken.low)
+        at = one_too_many(earlier, sorted(refused), of_last=rule.of_last, records_max=rule.records_max)
+        if at is not None:
+            found[taken.partition] = refused[at]
+    return Limit(table, found, _too_many) if found else None
+
+
+def note_refused(table: TableRow, taken: Sequence[DecodedRange]) -> None:
+    """Log what was set aside: one line per reason and minute, with the first of its records."""
+    first: dict[str, RefusedRecord] = {}
+    counts: Counter[str] = Counter()
+    for record in (one for ranges in taken for one in ranges.refused):
+        first.setdefault(record.reason, record)
+        counts[record.reason] += 1
+    for reason, one in first.items():
+        where = {"reason": str(reason), "partition": one.partition, "offset": one.offset}
+        _NOTICES.note(table.name, one.detail, kind=reason, records=counts[reason], **where)
+
+
+def _nothing_fits(table: TableRow, decoded: Sequence[DecodedRange], before: Refusals) -> Limit | None:
+    """Where a table stops of which no record became a row."""
+    if any(taken.filtered for taken in decoded) or not any(taken.refused for taken in decoded):
+        return None
+    first = [leading(_offsets(taken), [record.offset for record in taken.refused]) for taken in decoded]
+    began = [n for n, taken in zip(first, decoded, strict=True) if taken.rows.num_rows]
+    if began and min(began) < FIRST_RECORDS:
+        return None
+    seen = before.beginning(table, limit=FIRST_RECORDS)
+    if seen.taken:
+        return None
+    left = FIRST_RECORDS - seen.refused
+    if began and min(began) <= left:
+        return None
+    found: dict[int, RefusedRecord] = {}
+    for count, taken in zip(first, decoded, strict=True):
+        if count > left:
+            found[taken.partition] = sorted(taken.refused, key=lambda record: record.offset)[left]
+        left = max(left - count, 0)
+    return Limit(table, found, _none_taken) if found else None
+
+
+def _offsets(taken: DecodedRange) -> list[int]:
+    offsets: list[int] = taken.rows.column("_kafka_offset").to_pylist()
+    return offsets
+
+
+def _too_many(table: TableRow, first: RefusedRecord) -> RefusedTooMany:
+    rule, name = table.spec.stop_above, table.name
+    assert rule is not None
+    return RefusedTooMany(
+        f"{name}: partition {first.partition}, offset {first.offset}: more than {rule.records_max:,} of the last "
+        f"{rule.of_last:,} offsets are refused (`stop_above: {rule.refused:.6g}`), this one as {first.reason}: "
+        f"{first.detail}; nothing from this offset on was taken; `harness quarantine list {name}` has the others. "
+        "Repair the producer, or the contract; to set these records aside as well, raise or remove `stop_above`, "
+        "apply the spec and start the worker again"
+    )
+
+
+def _none_taken(table: TableRow, first: RefusedRecord) -> RefusedTooMany:
+    name = table.name
+    return NothingFits(
+        f"{name}: partition {first.partition}, offset {first.offset}: all of the first {FIRST_RECORDS:,} records are "
+        f"refused, this one as {first.reason}: {first.detail}; nothing from this offset on was taken; `harness "
+        f"quarantine list {name}` has the others. Is the spec right? Its words of decoding (`format`, `schema`, `from` "
+        "of a column, ...) may change while no record is a row: correct them, apply the spec and start the worker "
+        f"again; `harness quarantine replay {name}` then puts back what fits. To set such records aside as well, "
+        "write a `stop_above` of your own (`stop_above: {refused: 100%}` never stops) and apply the spec"
+    )

@@ -1,0 +1,1 @@
+"""OTree: the batch view, clustered by value; recalls and reclusters."""

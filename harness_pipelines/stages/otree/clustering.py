@@ -1,0 +1,69 @@
+"""How a batch view is clustered: the tree of a version, and how large its files shall be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness_pipelines.drivers.by_path import ByPath
+from harness_pipelines.lakes.iceberg.read.regions import indexed_columns
+from harness_pipelines.layout.balance import from_files
+from harness_pipelines.layout.files import FileStats
+from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.versions import Version
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The tree, and up to which sequence number the files of each region are clustered."""
+
+    tree: RegionTree
+    clustered: dict[str, int]
+
+
+_layout_of_files: ByPath[Layout | None] = ByPath(16)
+
+
+def layout_of(stores: Stores, table: TableRow, version: Version) -> Layout | None:
+    """How the batch view of *version* is clustered; ``None`` before its first rows.
+
+    Where it has rows and the ledger no tree, since it was lost and made again from the lake, the files tell.
+    """
+    state = stores.tables.layout(table, version)
+    if state is not None:
+        return Layout(tree=RegionTree.from_json(state.tree), clustered=dict(state.clustered))
+    if table.spec.views == "batch":  # tier has put its rows there, and all of them wait
+        return Layout(tree=RegionTree.single(indexed_columns(table.spec)), clustered={})
+    if version.batch is None:
+        return None
+    metadata = version.batch.metadata
+    return _layout_of_files.get(metadata, lambda: _from_files(stores, table, metadata))
+
+
+def _from_files(stores: Stores, table: TableRow, metadata: str) -> Layout | None:
+    files = stores.lake.region_files(table, metadata)
+    if not files:
+        return None
+    tree, clustered = from_files(files, indexed_columns(table.spec))
+    return Layout(tree=tree, clustered=clustered)
+
+
+def target_rows_of(table: TableRow, *, rows: int, size: int, of_rows: int | None = None) -> float:
+    """Rows of a file of the target size, at the bytes that these rows take; *of_rows* are all of the view."""
+    rules = table.spec.layout
+    if rules.regions is not None:
+        return max((of_rows or rows) / rules.regions, 1.0)
+    return max(rules.target_file_mb * 2**20 * rows / max(size, 1), 1.0)
+
+
+def target_bytes(table: TableRow, files: Sequence[FileStats]) -> int:
+    """Of a file of the batch view."""
+    rules = table.spec.layout
+    if rules.regions is not None:
+        return max(sum(f.bytes for f in files) // rules.regions, 1)
+    return rules.target_file_mb * 2**20

@@ -1,0 +1,127 @@
+"""Recall: rows of the lake go back to Postgres ahead of a burst of updates, because a person asks; and back again.
+
+plan: how much that is. ask and run: the request is recorded, and otree takes it up, whoever runs it for the table: it
+copies the rows, hides them in the lake and names their new place in one boundary commit. What a move does is in
+`harness_pipelines.stages.otree.recalled`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from getpass import getuser
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from harness_pipelines.errors import UsageError
+from harness_pipelines.ports.ledger import TableStopped
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.lake.overlays import Act, RecallTooLarge, check_size
+from harness_pipelines.stages.otree import recalled
+from harness_pipelines.stages.otree.otree import otree_once
+from harness_pipelines.stages.run.claims import ClaimKeeper
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+    from harness_pipelines.ledgers.postgres.requests.recall import RecallRequest
+    from harness_pipelines.ports.ledger import TableRow
+
+LOOK_S = 0.2
+LEASE = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallPlan:
+    """What a recall or a release would move now."""
+
+    table: str
+    act: Act
+    where: str | None
+    rows: int
+    bytes: int  #: of the rows in memory; of a release, in Postgres
+    files: int  #: of the batch view that are opened to find the rows
+    held: int  #: rows that are recalled already
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "act": self.act,
+            "where": self.where,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "files": self.files,
+            "recalled_already": self.held,
+        }
+
+
+def plan_recall(stores: Stores, table: TableRow, where: str) -> RecallPlan:
+    """How many rows of the lake match *where* now; they are read, and nothing is changed.
+
+    Raises: NotRecallable, RecallTooLarge, WhereError, LakeFileMissing, LakeUnreadable.
+    """
+    recalled.check_recallable(table)
+    predicate, head = recalled.predicate_of(table, where), stores.tables.head(table)
+    found, held = recalled.matching(table, head, predicate, rows_max=0), sum(one.rows for one in head.overlays)
+    check_size(table.name, rows=found.rows, held=held, rows_max=table.spec.recall.max_rows)
+    return RecallPlan(
+        table=table.name,
+        act=Act.RECALL,
+        where=where,
+        rows=found.rows,
+        bytes=found.bytes,
+        files=found.files,
+        held=held,
+    )
+
+
+def plan_release(stores: Stores, table: TableRow) -> RecallPlan:
+    """What is recalled now. Raises: NotRecallable."""
+    recalled.check_recallable(table)
+    overlays = stores.tables.head(table).overlays
+    rows, size = sum(one.rows for one in overlays), sum(one.bytes for one in overlays)
+    return RecallPlan(table=table.name, act=Act.RELEASE, where=None, rows=rows, bytes=size, files=0, held=rows)
+
+
+def ask(stores: Stores, table: TableRow, act: Act, *, where: str | None = None) -> RecallRequest:
+    """Record a request; an open one that wants the same is gone on with. Raises: NotRecallable, WhereError."""
+    recalled.check_recallable(table)
+    if act is Act.RECALL:
+        if where is None:
+            raise UsageError(f"{table.name}: which rows? A recall has a `where`")
+        recalled.predicate_of(table, where)
+    return stores.recalls.ask(table, act, where=where, by=f"{_user()}@{gethostname()}")
+
+
+def run(stores: Stores, table: TableRow, request: RecallRequest) -> Iterator[RecallRequest]:
+    """Work until *request* has ended; yields it as it stands, now and then, and at last as it ended.
+
+    Where another worker holds otree, that one does it, and this only looks on.
+    Raises: RecallTooLarge when it was refused; TableStopped, MoveStuck; TryAgain when Spark or a store is away.
+    """
+    if table.stopped:
+        raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was moved")
+    stores.standing.check(table, stores.ledger)
+    keeper = ClaimKeeper(stores.ledger, table, Stage.OTREE, holder=str(uuid4()), lease=LEASE)
+    pause = threading.Event()
+    try:
+        while (now := stores.recalls.find(table, request.recall_id)).is_open:
+            yield now
+            if keeper.acquire():
+                otree_once(stores, table, keeper.current(), trigger="request")
+            else:
+                pause.wait(LOOK_S)
+    finally:
+        keeper.release()
+    if now.state == "refused":
+        raise RecallTooLarge(now.detail or f"{table.name}: request {now.recall_id} was refused")
+    yield now
+
+
+def _user() -> str:
+    try:
+        return getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        return "unknown"

@@ -1,0 +1,1 @@
+"""Rows made again: from quarantine, from the log, for a damaged file."""

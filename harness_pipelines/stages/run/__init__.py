@@ -1,0 +1,1 @@
+"""What runs stages: the worker, its claims, its pauses."""

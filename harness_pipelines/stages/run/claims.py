@@ -1,0 +1,131 @@
+"""Holding a claim: taken when it is free, renewed by a thread of its own, given back at the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from harness_pipelines import faults
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, ahead, is_ahead
+
+if TYPE_CHECKING:
+    from harness_pipelines.ports.ledger import Ledger
+
+log = structlog.get_logger(__name__)
+RENEWALS_PER_LEASE = 3
+WAIT_SHOWN_EVERY_S = 60.0  #: how often the log has whom a stand-by waits for
+
+
+class ClaimKeeper:
+    """One stage of one shard, as far as this worker holds it.
+
+    `current` is safe to call from any thread. A claim that was lost is forgotten, and `acquire` may take it again.
+    """
+
+    def __init__(self, ledger: Ledger, table: TableRow, stage: Stage, *, holder: str, lease: timedelta) -> None:
+        self._ledger, self._table, self._stage = ledger, table, stage
+        self._holder, self._lease = holder, lease
+        self._claim: Claim | None = None
+        self._waits_for: str | None = None
+        self._shown_at = 0.0  # monotonic seconds
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._renewer: threading.Thread | None = None
+
+    def acquire(self) -> bool:
+        """Take the claim if this worker does not hold it and nobody else does; True if it is held now.
+
+        Raises: ClaimAhead, where waiting for the other one is of no use.
+        """
+        with self._lock:
+            if self._claim is None:
+                faults.point(f"{self._stage}.before_claim")
+                self._claim = self._ledger.claim(
+                    self._table, self._stage, shard=0, holder=self._holder, lease=self._lease
+                )
+                if self._claim is not None:
+                    log.info("claim.taken", table=self._table.name, stage=self._stage, epoch=self._claim.epoch)
+                    faults.point(f"{self._stage}.after_claim")
+            if self._claim is None:
+                self._look_at_holder()
+                return False
+            if self._renewer is None:
+                self._renewer = threading.Thread(target=self._renew, name=f"renew-{self._stage}", daemon=True)
+                self._renewer.start()
+            return True
+
+    def _look_at_holder(self) -> None:
+        """Log whom this stand-by waits for, now and then. Raises: ClaimAhead."""
+        if (found := self._ledger.claimed(self._table, self._stage, shard=0)) is None:
+            return
+        claim, now = found
+        if is_ahead(claim.lease_until, now=now):
+            raise ahead(self._table.name, claim, now=now)
+        if self._waits_for != claim.holder or time.monotonic() >= self._shown_at + WAIT_SHOWN_EVERY_S:
+            self._waits_for, self._shown_at = claim.holder, time.monotonic()
+            until = claim.lease_until.isoformat(sep=" ", timespec="seconds")
+            log.info("claim.waits", table=self._table.name, stage=self._stage, holder=claim.holder, until=until)
+
+    @property
+    def is_held(self) -> bool:
+        return self._claim is not None
+
+    def current(self) -> Claim:
+        """The claim as it was last renewed. Raises: FencedOut when it was lost."""
+        claim = self._claim
+        if claim is None:
+            raise FencedOut(f"{self._table.name}: {self._stage} is not claimed by this worker")
+        return claim
+
+    def doubt(self) -> None:
+        """After a FencedOut: keep the claim only if the ledger still renews it.
+
+        Threads share a claim, so the fence that one of them ran into may be of an epoch that another one has
+        already replaced.
+        """
+        with self._lock:
+            claim = self._claim
+        if claim is not None:
+            self._renew_once(claim)
+
+    def release(self) -> None:
+        """Give the claim back; the next holder starts at once."""
+        self._ended.set()
+        if self._renewer is not None:
+            self._renewer.join()
+        with self._lock:
+            claim, self._claim = self._claim, None
+        if claim is not None:
+            faults.point(f"{self._stage}.before_release")
+            try:
+                self._ledger.release(claim)
+            except HarnessError as away:  # its lease ends by itself
+                log.info("claim.release_failed", table=self._table.name, stage=self._stage, error=str(away))
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._lease.total_seconds() / RENEWALS_PER_LEASE):
+            claim = self._claim
+            try:
+                if claim is not None:
+                    self._renew_once(claim)
+            except Exception:  # without this thread the claim would be lost, and nobody would know why
+                log.exception("claim.renewal_broken", table=self._table.name, stage=self._stage)
+
+    def _renew_once(self, claim: Claim) -> None:
+        renewed: Claim | None = None
+        try:
+            renewed = self._ledger.renew(claim, lease=self._lease)
+        except FencedOut as lost:
+            log.info("claim.lost", table=self._table.name, stage=self._stage, error=str(lost))
+        except HarnessError as away:  # the lease may still be alive when the database is back
+            log.info("claim.not_renewed", table=self._table.name, stage=self._stage, error=str(away))
+            return
+        with self._lock:
+            if self._claim is claim:
+                self._claim = renewed

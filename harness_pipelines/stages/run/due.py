@@ -1,0 +1,73 @@
+"""Which stages of a table could do something now, worked out from the ledger alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness_pipelines.ledgers.postgres.views.work import TableWork
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.moves import MoveState
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stages import compact
+from harness_pipelines.stages.otree import otree
+from harness_pipelines.stages.tier.tier import due as tier_due
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+
+EXPIRE_EVERY_S = 1800.0  #: of a run each; a worker, which has it for nothing, looks every minute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """Why a stage is due, and what tells this occasion from another one."""
+
+    why: str
+    attempt: int  #: of the open move, 0 if there is none
+    position: int  #: sum of the bounds that the stage would move, or the version that it would write anew
+
+
+def due_moves(spec: TableSpec, work: TableWork) -> dict[Stage, Due]:
+    """Of ingest and tier those that have work, that nobody holds, and that no stuck move holds by name."""
+    due: dict[Stage, Due] = {}
+    lag = work.buffered
+    if spec.buffer == "none":  # the log is what is not in the lake yet, and the rules of tier say when that is due
+        lag += work.unread or 0
+    elif work.unread:
+        due[Stage.INGEST] = Due(why=f"{work.unread} offsets behind the log", attempt=0, position=work.buffer_at)
+    tier = work.open.get(Stage.TIER)
+    # A run costs seconds and leaves events: by age it comes as often as the objective asks for, which is less often
+    # than a worker may move. Half of it is left for the run itself.
+    rules = spec.tier.model_copy(update={"max_age": max(spec.tier.max_age, spec.freshness.lake / 2)})
+    why = tier_due(rules, lag=lag, buffered_bytes=work.buffered_bytes, since_tier_s=work.since_tier_s)
+    if why := ("recovery" if tier else why):
+        due[Stage.TIER] = Due(why=why, attempt=tier["attempt"] if tier else 0, position=work.stream_at)
+    return {stage: found for stage, found in due.items() if not is_held(work, stage)}
+
+
+def is_held(work: TableWork, stage: Stage) -> bool:
+    """Somebody works on it, or a move that failed in every attempt waits for a person."""
+    move = work.open.get(stage)
+    return stage in work.busy or (move is not None and move["state"] == MoveState.QUARANTINED)
+
+
+def due_upkeep(stores: Stores, table: TableRow, work: TableWork) -> dict[Stage, Due]:
+    """Of compact, otree and expire those that have work and that nobody holds. The lake is looked at.
+
+    Raises: what the ledger and the lake raise.
+    """
+    return {stage: due for stage, due in _upkeep(stores, table, work) if not is_held(work, stage)}
+
+
+def _upkeep(stores: Stores, table: TableRow, work: TableWork) -> Iterator[tuple[Stage, Due]]:
+    version = stores.tables.head(table).version
+    if work.since_expire_s is None or work.since_expire_s >= EXPIRE_EVERY_S:
+        ago = "never before" if work.since_expire_s is None else f"last {work.since_expire_s:.0f} s ago"
+        yield Stage.EXPIRE, Due(why=ago, attempt=0, position=version)
+    for stage, trigger in {Stage.COMPACT: compact.trigger, Stage.OTREE: otree.trigger}.items():
+        if stage in table.effects and (why := trigger(stores, table)):
+            move = stores.tables.open_move(table, stage, shard=0)
+            yield stage, Due(why=why, attempt=move.attempt if move else 0, position=version)

@@ -1,0 +1,98 @@
+"""What a worker notes for those who watch: where the logs end, which stages get no further, what errors hold them.
+
+It has a thread of its own, so that a server that hangs holds up nothing but the looks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import structlog
+
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.pauses import Pauses
+from harness_pipelines.ports.errors import KafkaFailed, KafkaUnreachable, TopicForbidden, TopicMissing
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.source import Watermark
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.stages import compact
+from harness_pipelines.stages.run.progress import TableProgress
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+
+log = structlog.get_logger(__name__)
+FIRST_S = 1.0  #: a run that is over sooner is not looked at
+EVERY_S, EVERY_S_MAX = 5.0, 60.0  #: the pauses grow while a look fails
+LAKE_EVERY_S = 60.0  #: how often the manifests of a table are looked at
+FRESH_S = 2.0  #: a log that did not answer the worker in so long is not asked for more
+END_S = 2.0
+Seen = Callable[[], Sequence[tuple[TableRow, TableProgress]]]
+
+
+class Looks:
+    """Looks at the tables of one worker until it stops."""
+
+    def __init__(self, stores: Stores, holder: str, stop: threading.Event, seen: Seen) -> None:
+        self._stores, self._holder, self._stop, self._seen = stores, holder, stop, seen
+        self._thread: threading.Thread | None = None
+        self._lake_at: dict[int, float] = {}  # monotonic seconds, by table
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="looks", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Wait for a look that is under way, but not for a server that hangs."""
+        if self._thread is not None:
+            self._thread.join(END_S)
+
+    def _run(self) -> None:
+        pause_s, pauses = FIRST_S, Pauses(EVERY_S, EVERY_S_MAX)
+        while not self._stop.wait(pause_s):
+            try:
+                self.look()
+                pauses.worked()
+            except Exception as error:  # the outer edge: the stages work on, and nobody else would see it
+                if not isinstance(error, HarnessError):
+                    log.exception("looks.broken")
+                elif not self._stop.is_set():
+                    log.info("looks.failed", error=str(error))
+            pause_s = pauses.next_s()
+
+    def look(self) -> None:
+        """Look once. Raises: what Kafka and Postgres raise."""
+        tables = self._seen()
+        self._stores.stalls.note_troubles(self._holder, {t.name: dict(p.trouble) for t, p in tables if p.trouble})
+        self._look_at_logs(tables)
+        self._look_at_lakes([table for table, _ in tables if Stage.COMPACT in table.effects])
+        self._stores.stalls.note([table.name for table, _ in tables])
+
+    def _look_at_lakes(self, tables: Sequence[TableRow]) -> None:
+        """Note which stream views have small files, whatever the stage that should see to it says."""
+        for table in tables:
+            if (
+                self._stop.is_set()
+                or time.monotonic() < self._lake_at.get(table.table_id, -LAKE_EVERY_S) + LAKE_EVERY_S
+            ):
+                continue
+            self._lake_at[table.table_id] = time.monotonic()
+            with suppress(HarnessError):  # the stages show it
+                worth_it = bool(compact.due(table, self._stores.tables.head(table)))
+                self._stores.stalls.note_small_files(table.table_id, worth_it=worth_it)
+
+    def _look_at_logs(self, tables: Sequence[tuple[TableRow, TableProgress]]) -> None:
+        """Note the ends that the worker saw, and what lies behind open transactions."""
+        for table, progress in tables:
+            at, ends = progress.ends_at, {p: end for p, end in progress.ends.items() if p >= 0}
+            if self._stop.is_set() or at is None or not ends or time.monotonic() - at > FRESH_S:
+                continue
+            marks = {p: Watermark(progress.starts[p], end) for p, end in ends.items()}
+            self._stores.watch.record_ends({table.table_id: marks})
+            with suppress(KafkaUnreachable, KafkaFailed, TopicMissing, TopicForbidden):  # the stages show it
+                progress.held = self._stores.log.held(table.spec.topic, ends)
+                self._stores.watch.record_held(table.table_id, ends, progress.held)

@@ -1,0 +1,1 @@
+"""Acts on a table as a whole: apply, evolve, expire, revert."""

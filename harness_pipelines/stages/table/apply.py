@@ -1,0 +1,141 @@
+"""Making a table from its spec, changing its settings, dropping it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.formats.schema.registry import NoSchemas, SchemaUnusable
+from harness_pipelines.ports.errors import TopicCompacted
+from harness_pipelines.ports.ledger import TableExists, TableRow, TableUnknown
+from harness_pipelines.ports.source import TopicIdentity, added_partitions
+from harness_pipelines.protocol.bounds import Vector
+from harness_pipelines.protocol.schema.schemas import SpecMoved
+from harness_pipelines.protocol.topics import topics_of
+from harness_pipelines.spec.formats import WITH_SCHEMA, GivenSchema
+from harness_pipelines.spec.load import check_rule, load_spec
+from harness_pipelines.spec.table import StartAt, TableSpec
+from harness_pipelines.spec.types import iceberg_fields
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+
+_FIXED = ("topic", "columns", "key", "buffer", "start", "views")
+_OF_DECODING = ("key_format", "key_schema", "format", "schema", "delete", "transform")  #: fixed by the first row
+
+
+def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
+    """Create the table, or take over the settings of one that exists; a second call changes nothing.
+
+    Raises: SpecError, ContractUnusable, SchemaUnusable, TopicMissing, TopicCompacted, KafkaUnreachable, TableExists (a
+    word differs that cannot change), TopicRecreated; SpecMoved, where somebody else changed the spec meanwhile.
+    """
+    wanted = spec if isinstance(spec, TableSpec) else load_spec(spec)
+    check_rule(wanted, source=wanted.table)
+    RecordCodec(wanted, stores.schemas)  # a contract or schema of the spec that cannot be used makes no table
+    identity = stores.log.describe(wanted.topic)
+    try:
+        known = stores.ledger.table(wanted.table)
+    except TableUnknown:
+        _check_schemas_known(stores, wanted)
+        return _create(stores, wanted, identity)
+    decoding = _decodes_otherwise(known.spec, wanted)
+    if decoding:
+        _check_schemas_known(stores, wanted)
+        decoding = known.schema_version == 1 and not stores.segments.beginning(known, limit=1).taken
+    _check_fits(known, wanted, decoding=decoding)
+    added_partitions(known.identity, identity)
+    if known.spec == wanted:
+        return known
+    try:
+        return stores.ledger.update_spec(known, wanted, decoding=decoding)
+    except SpecMoved:
+        now = stores.ledger.table(wanted.table)
+        _check_fits(now, wanted)  # by a change of columns it may not fit any more, which says more
+        if now.spec == wanted:  # somebody else applied the same
+            return now
+        raise
+
+
+def _create(stores: Stores, spec: TableSpec, identity: TopicIdentity) -> TableRow:
+    from harness_pipelines.lakes.iceberg.catalog import STARTS, TOPIC, vector_text
+
+    for topic in topics_of(spec.topic):
+        if not spec.key and "compact" in (policy := stores.log.cleanup_policy(topic) or ""):
+            raise TopicCompacted(topic, table=spec.table, policy=policy)
+    start = spec.start.timestamp if isinstance(spec.start, StartAt) else spec.start
+    starts: Vector = stores.log.start_offsets(spec.topic, identity.partitions, start)
+    stores.ownership.check()
+    origin = {
+        TOPIC: f"{identity.cluster_id}/{identity.topic_id}",
+        STARTS: vector_text(starts),
+    }
+    views, fields = stores.lake.make_views(spec, iceberg_fields(spec.stored), origin=origin)
+    return stores.ledger.create_table(spec, identity, starts=starts, fields=fields, views=views)
+
+
+def _check_schemas_known(stores: Stores, spec: TableSpec) -> None:
+    """Raises: SchemaUnusable, where records name their schemas and nothing knows one."""
+    if not isinstance(stores.schemas, NoSchemas):
+        return
+    words: list[tuple[str, str, str, GivenSchema | None]] = [("format", spec.format, "schema", spec.value_schema)]
+    if spec.key:
+        words.append(("key_format", spec.key_format, "key_schema", spec.key_schema))
+    for word, format_, of_spec, schema in words:
+        if format_ in WITH_SCHEMA and schema is None:
+            raise SchemaUnusable(
+                f"table {spec.table}: `{word}: {format_}` needs a schema, and there is none: no registry is known, and "
+                f"the spec has no `{of_spec}`; nothing was changed. Set HARNESS_REGISTRY, or write `{of_spec}: {{file: "
+                "PATH}` where records begin with no schema id"
+            )
+
+
+def _decodes_otherwise(known: TableSpec, wanted: TableSpec) -> bool:
+    """Whether only how records are decoded differs of what rows depend on: the columns that are stored are the same."""
+    if any(_word(known, word) != _word(wanted, word) for word in _FIXED if word != "columns"):
+        return False
+    if iceberg_fields(known.stored) != iceberg_fields(wanted.stored):
+        return False
+    return any(_word(known, word) != _word(wanted, word) for word in ("columns", *_OF_DECODING))
+
+
+def _word(spec: TableSpec, word: str) -> Any:
+    return getattr(spec, "value_schema" if word == "schema" else word)
+
+
+def _check_fits(known: TableRow, wanted: TableSpec, *, decoding: bool = False) -> None:
+    """Settings may change; what rows already depend on may not.
+
+    *decoding*: only words of decoding differ, and there is no row yet.
+    """
+    if known.spec.views != "stream" and known.spec.indexed != wanted.indexed:
+        raise TableExists(
+            f"table {wanted.table} is clustered by {', '.join(known.spec.indexed)}, and its regions are cut in these "
+            "columns; nothing was changed. Leave `layout.columns` as it is, or apply the spec under another name"
+        )
+    if known.spec.views != "stream" and known.spec.layout.sample != wanted.layout.sample:
+        raise TableExists(
+            f"table {wanted.table} keeps a sample of {known.spec.layout.sample:g} of its rows in files of their own; "
+            "nothing was changed. Leave `layout.sample` as it is, or apply the spec under another name"
+        )
+    if decoding:
+        return
+    for word in (*_FIXED, *_OF_DECODING):
+        if _word(known.spec, word) != _word(wanted, word):
+            raise TableExists(
+                f"table {wanted.table} exists with another `{word}`; nothing was changed. {_way_on(word, wanted)}"
+            )
+
+
+def _way_on(word: str, wanted: TableSpec) -> str:
+    if word == "columns":
+        return (
+            f"Columns change in all tiers at once: `harness evolve {wanted.table} --to FILE --dry-run` shows what this "
+            f"spec would change; where the table is ahead of the file, `harness table show {wanted.table}` prints its "
+            "spec"
+        )
+    way_on = "Drop the table (`harness table drop`) or apply the spec under another name"
+    if word in _OF_DECODING:
+        return f"It says how records are decoded, which may change only while no record is a row. {way_on}"
+    return way_on

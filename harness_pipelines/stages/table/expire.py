@@ -1,0 +1,118 @@
+"""Expire: what nothing needs any more goes, in two runs at least.
+
+One run decides (segments retire, files are condemned) and removes only what an earlier run decided: an irreversible
+act never belongs to the run of the reversible one that it follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from harness_pipelines import faults
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.write.publish import reachable
+from harness_pipelines.lakes.iceberg.write.quarantine import Moved
+from harness_pipelines.ledgers.postgres.retention import fence
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.claims import Claim
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+
+log = structlog.get_logger(__name__)
+RETIRED_FOR_MIN = timedelta(seconds=30)  #: a statement of a reader may last so long after its lease was looked up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """What one run did, or with a dry run would do."""
+
+    floor: dict[int, int]
+    retired: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    condemned: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    retained_from: int = 0
+    quarantined: Moved = field(default_factory=Moved)  #: records that were set aside, whose bytes went to the lake
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "floor": {str(p): o for p, o in sorted(self.floor.items())},
+            "retired": self.retired,
+            "dropped": self.dropped,
+            "condemned": self.condemned,
+            "deleted": self.deleted,
+            "retained_from": self.retained_from,
+            "quarantined": self.quarantined.to_json(),
+        }
+
+
+def expire_once(
+    stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
+) -> Expired:
+    """One run: first remove what earlier runs decided, then decide anew; then move what quarantine has too much of.
+
+    What is decided about the buffer and the retained versions needs nothing of the lake, and is decided whatever the
+    lake's files are like: a version whose metadata is gone must be able to get out of reach.
+    *remove_large*: even if that is more than half of the table's bytes, which otherwise asks for a person's word.
+    Raises: SizeGuard, MetadataMissing, FencedOut; LakeAway, PostgresUnreachable when a store is away.
+    """
+    grace = max(timedelta(seconds=table.spec.retention.grace), RETIRED_FOR_MIN)
+    dropped = [] if dry_run else stores.upkeep.drop_retired(table, retired_for=grace)
+    deleted: list[str] = []
+    moved = Moved()
+    held_up: list[HarnessError] = []
+    with _going_on(held_up), reachable(table.name, "expire"):
+        deleted = stores.upkeep.delete_ripe(table, claim, dry_run=dry_run, remove_large=remove_large)
+    faults.point("expire.before_trim")
+    decision = stores.upkeep.trim(table, claim, dry_run=dry_run)
+    faults.point("expire.after_commit")
+    with _going_on(held_up):
+        moved = stores.raw_bytes.move(table, claim, dry_run=dry_run)
+    if held_up:
+        raise held_up[0]
+    with reachable(table.name, "expire"):
+        if not dry_run:
+            _drop_dead_branches(stores, table, claim)
+        faults.point("expire.before_condemn")
+        condemned = stores.upkeep.condemn(table, dry_run=dry_run)
+    expired = Expired(
+        floor=dict(decision.floor),
+        retired=[*(s.name for s in decision.retire), *decision.overlays],
+        dropped=dropped,
+        condemned=[f.path for f in condemned],
+        deleted=deleted,
+        retained_from=decision.retained_from,
+        quarantined=moved,
+    )
+    log.info(
+        "expire.done",
+        table=table.name,
+        retired=len(expired.retired),
+        dropped=len(dropped),
+        deleted=len(deleted),
+        quarantined=moved.records,
+    )
+    return expired
+
+
+@contextmanager
+def _going_on(held_up: list[HarnessError]) -> Iterator[None]:
+    """What goes wrong in the block is told at the end, and holds nothing else up."""
+    try:
+        yield
+    except HarnessError as error:
+        held_up.append(error)
+
+
+def _drop_dead_branches(stores: Stores, table: TableRow, claim: Claim) -> None:
+    for view in table.views:
+        if dead := stores.upkeep.dead_branches(table, view=view):
+            stores.lake.drop_branches(table, dead, view=view, fence=partial(fence, claim=claim))

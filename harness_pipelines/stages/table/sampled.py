@@ -1,0 +1,162 @@
+"""Whether a spec fits its topic: a few records of it are decoded as the table would, and nothing is written.
+
+A spec that is wrong for every record makes a table all the same; the one who applies it is the one who can see it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness_pipelines.formats.base import Codec
+from harness_pipelines.formats.choose import key_codec
+from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.source import LogReader, PartitionBatch, below
+from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.spec.transform import input_columns
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+    from harness_pipelines.formats.schema.registry import Schemas
+
+RECORDS_OF_EACH_END = 20
+PARTITIONS_MAX = 64
+WAIT_S = 10.0  #: for the records of each end
+_FIELD = re.compile(r"`([^`]+)`: (.*)", re.DOTALL)
+
+
+@dataclass(slots=True)
+class Misfit:
+    """Sampled records that are refused alike, and the first of them."""
+
+    reason: str
+    field: str | None  #: that does not fit; None: it is not one field
+    detail: str
+    partition: int
+    offset: int
+    records: int = 1
+
+    def __str__(self) -> str:
+        place = f" in {self.field}" if self.field else ""
+        first = f"partition {self.partition}, offset {self.offset}"
+        return f"{self.records:,} {self.reason}{place}: {self.detail} ({first})"
+
+
+@dataclass(slots=True)
+class Sampled:
+    """What became of some records of a topic."""
+
+    records: int = 0
+    fit: int = 0
+    filtered: int = 0  #: they fit, and the transform's filter leaves them out
+    misfits: dict[tuple[str, str | None], Misfit] = field(default_factory=dict)
+    key_misfit: str | None = None  #: why the key of a record that is a row could not delete it
+
+    def add(self, codec: RecordCodec, batch: PartitionBatch, keys: Codec | None = None) -> None:
+        """*keys*: of record keys that name rows, where tombstones delete."""
+        decoded = codec.decode(batch.values, batch.keys, batch.headers)
+        if keys is not None and self.key_misfit is None:
+            self.key_misfit = _key_misfit(keys, batch, decoded.accepted.tolist())
+        self.records += len(batch)
+        self.fit += decoded.rows.num_rows
+        self.filtered += decoded.filtered
+        for one in decoded.refused:
+            named = _FIELD.fullmatch(one.detail)
+            where, detail = (named[1], named[2]) if named else (None, one.detail)
+            found = self.misfits.get((one.reason, where))
+            if found is not None:
+                found.records += 1
+                continue
+            offset = int(batch.offsets[one.index])
+            self.misfits[one.reason, where] = Misfit(one.reason, where, detail, batch.partition, offset)
+
+    def summary(self) -> str:
+        """One line for people."""
+        if not self.records:
+            return "the topic has no records yet, so nothing says whether the spec fits them"
+        parts = [f"{self.fit:,} of {self.records:,} fit"]
+        if self.filtered:
+            parts.append(f"{self.filtered:,} are left out by the filter")
+        parts += [str(one) for one in sorted(self.misfits.values(), key=lambda one: -one.records)]
+        if self.key_misfit is not None:
+            parts.append(f"a tombstone would be refused, for the record's key does not name a row: {self.key_misfit}")
+        return "; ".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("reason", "field", "detail", "partition", "offset", "records")
+        refused = [{name: getattr(one, name) for name in names} for one in self.misfits.values()]
+        seen = {"records": self.records, "fit": self.fit, "filtered": self.filtered, "refused": refused}
+        return seen | {"key_misfit": self.key_misfit}
+
+
+def sample(stores: Stores, table: TableRow, *, wait_s: float = WAIT_S) -> Sampled:
+    """Decode the oldest and newest records of each partition, of the first 64 that have any.
+
+    What does not come in time is not looked at. Raises: what the log and the codec do.
+    """
+    spec, found = table.spec, Sampled()
+    codec, keys = RecordCodec(spec, stores.schemas), _keys_of(spec, stores.schemas)
+    partitions = stores.log.describe(spec.topic).partitions
+    marks = {p: m for p, m in sorted(stores.log.watermarks(spec.topic, partitions).items()) if m.end > m.low}
+    marks = dict(list(marks.items())[:PARTITIONS_MAX])
+    if not marks:
+        return found
+    ends = {p: mark.end for p, mark in marks.items()}
+    with stores.log.reader(spec.topic, {p: m.low for p, m in marks.items()}, identity=table.identity) as reader:
+        seen = {p: m.low for p, m in marks.items()}
+        for batch in _taken(reader, ends, wait_s):
+            found.add(codec, batch, keys)
+            seen[batch.partition] = max(seen[batch.partition], batch.high)
+        newest = {p: max(end - RECORDS_OF_EACH_END, seen[p]) for p, end in ends.items()}
+        newest = {p: low for p, low in newest.items() if low < ends[p]}
+        reader.assign(newest)
+        for partition in newest:
+            reader.resume(partition)
+        for batch in _taken(reader, {p: ends[p] for p in newest}, wait_s):
+            found.add(codec, batch, keys)
+    return found
+
+
+def _keys_of(spec: TableSpec, schemas: Schemas) -> Codec | None:
+    """The codec of record keys, where a tombstone deletes what its key names; change events name it themselves."""
+    if not spec.key or spec.format.startswith("debezium"):
+        return None
+    return key_codec(spec.model_copy(update={"columns": input_columns(spec), "transform": None}), schemas)
+
+
+def _key_misfit(keys: Codec, batch: PartitionBatch, rows: Sequence[int]) -> str | None:
+    """Why the first record key among *rows* that names no row does not; those without a key come to no tombstone."""
+    asked = [i for i in rows if batch.keys[i] is not None]
+    refused = keys.decode([batch.keys[i] for i in asked]).refused if asked else []
+    if not refused:
+        return None
+    offset = int(batch.offsets[asked[refused[0].index]])
+    return f"{refused[0].detail} (partition {batch.partition}, offset {offset})"
+
+
+def _taken(reader: LogReader, ends: dict[int, int], wait_s: float) -> Iterator[PartitionBatch]:
+    """Batches with the next 20 records of each partition of *reader*, or those up to its end."""
+    left = dict.fromkeys(ends, RECORDS_OF_EACH_END)
+    until = time.monotonic() + wait_s
+    while left and (now := time.monotonic()) < until:
+        for batch in reader.poll(RECORDS_OF_EACH_END * len(left), min(0.5, until - now)):
+            if batch.partition not in left:
+                continue
+            some = _first(below(batch, ends[batch.partition]), left[batch.partition])
+            left[batch.partition] -= len(some)
+            if not left[batch.partition] or batch.high >= ends[batch.partition]:
+                reader.pause(batch.partition)
+                del left[batch.partition]
+            yield some
+
+
+def _first(batch: PartitionBatch, count: int) -> PartitionBatch:
+    """The first *count* records of *batch*."""
+    if len(batch) <= count:
+        return batch
+    offsets: Sequence[int] = batch.offsets.tolist()
+    return below(batch, offsets[count])

@@ -1,0 +1,1 @@
+"""Tier: buffered rows become files of the stream view."""

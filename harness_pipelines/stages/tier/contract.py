@@ -1,0 +1,107 @@
+"""The contract once more, on the move into the lake: what was staged is judged before it is published.
+
+Ingest judged these rows when it took them, so one that breaks a check which refuses records is there because the
+contract changed since, or by a defect. Rows are never lost by it: they are counted and told, or the move stops.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import structlog
+
+from harness_pipelines.audit.proof.contents import field_ids, file_tables, judged, lake_schema
+from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.formats.contract.checks import ContractJudge, RowRule, judge_of
+from harness_pipelines.formats.keyed_batches import OPERATION
+from harness_pipelines.lakes.iceberg.read.scan import LakeFile, pinned
+from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.protocol.moves import Move
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+    from harness_pipelines.lakes.iceberg.write.publish import Staged
+
+log = structlog.get_logger(__name__)
+_PARTITION, _OFFSET = "_kafka_partition", "_kafka_offset"
+
+
+class ContractBroken(HarnessError):
+    """Rows on their way into the lake break a check of severity `stop`; nothing was published."""
+
+    recovery = Recovery.NEVER
+
+
+@dataclass(slots=True)
+class _Found:
+    rows: int
+    first: int  #: offset
+    last: int
+
+
+def look_again(stores: Stores, table: TableRow, move: Move, staged: Staged) -> Mapping[tuple[int, str], int]:
+    """How many staged rows of which partition break which check that would refuse them, as the contract is today.
+
+    Those that only warn were counted when the rows were taken. With `buffer: none` what judges writes, at once.
+    Raises: ContractBroken; ContractUnusable; LakeFileMissing, LakeUnreadable.
+    """
+    judge = None if table.spec.buffer == "none" or not staged.files else judge_of(table.spec)
+    rules = [rule for rule in judge.rules if rule.severity != "warn"] if judge else []
+    if not rules:
+        return {}
+    began = time.monotonic()
+    found: dict[tuple[int, str], _Found] = {}
+    for rows in _staged(stores, table, staged, columns={name for rule in rules for name in rule.columns}):
+        for rule, broken in ContractJudge(rules).broken(rows):
+            _note(found, rule, rows.take(pa.array(broken)))
+    _tell(table, move, rules, found)
+    log.debug("tier.contract", table=table.name, rows=staged.rows, seconds=round(time.monotonic() - began, 3))
+    return {at: one.rows for at, one in found.items()}
+
+
+def _staged(stores: Stores, table: TableRow, staged: Staged, *, columns: set[str]) -> Iterator[pa.Table]:
+    """*columns* of the staged files by the names of today, with the coordinates, a bounded batch at a time."""
+    view = pinned(stores.lake.current(table, table.effects[Stage.TIER].view).metadata_location)
+    ids, names = field_ids(table, view), {first: name for name, first in table.first_names.items()}
+    wanted = columns | {_PARTITION, _OFFSET}
+    fields = [field for field in lake_schema(table) if names.get(field.name, field.name) in wanted]
+    if table.spec.key:
+        fields.append(pa.field(OPERATION, pa.string()))
+        ids[OPERATION] = view.schema.find_field(OPERATION).field_id
+    schema = pa.schema(fields)
+    for data in staged.files:
+        file = LakeFile(data=data, partition=0, low=0, high=0)
+        with judged(table, file):
+            for rows in file_tables(view, file, schema, ids):
+                yield rows.rename_columns([names.get(name, name) for name in schema.names])
+
+
+def _note(found: dict[tuple[int, str], _Found], rule: RowRule, broken: pa.Table) -> None:
+    at = zip(broken.column(_PARTITION).to_pylist(), broken.column(_OFFSET).to_pylist(), strict=True)
+    for partition, offset in at:
+        one = found.setdefault((partition, rule.name), _Found(0, offset, offset))
+        one.rows, one.first, one.last = one.rows + 1, min(one.first, offset), max(one.last, offset)
+
+
+def _tell(table: TableRow, move: Move, rules: list[RowRule], found: Mapping[tuple[int, str], _Found]) -> None:
+    """Raises: ContractBroken, before anything is told that does not come true then."""
+    named = {rule.name: rule for rule in rules}
+    for (partition, check), one in sorted(found.items(), key=lambda item: named[item[0][1]].severity != "stop"):
+        rule = named[check]
+        if rule.severity == "stop":
+            raise ContractBroken(
+                f"{table.name}: move {move.move_id}: partition {partition}, offsets {one.first} to {one.last}: "
+                f"{one.rows} rows break `{check}` (expected {rule.expected}), and its contract says `stop`; nothing "
+                "was published. They were taken before the contract was changed, or by a defect: let the check warn "
+                f"(`severities: {{{check}: warn}}`), apply, and start the worker again"
+            )
+        log.warning(
+            "tier.contract_broken", table=table.name, move=move.move_id, partition=partition, first=one.first,
+            last=one.last, rows=one.rows, check=check, expected=rule.expected,
+            why="the contract changed since they were taken, or a defect; they are published and counted",
+        )  # fmt: skip

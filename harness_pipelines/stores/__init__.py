@@ -1,1 +1,0 @@
-"""The only code that talks to a system: Kafka, Postgres, Iceberg, Spark."""

@@ -1,1 +1,0 @@
-"""Reference models of the stores: the same contract tests run over them and over the real ones."""

@@ -1,0 +1,94 @@
+"""What Spark Connect raises when its session is closed by another thread, by the names of the harness."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from pyspark.errors import PySparkException
+
+from harness_pipelines.engines.spark.session import SessionLost, SparkAway, is_closed_channel
+from harness_pipelines.engines.spark.write import SparkFailed, explained
+
+MOVE: Any = SimpleNamespace(move_id=7, attempt=2)
+TABLE: Any = SimpleNamespace(name="shop.orders")
+
+
+@pytest.fixture
+def closed() -> ValueError:
+    """What gRPC itself raises for a call on a channel that was closed."""
+    channel = grpc.insecure_channel("127.0.0.1:1")
+    call = channel.unary_unary("/spark.connect.SparkConnectService/Config")
+    channel.close()
+    with pytest.raises(ValueError, match="closed") as raised:
+        call(b"")
+    return raised.value
+
+
+def test_a_session_that_another_stage_closed_is_waited_for(closed: ValueError):
+    assert is_closed_channel(closed)
+    wanted = "shop.orders: the Spark session was closed under move 7, attempt 2"
+    with pytest.raises(SparkAway, match=wanted), explained(TABLE, MOVE):
+        raise closed
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "FATAL: sorry, too many clients already",
+        'FATAL: too many connections for role "harness_worker"',
+        "FATAL: remaining connection slots are reserved for roles with the SUPERUSER attribute",
+        "FATAL: the database system is starting up",
+        "FATAL: terminating connection due to administrator command",
+    ],
+)
+def test_a_postgres_that_takes_no_more_sessions_is_waited_for_and_does_not_count_against_the_move(said: str):
+    error = PySparkException(
+        f"Job aborted due to stage failure: Lost task 0.0: org.postgresql.util.PSQLException: {said}"
+    )
+    with pytest.raises(SparkAway, match="move 7, attempt 2"), explained(TABLE, MOVE):
+        raise error
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'StatusCode.UNAVAILABLE details = "keepalive watchdog timeout"',
+        'StatusCode.RESOURCE_EXHAUSTED details = "GOAWAY received; Error code: 11; Debug Text: too_many_pings"',
+    ],
+)
+def test_a_connection_that_pings_ended_does_not_count_against_the_move(said: str):
+    with pytest.raises(SparkAway, match="move 7, attempt 2"), explained(TABLE, MOVE):
+        raise PySparkException(f"<_MultiThreadedRendezvous of RPC that terminated with: status = {said}>")
+
+
+def test_what_spark_cannot_do_counts_against_the_move():
+    with pytest.raises(SparkFailed, match="move 7, attempt 2"), explained(TABLE, MOVE):
+        raise PySparkException("Job aborted due to stage failure: java.lang.OutOfMemoryError: Java heap space")
+
+
+def test_any_other_wrong_value_is_a_defect():
+    with pytest.raises(ValueError, match="no such thing"), explained(TABLE, MOVE):
+        raise ValueError("no such thing")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "org.postgresql.util.PSQLException: FATAL: the database system is starting up",
+        "java.net.ConnectException: Connection refused",
+        "No space left on device",
+    ],
+)
+def test_what_a_task_could_not_reach_says_nothing_of_the_session(said: str):
+    with pytest.raises(SparkAway) as raised, explained(TABLE, MOVE):
+        raise PySparkException(f"Job aborted due to stage failure: Lost task 0.0: {said}")
+    assert not isinstance(raised.value, SessionLost)
+
+
+@pytest.mark.parametrize("said", ["[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid", "StatusCode.UNAVAILABLE"])
+def test_a_session_that_its_server_forgot_is_of_no_use_any_more(said: str):
+    with pytest.raises(SessionLost), explained(TABLE, MOVE):
+        raise PySparkException(said)

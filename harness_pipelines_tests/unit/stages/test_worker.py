@@ -1,0 +1,222 @@
+"""What has no name holds the stage of the table that met it; the rest of the worker goes on."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness_pipelines.faults import FaultInjected
+from harness_pipelines.ledgers.postgres.retention import SizeGuard
+from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.stages.ingest import ingest
+from harness_pipelines.stages.run import trouble, worker
+from harness_pipelines.stages.run.claims import ClaimKeeper
+from harness_pipelines.stages.run.worker import StageBroken, Worker, WorkerOptions
+from harness_pipelines.stages.table import expire
+from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.rig import running
+
+
+class Books:
+    """A ledger that gives every claim to whoever asks."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, str | None] = {}
+        self.released: list[int] = []
+        self.renewals = 0
+
+    def claim(self, table: Any, stage: Stage, *, shard: int, holder: str, lease: timedelta) -> Claim:
+        until = datetime.now(UTC) + lease
+        return Claim(table_id=table.table_id, stage=stage, shard=shard, holder=holder, epoch=1, lease_until=until)
+
+    def renew(self, claim: Claim, *, lease: timedelta) -> Claim:
+        self.renewals += 1
+        if self.renewals == 1:
+            raise IndexError("list index out of range")
+        return claim
+
+    def release(self, claim: Claim) -> None:
+        self.released.append(claim.table_id)
+
+    def stop_table(self, table: Any, reason: str | None, *, stage: str | None = None) -> None:
+        self.reasons[table.name] = reason
+
+    def start_table(self, table: Any, was: str) -> bool:
+        assert self.reasons[table.name] == was
+        self.reasons[table.name] = None
+        return True
+
+    def stopped(self, _table: Any) -> None:
+        return None
+
+    def positions(self, _table: Any) -> list[Any]:
+        return []
+
+    def head(self, _table: Any) -> Any:
+        return None
+
+
+def table(number: int, name: str) -> Any:
+    spec = SimpleNamespace(buffer="postgres", topic="t")
+    return SimpleNamespace(table_id=number, name=name, stopped=None, effects={}, spec=spec)
+
+
+@pytest.fixture
+def books() -> Books:
+    return Books()
+
+
+@pytest.fixture
+def start(books: Books, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]], Worker]:
+    """Makes a worker of two tables whose expire is the function that is given."""
+    monkeypatch.setattr(worker, "EXPIRE_EVERY_S", 0.01)
+    stores: Any = SimpleNamespace(
+        settings=SimpleNamespace(warehouse=None),
+        standing=SimpleNamespace(check=lambda *_: None),
+        ledger=books,
+        log=SimpleNamespace(watermarks=lambda *_: {}),
+    )
+
+    def make(step: Callable[[str], None]) -> Worker:
+        monkeypatch.setattr(expire, "expire_once", lambda _stores, of, _claim, **_: step(of.name))
+        tables = [table(1, "a.sick"), table(2, "a.well")]
+        return Worker(stores, tables, WorkerOptions(stages=frozenset({Stage.EXPIRE})))
+
+    return make
+
+
+def test_an_error_without_a_name_holds_its_stage_and_no_other_table(
+    books: Books, start: Callable[[Callable[[str], None]], Worker]
+):
+    ran: list[str] = []
+
+    def step(name: str) -> None:
+        ran.append(name)
+        if name == "a.sick":
+            raise IndexError("list index out of range")
+
+    made = start(step)
+    with (
+        pytest.raises(StageBroken, match="a.sick: expire met an error that has no name, IndexError: list in") as raised,
+        running(made),
+    ):
+        wait_until(lambda: bool(made.progress[0].trouble), "it is shown")
+        seen = ran.count("a.well")
+        wait_until(lambda: ran.count("a.well") >= seen + 3, "the other table goes on")
+        assert made.progress[0].trouble.keys() == {"expire"}
+        assert str(books.reasons["a.sick"]).startswith("a.sick: expire met")
+
+    assert isinstance(raised.value.__cause__, IndexError)
+    assert ran.count("a.sick") == 1, "it is held for a while"
+    assert "a.well" not in books.reasons
+    assert sorted(books.released) == [1, 2]
+
+
+def test_a_stage_that_was_held_goes_on_by_itself(
+    books: Books, start: Callable[[Callable[[str], None]], Worker], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(trouble, "BROKEN_S_MIN", 0.05)
+    left = [IndexError("once"), IndexError("twice")]
+
+    def step(name: str) -> None:
+        if name == "a.sick" and left:
+            raise left.pop()
+
+    made = start(step)
+    with running(made):
+        wait_until(lambda: not left and not made.progress[0].trouble, "the trouble is forgotten")
+    assert books.reasons["a.sick"] is None
+
+
+def test_what_is_no_error_of_a_stage_ends_the_worker(start: Callable[[Callable[[str], None]], Worker]):
+    def step(_name: str) -> None:
+        raise FaultInjected("as if the process had died")
+
+    made = start(step)
+    with pytest.raises(FaultInjected), running(made):
+        wait_until(made.stop.is_set, "the worker ends")
+
+
+def test_a_table_that_cannot_be_looked_at_leaves_the_others_alone(
+    books: Books, start: Callable[[Callable[[str], None]], Worker], monkeypatch: pytest.MonkeyPatch
+):
+    def head(of: Any) -> Any:
+        if of.name == "a.sick":
+            raise IndexError("it was dropped")
+
+    monkeypatch.setattr(books, "head", head)
+    ran: list[str] = []
+    made = start(ran.append)
+    with pytest.raises(StageBroken, match="a.sick: watch met an error"), running(made):
+        wait_until(lambda: "watch" in made.progress[0].trouble, "it is shown")
+        seen = ran.count("a.well")
+        wait_until(lambda: ran.count("a.well") > seen, "the other table goes on")
+
+
+class Noted(threading.Event):
+    """Notes how long it was to be waited for, and waits shorter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.asked.append(timeout)
+        return super().wait(0.001)
+
+
+def test_expire_that_needs_a_person_rests_as_long_as_one_that_has_done_its_work(
+    start: Callable[[Callable[[str], None]], Worker], monkeypatch: pytest.MonkeyPatch
+):
+    def step(name: str) -> None:
+        raise SizeGuard(f"{name}: too much at once")
+
+    made = start(step)
+    monkeypatch.setattr(worker, "EXPIRE_EVERY_S", 60.0)
+    noted = made.stop = Noted()
+    with running(made):
+        wait_until(lambda: noted.asked.count(60.0) >= 3, "it rests", deadline_s=10)
+    assert made.progress[0].trouble == {"expire": "a.sick: too much at once"}
+
+
+def test_a_claim_is_renewed_whatever_a_renewal_met(books: Books):
+    ledger: Any = books
+    lease = timedelta(milliseconds=30)
+    keeper = ClaimKeeper(ledger, table(1, "a.b"), Stage.TIER, holder="me", lease=lease)
+    assert keeper.acquire()
+    wait_until(lambda: books.renewals >= 3, "the first renewal failed, others followed")
+    keeper.release()
+    assert books.released == [1]
+
+
+def test_a_loop_that_begins_again_goes_on_with_its_threads_counts(books: Books, monkeypatch: pytest.MonkeyPatch):
+    made: list[weakref.ref[Any]] = []
+
+    class Loop:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.progress = ingest.IngestProgress()
+            made.append(weakref.ref(self))
+
+        def close(self) -> None:
+            pass
+
+    def ingest_once(_self: Any, loop: Loop, _backoff: Any, _number: int) -> None:
+        loop.progress.rows += 5
+
+    monkeypatch.setattr(ingest, "IngestLoop", Loop)
+    monkeypatch.setattr(worker._TableWorker, "_ingest", ingest_once)
+    stores: Any = SimpleNamespace(ledger=books, log=None, segments=None, writer_sessions=None, schemas=None)
+    one = worker._TableWorker(Worker(stores, [], WorkerOptions()), table(1, "a.b"))
+    for number in (0, 0, 1):
+        one._ingest_forever(one._watching, number)
+
+    assert {number: counts.rows for number, counts in one._counts.items()} == {0: 10, 1: 5}
+    gc.collect()
+    assert [loop() for loop in made] == [None] * 3, "a loop that has ended is not kept"
