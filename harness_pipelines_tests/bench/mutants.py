@@ -156,9 +156,9 @@ def _file(nodeid: str) -> str:
 
 
 def _tests() -> dict[str, str]:
-    """{file of tests: its digest}."""
-    root = TESTS.parent
-    return {str(p.relative_to(root)): _digest([p.read_text()]) for one in SUITES for p in _sources(one, "test_*.py")}
+    """{file of tests, or of what chooses among them: its digest}."""
+    found = [*(p for one in SUITES for p in _sources(one, "test_*.py")), *_sources("bench/mutation", "p*.py")]
+    return {str(path.relative_to(TESTS.parent)): _digest([path.read_text()]) for path in found}
 
 
 def _code() -> str:
