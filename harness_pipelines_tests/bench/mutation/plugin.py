@@ -200,7 +200,7 @@ def _function(nodeid: str) -> str:
 
 
 def _ways(covered: Mapping[str, Any], mutant: Mutant) -> list[str]:
-    """The tests that run what *mutant* breaks: for a lock those of locks first; those that run little else; quick ones."""
+    """Tests that run what *mutant* breaks: for a lock those of locks first, then those that run little else, and quick."""
     found = [
         nodeid
         for nodeid, one in covered.items()
