@@ -26,6 +26,15 @@ from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.schema.evolution import Changes, evolved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
+from harness_pipelines.stores.buffer import Segments
+from harness_pipelines.stores.corrections import Corrections
+from harness_pipelines.stores.drop import drop_table
+from harness_pipelines.stores.evolve import Evolutions
+from harness_pipelines.stores.ports import Boundary, Swap, TableRow
+from harness_pipelines.stores.postgres import Database
+from harness_pipelines.stores.recalls import Recalls
+from harness_pipelines.stores.reconcile import Reconciler
+from harness_pipelines.stores.snapshots import Snapshots
 from harness_pipelines_tests.contract.bystander import Bystander
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 from harness_pipelines_tests.producer import wait_until
@@ -183,6 +192,10 @@ def cancel_recall(real: RealRig, table: TableRow) -> Act:
     return lambda: Recalls(real.database).cancel(table)
 
 
+def drop(real: RealRig, table: TableRow) -> Act:
+    return lambda: drop_table(real.database, table, catalog=CATALOG)
+
+
 def take_snapshot(real: RealRig, table: TableRow) -> Act:
     return lambda: Snapshots(real.database).create(f"s{uuid.uuid4().hex[:8]}", [table])
 
@@ -262,6 +275,7 @@ ACTS: Mapping[Callable[[RealRig, TableRow], Act], tuple[str, ...]] = {
     move_bytes: ("table", "pointer", "claims"),
     ask_recall: ("table",),
     cancel_recall: ("table",),
+    drop: ("table", "pointer", "trim"),
     take_snapshot: ("trim",),
     drop_snapshot: ("trim",),
     read: ("trim",),

@@ -7,8 +7,18 @@ from collections.abc import Mapping
 
 #: {what the whole name of a mutant looks like: why}
 REASONS: Mapping[str, str] = {
-    r".*: compare .*(clock_timestamp|committed_at|interval|since_ms|until_ms|set_aside_(since|until)).*": (
+    r"(?!functions/state_commit).*: compare .*(clock_timestamp|interval|ended <=|held >).*": (
         "two times that are equal to the microsecond: either side of them is right"
+    ),
+    r"functions/state_commit: lock FOR UPDATE": "the renewal that follows updates the same row, so it waits there",
+    r"functions/state_commit: (compare FOUND AND wrong|where FOUND).*": (
+        "what is found is below the start, above the end or of no partition: never at the end, and where nothing is "
+        "found the record is NULL, which is above nothing"
+    ),
+    r"functions/lease_renew: where born .*": "a check of the table: no lease is alive a day after it was born",
+    r"history/known: where move_id = ANY.*": "only the moves that were asked for are looked up in the answer",
+    r"corrections/of_versions(_among)?: where (h\.)?(version|table_id) = .*": (
+        "says only which records are looked at: of each it is judged from all its corrections whether it changed"
     ),
     r"ledger/lock_table: lock .* in ledgers\.postgres\.corrections\.readable_versions": (
         "both callers hold the row of the table already"

@@ -1,0 +1,99 @@
+"""A table that is dropped takes all of its own with it, and nothing of anybody else's."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.stores.drop import TableInUse, drop_table
+from harness_pipelines.stores.ports import TableRow, TableUnknown
+from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
+
+_OF_TABLES = """
+SELECT table_name FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
+WHERE table_schema = 'harness' AND column_name = 'table_id' AND table_type = 'BASE TABLE'
+"""
+
+
+@pytest.fixture
+def table(real: RealRig) -> TableRow:
+    """Something of everything that is dropped."""
+    made = real.table(partitions=1)
+    real.ingest(made, {0: (0, 10)})
+    for _ in range(2):
+        real.segments.rotate(made)
+    real.move(made, {0: 0}, {0: 10})
+    real.leases.look(made, holder="over", lease=MINUTE)
+    real.pass_time(2 * MINUTE)
+    real.leases.look(made, holder="reading", lease=HOUR)
+    for name, more, values in (
+        ("quarantine", '"offset", reason, detail', "3, 'malformed', 'no JSON'"),
+        ("contract_violations", "check_name, severity, records", "'positive', 'warn', 1"),
+        ("filtered", "records", "1"),
+    ):
+        real.ask(f"INSERT INTO harness.{name} (table_id, partition, {more}) VALUES (%s, 0, {values})", [made.table_id])
+    real.ask(
+        "INSERT INTO harness.overlays (segment, table_id, move_id, attempt, schema_version) "
+        "SELECT %s, table_id, max(move_id), 1, 1 FROM harness.moves WHERE table_id = %s GROUP BY table_id",
+        [f"ovl_{made.table_id}_1_1", made.table_id],
+    )
+    return made
+
+
+def left(real: RealRig, table: TableRow) -> set[str]:
+    """The ledger's tables that have rows of *table*, and the segments that are there."""
+    names = [str(row["table_name"]) for row in real.ask(_OF_TABLES)]
+    found = {
+        name
+        for name in names
+        if real.ask(f"SELECT 1 AS n FROM harness.{name} WHERE table_id = %s LIMIT 1", [table.table_id])
+    }
+    segments = real.ask(
+        "SELECT relname FROM pg_class WHERE relname LIKE %s AND relkind = 'r'", [f"seg_{table.table_id}\\_%"]
+    )
+    pointers = real.ask(
+        "SELECT table_name FROM public.iceberg_tables WHERE catalog_name = %s AND table_namespace = %s "
+        "AND table_name = ANY(%s)",
+        [CATALOG, table.spec.namespace, list(table.views.values())],
+    )
+    return found | {str(one["relname"]) for one in segments} | {str(one["table_name"]) for one in pointers}
+
+
+def test_all_of_a_table_goes_and_is_counted_before(real: RealRig, table: TableRow):
+    before, segments = left(real, table), [one.name for one in real.segments.all(table)]
+    told = drop_table(real.database, table, catalog=CATALOG, dry_run=True)
+    assert left(real, table) == before >= {"overlays", "filtered", *segments, *table.views.values()}
+    [moves] = real.ask("SELECT count(*) AS n FROM harness.moves WHERE table_id = %s", [table.table_id])
+    assert (told.versions, told.moves, told.quarantined, told.readers) == (2, moves["n"], 1, 1)
+    assert [one.name for one in told.segments] == [*segments, f"ovl_{table.table_id}_1_1"]
+    assert sorted(told.views) == sorted(f"{table.spec.namespace}.{name}" for name in table.views.values())
+
+    assert drop_table(real.database, table, catalog=CATALOG) == told
+    assert left(real, table) == set()
+    with pytest.raises(TableUnknown, match="nothing was dropped"):
+        drop_table(real.database, table, catalog=CATALOG)
+
+
+def test_a_table_that_somebody_works_on_is_not_dropped(real: RealRig, table: TableRow):
+    over = real.claim(table, Stage.INGEST, lease=MINUTE)
+    real.pass_time(2 * MINUTE)
+    claim = real.claim(table)
+    before = left(real, table)
+    with pytest.raises(TableInUse, match=f"tier by {claim.holder} until") as held:
+        drop_table(real.database, table, catalog=CATALOG)
+    assert over.holder not in str(held.value)
+    assert left(real, table) == before
+    real.ledger.release(claim)
+    drop_table(real.database, table, catalog=CATALOG)
+    assert left(real, table) == set()
+
+
+def test_who_works_on_it_is_named_in_the_order_of_stages(real: RealRig, table: TableRow):
+    for stage in (Stage.TIER, Stage.COMPACT, Stage.INGEST):
+        real.claim(table, stage)
+    for shard in (2, 1):
+        assert real.ledger.claim(table, Stage.TIER, shard=shard, holder=str(uuid.uuid4()), lease=HOUR)
+    with pytest.raises(TableInUse, match=r"compact by [^,]*, ingest by [^,]*, tier by"):
+        drop_table(real.database, table, catalog=CATALOG)
