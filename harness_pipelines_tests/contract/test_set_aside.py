@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.buffers.postgres.refused import WHOLE_BYTES_MAX
 from harness_pipelines.lakes.iceberg.read.scan import LakeColumn, LakeQuery, LakeStats, scan
 from harness_pipelines.lakes.iceberg.write import quarantine
 from harness_pipelines.lakes.iceberg.write.quarantine import Moved
+from harness_pipelines.ledgers.postgres.views import quarantine as listing
 from harness_pipelines.ledgers.postgres.views.quarantine import (
     BEFORE_ALL,
     counts_set_aside,
@@ -122,16 +122,16 @@ def table(real: RealRig) -> TableRow:
     return made
 
 
-@pytest.mark.parametrize("wanted", FILTERS, ids=str)
-def test_records_that_are_asked_for_are_listed_in_order_and_counted(real: RealRig, table: TableRow, wanted: Wanted):
-    expected = [one for one in RECORDS if holds(one, wanted)]
-    assert expected
-    listed = set_aside(real.readers, table, wanted, limit=100)
-    assert [(one["partition"], one["offset"]) for one in listed] == [one.at for one in expected]
-    counted = {
-        (c["state"], c["reason"], c["partition"]): c["records"] for c in counts_set_aside(real.readers, table, wanted)
-    }
-    assert counted == Counter((one.state, one.reason, one.at[0]) for one in expected)
+def test_records_that_are_asked_for_are_listed_in_order_and_counted(real: RealRig, table: TableRow):
+    for wanted in FILTERS:
+        expected = [one for one in RECORDS if holds(one, wanted)]
+        assert expected
+        listed = set_aside(real.readers, table, wanted, limit=100)
+        assert [(one["partition"], one["offset"]) for one in listed] == [one.at for one in expected], wanted
+        counts = counts_set_aside(real.readers, table, wanted)
+        assert {(c["state"], c["reason"], c["partition"]): c["records"] for c in counts} == Counter(
+            (one.state, one.reason, one.at[0]) for one in expected
+        ), wanted
 
 
 def test_records_of_a_state_are_listed_and_those_behind_one_that_was_seen(real: RealRig, table: TableRow):
@@ -156,13 +156,15 @@ def test_counts_have_what_is_held_first_then_by_reason_and_partition(real: RealR
     assert {state for state, _, _ in found} == set(order)
 
 
-def test_a_record_whose_key_or_value_is_larger_than_is_decoded_is_not_whole(real: RealRig, table: TableRow):
-    long = "set_byte(convert_to(repeat('x', %s), 'UTF8'), 0, 0)"
-    for offset, words in ((11, (WHOLE_BYTES_MAX + 1, 1)), (12, (1, WHOLE_BYTES_MAX + 1)), (13, (1, 1))):
+def test_a_record_whose_key_or_value_is_larger_than_is_decoded_is_not_whole(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(listing, "WHOLE_BYTES_MAX", 9)
+    for offset, sizes in ((11, (10, 1)), (12, (1, 10)), (13, (9, 9))):
         real.ask(
             'INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, key, value) '
-            f"VALUES (%s, 2, %s, 'too_large', 'large', {long}, {long})",
-            [table.table_id, offset, *words],
+            "VALUES (%s, 2, %s, 'malformed', 'no JSON', %s, %s)",
+            [table.table_id, offset, *(bytes(size) for size in sizes)],
         )
     listed = set_aside(real.readers, table, Wanted(partition=2), after=(2, 10), limit=9)
     assert [(one["offset"], one["whole"]) for one in listed] == [(11, False), (12, False), (13, True)]
