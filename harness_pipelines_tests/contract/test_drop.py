@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
+from harness_pipelines.ledgers.postgres.drop import TableInUse, drop_table
+from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stores.drop import TableInUse, drop_table
-from harness_pipelines.stores.ports import TableRow, TableUnknown
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
 
 _OF_TABLES = """

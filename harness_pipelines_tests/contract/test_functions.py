@@ -9,10 +9,10 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from harness_pipelines.drivers.postgres import Connection
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.protocol.schemas import SchemaMoved
-from harness_pipelines.stores.ports import TableRow
-from harness_pipelines.stores.postgres import Connection
+from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig, agrees, decoded
 from harness_pipelines_tests.contract.test_locks import waits
 

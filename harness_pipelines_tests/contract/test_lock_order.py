@@ -15,6 +15,7 @@ from harness_pipelines.buffers.postgres.writer import Segments
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.ledgers.postgres.corrections import Corrections
+from harness_pipelines.ledgers.postgres.drop import drop_table
 from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
@@ -26,15 +27,6 @@ from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.schema.evolution import Changes, evolved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
-from harness_pipelines.stores.buffer import Segments
-from harness_pipelines.stores.corrections import Corrections
-from harness_pipelines.stores.drop import drop_table
-from harness_pipelines.stores.evolve import Evolutions
-from harness_pipelines.stores.ports import Boundary, Swap, TableRow
-from harness_pipelines.stores.postgres import Database
-from harness_pipelines.stores.recalls import Recalls
-from harness_pipelines.stores.reconcile import Reconciler
-from harness_pipelines.stores.snapshots import Snapshots
 from harness_pipelines_tests.contract.bystander import Bystander
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 from harness_pipelines_tests.producer import wait_until
