@@ -19,6 +19,7 @@ from harness_pipelines.services.state import LOOPBACK, replace_file, secret
 from harness_pipelines.services.values import ServiceName
 
 LARGEST_MESSAGE_BYTES = 16 * 1024 * 1024
+#: Paths are relative to the folder that the broker works in: ``log.dirs`` is split at commas, and read as Latin-1.
 SETTINGS = """\
 process.roles=broker,controller
 node.id=1
@@ -35,7 +36,7 @@ listener.name.clients.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.sec
 listener.name.clients.plain.sasl.jaas.config={itself}
 listener.name.controller.sasl.enabled.mechanisms=PLAIN
 listener.name.controller.plain.sasl.jaas.config={itself}
-log.dirs={folder}
+log.dirs=data
 auto.create.topics.enable=false
 num.partitions=4
 default.replication.factor=1
@@ -74,6 +75,7 @@ rootLogger.appenderRef.out.ref = out
 logger.server.name = kafka.server.KafkaRaftServer
 logger.server.level = info
 """
+LEFT_BY_A_FORMAT = ("meta.properties", "bootstrap.checkpoint", ".lock")  #: and drafts of them, which end in .tmp
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # length, api 18 version 0, correlation 1, no client id
 
 
@@ -99,7 +101,6 @@ class Kafka:
         settings = SETTINGS.format(
             broker=ports[0],
             controller=ports[1],
-            folder=self._data,
             largest=LARGEST_MESSAGE_BYTES,
             itself=ITSELF.format(user=BROKER_USER, password=self._password(BROKER_USER)),
         )
@@ -189,7 +190,7 @@ class Kafka:
             "-XX:+ExitOnOutOfMemoryError",
             "-Djava.awt.headless=true",
             f"-Djava.io.tmpdir={self._temporary()}",
-            f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}",
+            "-Dlog4j2.configurationFile=log4j2.properties",
             "-cp",
             f"{jars(self._place, 'kafka')}/*",
         ]
@@ -203,9 +204,10 @@ class Kafka:
         return child_environment(self._place.home, self.name, {})
 
     def _format(self) -> None:
-        if self._data.exists() and (kept := _logs(self._data)):
+        if kept := _kept(self._data):
             raise ServicesError(
-                f"{self._data} has no meta.properties, and yet holds logs of {len(kept)} partitions ({kept[0]}, ...); "
+                f"{self._data} has no meta.properties, and yet holds {', '.join(kept[:3])}"
+                f"{f' and {len(kept) - 3} more' if len(kept) > 3 else ''}; "
                 "formatting would remove them, so nothing was started or removed. Put the file back from a backup, or "
                 "move the folder away if what it holds is not needed"
             )
@@ -232,6 +234,8 @@ class Kafka:
         return secret(self._folder / "cluster-id")[:22]
 
 
-def _logs(data: Path) -> list[str]:
-    """The folders of *data* that hold records; a format that was cut off leaves none."""
-    return sorted({log.parent.name for log in data.glob("*/*.log") if log.stat().st_size})
+def _kept(data: Path) -> list[str]:
+    """What *data* holds beside what a format that was cut off leaves: records, topics without any, or a stranger's."""
+    if not data.exists():
+        return []
+    return sorted(found.name for found in data.iterdir() if not found.name.startswith(LEFT_BY_A_FORMAT))

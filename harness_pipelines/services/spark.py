@@ -18,6 +18,7 @@ from harness_pipelines.services.state import LOOPBACK, answers, replace_file, se
 from harness_pipelines.services.values import ServiceName
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+#: `spark.local.dir` is split at commas, so it is relative to the folder that the server works in.
 SETTINGS = """\
 spark.master                                  local[*]
 spark.app.name                                harness
@@ -29,7 +30,7 @@ spark.driver.extraJavaOptions                 -Duser.timezone=UTC {temporary_opt
 spark.connect.grpc.binding.address            127.0.0.1
 spark.connect.grpc.binding.port               {port}
 spark.connect.authenticate.token              {token}
-spark.local.dir                               {temporary}
+spark.local.dir                               tmp
 spark.ui.enabled                              false
 spark.ui.showConsoleProgress                  false
 spark.sql.catalogImplementation               in-memory
@@ -86,7 +87,6 @@ class Spark:
         settings = SETTINGS.format(
             memory=self._memory,
             jars=in_properties(str(jars(self._place, "spark"))),
-            temporary=in_properties(str(self._temporary)),
             temporary_option=in_properties(as_option(f"-Djava.io.tmpdir={self._temporary}")),
             port=ports[0],
             token=self._token(),

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness_pipelines.services.errors import ServicesBusy
+from harness_pipelines.services.errors import ServicesBusy, ServicesError
 from harness_pipelines.services.process import ProcessId, wait_until
 
 FIRST_PORT, LAST_PORT = 20_000, 32_000  # below the kernel's range for outgoing connections (32768 and up)
 LOOPBACK = "127.0.0.1"
+FORMAT = 1  #: of a home; raised by a change that an older harness must not start or stop the services of
 _LOCK = "services.lock"
 
 
@@ -40,11 +41,26 @@ class StateFile:
         self._mutex = threading.Lock()
 
     def read(self) -> dict[str, Record]:
-        """Return the records by service name; empty for a home that never had any."""
+        """Return the records by service name; empty for a home that never had any.
+
+        Raises: ServicesError for a home that this harness must leave alone.
+        """
         try:
-            found = json.loads(self._path.read_text())
+            text = self._path.read_text()
         except FileNotFoundError:
             return {}
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise ServicesError(
+                f"{self._path} is not the JSON that was written there ({error}); nothing was started or stopped. "
+                "Remove the file: the next `harness services up` ends what runs and starts it with its data"
+            ) from error
+        if (written := found.get("format", FORMAT)) > FORMAT:
+            raise ServicesError(
+                f"{self.home} was written by a newer harness (its format is {written}, this harness knows {FORMAT}); "
+                "nothing was started or stopped. Install that version, or give this one another HARNESS_HOME"
+            )
         return {
             name: Record(
                 ports=tuple(one["ports"]),
@@ -59,6 +75,7 @@ class StateFile:
             records = self.read() | {name: record}
             text = json.dumps(
                 {
+                    "format": FORMAT,
                     "services": {
                         key: {
                             "ports": list(one.ports),
@@ -66,7 +83,7 @@ class StateFile:
                             "started": one.process.started if one.process else None,
                         }
                         for key, one in records.items()
-                    }
+                    },
                 },
                 indent=1,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from harness_pipelines.services.errors import ServicesBusy
+from harness_pipelines.services.errors import ServicesBusy, ServicesError
+from harness_pipelines.services.manager import Services
 from harness_pipelines.services.process import (
     Launch,
     ProcessId,
@@ -29,6 +31,7 @@ from harness_pipelines.services.process import (
     wait_until,
 )
 from harness_pipelines.services.state import (
+    FORMAT,
     LOOPBACK,
     Record,
     StateFile,
@@ -60,6 +63,33 @@ def test_a_state_written_is_the_state_read_by_another_object(tmp_path):
     StateFile(tmp_path).write("spark", Record(ports=(20003,), process=None))
 
     assert StateFile(tmp_path).read() == {"kafka": record, "spark": Record(ports=(20003,), process=None)}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"format": 2, "services": {}}', "written by a newer harness.*format is 2.*knows 1.*Install that version"),
+        ('{"services": {"kaf', "is not the JSON.*Remove the file"),
+        ("", "is not the JSON.*nothing was started or stopped"),
+    ],
+)
+def test_a_home_of_a_newer_harness_or_with_a_damaged_state_is_left_alone_by_name(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "services.json").write_text(text)
+    services = Services(tmp_path)
+    for call in (services.status, services.up, services.down, services.current):
+        with pytest.raises(ServicesError, match=said):
+            call()
+    assert (tmp_path / "services.json").read_text() == text
+
+
+def test_a_home_says_its_format_and_one_of_before_has_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "services.json"
+    path.write_text('{"services": {"spark": {"ports": [1], "pid": null, "started": null}}}')
+    assert StateFile(tmp_path).read() == {"spark": Record(ports=(1,), process=None)}
+    StateFile(tmp_path).write("kafka", Record(ports=(2,), process=None))
+    assert json.loads(path.read_text())["format"] == FORMAT
 
 
 def test_threads_that_write_at_once_lose_nothing(tmp_path):
