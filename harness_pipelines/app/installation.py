@@ -348,7 +348,7 @@ class Stores:
         from pyspark.errors import PySparkException
 
         from harness_pipelines.engines.spark import kafka, own_reader
-        from harness_pipelines.lakes.iceberg.write.publish import StagedWrong
+        from harness_pipelines.ports.errors import StagedWrong
 
         with self.staging(table, move) as (spark, target):
 

@@ -21,7 +21,8 @@ from psycopg import sql
 from pyiceberg import expressions
 from pyiceberg.expressions import BooleanExpression, literals
 
-from harness_pipelines.buffers.postgres.types import INT64_DIGITS, OPERATION, SCHEMA_VERSION, TIMESTAMP, stored_name
+from harness_pipelines.buffers.postgres.types import INT64_DIGITS, stored_name
+from harness_pipelines.protocol.coordinates import OPERATION, SCHEMA_VERSION, TIMESTAMP
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.predicate import (
     TRUE,

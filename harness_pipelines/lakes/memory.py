@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from harness_pipelines.lakes.iceberg.write.publish import BaseGone, ForeignFiles, StagedWrong
+from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
 from harness_pipelines.ledgers.memory.state import MemoryState
+from harness_pipelines.ports.errors import BaseGone, StagedWrong
 from harness_pipelines.ports.ledger import Swap, TableRow, view_names
 from harness_pipelines.protocol.lake.files import FilesGone
 from harness_pipelines.protocol.moves import Move, move_of

@@ -22,16 +22,12 @@ from pyarrow.fs import FileSystem, FileType, LocalFileSystem
 
 from harness_pipelines.drivers.files import opened
 from harness_pipelines.drivers.postgres import Database
-from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.write.publish import LakeAway, reachable
+from harness_pipelines.lakes.iceberg.write.publish import reachable
+from harness_pipelines.ports.errors import LakeAway, WarehouseTaken
 from harness_pipelines.spec.locations import normal
 
 MARK = ".harness-owner.json"
 TRUSTED_S = 20.0  #: so long a mark that was read is believed, but by those who remove files
-
-
-class WarehouseTaken(HarnessError):
-    """The warehouse belongs to another ledger, or to another copy of this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

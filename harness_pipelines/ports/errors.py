@@ -166,3 +166,47 @@ class RecordUnreadable(HarnessError):
             f"topic {topic!r} partition {partition}: the batch at or after offset {position} cannot be read: {detail}; "
             "nothing was written. Restore it from another replica, or delete the records up to it and accept the loss"
         )
+
+
+class LakeFileMissing(HarnessError):
+    """A metadata file, manifest or data file that a read plan reaches is not there."""
+
+
+class LakeFileBroken(HarnessError):
+    """A file that a read plan reaches is there, but is not what was written: cut off, or written over."""
+
+
+class LakeUnreadable(TryAgain):
+    """The storage of the lake did not answer as it should."""
+
+
+class MetadataMissing(HarnessError):
+    """A metadata file that the ledger names cannot be read."""
+
+
+class ManifestDamaged(MetadataMissing):
+    """A manifest, or a list of them, cannot be understood: it was cut off or overwritten."""
+
+
+class StagedWrong(HarnessError):
+    """What Spark staged is not what the move said; it is never published."""
+
+    recovery = Recovery.REFRESH
+
+
+class BaseGone(HarnessError):
+    """The base snapshot of a move is not in the view's metadata any more: plan the move anew."""
+
+    recovery = Recovery.REFRESH
+
+
+class LakeAway(TryAgain):
+    """The warehouse could not be read or written: full, unreachable, or not ours to write."""
+
+
+class LakeHistoryMissing(HarnessError):
+    """No metadata from which the table could be taken over."""
+
+
+class WarehouseTaken(HarnessError):
+    """The warehouse belongs to another ledger, or to another copy of this one."""

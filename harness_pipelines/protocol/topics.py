@@ -11,6 +11,9 @@ from collections.abc import Iterable
 PARTITIONS_MAX = 65_536  #: of each of several topics; Kafka has fewer on a whole cluster
 
 
+FOREIGN_PARTITION = -1  #: the pseudo-partition of accepted rows: no partition of the log, so no read shows them
+
+
 def topics_of(topic: str) -> tuple[str, ...]:
     """The topics that *topic*, which a table has, stands for; most often it alone."""
     return tuple(topic.split(","))

@@ -28,7 +28,7 @@ from openlineage.client.facet_v2 import (
     symlinks_dataset,
 )
 
-from harness_pipelines.lakes.iceberg.catalog import MetadataMissing
+from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.topics import topics_of
 from harness_pipelines.protocol.versions import Version, ViewName

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import harness_pipelines as hp
-from harness_pipelines.lakes.owner import WarehouseTaken
+from harness_pipelines.ports.errors import WarehouseTaken
 from harness_pipelines.services import Services
 from harness_pipelines_tests.standby import Server
 

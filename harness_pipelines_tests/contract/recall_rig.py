@@ -11,10 +11,10 @@ import pyarrow as pa
 import harness_pipelines as hp
 from harness_pipelines.app.installation import Stores
 from harness_pipelines.lakes.iceberg.read.scan import pinned
-from harness_pipelines.lakes.iceberg.write.publish import ATTEMPT, MOVE
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import Act
+from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.settings import Settings

@@ -23,7 +23,7 @@ from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import READER, WORKER, Database
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.read.regions import live_entries
-from harness_pipelines.lakes.iceberg.write.publish import ATTEMPT, MOVE, Lake, offset_bounds
+from harness_pipelines.lakes.iceberg.write.publish import Lake, offset_bounds
 from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
 from harness_pipelines.lakes.memory import MemoryFile, MemoryLake
 from harness_pipelines.lakes.owner import Ownership
@@ -48,6 +48,7 @@ from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.ports.tiers import BufferSegments, BufferWriter, LakeViews, ReadLeases, Trimmer
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec

@@ -24,13 +24,14 @@ from harness_pipelines.lakes.iceberg.write.still_there import BuiltGone
 from harness_pipelines.ledgers.postgres.corrections import Correction, Corrections
 from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
-from harness_pipelines.ledgers.postgres.reconcile import FOREIGN_PARTITION, AdoptedMove, Adoption, Reconciler
+from harness_pipelines.ledgers.postgres.reconcile import AdoptedMove, Adoption, Reconciler
 from harness_pipelines.ledgers.postgres.retention import fence
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.changes.corrections import Change, Kind
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.schema.evolution import Changes, evolved
+from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, rows_at

@@ -14,11 +14,12 @@ import psycopg
 import pytest
 import structlog.testing
 
-from harness_pipelines.buffers.postgres.reader import BufferQuery, BufferReader, BufferStats
+from harness_pipelines.buffers.postgres.reader import BufferReader
 from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import READER, WORKER, PostgresUnreachable
 from harness_pipelines.ledgers.postgres.notify import News
 from harness_pipelines.protocol.reading.plan import SegmentRef
+from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines_tests.contract.stores_rig import RealRig
 from harness_pipelines_tests.proxy import PostgresProxy

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import pytest
 
-from harness_pipelines.lakes.iceberg.write.publish import StagedWrong
+from harness_pipelines.ports.errors import StagedWrong
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
 from harness_pipelines.protocol.lake.files import FilesGone

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from harness_pipelines.drivers.postgres import MissingRole
-from harness_pipelines.ledgers.postgres.file_digests import Digest, Digests, FileDamaged, Known, digest_of
+from harness_pipelines.ledgers.postgres.file_digests import Digests, Known
+from harness_pipelines.protocol.lake.file_digests import Digest, FileDamaged, digest_of
 from harness_pipelines_tests.contract.stores_rig import RealRig
 
 CONTENT = b"what was written"

@@ -13,10 +13,10 @@ import pytest
 
 from harness_pipelines import faults
 from harness_pipelines.lakes.iceberg import catalog
-from harness_pipelines.lakes.iceberg.catalog import MetadataMissing
 from harness_pipelines.ledgers.postgres import retention
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots, version_named
+from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.moves import MoveState

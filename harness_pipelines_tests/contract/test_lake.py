@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from harness_pipelines.lakes.iceberg.write.publish import BaseGone, ForeignFiles, StagedWrong
+from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
+from harness_pipelines.ports.errors import BaseGone, StagedWrong
 from harness_pipelines.ports.ledger import Boundary, TableRow
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.moves import Move

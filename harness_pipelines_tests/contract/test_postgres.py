@@ -33,7 +33,7 @@ from harness_pipelines.drivers.postgres import (
     session_dsn,
 )
 from harness_pipelines.errors import OutcomeUnknown
-from harness_pipelines.lakes.owner import MARK, Ownership, WarehouseTaken
+from harness_pipelines.lakes.owner import MARK, Ownership
 from harness_pipelines.ledgers.postgres import outcome
 from harness_pipelines.ledgers.postgres.drop import Dropped
 from harness_pipelines.ledgers.postgres.leases import Leases
@@ -42,6 +42,7 @@ from harness_pipelines.ledgers.postgres.named_snapshots import SnapshotInUse, Sn
 from harness_pipelines.ledgers.postgres.outcome import OUTCOME_CHECKS, CommitLost
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.retention import Upkeep
+from harness_pipelines.ports.errors import WarehouseTaken
 from harness_pipelines.ports.ledger import Boundary, Swap, TableUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Stage

@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines import faults
 from harness_pipelines.buffers.postgres.refused import HEAD_BYTES
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.read.scan import LakeQuery, LakeStats, scan
+from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write import quarantine as raw_bytes
 from harness_pipelines.lakes.iceberg.write.corrections import written
 from harness_pipelines.lakes.iceberg.write.quarantine import Moved, QuarantineNameTaken, RawBytesMissing
@@ -23,6 +23,7 @@ from harness_pipelines.ledgers.postgres.views.quarantine import BEFORE_ALL, set_
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.reading.queries import LakeQuery, LakeStats
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
 from harness_pipelines_tests.contract.test_expire import expire
 

@@ -23,12 +23,12 @@ from harness_pipelines.audit.proof.report import Findings, Kind
 from harness_pipelines.audit.repair.batch_view import BatchPlan, left_behind, plan_batch
 from harness_pipelines.audit.repair.lake import Way, apply_plan, plan_lake
 from harness_pipelines.cli.main import cli
-from harness_pipelines.lakes.iceberg.catalog import RECALLED
 from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
 from harness_pipelines.protocol.lake.overlays import Act, NotRecallable, OverlayWrong, RecallTooLarge
+from harness_pipelines.protocol.lake.properties import RECALLED
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.where import WhereError
 from harness_pipelines.stages.otree import otree, recalled

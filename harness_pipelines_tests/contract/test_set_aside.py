@@ -24,6 +24,7 @@ from harness_pipelines.ledgers.postgres.views.quarantine import (
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
 from harness_pipelines.protocol.claims import Claim, Stage
+from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines_tests.contract.stores_rig import RealRig
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

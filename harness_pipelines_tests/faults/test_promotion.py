@@ -22,7 +22,7 @@ from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.audit.repair.reconcile import look, settle
 from harness_pipelines.drivers.postgres import LedgerPromoted
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain
-from harness_pipelines.lakes.owner import WarehouseTaken
+from harness_pipelines.ports.errors import WarehouseTaken
 from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import VersionGone

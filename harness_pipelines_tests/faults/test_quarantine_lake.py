@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.cli.main import cli
-from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing
+from harness_pipelines.ports.errors import LakeFileMissing
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.claims import Stage

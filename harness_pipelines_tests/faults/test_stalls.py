@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from harness_pipelines.audit.proof.checks import is_fresh, nothing_is_stuck
 from harness_pipelines.cli.main import cli
 from harness_pipelines.cli.page.content import Facts
-from harness_pipelines.lakes.iceberg.write.publish import LakeAway
+from harness_pipelines.ports.errors import LakeAway
 from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.compaction import FILES_MIN

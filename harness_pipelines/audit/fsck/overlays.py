@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from harness_pipelines.audit.fsck.rule import Found, Look, rule
-from harness_pipelines.lakes.iceberg.catalog import RECALLED
 from harness_pipelines.lakes.iceberg.inspect.files import MetadataSeen
 from harness_pipelines.protocol.lake.overlays import Overlay, named, told
+from harness_pipelines.protocol.lake.properties import RECALLED
 
 
 @rule("S10", "a table of recalled rows that a version in reach names is there, and nothing has given it up")

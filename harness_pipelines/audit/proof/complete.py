@@ -60,7 +60,6 @@ from harness_pipelines.audit.proof.signing import (
 from harness_pipelines.audit.proof.verdicts import Window, judge
 from harness_pipelines.buffers.postgres.overlays import rows_of
 from harness_pipelines.drivers.postgres import MissingRole
-from harness_pipelines.ledgers.postgres.reconcile import FOREIGN_PARTITION
 from harness_pipelines.ledgers.postgres.views import audits
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds
@@ -69,6 +68,7 @@ from harness_pipelines.protocol.digest import as_first
 from harness_pipelines.protocol.lake.overlays import Overlay
 from harness_pipelines.protocol.lake.signoff import SignOff, covered
 from harness_pipelines.protocol.reading.plan import ReadPlan
+from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.read.plan import make_plan, with_schema
 from harness_pipelines.stages.ingest.ingest import check_source

@@ -21,28 +21,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from harness_pipelines.buffers.postgres.reader import BufferQuery, BufferReader, BufferStats
+from harness_pipelines.buffers.postgres.reader import BufferReader
 from harness_pipelines.drivers.conform import by_field_ids, conformed, has_field_ids, in_schema
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.registry import Schemas
 from harness_pipelines.lakes.iceberg.parquet import damage_named, parquet_file
-from harness_pipelines.lakes.iceberg.read.scan import (
-    LakeFile,
-    LakeFileBroken,
-    LakeFileMissing,
-    LakeUnreadable,
-    PinnedView,
-)
+from harness_pipelines.lakes.iceberg.read.scan import LakeFile, PinnedView
 from harness_pipelines.lakes.iceberg.write import quarantine as raw_bytes
-from harness_pipelines.ledgers.postgres.file_digests import FileDamaged
-from harness_pipelines.ports.errors import RecordsLost
+from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing, LakeUnreadable, RecordsLost
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import Log, PartitionBatch, above, below
 from harness_pipelines.protocol.digest import Words, as_first, as_first_written, lake_digests, row_digests
+from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.lake.signoff import SignOff, covered
 from harness_pipelines.protocol.reading.plan import BufferPart
+from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.protocol.schema.schemas import others
 from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
 from harness_pipelines.stages.ingest.ingest import decode_batch

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from harness_pipelines.lakes.iceberg.read.manifests import ManifestDamaged
-from harness_pipelines.lakes.iceberg.read.scan import (
-    LakeFileBroken,
-    LakeFileMissing,
-    LakeUnreadable,
-    PinnedView,
-    pinned,
-)
-from harness_pipelines.ledgers.postgres.file_digests import FileDamaged
+from harness_pipelines.lakes.iceberg.read.scan import PinnedView, pinned
+from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing, LakeUnreadable, ManifestDamaged
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
 
 def judged_view(table: TableRow, metadata: str) -> PinnedView:

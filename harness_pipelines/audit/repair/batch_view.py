@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness_pipelines.lakes.iceberg.catalog import STARTS, TOPIC, MetadataMissing, vector_text
 from harness_pipelines.lakes.iceberg.inspect.history import (
     LakeHistory,
     LakeState,
@@ -22,9 +21,11 @@ from harness_pipelines.lakes.iceberg.inspect.history import (
 from harness_pipelines.lakes.iceberg.write.publish import reachable, reached_by, recalled_from
 from harness_pipelines.ledgers.postgres.reconcile import NewBatch
 from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
+from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.ports.ledger import TableRow, view_names
 from harness_pipelines.protocol.bounds import Vector, covers
 from harness_pipelines.protocol.lake.overlays import told
+from harness_pipelines.protocol.lake.properties import STARTS, TOPIC, vector_text
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from harness_pipelines.audit.repair.batch_view import left_behind
 from harness_pipelines.audit.repair.lake import apply_plan, plan_lake
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.catalog import COORDINATE_FIELDS, STARTS, TOPIC
-from harness_pipelines.lakes.iceberg.inspect.history import LakeHistory, LakeHistoryMissing, LakeState, view_locations
-from harness_pipelines.ports.errors import ClusterChanged, LogTruncated, TopicRecreated
+from harness_pipelines.lakes.iceberg.catalog import COORDINATE_FIELDS
+from harness_pipelines.lakes.iceberg.inspect.history import LakeHistory, LakeState, view_locations
+from harness_pipelines.ports.errors import ClusterChanged, LakeHistoryMissing, LogTruncated, TopicRecreated
 from harness_pipelines.ports.ledger import TableExists, TableRow, TableUnknown, view_names
 from harness_pipelines.ports.source import TopicIdentity, Watermark
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.lake.history import Continued, continue_from
+from harness_pipelines.protocol.lake.properties import STARTS, TOPIC
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields, lake_fields, user_fields

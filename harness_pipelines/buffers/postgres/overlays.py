@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import adbc_driver_manager
 import pyarrow as pa
 
-from harness_pipelines.buffers.postgres.reader import BufferQuery, BufferReader, BufferStats
+from harness_pipelines.buffers.postgres.reader import BufferReader
 from harness_pipelines.buffers.postgres.types import (
     BUFFER_SCHEMA,
     rest_of,
@@ -29,6 +29,7 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.overlays import Overlay, overlay_name
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
+from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.secret import redact
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.table import TableSpec

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,34 +17,12 @@ from harness_pipelines.drivers.adbc import AdbcSessions, NoAnswer
 from harness_pipelines.drivers.postgres import READER, Asked, named
 from harness_pipelines.engines.predicates import to_postgres
 from harness_pipelines.protocol.reading.narrowing import Ranges
-from harness_pipelines.protocol.reading.plan import SegmentRef
+from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.protocol.topics import PARTITIONS_MAX, by_topic, table_partition
-from harness_pipelines.spec.predicate import TRUE, Predicate
+from harness_pipelines.spec.predicate import TRUE
 
 POINT_OFFSETS_MAX = 20_000  #: a read of no more offsets goes by the index, a larger one reads the segments through
 CONNECTIONS_KEPT = 4
-
-
-@dataclass(slots=True, kw_only=True)
-class BufferStats:
-    """What came out of Postgres, before the last filter. Bytes are those of the Arrow tables."""
-
-    segments: int = 0
-    rows_read: int = 0
-    bytes_read: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BufferQuery:
-    """What is wanted of the segments: ranges per partition, columns, and the rows for which *where* holds."""
-
-    table: str  #: for messages
-    segments: Sequence[SegmentRef]
-    ranges: Ranges
-    schema: pa.Schema  #: columns of the result in order, coordinates among them
-    where: Predicate = TRUE
-    limit: int | None = None
-    stores_op: bool = False  #: of a keyed table
 
 
 class BufferReader:

@@ -21,6 +21,15 @@ from psycopg import sql
 from harness_pipelines.buffers.postgres.nested_json import UUID_BYTES, decode_json, encode_json
 from harness_pipelines.buffers.postgres.nested_sql import projected_json
 from harness_pipelines.buffers.postgres.wide_rows import REST, beyond_page, packed, unpacked
+from harness_pipelines.protocol.coordinates import (
+    COORDINATES,
+    OFFSET,
+    OPERATION,
+    PARTITION,
+    SCHEMA_VERSION,
+    STORED_COORDINATES,
+    TIMESTAMP,
+)
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.schema.schemas import Other
 from harness_pipelines.spec.arrow import COORDINATES as _COORDINATE_FIELDS
@@ -32,10 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
 
 BUFFER_SCHEMA = "harness_buffer"
-PARTITION, OFFSET, TIMESTAMP = "_kafka_partition", "_kafka_offset", "_kafka_timestamp"
-OPERATION, SCHEMA_VERSION = "_op", "_schema_version"
-STORED_COORDINATES = (PARTITION, OFFSET, TIMESTAMP)
-COORDINATES = (*STORED_COORDINATES, OPERATION, SCHEMA_VERSION)
 INT64_DIGITS = 18  #: decimals of so many digits fit an unscaled 64-bit integer
 NAME_BYTES_MAX = 63  #: Postgres cuts longer identifiers off without an error
 _SYSTEM_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid", "oid"})

@@ -21,7 +21,6 @@ from psycopg.types.json import Jsonb
 from harness_pipelines import faults
 from harness_pipelines.buffers.postgres.refused import Kept, kept
 from harness_pipelines.buffers.postgres.types import (
-    OPERATION,
     rest_of,
     segment_ddl,
     segment_index,
@@ -45,6 +44,7 @@ from harness_pipelines.ledgers.postgres import rows
 from harness_pipelines.ports.ledger import Beginning, IngestPosition, RefusedRecord, Segment, TableRow
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
+from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import check_unit, check_writable
 from harness_pipelines.sources.kafka.times import kafka_times

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from harness_pipelines.buffers.postgres.types import OPERATION
+from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
 from harness_pipelines.spec.predicate import OFFSET, PARTITION
 

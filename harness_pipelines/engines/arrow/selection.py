@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from harness_pipelines.buffers.postgres.types import OPERATION
-from harness_pipelines.lakes.iceberg.read.scan import LakeColumn, LakeQuery
+from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import on_all_versions
 from harness_pipelines.protocol.reading.narrowing import Ranges, narrowed
 from harness_pipelines.protocol.reading.plan import ReadPlan, SegmentRef
+from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.spec.arrow import COORDINATES, arrow_type
 from harness_pipelines.spec.predicate import OFFSET, PARTITION, TRUE, Predicate, all_of, refs

@@ -11,7 +11,7 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
 
-from harness_pipelines.buffers.postgres.types import OPERATION
+from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
 from harness_pipelines.spec.predicate import OFFSET, PARTITION
 

@@ -19,8 +19,8 @@ from pyspark.sql import functions as f
 
 from harness_pipelines.engines.spark.cluster import file_rows, quoted, to_values
 from harness_pipelines.lakes.iceberg.read.regions import key_columns
-from harness_pipelines.lakes.iceberg.write.publish import StagedWrong
 from harness_pipelines.layout.files import Extent
+from harness_pipelines.ports.errors import StagedWrong
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
 
 if TYPE_CHECKING:

@@ -14,16 +14,18 @@ from pyiceberg.types import IcebergType, StructType, UUIDType
 from pyiceberg.types import ListType as IcebergList
 from pyiceberg.types import MapType as IcebergMap
 
-from harness_pipelines.buffers.postgres.types import COORDINATES, Named, jdbc_nothing, jdbc_select, spark_columns
+from harness_pipelines.buffers.postgres.types import Named, jdbc_nothing, jdbc_select, spark_columns
 from harness_pipelines.engines.predicates import to_postgres, to_spark
 from harness_pipelines.engines.spark.fold import quoted
 from harness_pipelines.engines.spark.session import JdbcOptions
 from harness_pipelines.engines.spark.view import view_frame
-from harness_pipelines.lakes.iceberg.read.scan import LakeQuery, covered, layer_field, named_errors, pinned, view_fields
+from harness_pipelines.lakes.iceberg.read.scan import covered, layer_field, named_errors, pinned, view_fields
 from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.row_hash import COORDINATE, SAMPLE_BITS
+from harness_pipelines.protocol.coordinates import COORDINATES
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import SegmentRef
+from harness_pipelines.protocol.reading.queries import LakeQuery
 from harness_pipelines.spec.predicate import TRUE, Predicate
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, Type
 from harness_pipelines.spec.types import StructType as Struct

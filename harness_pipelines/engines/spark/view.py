@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from harness_pipelines.lakes.iceberg.read.scan import LakeQuery, check_ends, named_errors, pinned
+from harness_pipelines.lakes.iceberg.read.scan import check_ends, named_errors, pinned
+from harness_pipelines.protocol.reading.queries import LakeQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

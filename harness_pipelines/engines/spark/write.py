@@ -20,10 +20,9 @@ from pyspark.sql import functions as f
 from harness_pipelines.drivers.certificates import CertificateRefused, why_refused
 from harness_pipelines.engines.spark.session import SessionLost, SparkAway, is_closed_channel
 from harness_pipelines.errors import HarnessError, Recovery
-from harness_pipelines.lakes.iceberg.write.publish import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION
-from harness_pipelines.ledgers.postgres.history.nonces import told_of
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
+from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, told_of
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.secret import redact

@@ -27,11 +27,11 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 from sqlalchemy.engine import URL
 
 from harness_pipelines.drivers.postgres import session_dsn
-from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.checked_io import CheckedIO
 from harness_pipelines.lakes.iceberg.parquet import write_checksums
-from harness_pipelines.ledgers.postgres.file_digests import Digests, FileDamaged
-from harness_pipelines.protocol.bounds import Vector
+from harness_pipelines.ledgers.postgres.file_digests import Digests
+from harness_pipelines.ports.errors import MetadataMissing
+from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
 #: Iceberg's JSON form of the coordinate columns; PyIceberg gives every new table ids of its own.
 COORDINATE_FIELDS: tuple[Mapping[str, Any], ...] = (
@@ -43,17 +43,10 @@ COORDINATE_FIELDS: tuple[Mapping[str, Any], ...] = (
 )
 PARTITION_ID, OFFSET_ID = 1_000_001, 1_000_002
 OFFSET = "_kafka_offset"
-TOPIC, STARTS = "harness.topic", "harness.starts"  #: properties of a view: what a rebuild of a lost ledger asks for
-BATCH_HI = "harness.batch-hi"  #: of a batch view's snapshot: it has the rows of the stream view below
-RECALLED = "harness.recalled"  #: of a batch view's snapshot: the tables in Postgres that have rows of it, and how many
 BY_PARTITION = PartitionSpec(
     PartitionField(source_id=PARTITION_ID, field_id=1000, transform=IdentityTransform(), name="_kafka_partition")
 )
 BY_OFFSET = SortOrder(SortField(source_id=OFFSET_ID, transform=IdentityTransform()))
-
-
-class MetadataMissing(HarnessError):
-    """A metadata file that the ledger names cannot be read."""
 
 
 class StagingCatalog(SqlCatalog):
@@ -112,16 +105,6 @@ class StagingCatalog(SqlCatalog):
         self._write_metadata(metadata=staged.metadata, io=staged.io, metadata_path=staged.metadata_location)
         self._flush()
         return self.at(identifier, staged.metadata_location)
-
-
-def vector_text(vector: Vector) -> str:
-    """A vector as properties and summaries hold it: ``0:17,1:4``."""
-    return ",".join(f"{p}:{o}" for p, o in sorted(vector.items()))
-
-
-def vector_of(text: str | None) -> dict[int, int]:
-    """What `vector_text` wrote; nothing of nothing."""
-    return {int(p): int(o) for p, _, o in (part.partition(":") for part in (text or "").split(",") if part)}
 
 
 def view_schema(fields: Sequence[Mapping[str, Any]]) -> Schema:

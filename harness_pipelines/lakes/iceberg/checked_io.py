@@ -15,7 +15,8 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 
 from harness_pipelines.lakes.iceberg.parquet import data_files, tail_of
-from harness_pipelines.ledgers.postgres.file_digests import DIGEST_BYTES, KNOWN, Digest, Digests
+from harness_pipelines.ledgers.postgres.file_digests import KNOWN, Digests
+from harness_pipelines.protocol.lake.file_digests import DIGEST_BYTES, Digest
 
 DATA = ".parquet"
 AT_ONCE = 8  #: files whose ends are read at once: a store far away answers slowly, but many at a time

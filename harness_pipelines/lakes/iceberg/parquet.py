@@ -28,7 +28,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Properties
 from pyiceberg.types import StringType
 
-from harness_pipelines.ledgers.postgres.file_digests import Digest, FileDamaged, digest_of
+from harness_pipelines.protocol.lake.file_digests import Digest, FileDamaged, digest_of
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata

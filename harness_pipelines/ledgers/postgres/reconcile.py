@@ -22,11 +22,11 @@ from harness_pipelines.ports.ledger import PointerMoved, TableRow, TableUnknown,
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.claims import LEASE_MAX
 from harness_pipelines.protocol.lake.history import HISTORY_LOST, HistoryBroken, NamedMove, floor_after, number_behind
+from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import Version, View, ViewName
 
 TRIGGER = "reconcile"
 ACCEPT_FOREIGN = "accept-foreign"
-FOREIGN_PARTITION = -1  #: the pseudo-partition of accepted rows: no partition of the log, so no read shows them
 
 
 class TableHeld(TryAgain):

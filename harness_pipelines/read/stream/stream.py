@@ -31,8 +31,7 @@ from harness_pipelines.engines.arrow.selection import Selection, Work, work_of
 from harness_pipelines.engines.arrow.union import ArrowReader, finished
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.formats.records import RecordCodec
-from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing
-from harness_pipelines.ports.errors import RecordsLost
+from harness_pipelines.ports.errors import LakeFileMissing, RecordsLost
 from harness_pipelines.ports.ledger import LeaseEnded, TableRow
 from harness_pipelines.ports.source import LogReader, PartitionBatch, below
 from harness_pipelines.protocol.bounds import Bounds

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness_pipelines.buffers.postgres.overlays import schema_of
-from harness_pipelines.buffers.postgres.types import OPERATION
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.engines.arrow.fold import KeyNumbers, fold, gathered
 from harness_pipelines.engines.predicates import to_arrow
-from harness_pipelines.lakes.iceberg.read.scan import LakeColumn, LakeQuery, LakeStats, PinnedView, located, scan
+from harness_pipelines.lakes.iceberg.read.scan import PinnedView, located, scan
+from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.digest import added, as_first, parsed, row_digests, shown, total_digest
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.protocol.lake.overlays import (
@@ -34,6 +34,7 @@ from harness_pipelines.protocol.lake.overlays import (
     recalled,
 )
 from harness_pipelines.protocol.reading.narrowing import Ranges
+from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.spec.arrow import COORDINATES
 from harness_pipelines.spec.predicate import TRUE, Predicate
 from harness_pipelines.spec.where import parse_where

@@ -21,18 +21,18 @@ import structlog
 from numpy.typing import NDArray
 
 from harness_pipelines.audit.proof.accounts import taken_moves
-from harness_pipelines.buffers.postgres.reader import BufferQuery, BufferStats
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.read.manifests import ManifestDamaged
-from harness_pipelines.lakes.iceberg.read.scan import LakeFile, LakeQuery, LakeStats, pinned, scan
+from harness_pipelines.lakes.iceberg.read.scan import LakeFile, pinned, scan
 from harness_pipelines.lakes.iceberg.write.repair import build_metadata, build_repair
 from harness_pipelines.ledgers.postgres.corrections import Correction
-from harness_pipelines.ledgers.postgres.file_digests import FileDamaged
+from harness_pipelines.ports.errors import ManifestDamaged
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.digest import as_first, row_digests, total_digest
 from harness_pipelines.protocol.keys import PUT
+from harness_pipelines.protocol.lake.file_digests import FileDamaged
+from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeQuery, LakeStats
 from harness_pipelines.protocol.segments import needed
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.stages.replay.quarantine import who

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from harness_pipelines.audit.proof.contents import BufferSide, Rows, file_rows, judged
-from harness_pipelines.buffers.postgres.reader import BufferQuery, BufferStats
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.errors import HarnessError, Recovery, UsageError
 from harness_pipelines.lakes.iceberg.read.scan import LakeFile, pinned
@@ -26,6 +25,7 @@ from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.claims import Claim, Stage, StageHeld
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import BufferPart, SegmentRef
+from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.stages.run.claims import ClaimKeeper

@@ -20,7 +20,7 @@ import structlog
 from harness_pipelines.engines.spark.session import import_pyspark
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.schema.policy import SchemaDue
-from harness_pipelines.lakes.owner import WarehouseTaken
+from harness_pipelines.ports.errors import WarehouseTaken
 from harness_pipelines.ports.ledger import PartitionStatus, TableRow
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import Claim, Stage

@@ -59,7 +59,7 @@ def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
 
 
 def _create(stores: Stores, spec: TableSpec, identity: TopicIdentity) -> TableRow:
-    from harness_pipelines.lakes.iceberg.catalog import STARTS, TOPIC, vector_text
+    from harness_pipelines.protocol.lake.properties import STARTS, TOPIC, vector_text
 
     for topic in topics_of(spec.topic):
         if not spec.key and "compact" in (policy := stores.log.cleanup_policy(topic) or ""):

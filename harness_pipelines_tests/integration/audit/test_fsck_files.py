@@ -12,7 +12,7 @@ from harness_pipelines.audit.fsck.run import fsck as check
 from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.lakes.iceberg.catalog import _sqlalchemy_url
 from harness_pipelines.lakes.iceberg.read import scan
-from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing
+from harness_pipelines.ports.errors import LakeFileMissing
 from harness_pipelines_tests.integration.audit.conftest import (
     MOVES,
     ROUND,

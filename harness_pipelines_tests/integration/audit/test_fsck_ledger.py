@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from harness_pipelines.lakes.iceberg.catalog import MetadataMissing
+from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines_tests.integration.audit.conftest import (
     Rig,
 )

@@ -18,9 +18,7 @@ from harness_pipelines.audit.repair.rebuild import plan_rebuild
 from harness_pipelines.audit.repair.reconcile import Report, look, settle
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.inspect.history import number_of
-from harness_pipelines.lakes.iceberg.write.publish import LakeAway
-from harness_pipelines.lakes.owner import WarehouseTaken
-from harness_pipelines.ports.errors import RecordsLost
+from harness_pipelines.ports.errors import LakeAway, RecordsLost, WarehouseTaken
 from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.guard import LedgerOlderThanLake

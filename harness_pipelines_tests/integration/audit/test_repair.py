@@ -14,7 +14,8 @@ from harness_pipelines import faults
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.cli.main import cli
-from harness_pipelines.lakes.iceberg.read.scan import LakeFileBroken, LakeFileMissing, pinned
+from harness_pipelines.lakes.iceberg.read.scan import pinned
+from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing
 from harness_pipelines.protocol.lake.files import FilesGone
 from harness_pipelines.stages.replay.damaged_file import RepairRefused, repair_file
 from harness_pipelines.stages.table.revert import revert_table

@@ -21,8 +21,8 @@ from harness_pipelines.audit.proof.contents import LakeSide
 from harness_pipelines.audit.proof.report import Kind, Status, Tier, Witness
 from harness_pipelines.cli.main import cli
 from harness_pipelines.drivers.postgres import MissingRole
-from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing
 from harness_pipelines.ledgers.postgres.views import audits
+from harness_pipelines.ports.errors import LakeFileMissing
 from harness_pipelines_tests.integration.audit.conftest import LAKE, ONLY_INGEST, Rig, records
 from harness_pipelines_tests.integration.audit.flips import unnoted
 

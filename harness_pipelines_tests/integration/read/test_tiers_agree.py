@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from harness_pipelines.buffers.postgres.reader import BufferQuery, BufferStats
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.engines.arrow.union import read_arrow
 from harness_pipelines.engines.predicates import to_arrow
-from harness_pipelines.lakes.iceberg.read.scan import LakeColumn, LakeQuery, LakeStats, scan
+from harness_pipelines.lakes.iceberg.read.scan import scan
+from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.predicate import Predicate
 from harness_pipelines.spec.types import DecimalType, Primitive, Type

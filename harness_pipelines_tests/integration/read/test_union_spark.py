@@ -23,7 +23,8 @@ from harness_pipelines.engines.predicates import to_spark as predicate_to_spark
 from harness_pipelines.engines.spark.session import SparkUnreachable, jdbc_options, open_spark
 from harness_pipelines.engines.spark.union import to_spark
 from harness_pipelines.errors import UsageError
-from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing, pinned
+from harness_pipelines.lakes.iceberg.read.scan import pinned
+from harness_pipelines.ports.errors import LakeFileMissing
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan, TailPart
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.settings import Settings

@@ -12,8 +12,8 @@ from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.audit.repair.foreign import ForeignRefused, find_foreign
 from harness_pipelines.audit.repair.rebuild import plan_rebuild
-from harness_pipelines.lakes.iceberg.inspect.history import LakeHistoryMissing
 from harness_pipelines.layout.files import classify
+from harness_pipelines.ports.errors import LakeHistoryMissing
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.otree import otree
 from harness_pipelines.stages.otree.clustering import layout_of

@@ -23,8 +23,8 @@ from harness_pipelines import faults
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.lakes.iceberg.read.runs import stream_files
-from harness_pipelines.lakes.iceberg.read.scan import LakeFileMissing
 from harness_pipelines.ledgers.postgres import retention
+from harness_pipelines.ports.errors import LakeFileMissing
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.lake.compaction import FILES_MIN, CompactedWrong, StreamFile
 from harness_pipelines.protocol.moves import MoveState, MoveStuck

@@ -14,8 +14,8 @@ import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.errors import UsageError
-from harness_pipelines.lakes.iceberg.write.publish import StagedWrong
 from harness_pipelines.ledgers.postgres.states import Held
+from harness_pipelines.ports.errors import StagedWrong
 from harness_pipelines.protocol.claims import FencedOut, StageHeld
 from harness_pipelines.protocol.moves import ATTEMPTS_MAX, MoveStuck
 from harness_pipelines.stages.run.own_mover import OwnMove, ProofWrong

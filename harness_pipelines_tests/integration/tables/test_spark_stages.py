@@ -13,7 +13,7 @@ import pytest
 import harness_pipelines as hp
 from harness_pipelines.engines.spark import stage_session
 from harness_pipelines.engines.spark.stage_session import SETTINGS, SessionUnfit, settle
-from harness_pipelines.lakes.iceberg.write.publish import StagedWrong
+from harness_pipelines.ports.errors import StagedWrong
 from harness_pipelines_tests.rig import OTREE, TableRig
 
 MakeRig = Callable[..., TableRig]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from harness_pipelines.buffers.postgres.reader import POINT_OFFSETS_MAX, BufferQuery, statement
+from harness_pipelines.buffers.postgres.reader import POINT_OFFSETS_MAX, statement
 from harness_pipelines.protocol.reading.plan import SegmentRef
+from harness_pipelines.protocol.reading.queries import BufferQuery
 from harness_pipelines.protocol.topics import table_partition
 
 

@@ -24,8 +24,10 @@ from harness_pipelines.lakes.iceberg.read.deletes import (
     positions_of,
     split,
 )
-from harness_pipelines.lakes.iceberg.read.scan import POSITION, LakeFileBroken, LakeQuery, _not_hidden, named_errors
+from harness_pipelines.lakes.iceberg.read.scan import POSITION, _not_hidden, named_errors
 from harness_pipelines.lakes.iceberg.write.publish import reachable
+from harness_pipelines.ports.errors import LakeFileBroken
+from harness_pipelines.protocol.reading.queries import LakeQuery
 from harness_pipelines.spec.predicate import TRUE, Compare, Op, Ref
 from harness_pipelines.spec.types import Primitive
 

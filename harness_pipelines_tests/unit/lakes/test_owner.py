@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 
 from harness_pipelines.lakes import owner
-from harness_pipelines.lakes.iceberg.write.publish import LakeAway
-from harness_pipelines.lakes.owner import MARK, TRUSTED_S, Ownership, WarehouseTaken
+from harness_pipelines.lakes.owner import MARK, TRUSTED_S, Ownership
+from harness_pipelines.ports.errors import LakeAway, WarehouseTaken
 
 
 class Ledger:

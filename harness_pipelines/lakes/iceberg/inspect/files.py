@@ -25,7 +25,6 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.types import LongType, PrimitiveType, StringType
 
-from harness_pipelines.buffers.postgres.types import OPERATION
 from harness_pipelines.drivers.by_path import ByPath
 from harness_pipelines.drivers.files import listed, size_of
 from harness_pipelines.lakes.iceberg.catalog import OFFSET
@@ -33,7 +32,8 @@ from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
 from harness_pipelines.lakes.iceberg.read.deletes import deleted_from
 from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE
-from harness_pipelines.ledgers.postgres.file_digests import FileDamaged
+from harness_pipelines.protocol.coordinates import OPERATION
+from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.spec.locations import folder_of, normal
 
 GONE = "there is no such file"

@@ -12,23 +12,15 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from harness_pipelines.drivers.files import listed, opened, size_of
-from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.catalog import MetadataMissing, StagingCatalog
+from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.read.deletes import ForeignDeletes, split
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
-from harness_pipelines.lakes.iceberg.write.publish import (
-    ATTEMPT,
-    MOVE,
-    RANGES,
-    SCHEMA_VERSION,
-    LakeAway,
-    offset_bounds,
-    reachable,
-)
+from harness_pipelines.lakes.iceberg.write.publish import offset_bounds, reachable
 from harness_pipelines.lakes.iceberg.write.revert import STREAM_HI
-from harness_pipelines.ledgers.postgres.history.nonces import EVOLVED, NONCE
+from harness_pipelines.ports.errors import LakeAway, LakeHistoryMissing, MetadataMissing
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.history import Extent, NamedMove, PastMove, parse_ranges
+from harness_pipelines.protocol.lake.properties import ATTEMPT, EVOLVED, MOVE, NONCE, RANGES, SCHEMA_VERSION
 from harness_pipelines.protocol.moves import Move, move_of
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.locations import folder_of, normal
@@ -36,10 +28,6 @@ from harness_pipelines.spec.locations import folder_of, normal
 TIPS_MAX = 12  #: newest metadata files that are looked at by those who only want to know whether the ledger is older
 SHOWN_MAX = 3
 _NUMBERED = re.compile(r"^(\d+)-.*\.metadata\.json$")
-
-
-class LakeHistoryMissing(HarnessError):
-    """No metadata from which the table could be taken over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

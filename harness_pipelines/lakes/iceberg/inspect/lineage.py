@@ -19,8 +19,9 @@ from harness_pipelines.lakes.iceberg.catalog import OFFSET, read_metadata
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.read.deletes import deleted_from
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
-from harness_pipelines.lakes.iceberg.write.publish import MOVE, reachable
+from harness_pipelines.lakes.iceberg.write.publish import reachable
 from harness_pipelines.protocol.lake.lineage import FileAsked
+from harness_pipelines.protocol.lake.properties import MOVE
 
 MANIFESTS_KEPT = 4_000
 Named = Mapping[str, tuple["FileEntry", ...]]  #: by the last part of their paths

@@ -23,7 +23,7 @@ from pyiceberg.types import LongType, StringType
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.checked_io import note_data_file
 from harness_pipelines.lakes.iceberg.parquet import damage_named, read_columns, write_table
-from harness_pipelines.ledgers.postgres.file_digests import FileDamaged
+from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
 PATH_ID, POSITION_ID = 2147483546, 2147483545  #: field ids that Iceberg's specification reserves
 AT_ONCE = 8  #: small files that are read and written at once: a store far away answers slowly, but many at a time

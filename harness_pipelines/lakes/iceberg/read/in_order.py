@@ -20,9 +20,6 @@ from pyiceberg.types import LongType
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.scan import (
     LakeFile,
-    LakeFileBroken,
-    LakeQuery,
-    LakeStats,
     PinnedView,
     choose_files,
     named_errors,
@@ -30,6 +27,8 @@ from harness_pipelines.lakes.iceberg.read.scan import (
     pinned,
     read_file,
 )
+from harness_pipelines.ports.errors import LakeFileBroken
+from harness_pipelines.protocol.reading.queries import LakeQuery, LakeStats
 from harness_pipelines.spec.predicate import OFFSET
 
 BATCH_ROWS = 65_536

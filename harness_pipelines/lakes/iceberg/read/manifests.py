@@ -11,18 +11,14 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntry, ManifestFile
 from pyiceberg.table.snapshots import Snapshot
 
-from harness_pipelines.lakes.iceberg.catalog import MetadataMissing
-from harness_pipelines.ledgers.postgres.file_digests import FileDamaged
+from harness_pipelines.ports.errors import ManifestDamaged
+from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
 #: What a damaged file does to the parsers of JSON and Avro, which do not check what they read.
 DAMAGE = (
     *(ValueError, LookupError, TypeError, AttributeError, AssertionError, EOFError, ArithmeticError, SystemError),
     *(zlib.error, struct.error),
 )
-
-
-class ManifestDamaged(MetadataMissing):
-    """A manifest, or a list of them, cannot be understood: it was cut off or overwritten."""
 
 
 def manifests_of(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:

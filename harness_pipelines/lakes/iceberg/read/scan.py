@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -30,18 +30,20 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import BooleanType, LongType, NestedField
 
-from harness_pipelines.buffers.postgres.types import COORDINATES
 from harness_pipelines.drivers.conform import FIELD_ID, by_field_ids
 from harness_pipelines.engines.predicates import to_arrow, to_iceberg
-from harness_pipelines.errors import HarnessError, TryAgain
-from harness_pipelines.lakes.iceberg.catalog import BATCH_HI, STARTS, vector_of
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.parquet import ParquetFragment, Scanner, damage_named, fragment_of, scanner_of
 from harness_pipelines.lakes.iceberg.read.deletes import DeletesBroken, ForeignDeletes, Positions, positions_of, split
-from harness_pipelines.lakes.iceberg.read.manifests import ManifestDamaged, entries_of, manifests_of, understood
+from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of, understood
 from harness_pipelines.layout.layer import LAYER
-from harness_pipelines.ledgers.postgres.file_digests import KNOWN, FileDamaged
+from harness_pipelines.ledgers.postgres.file_digests import KNOWN
+from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing, LakeUnreadable, ManifestDamaged
+from harness_pipelines.protocol.coordinates import COORDINATES
+from harness_pipelines.protocol.lake.file_digests import FileDamaged
+from harness_pipelines.protocol.lake.properties import BATCH_HI, STARTS, vector_of
 from harness_pipelines.protocol.reading.narrowing import Ranges
+from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.predicate import (
     OFFSET,
@@ -58,7 +60,7 @@ from harness_pipelines.spec.predicate import (
     refs,
     relaxed,
 )
-from harness_pipelines.spec.types import Primitive, Type
+from harness_pipelines.spec.types import Primitive
 
 METADATA_KEPT = 64
 MANIFESTS_KEPT = 4096
@@ -69,40 +71,6 @@ _OFFSET_REF = Ref((OFFSET,), Primitive("long"))
 _NONE_OF_LAYER = to_bytes(BooleanType(), False)
 _PARTITION_REF = Ref((PARTITION,), Primitive("int"))
 _NONE_HIDDEN: Positions = np.empty(0, np.int64)
-
-
-class LakeFileMissing(HarnessError):
-    """A metadata file, manifest or data file that a read plan reaches is not there."""
-
-
-class LakeFileBroken(HarnessError):
-    """A file that a read plan reaches is there, but is not what was written: cut off, or written over."""
-
-
-class LakeUnreadable(TryAgain):
-    """The storage of the lake did not answer as it should."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LakeColumn:
-    """A column of the result: its name there, and the field of the view by which it is found."""
-
-    name: str
-    field_id: int | None  #: None: a coordinate, found by its name
-    type: Type | None = None  #: that is asked for, where the view may have a wider one by now
-
-
-@dataclass(slots=True, kw_only=True)
-class LakeStats:
-    """What a scan opened. Bytes are those of delete files and of the column chunks read, compressed, from manifests."""
-
-    files: int = 0
-    files_opened: int = 0
-    files_straddling: int = 0
-    rows_in_opened: int = 0
-    rows_read: int = 0
-    bytes_read: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)  #: files not opened, by reason: ranges, statistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,20 +107,6 @@ class PinnedView:
     @property
     def schema(self) -> Schema:
         return self.metadata.schema()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LakeQuery:
-    """What is wanted of a view: ranges per partition, columns in order, and the rows for which *where* holds."""
-
-    table: str  #: for messages
-    version: int
-    ranges: Ranges
-    columns: Sequence[LakeColumn]
-    where: Predicate = TRUE
-    limit: int | None = None  #: the caller may stop early: no file is read ahead
-    layer: bool = False  #: only files with rows of the view's sample layer, if it has one
-    files: frozenset[str] | None = None  #: only these, by their paths
 
 
 def scan(metadata: str, query: LakeQuery, stats: LakeStats) -> Iterator[pa.Table]:

@@ -24,44 +24,42 @@ from pyiceberg.types import BooleanType, LongType
 from harness_pipelines.drivers.by_path import ByPath
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.drivers.postgres import Connection, Database, sql
-from harness_pipelines.errors import HarnessError, Recovery, TryAgain
-from harness_pipelines.lakes.iceberg.catalog import (
-    BATCH_HI,
-    OFFSET,
-    RECALLED,
-    StagingCatalog,
-    vector_of,
-    vector_text,
-    view_schema,
-)
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog, view_schema
 from harness_pipelines.lakes.iceberg.checked_io import note_data_files
 from harness_pipelines.lakes.iceberg.read import deletes, regions
 from harness_pipelines.lakes.iceberg.read.deletes import DeletesBroken, ForeignDeletes, Hidden, Positions
-from harness_pipelines.lakes.iceberg.read.manifests import ManifestDamaged, entries_of, manifests_of
+from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.lakes.iceberg.write import corrections, revert
 from harness_pipelines.lakes.iceberg.write.replace import Replacement, replace_files
 from harness_pipelines.lakes.iceberg.write.still_there import brought, check_kept
 from harness_pipelines.lakes.iceberg.write.tidying import tidying
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.layer import LAYER
-from harness_pipelines.ledgers.postgres.file_digests import FileDamaged
-from harness_pipelines.ledgers.postgres.history.nonces import NONCE, nonce_of
-from harness_pipelines.ledgers.postgres.history.nonces import told_of as nonce_told
+from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
+from harness_pipelines.ports.errors import BaseGone, LakeAway, ManifestDamaged, StagedWrong
 from harness_pipelines.ports.ledger import Swap, TableRow, view_dropped, view_names
+from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.lake.overlays import Overlay, told
+from harness_pipelines.protocol.lake.properties import (
+    ATTEMPT,
+    BATCH_HI,
+    CORRECTIONS,
+    MOVE,
+    NONCE,
+    RANGES,
+    RECALLED,
+    SCHEMA_VERSION,
+    vector_of,
+    vector_text,
+)
+from harness_pipelines.protocol.lake.properties import told_of as nonce_told
 from harness_pipelines.protocol.moves import Move, move_of
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.locations import normal
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import lake_fields, user_fields
 
-CORRECTIONS = "harness.corrections"  #: of a replay: how many rows it put back
-MOVE, ATTEMPT, SCHEMA_VERSION, RANGES = (
-    "harness.move",
-    "harness.attempt",
-    "harness.schema-version",
-    "harness.ranges",
-)
 VIEW_PROPERTIES: Mapping[str, str] = {
     "format-version": "2",
     "gc.enabled": "false",
@@ -79,22 +77,6 @@ VIEW_PROPERTIES: Mapping[str, str] = {
 BRANCH_TRIES = 10
 Fence = Callable[[Connection], None]
 _highest_of: ByPath[tuple[tuple[int, int, str], ...]] = ByPath(20_000)
-
-
-class StagedWrong(HarnessError):
-    """What Spark staged is not what the move said; it is never published."""
-
-    recovery = Recovery.REFRESH
-
-
-class BaseGone(HarnessError):
-    """The base snapshot of a move is not in the view's metadata any more: plan the move anew."""
-
-    recovery = Recovery.REFRESH
-
-
-class LakeAway(TryAgain):
-    """The warehouse could not be read or written: full, unreachable, or not ours to write."""
 
 
 class ForeignFiles(HarnessError):

@@ -25,7 +25,7 @@ from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.formats.schema.wire import schema_id_of
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog
-from harness_pipelines.lakes.iceberg.read.scan import LakeColumn, LakeQuery, LakeStats, scan
+from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write.corrections import PARTITION, written
 from harness_pipelines.lakes.iceberg.write.publish import VIEW_PROPERTIES, reachable
 from harness_pipelines.lakes.iceberg.write.tidying import tidying
@@ -33,6 +33,7 @@ from harness_pipelines.ledgers.postgres.retention import fence
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.changes.corrections import Coordinate
 from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.sources.kafka.times import kafka_times
 from harness_pipelines.spec.formats import names_schema
 from harness_pipelines.spec.locations import folder_of, is_below, normal

@@ -27,8 +27,8 @@ from pyiceberg.table.update import (
 )
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.catalog import MetadataMissing
 from harness_pipelines.lakes.iceberg.read.manifests import manifests_of
+from harness_pipelines.ports.errors import MetadataMissing
 
 REVERT_OF, STREAM_HI = "harness.revert-of", "harness.stream-hi"
 

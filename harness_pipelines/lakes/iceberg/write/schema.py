@@ -12,8 +12,9 @@ from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurr
 
 from harness_pipelines.lakes.iceberg.write.publish import Lake, reachable
 from harness_pipelines.lakes.iceberg.write.still_there import brought
-from harness_pipelines.ledgers.postgres.history.nonces import EVOLVED, nonce_of
+from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
 from harness_pipelines.ports.ledger import Swap
+from harness_pipelines.protocol.lake.properties import EVOLVED
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.types import lake_fields
 

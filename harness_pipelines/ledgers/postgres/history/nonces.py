@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from harness_pipelines.drivers.postgres import Database
-from harness_pipelines.protocol.moves import Move, MoveClosed
-
-NONCE = "harness.nonce"
-EVOLVED = "harness.evolved-by"  #: property of a view: the move that changed its columns last, as "number/nonce"
-
-
-def told_of(move: Move) -> dict[str, str]:
-    """For the summary of a snapshot of *move*."""
-    return {NONCE: move.nonce} if move.nonce else {}
+from harness_pipelines.protocol.moves import MoveClosed
 
 
 def nonce_of(database: Database, move_id: int) -> str:

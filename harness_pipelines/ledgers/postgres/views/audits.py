@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from harness_pipelines.drivers.files import listed
 from harness_pipelines.drivers.postgres import Database, sql
-from harness_pipelines.lakes.iceberg.read.scan import LakeUnreadable
+from harness_pipelines.ports.errors import LakeUnreadable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.signoff import SignOff, Stored
 
