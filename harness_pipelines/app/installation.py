@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql as compose
 
+from harness_pipelines.drivers.file_notes import KNOWN
 from harness_pipelines.drivers.postgres import READER, WORKER, Database
 from harness_pipelines.errors import UsageError
-from harness_pipelines.ledgers.postgres.file_digests import KNOWN, Digests
+from harness_pipelines.ledgers.postgres.file_digests import Digests
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow

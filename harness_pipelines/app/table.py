@@ -125,7 +125,7 @@ class Table:
         *prefix* are values of the first of them: ``{column: value}``, a tuple, or one value of the first column alone.
         Files and segments are asked for these keys alone. Raises: KeyUnfit, and as `read`.
         """
-        from harness_pipelines.engines.arrow.selection import Selection
+        from harness_pipelines.protocol.reading.selection import Selection
         from harness_pipelines.read.point import key_form
 
         with self._leased(at=at, tail=tail) as (plan, hold):
@@ -149,7 +149,7 @@ class Table:
         deleted), each with the coordinates of the record; a delete of what was not there is left out.
         Raises: VersionGone, UsageError, and as `read`.
         """
-        from harness_pipelines.engines.arrow.selection import Selection
+        from harness_pipelines.protocol.reading.selection import Selection
         from harness_pipelines.read.stream.changes import changes_plan
         from harness_pipelines.read.stream.preimages import read_pre_images
 
@@ -185,7 +185,7 @@ class Table:
         `_correction` says ``added``, ``replaced`` (both with the row) or ``removed`` (partition and offset alone).
         Of a keyed table it tells of the changelog: what a key shows now says `get`. Raises: as `changes`.
         """
-        from harness_pipelines.engines.arrow.selection import Selection
+        from harness_pipelines.protocol.reading.selection import Selection
         from harness_pipelines.read.stream.corrections import corrections_passed
 
         wanted = Selection(columns=columns, where=where)
@@ -242,7 +242,7 @@ class Table:
         Raises: UsageError, VersionGone, SnapshotUnknown, RecordsLost, LogTruncated, TopicRecreated, ...; when iterated
         over what `Stream.__iter__` says.
         """
-        from harness_pipelines.engines.arrow.selection import Selection
+        from harness_pipelines.protocol.reading.selection import Selection
         from harness_pipelines.read.stream.start import stream_plan
         from harness_pipelines.read.stream.stream import Stream
 
@@ -285,8 +285,8 @@ class Table:
     ) -> Iterator[pa.RecordBatchReader]:
         import pyarrow as pa
 
-        from harness_pipelines.engines.arrow.selection import Selection, work_of
         from harness_pipelines.engines.arrow.union import iter_batches
+        from harness_pipelines.protocol.reading.selection import Selection, work_of
         from harness_pipelines.read.tail import read_tail
 
         with self._leased(at=at, tail=tail) as (plan, hold):

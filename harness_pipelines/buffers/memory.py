@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from harness_pipelines.buffers.postgres.writer import DecodedRange
 from harness_pipelines.ledgers.memory.state import Books, MemoryState, MoveEntry
+from harness_pipelines.ports.decoded import DecodedRange
 from harness_pipelines.ports.ledger import Beginning, IngestPosition, Segment, TableRow
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState

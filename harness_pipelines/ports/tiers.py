@@ -17,8 +17,8 @@ from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 
 if TYPE_CHECKING:
-    from harness_pipelines.buffers.postgres.writer import DecodedRange
     from harness_pipelines.ledgers.postgres.retention import TrimDecision
+    from harness_pipelines.ports.decoded import DecodedRange
 
 Files = TypeVar("Files")
 

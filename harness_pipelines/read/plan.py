@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from harness_pipelines.buffers.postgres.overlays import refs
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.identity import check_topic
 from harness_pipelines.ports.ledger import ReadState, TableRow
 from harness_pipelines.ports.source import check_positions
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, OverlayPart, ReadPlan, TailPart
 from harness_pipelines.protocol.reading.reads import At
-from harness_pipelines.stages.ingest.ingest import check_topic
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores

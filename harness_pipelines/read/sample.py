@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.engines.arrow.selection import names_of
 from harness_pipelines.layout.row_hash import COORDINATE, row_hash
+from harness_pipelines.protocol.reading.selection import names_of
 from harness_pipelines.spec.table import TableSpec
 
 

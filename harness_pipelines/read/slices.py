@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from harness_pipelines.engines.arrow.selection import Selection, work_of
 from harness_pipelines.lakes.iceberg.read.scan import files_of
 from harness_pipelines.protocol.reading.plan import BufferPart, ReadPlan, TailPart
+from harness_pipelines.protocol.reading.selection import Selection, work_of
 
 Part = TypeVar("Part", BufferPart, TailPart)
 

@@ -9,12 +9,13 @@ import pyarrow as pa
 
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.ports.decoded import decode_batch
+from harness_pipelines.ports.identity import check_topic
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import PartitionBatch, below
 from harness_pipelines.protocol.reading.plan import TailPart
 from harness_pipelines.read.plan import with_schema
 from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines.stages.ingest.ingest import check_topic, decode_batch
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores

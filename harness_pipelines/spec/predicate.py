@@ -6,16 +6,21 @@ neither above nor below anything. Text compares by its bytes in UTF-8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from typing import Any
 
-from harness_pipelines.spec.types import DecimalType, Type
+from harness_pipelines.spec.types import DecimalType, Primitive, Type
 
 #: A literal in its column's physical form: dates are days and times and timestamps microseconds (int), a UUID is bytes.
 Value = bool | int | float | Decimal | str | bytes
 PARTITION, OFFSET = "_kafka_partition", "_kafka_offset"
+
+
+_FLOATS = (Primitive("float"), Primitive("double"))
 
 
 class Op(StrEnum):
@@ -36,6 +41,16 @@ class Op(StrEnum):
     def turned(self) -> Op:
         """The same comparison with its sides changed over."""
         return _TURNED.get(self, self)
+
+
+OPERATORS: Mapping[Op, Callable[[Any, Any], Any]] = {
+    Op.EQ: operator.eq,
+    Op.NE: operator.ne,
+    Op.LT: operator.lt,
+    Op.LE: operator.le,
+    Op.GT: operator.gt,
+    Op.GE: operator.ge,
+}
 
 
 _NEGATED = {Op.EQ: Op.NE, Op.NE: Op.EQ, Op.LT: Op.GE, Op.GE: Op.LT, Op.GT: Op.LE, Op.LE: Op.GT}
@@ -212,3 +227,7 @@ def refs(predicate: Predicate) -> Iterator[Ref]:
             return
         case leaf:
             yield leaf.ref
+
+
+def is_float(ref: Ref) -> bool:
+    return ref.type in _FLOATS

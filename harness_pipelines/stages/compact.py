@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from harness_pipelines.lakes.iceberg.read.runs import stream_files, written_files
-from harness_pipelines.lakes.iceberg.write.publish import Staged
+from harness_pipelines.ports.lake import Staged
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage

@@ -17,7 +17,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.types import LongType
 
 import harness_pipelines as hp
-from harness_pipelines.lakes.iceberg.write.publish import Staged
+from harness_pipelines.ports.lake import Staged
 from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move

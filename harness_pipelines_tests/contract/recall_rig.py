@@ -94,7 +94,7 @@ class Lake:
         assert self.rig.database.run("ledger/move_pointer", where) == 1
 
     def _staged(self, view: ViewName, move: Move) -> Any:
-        from harness_pipelines.lakes.iceberg.write.publish import Staged
+        from harness_pipelines.ports.lake import Staged
 
         current = self.stores.lake.current(self.row, view)
         snapshot = current.metadata.snapshot_by_name(move.branch)

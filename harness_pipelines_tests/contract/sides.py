@@ -23,15 +23,15 @@ import pyarrow as pa
 
 from harness_pipelines import faults
 from harness_pipelines.buffers.postgres.reader import BufferReader
-from harness_pipelines.buffers.postgres.writer import DecodedRange
 from harness_pipelines.drivers.postgres import Connection, SegmentMissing
 from harness_pipelines.engines.arrow.union import read_arrow
 from harness_pipelines.errors import OutcomeUnknown
-from harness_pipelines.lakes.iceberg.write.publish import Staged
 from harness_pipelines.lakes.memory import MemoryFile, MemoryStaged
 from harness_pipelines.ledgers.postgres.outcome import CommitLost
 from harness_pipelines.ledgers.postgres.retention import Upkeep
+from harness_pipelines.ports.decoded import DecodedRange
 from harness_pipelines.ports.errors import BaseGone, LakeFileMissing
+from harness_pipelines.ports.lake import Staged
 from harness_pipelines.ports.ledger import Boundary, RefusedRecord, Segment, Swap, TableRow
 from harness_pipelines.ports.tiers import BufferWriter
 from harness_pipelines.protocol.claims import Claim, Stage

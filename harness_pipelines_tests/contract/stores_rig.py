@@ -18,7 +18,7 @@ import pyarrow as pa
 from psycopg import sql as compose
 
 from harness_pipelines.buffers.memory import MemorySegments, MemorySegmentWriter
-from harness_pipelines.buffers.postgres.writer import DecodedRange, Segments, SegmentWriter, with_coordinates
+from harness_pipelines.buffers.postgres.writer import Segments, SegmentWriter
 from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import READER, WORKER, Database
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
@@ -34,6 +34,7 @@ from harness_pipelines.ledgers.memory.state import MemoryState
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ledgers.postgres.retention import Upkeep
+from harness_pipelines.ports.decoded import DecodedRange, with_coordinates
 from harness_pipelines.ports.ledger import (
     Boundary,
     Ledger,

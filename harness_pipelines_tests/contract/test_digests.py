@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from harness_pipelines.drivers.file_notes import Known
 from harness_pipelines.drivers.postgres import MissingRole
-from harness_pipelines.ledgers.postgres.file_digests import Digests, Known
+from harness_pipelines.ledgers.postgres.file_digests import Digests
 from harness_pipelines.protocol.lake.file_digests import Digest, FileDamaged, digest_of
 from harness_pipelines_tests.contract.stores_rig import RealRig
 

@@ -491,7 +491,7 @@ def test_a_key_in_two_partitions_stops_the_merge(lake: Lake):
     moved = held.set_column(
         held.column_names.index("_kafka_partition"), "_kafka_partition", pa.array([1] * 2, pa.int32())
     ).set_column(held.column_names.index("_kafka_offset"), "_kafka_offset", pa.array([90, 91], pa.int64()))
-    from harness_pipelines.engines.arrow.fold import fold
+    from harness_pipelines.protocol.reading.fold import fold
 
     with pytest.raises(KeyInTwoPartitions):
         fold(lake.row.name, pa.concat_tables([held, moved]), lake.row.spec.key)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from harness_pipelines.stages.ingest.ingest import RecordRefused
+from harness_pipelines.ports.decoded import RecordRefused
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import INGEST, TIER, TableRig, good, running
 

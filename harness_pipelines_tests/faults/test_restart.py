@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from harness_pipelines.ports.decoded import RecordRefused
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.ingest import ingest
-from harness_pipelines.stages.ingest.ingest import RecordRefused
 from harness_pipelines.stages.run.worker import Worker
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.producer import wait_until

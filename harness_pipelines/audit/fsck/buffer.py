@@ -8,7 +8,7 @@ import numpy as np
 
 from harness_pipelines.audit.fsck.rule import Found, Look, rule
 from harness_pipelines.errors import HarnessError, TryAgain
-from harness_pipelines.ledgers.postgres.table_state import MoveRow, kept_from, protocol_versions
+from harness_pipelines.ports.table_state import MoveRow, kept_from, protocol_versions
 from harness_pipelines.protocol.bounds import covers
 from harness_pipelines.protocol.segments import may_hold, may_retire
 from harness_pipelines.protocol.versions import answering_version

@@ -19,9 +19,10 @@ from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import NotInitialised, PostgresLoginFailed, PostgresUnreachable, SegmentMissing
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.lakes.iceberg.inspect.survey import Survey, survey
-from harness_pipelines.ledgers.postgres.table_state import Books, TableDamaged, held, read_books, table_names
+from harness_pipelines.ledgers.postgres.table_state import held, read_books, table_names
 from harness_pipelines.ports.errors import KafkaFailed, KafkaLoginFailed, TopicForbidden
 from harness_pipelines.ports.source import TopicIdentity, added_partitions
+from harness_pipelines.ports.table_state import Books, TableDamaged
 from harness_pipelines.protocol.digest import as_first, row_digests, shown, total_digest
 from harness_pipelines.protocol.lake.history import NamedMove
 from harness_pipelines.protocol.versions import ViewName

@@ -61,6 +61,7 @@ from harness_pipelines.audit.proof.verdicts import Window, judge
 from harness_pipelines.buffers.postgres.overlays import rows_of
 from harness_pipelines.drivers.postgres import MissingRole
 from harness_pipelines.ledgers.postgres.views import audits
+from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import Stage
@@ -71,7 +72,6 @@ from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import ViewName
 from harness_pipelines.read.plan import make_plan, with_schema
-from harness_pipelines.stages.ingest.ingest import check_source
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -22,25 +21,24 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from harness_pipelines.buffers.postgres.reader import BufferReader
-from harness_pipelines.drivers.conform import by_field_ids, conformed, has_field_ids, in_schema
+from harness_pipelines.drivers.conform import in_schema
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.registry import Schemas
-from harness_pipelines.lakes.iceberg.parquet import damage_named, parquet_file
+from harness_pipelines.lakes.iceberg.read.rows import file_rows, judged
 from harness_pipelines.lakes.iceberg.read.scan import LakeFile, PinnedView
 from harness_pipelines.lakes.iceberg.write import quarantine as raw_bytes
-from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing, LakeUnreadable, RecordsLost
+from harness_pipelines.ports.decoded import decode_batch
+from harness_pipelines.ports.errors import RecordsLost
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import Log, PartitionBatch, above, below
-from harness_pipelines.protocol.digest import Words, as_first, as_first_written, lake_digests, row_digests
-from harness_pipelines.protocol.lake.file_digests import FileDamaged
+from harness_pipelines.protocol.digest import Words, as_first, lake_digests, row_digests
 from harness_pipelines.protocol.lake.signoff import SignOff, covered
 from harness_pipelines.protocol.reading.plan import BufferPart
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.protocol.schema.schemas import others
 from harness_pipelines.spec.arrow import COORDINATES, arrow_schema
-from harness_pipelines.stages.ingest.ingest import decode_batch
 
 if TYPE_CHECKING:
     from harness_pipelines.ports.source import LogReader
@@ -48,9 +46,6 @@ if TYPE_CHECKING:
 POLL_RECORDS = 65_536
 SILENCE_S_MAX = 30.0
 BUFFER_OFFSETS_PER_QUERY = 8_000_000
-BATCH_BYTES = 32 * 2**20
-BATCH_ROWS_MAX = 65_536
-BATCH_ROWS_MIN = 64
 #: What a spec may say otherwise today than when a record was taken.
 _LENIENT = {
     "on_error": "quarantine", "unknown_fields": "ignore", "contract": None, "stop_above": None, "evolution": "manual",
@@ -345,78 +340,6 @@ class LakeSide:
         return table.filter(pc.equal(table.column("_kafka_partition"), self._partition))
 
 
-def field_ids(table: TableRow, view: PinnedView) -> dict[str, int]:
-    """The ids by which the columns of `lake_schema` are found in the files of *view*."""
-    first = table.first_names
-    ids = {first.get(f["name"], f["name"]): int(f["id"]) for f in table.fields}
-    return ids | {name: view.schema.find_field(name).field_id for name in COORDINATES.names}
-
-
-@contextmanager
-def judged(table: TableRow, file: LakeFile) -> Iterator[None]:
-    """What the storage says about *file* by the audit's name. Raises: LakeFileMissing, LakeUnreadable."""
-    where = f"{table.name}: {file.data.file_path}"
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise LakeFileMissing(f"{where} is gone ({error}), but its view names it; nothing was judged") from error
-    except FileDamaged as error:
-        raise LakeFileBroken(f"{table.name}: {error}; nothing was judged") from error
-    except (OSError, pa.ArrowInvalid) as error:
-        raise LakeUnreadable(f"{where} cannot be read: {error}; nothing was judged") from error
-
-
-def file_rows(table: TableRow, view: PinnedView, file: LakeFile) -> Iterator[pa.Table]:
-    """The rows of a data file as digests are made of them. Raises: DeletesBroken."""
-    for rows in file_tables(view, file, lake_schema(table), field_ids(table, view)):
-        yield as_first_written(rows, table)
-
-
-def file_tables(view: PinnedView, file: LakeFile, schema: pa.Schema, ids: Mapping[str, int]) -> Iterator[pa.Table]:
-    """The rows of a data file in *schema* that are not hidden, a bounded batch at a time; missing columns are NULL.
-
-    Raises: DeletesBroken.
-    """
-    size = BATCH_BYTES * max(file.data.record_count, 1) // max(file.data.file_size_in_bytes, 1) // 4
-    path = file.data.file_path
-    with damage_named(view.io, path), view.io.new_input(path).open() as stream:
-        parquet = parquet_file(stream)
-        places = _places(parquet.schema_arrow, ids)
-        held = {f.name: parquet.schema_arrow.field(places[f.name]).name for f in schema if f.name in places}
-        is_live = np.ones(parquet.metadata.num_rows, np.bool_)
-        if (hidden := file.hidden(view.io)) is not None:
-            is_live[hidden] = False
-        first = 0
-        for batch in parquet.iter_batches(
-            batch_size=min(max(size, BATCH_ROWS_MIN), BATCH_ROWS_MAX), columns=list(held.values())
-        ):
-            columns = [
-                _inside(batch.column(held[f.name]), view, ids[f.name])
-                if f.name in held
-                else pa.nulls(len(batch), f.type)
-                for f in schema
-            ]
-            rows = conformed(pa.table(columns, names=schema.names), schema)
-            yield rows if hidden is None else rows.filter(pa.array(is_live[first : first + len(batch)]))
-            first += len(batch)
-
-
-def _inside(column: pa.Array, view: PinnedView, field_id: int) -> pa.Array:
-    """*column* of a file with the fields of *view* inside of it, by their ids where the file has any."""
-    if not pa.types.is_nested(column.type) or not has_field_ids(column.type):
-        return column
-    return by_field_ids(column, view.schema.find_field(field_id).field_type)
-
-
-def _places(schema: pa.Schema, ids: Mapping[str, int]) -> dict[str, int]:
-    """Where each column is in a file: by Iceberg's field id, or by name in a file without ids."""
-    by_id = {int((f.metadata or {}).get(b"PARQUET:field_id", b"-1")): i for i, f in enumerate(schema)}
-    # In a file with ids a name says nothing: another column may have had it.
-    by_name = {f.name: i for i, f in enumerate(schema)} if by_id.keys() == {-1} else {}
-    found = {name: by_id.get(field_id, by_name.get(name)) for name, field_id in ids.items()}
-    return {name: place for name, place in found.items() if place is not None}
-
-
 class BufferSide:
     """Rows of one partition in the segments that the plan names."""
 
@@ -451,13 +374,3 @@ class BufferSide:
         )
         found = self._reader.batches(query, BufferStats())
         return [Rows.from_arrow(as_first(rows, self._table)) for rows in found]
-
-
-def lake_schema(table: TableRow) -> pa.Schema:
-    """User columns and coordinates, all nullable: what a damaged file holds must be readable too.
-
-    The columns have the names that they had first: digests are made of these.
-    """
-    first = table.first_names
-    found = arrow_schema(table.spec.stored, coordinates=True)
-    return pa.schema([f.with_nullable(True).with_name(first.get(f.name, f.name)) for f in found])

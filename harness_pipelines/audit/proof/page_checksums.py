@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from harness_pipelines.audit.proof.contents import judged
 from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
+from harness_pipelines.lakes.iceberg.read.rows import judged
 from harness_pipelines.lakes.iceberg.read.scan import LakeFile, PinnedView
 from harness_pipelines.ports.errors import LakeFileBroken
 from harness_pipelines.ports.ledger import TableRow

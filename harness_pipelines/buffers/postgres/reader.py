@@ -12,10 +12,10 @@ import adbc_driver_manager
 import pyarrow as pa
 from psycopg import sql
 
+from harness_pipelines.buffers.postgres.predicates import to_postgres
 from harness_pipelines.buffers.postgres.types import from_copy, segment_rows
 from harness_pipelines.drivers.adbc import AdbcSessions, NoAnswer
 from harness_pipelines.drivers.postgres import READER, Asked, named
-from harness_pipelines.engines.predicates import to_postgres
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.protocol.topics import PARTITIONS_MAX, by_topic, table_partition

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import adbc_driver_manager
 import orjson
@@ -41,14 +41,12 @@ from harness_pipelines.drivers.postgres import (
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.formats.culprits import told
 from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ports.decoded import DecodedRange, RowsUnfit, Violations
 from harness_pipelines.ports.ledger import Beginning, IngestPosition, RefusedRecord, Segment, TableRow
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
-from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import check_unit, check_writable
-from harness_pipelines.sources.kafka.times import kafka_times
-from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.table import TableSpec
 
 SCHEMA = "harness_buffer"
@@ -62,38 +60,6 @@ _REFUSAL = (
     "value_bytes", "key_sha256", "value_sha256",
 )  # fmt: skip
 MOVE_ROWS_MAX = 1_000_000  #: an accounting row is closed and the next begun after so many rows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Violations:
-    """So many records of a range break a check of the contract: set aside for it, or taken with a warning."""
-
-    check: str
-    severity: Literal["quarantine", "warn"]
-    records: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DecodedRange:
-    """Rows and refused records of ``[low, high)`` of one partition, ready to be committed."""
-
-    partition: int
-    low: int
-    high: int
-    rows: pa.Table  #: coordinates and user columns, in offset order
-    refused: Sequence[RefusedRecord]
-    leader_epoch: int | None
-    violations: Sequence[Violations] = ()
-    filtered: int = 0  #: records that the transform's filter did not take
-    digest: int | None = None  #: sum of the digests of the rows as they will be in the lake; kept for audits
-
-
-class RowsUnfit(HarnessError):
-    """Postgres does not store some row; nothing was written."""
-
-    def __init__(self, table: str, *, said: str, is_too_large: bool) -> None:
-        self.said, self.is_too_large = said, is_too_large
-        super().__init__(f"{table}: Postgres does not store a row: {said}; nothing was written")
 
 
 class SegmentWriter:
@@ -377,23 +343,6 @@ def make_segment(
     row = connection.execute(sql("buffer/insert_segment"), values).fetchone()
     assert row is not None
     return rows.segment(row)
-
-
-def with_coordinates(
-    rows_: pa.Table, *, partition: int, offsets: pa.Array, timestamps_ms: pa.Array, columns: Sequence[Column]
-) -> pa.Table:
-    """Put the stored coordinate columns in front of decoded user columns; of a keyed table `_op` stands between them.
-
-    *offsets* and *timestamps_ms* are int64 of the same length; what is no time (-1 is none) becomes NULL.
-    """
-    length = rows_.num_rows
-    coordinates = {
-        "_kafka_partition": pa.repeat(pa.scalar(partition, pa.int32()), length),
-        "_kafka_offset": offsets,
-        "_kafka_timestamp": kafka_times(timestamps_ms),
-    }
-    operation = {OPERATION: rows_.column(OPERATION)} if OPERATION in rows_.column_names else {}
-    return pa.table({**coordinates, **operation, **{c.name: rows_.column(c.name) for c in columns}})
 
 
 def _unfit(error: Exception, table: str) -> RowsUnfit | None:

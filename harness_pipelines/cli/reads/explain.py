@@ -14,8 +14,8 @@ from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
     from harness_pipelines.app.table import Table
-    from harness_pipelines.engines.arrow.selection import Selection
     from harness_pipelines.protocol.reading.plan import ReadPlan
+    from harness_pipelines.protocol.reading.selection import Selection
 
 
 @click.command()
@@ -38,7 +38,7 @@ def explain(settings: Settings, /, table: str, *, analyze: bool, json_target: st
       harness explain shop.orders --where "amount > 100" --columns order_id --analyze
       harness explain shop.orders --json
     """
-    from harness_pipelines.engines.arrow.selection import Selection, work_of
+    from harness_pipelines.protocol.reading.selection import Selection, work_of
 
     with opened(settings) as harness:
         found = harness.table(table)

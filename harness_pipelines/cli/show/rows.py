@@ -130,7 +130,7 @@ def _moments(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
     except (OverflowError, ValueError):
-        from harness_pipelines.sources.kafka.times import kafka_times_us
+        from harness_pipelines.formats.columns.times import kafka_times_us
 
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         return kafka_times_us(whole).to_pylist()  # type: ignore[no-any-return]

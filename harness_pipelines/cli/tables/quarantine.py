@@ -236,8 +236,8 @@ def drop_command(
 
 def _listed(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:
     """A record for JSON, without its bytes."""
+    from harness_pipelines.formats.columns.times import kafka_time
     from harness_pipelines.formats.schema.wire import schema_id_of
-    from harness_pipelines.sources.kafka.times import kafka_time
     from harness_pipelines.spec.formats import names_schema
 
     begins = record["value_begins"]

@@ -12,14 +12,14 @@ from typing import Protocol
 import pyarrow as pa
 
 from harness_pipelines.buffers.postgres.reader import BufferReader
+from harness_pipelines.drivers.arrow_filter import to_arrow
 from harness_pipelines.drivers.conform import conformed
-from harness_pipelines.engines.arrow.fold import Folded, fold
-from harness_pipelines.engines.arrow.selection import LakeWork, Selection, Work, work_of
-from harness_pipelines.engines.predicates import to_arrow
 from harness_pipelines.errors import UsageError
 from harness_pipelines.lakes.iceberg.read.scan import scan
+from harness_pipelines.protocol.reading.fold import Folded, fold
 from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeStats
+from harness_pipelines.protocol.reading.selection import LakeWork, Selection, Work, work_of
 from harness_pipelines.spec.predicate import TRUE
 
 #: Rows of a tail part with the user's columns and all coordinates; the reader filters and projects them.

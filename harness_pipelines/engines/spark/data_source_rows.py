@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from harness_pipelines.engines.arrow.selection import Bound, Selection, bound_to
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.reads import at_of
+from harness_pipelines.protocol.reading.selection import Bound, Selection, bound_to
 from harness_pipelines.protocol.reading.streams import StreamToken
 from harness_pipelines.read.plan import given_back, make_plan
 from harness_pipelines.read.slices import Piece, pieces

@@ -20,12 +20,12 @@ from harness_pipelines.buffers.postgres.nested_json import uuid_text
 from harness_pipelines.drivers.conform import unsliced
 from harness_pipelines.errors import UsageError
 from harness_pipelines.formats.base import Headers, header_name
+from harness_pipelines.formats.columns.times import kafka_times_us
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.reading.plan import TailPart
 from harness_pipelines.protocol.topics import place, table_partition, topics_of
-from harness_pipelines.sources.kafka.times import kafka_times_us
 from harness_pipelines.sources.registry import RegistryAddress
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.load import dump_spec

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from harness_pipelines.errors import TryAgain
+from harness_pipelines.formats.columns.times import kafka_times
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import PartitionBatch, TopicIdentity, below
 from harness_pipelines.protocol.bounds import OffsetRange
-from harness_pipelines.sources.kafka.times import kafka_times
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ from pyiceberg.types import IcebergType, StructType, UUIDType
 from pyiceberg.types import ListType as IcebergList
 from pyiceberg.types import MapType as IcebergMap
 
+from harness_pipelines.buffers.postgres.predicates import to_postgres
 from harness_pipelines.buffers.postgres.types import Named, jdbc_nothing, jdbc_select, spark_columns
-from harness_pipelines.engines.predicates import to_postgres, to_spark
 from harness_pipelines.engines.spark.fold import quoted
+from harness_pipelines.engines.spark.predicates import to_spark
 from harness_pipelines.engines.spark.session import JdbcOptions
 from harness_pipelines.engines.spark.view import view_frame
 from harness_pipelines.lakes.iceberg.read.scan import covered, layer_field, named_errors, pinned, view_fields

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Protocol
 
-from harness_pipelines.engines.arrow.selection import Selection, Work, work_of
 from harness_pipelines.engines.spark.fold import BROADCAST_OFFSETS_MAX, newest_puts, uncovered
 from harness_pipelines.engines.spark.read import (
     GuardedJdbc,
@@ -21,6 +20,7 @@ from harness_pipelines.engines.spark.session import segments_address
 from harness_pipelines.engines.spark.stage_session import check_readable
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
+from harness_pipelines.protocol.reading.selection import Selection, Work, work_of
 from harness_pipelines.spec.predicate import TRUE
 from harness_pipelines.spec.settings import Settings
 

@@ -26,10 +26,10 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from sqlalchemy.engine import URL
 
+from harness_pipelines.drivers.file_notes import Notes
 from harness_pipelines.drivers.postgres import session_dsn
 from harness_pipelines.lakes.iceberg.checked_io import CheckedIO
 from harness_pipelines.lakes.iceberg.parquet import write_checksums
-from harness_pipelines.ledgers.postgres.file_digests import Digests
 from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
@@ -56,7 +56,7 @@ class StagingCatalog(SqlCatalog):
     metadata that it was built on, and the ledger moves the pointer in its own transaction.
     """
 
-    def __init__(self, name: str, *, dsn: str, warehouse: str, digests: Digests | None = None) -> None:
+    def __init__(self, name: str, *, dsn: str, warehouse: str, digests: Notes | None = None) -> None:
         super().__init__(
             name, uri=_sqlalchemy_url(dsn), warehouse=warehouse, init_catalog_tables="false", pool_pre_ping="true"
         )

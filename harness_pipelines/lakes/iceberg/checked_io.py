@@ -14,8 +14,8 @@ from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStrea
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 
+from harness_pipelines.drivers.file_notes import KNOWN, Notes
 from harness_pipelines.lakes.iceberg.parquet import data_files, tail_of
-from harness_pipelines.ledgers.postgres.file_digests import KNOWN, Digests
 from harness_pipelines.protocol.lake.file_digests import DIGEST_BYTES, Digest
 
 DATA = ".parquet"
@@ -25,7 +25,7 @@ AT_ONCE = 8  #: files whose ends are read at once: a store far away answers slow
 class CheckedIO(FileIO):
     """Files of the lake. With *digests* it notes each metadata file, manifest list and manifest that it writes."""
 
-    def __init__(self, inner: FileIO, digests: Digests | None = None) -> None:
+    def __init__(self, inner: FileIO, digests: Notes | None = None) -> None:
         super().__init__(properties=inner.properties)
         self._inner, self.digests = inner, digests
 
@@ -96,7 +96,7 @@ class _Input(InputFile):
 
 
 class _Output(OutputFile):
-    def __init__(self, inner: OutputFile, digests: Digests) -> None:
+    def __init__(self, inner: OutputFile, digests: Notes) -> None:
         super().__init__(inner.location)
         self._inner, self._digests = inner, digests
 
@@ -116,7 +116,7 @@ class _Output(OutputFile):
 class _Writing(OutputStream):
     """Hands on what is written, and makes the digest of it."""
 
-    def __init__(self, path: str, inner: OutputStream, digests: Digests) -> None:
+    def __init__(self, path: str, inner: OutputStream, digests: Notes) -> None:
         self._path, self._inner, self._digests = path, inner, digests
         self._hash, self._bytes, self._is_open = blake2b(digest_size=DIGEST_BYTES), 0, True
 

@@ -480,7 +480,7 @@ def _bounds(table: TableRow, state: ReadState, asked: RecordAsked) -> Bounds:
 
 def _check_log(stores: Stores, table: TableRow, asked: RecordAsked) -> None:
     """The log must reach over the offset. Raises: OffsetUnknown; KafkaUnreachable, TopicMissing, ..."""
-    from harness_pipelines.stages.ingest.ingest import check_topic
+    from harness_pipelines.ports.identity import check_topic
 
     topic = table.spec.topic
     check_topic(table, stores.log.describe(topic))

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from harness_pipelines.engines.arrow.selection import COORDINATE_TYPES, Selection, work_of
 from harness_pipelines.engines.arrow.union import ArrowReader
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.changes.corrections import Coordinate, Kind
 from harness_pipelines.protocol.reading.plan import ReadPlan
+from harness_pipelines.protocol.reading.selection import COORDINATE_TYPES, Selection, work_of
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.read.lease import Hold
 from harness_pipelines.read.stream.changes import changes_plan, log_plan, version_of

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from harness_pipelines.buffers.postgres.reader import BufferReader
 from harness_pipelines.drivers.conform import conformed
-from harness_pipelines.engines.arrow.selection import Selection, Work, work_of
 from harness_pipelines.engines.arrow.union import finished
 from harness_pipelines.lakes.iceberg.read.in_order import scan_in_order
 from harness_pipelines.protocol.reading.plan import BufferPart, ReadPlan
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeStats
+from harness_pipelines.protocol.reading.selection import Selection, Work, work_of
 from harness_pipelines.spec.predicate import OFFSET, PARTITION
 
 BUFFER_OFFSETS = 200_000  #: of the buffer that are read at once, over all partitions

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness_pipelines.engines.arrow.fold import KeyNumbers, Numbers, int_column, key_text
-from harness_pipelines.engines.arrow.selection import Selection, work_of
+from harness_pipelines.drivers.arrow_filter import to_arrow
 from harness_pipelines.engines.arrow.union import ArrowReader
-from harness_pipelines.engines.predicates import to_arrow
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
+from harness_pipelines.protocol.reading.fold import KeyNumbers, Numbers, int_column, key_text
 from harness_pipelines.protocol.reading.plan import ReadPlan
+from harness_pipelines.protocol.reading.selection import Selection, work_of
 from harness_pipelines.read.point import KEYS_PER_READ, key_form
 from harness_pipelines.spec.arrow import COORDINATES
 from harness_pipelines.spec.predicate import OFFSET, PARTITION, TRUE, all_of

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from harness_pipelines.engines.arrow.selection import Selection, work_of
 from harness_pipelines.errors import UsageError
+from harness_pipelines.ports.identity import check_topic
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import Watermark, check_positions
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import ReadPlan
+from harness_pipelines.protocol.reading.selection import Selection, work_of
 from harness_pipelines.protocol.reading.streams import StreamToken, TokenUnfit, check_offsets, no_partition
 from harness_pipelines.read.plan import make_plan
 from harness_pipelines.read.stream.changes import log_plan, version_of
 from harness_pipelines.read.stream.history import in_order, log_work
 from harness_pipelines.read.stream.stream import StreamPlan, answered, lease_of, leased_plan
 from harness_pipelines.spec.predicate import OFFSET, refs
-from harness_pipelines.stages.ingest.ingest import check_topic
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores

@@ -7,8 +7,7 @@ called by threads on one machine (`IngestLoop`) and by Spark tasks (`harness_pip
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,35 +16,31 @@ import pyarrow as pa
 import structlog
 
 from harness_pipelines import faults
-from harness_pipelines.buffers.postgres.writer import (
-    DecodedRange,
-    RowsUnfit,
-    Segments,
-    SegmentWriter,
-    Violations,
-    with_coordinates,
-)
+from harness_pipelines.buffers.postgres.writer import Segments, SegmentWriter
 from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.errors import HarnessError, Recovery
-from harness_pipelines.formats.base import Decoded
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.policy import SchemaDue
 from harness_pipelines.formats.schema.registry import Schemas
 from harness_pipelines.formats.schema.wire import Named, opened
-from harness_pipelines.ports.ledger import IngestPosition, RefusedRecord, Segment, TableRow
+from harness_pipelines.ports.decoded import (
+    DecodedRange,
+    RowsUnfit,
+    _stopped,
+    decode_batch,
+)
+from harness_pipelines.ports.identity import check_source, check_topic
+from harness_pipelines.ports.ledger import IngestPosition, Segment, TableRow
 from harness_pipelines.ports.source import (
     Log,
     LogReader,
     PartitionBatch,
     TopicIdentity,
-    added_partitions,
     below,
-    check_positions,
 )
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.digest import as_first, lake_digests, total_digest
-from harness_pipelines.protocol.keys import partitions_grown
-from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_columns, check_schema
+from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import SegmentClosed
 from harness_pipelines.stages.ingest.log_epochs import check_epochs
 from harness_pipelines.stages.ingest.refusing import limit_of, note_refused
@@ -59,10 +54,6 @@ UNIT_EVERY_S = 0.1  #: of a thread that keeps up: each costs a transaction and a
 CAUGHT_UP_RECORDS = BATCH_RECORDS_MAX // 4  #: a poll that returns no more than this was not held up by a backlog
 
 
-class RecordRefused(HarnessError):
-    """A record that does not fit, and `on_error` or a check of the contract says that the table stops there."""
-
-
 @dataclass(slots=True)
 class IngestProgress:
     """Counters that the worker shows; written by one ingest thread each."""
@@ -70,65 +61,6 @@ class IngestProgress:
     rows: int = 0
     refused: int = 0
     commits: int = 0
-
-
-def decode_batch(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> DecodedRange:
-    """Decode one batch into rows with coordinates and refused records.
-
-    Raises: RecordRefused for a record that does not fit when the spec says ``on_error: stop``, or its contract that the
-    table stops.
-    """
-    decoded = codec.decode(batch.values, batch.keys, batch.headers)
-    refused = [
-        RefusedRecord(
-            partition=batch.partition,
-            offset=int(batch.offsets[bad.index]),
-            reason=bad.reason,
-            detail=bad.detail,
-            key=batch.keys[bad.index],
-            value=batch.values[bad.index],
-            headers=batch.headers[bad.index] or (),
-            check=bad.check,
-            kafka_ms=int(batch.timestamps_ms[bad.index]),
-        )
-        for bad in decoded.refused
-    ]
-    for bad, record in zip(decoded.refused, refused, strict=True):
-        if bad.stops or table.spec.on_error == "stop":
-            raise _stopped(table, record, by_check=bad.stops)
-    rows = with_coordinates(
-        decoded.rows,
-        partition=batch.partition,
-        offsets=pa.array(batch.offsets[decoded.accepted]),
-        timestamps_ms=pa.array(batch.timestamps_ms[decoded.accepted]),
-        columns=table.spec.columns,
-    )
-    return DecodedRange(
-        partition=batch.partition,
-        low=batch.low,
-        high=batch.high,
-        rows=rows,
-        refused=refused,
-        leader_epoch=batch.leader_epoch,
-        violations=_violations(decoded),
-        filtered=decoded.filtered,
-    )
-
-
-def _stopped(table: TableRow, record: RefusedRecord, *, by_check: bool) -> RecordRefused:
-    says, way_on = "the table says `on_error: stop`", "set `on_error: quarantine`"
-    if by_check:
-        says, way_on = "its contract says `stop`", f"set the check's severity (`severities: {{{record.check}: warn}}`)"
-    return RecordRefused(
-        f"{table.name}: partition {record.partition}, offset {record.offset}: {record.reason}: {record.detail}; "
-        f"{says}, nothing from this offset on was taken. Repair the producer or {way_on} and apply the spec"
-    )
-
-
-def _violations(decoded: Decoded) -> list[Violations]:
-    apart = Counter(one.check for one in decoded.refused if one.check is not None)
-    found = [Violations(check=check, severity="quarantine", records=records) for check, records in apart.items()]
-    return found + [Violations(check=c, severity="warn", records=records) for c, records in decoded.warned.items()]
 
 
 def with_digests(table: TableRow, ranges: Sequence[DecodedRange]) -> list[DecodedRange]:
@@ -236,17 +168,6 @@ def _first_of(named: Named, batch: PartitionBatch, *, has_indexes: bool) -> int:
         if isinstance(header, tuple) and header[0] == named:
             return int(offset)
     raise AssertionError(f"no record of {named}")
-
-
-def check_topic(table: TableRow, found: TopicIdentity, *, known: Collection[int] | None = None) -> None:
-    """Is *found* the topic that the table was made from?
-
-    *known* are all partitions of the table: those of a keyed one must be all that the topic has.
-    Raises: TopicRecreated, ClusterChanged, PartitionsMissing, PartitionsGrown.
-    """
-    added_partitions(table.identity, found)
-    if table.spec.key and known is not None and (added := set(found.partitions) - set(known)):
-        raise partitions_grown(table.name, known=known, added=added)
 
 
 @dataclass(slots=True)
@@ -380,20 +301,6 @@ def check_decodes(table: TableRow, positions: Mapping[int, IngestPosition]) -> N
     """Do records from *positions* on have the schema of *table*? Raises: SchemaMoved."""
     for found in positions.values():
         check_schema(table.name, planned=table.schema_version, found=found.schema_version, what="ingest began")
-
-
-def check_source(
-    table: TableRow, stream: Log, positions: Mapping[int, int], *, known: Collection[int] | None = None
-) -> None:
-    """Is the log still the one that the table was made from, and does it hold all from *positions* on?
-
-    *known* are all partitions of the table, given by those who take more of it.
-    Raises: TopicMissing, TopicRecreated, ClusterChanged, PartitionsMissing, PartitionsGrown, RecordsLost, LogTruncated;
-    SpecDisagrees, where nothing says what its records are to be decoded to.
-    """
-    check_columns(table.spec, fields=table.fields, schema_version=table.schema_version)
-    check_topic(table, stream.describe(table.spec.topic), known=known)
-    check_positions(table.spec.topic, positions, stream.watermarks(table.spec.topic, positions))
 
 
 def join_partitions(table: TableRow, stream: Log, *, known: Iterable[int]) -> dict[int, int]:

@@ -15,18 +15,13 @@ import pyarrow as pa
 from harness_pipelines.errors import HarnessError, Recovery, UsageError
 from harness_pipelines.formats.contract.checks import judge_of
 from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import Log, PartitionBatch, below
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages.ingest.ingest import (
-    BATCH_RECORDS_MAX,
-    OpenSegment,
-    check_decodes,
-    check_source,
-    ingest_unit,
-)
+from harness_pipelines.stages.ingest.ingest import BATCH_RECORDS_MAX, OpenSegment, check_decodes, ingest_unit
 from harness_pipelines.stages.ingest.log_epochs import check_epochs
 
 if TYPE_CHECKING:

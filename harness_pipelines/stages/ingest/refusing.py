@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from harness_pipelines.buffers.postgres.writer import DecodedRange
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.culprits import Notices
+from harness_pipelines.ports.decoded import DecodedRange
 from harness_pipelines.ports.ledger import Beginning, RefusedRecord, TableRow
 from harness_pipelines.protocol.refusals import leading, one_too_many
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.buffers.postgres.writer import DecodedRange, RowsUnfit
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.culprits import Notices
 from harness_pipelines.formats.refusals import DETAIL_CHARS
+from harness_pipelines.ports.decoded import DecodedRange, RowsUnfit
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow
 from harness_pipelines.ports.source import PartitionBatch
 

@@ -23,7 +23,6 @@ import structlog
 from harness_pipelines.lakes.iceberg.read.deletes import Hidden
 from harness_pipelines.lakes.iceberg.read.regions import indexed_columns
 from harness_pipelines.lakes.iceberg.read.scan import stored_in
-from harness_pipelines.lakes.iceberg.write.publish import NOTHING_STAGED, Staged
 from harness_pipelines.lakes.iceberg.write.replace import Replacement
 from harness_pipelines.layout.balance import balanced
 from harness_pipelines.layout.files import FileStats, might_hold
@@ -33,6 +32,7 @@ from harness_pipelines.layout.sampling import Sample, is_one_piece, is_telling, 
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.ledgers.postgres.views import audits
 from harness_pipelines.ports.errors import BaseGone
+from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
 from harness_pipelines.ports.ledger import Boundary, LayoutState, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import Vector, unmerged
 from harness_pipelines.protocol.claims import Claim, Stage

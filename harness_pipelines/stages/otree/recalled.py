@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness_pipelines.buffers.postgres.overlays import schema_of
+from harness_pipelines.drivers.arrow_filter import to_arrow
 from harness_pipelines.drivers.conform import conformed
-from harness_pipelines.engines.arrow.fold import KeyNumbers, fold, gathered
-from harness_pipelines.engines.predicates import to_arrow
 from harness_pipelines.lakes.iceberg.read.scan import PinnedView, located, scan
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.digest import added, as_first, parsed, row_digests, shown, total_digest
@@ -33,6 +32,7 @@ from harness_pipelines.protocol.lake.overlays import (
     next_generation,
     recalled,
 )
+from harness_pipelines.protocol.reading.fold import KeyNumbers, fold, gathered
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.spec.arrow import COORDINATES
@@ -43,7 +43,7 @@ from harness_pipelines.stages.run.moving import Pointless
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
     from harness_pipelines.lakes.iceberg.read.deletes import Positions
-    from harness_pipelines.lakes.iceberg.write.publish import Staged
+    from harness_pipelines.ports.lake import Staged
     from harness_pipelines.ports.ledger import TableRow
     from harness_pipelines.protocol.moves import Move
     from harness_pipelines.protocol.versions import Version
@@ -158,7 +158,7 @@ def check_release(stores: Stores, table: TableRow, move: Move, *, base: Version)
 
 def check_released(stores: Stores, table: TableRow, staged: Staged, *, base: Version) -> None:
     """What goes back to the lake is what was recalled. Raises: OverlayWrong (REFRESH)."""
-    from harness_pipelines.audit.proof.contents import file_rows, judged
+    from harness_pipelines.lakes.iceberg.read.rows import file_rows, judged
     from harness_pipelines.lakes.iceberg.read.scan import LakeFile
 
     view = stores.lake.current(table, "batch")

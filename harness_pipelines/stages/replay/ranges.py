@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from harness_pipelines.buffers.postgres.writer import with_coordinates
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ledgers.postgres.corrections import Correction, Standing
+from harness_pipelines.ports.decoded import with_coordinates
 from harness_pipelines.ports.ledger import RefusedRecord, Swap, TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.changes.corrections import (

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from harness_pipelines.buffers.postgres.overlays import schema_of
 from harness_pipelines.drivers.conform import conformed
-from harness_pipelines.engines.arrow.fold import Folded, KeyNumbers, Numbers, fold, int_column, key_text
-from harness_pipelines.engines.arrow.selection import ReadColumn
 from harness_pipelines.lakes.iceberg.read.scan import located, scan
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.changes.corrections import CorrectionsMoved, ReplayRefused
@@ -31,7 +29,9 @@ from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.coordinates import SCHEMA_VERSION as VERSION
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
 from harness_pipelines.protocol.lake.overlays import named as told_of
+from harness_pipelines.protocol.reading.fold import Folded, KeyNumbers, Numbers, fold, int_column, key_text
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
+from harness_pipelines.protocol.reading.selection import ReadColumn
 from harness_pipelines.read.point import KEYS_PER_READ, KeyForm
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.predicate import OFFSET, PARTITION, TRUE, Predicate

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain
-from harness_pipelines.lakes.iceberg.write.publish import Staged
 from harness_pipelines.ports.errors import BaseGone
+from harness_pipelines.ports.lake import Staged
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.claims import Claim, Stage

@@ -15,11 +15,13 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.audit.proof.contents import BufferSide, Rows, file_rows, judged
+from harness_pipelines.audit.proof.contents import BufferSide, Rows
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.errors import HarnessError, Recovery, UsageError
+from harness_pipelines.lakes.iceberg.read.rows import file_rows, judged
 from harness_pipelines.lakes.iceberg.read.scan import LakeFile, pinned
-from harness_pipelines.lakes.iceberg.write.publish import NOTHING_STAGED, Staged, summary_of
+from harness_pipelines.lakes.iceberg.write.publish import summary_of
+from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
 from harness_pipelines.ports.ledger import StateDraft, TableRow, TableStopped
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 from harness_pipelines.protocol.claims import Claim, Stage, StageHeld

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.changes.reverts import RevertPlan
 from harness_pipelines.protocol.versions import Version, ViewName
-from harness_pipelines.stages.ingest.ingest import check_source
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores

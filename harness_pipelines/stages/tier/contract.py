@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import structlog
 
-from harness_pipelines.audit.proof.contents import field_ids, file_tables, judged, lake_schema
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.formats.contract.checks import ContractJudge, RowRule, judge_of
 from harness_pipelines.formats.keyed_batches import OPERATION
+from harness_pipelines.lakes.iceberg.read.rows import field_ids, file_tables, judged, lake_schema
 from harness_pipelines.lakes.iceberg.read.scan import LakeFile, pinned
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
@@ -25,7 +25,7 @@ from harness_pipelines.protocol.moves import Move
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
-    from harness_pipelines.lakes.iceberg.write.publish import Staged
+    from harness_pipelines.ports.lake import Staged
 
 log = structlog.get_logger(__name__)
 _PARTITION, _OFFSET = "_kafka_partition", "_kafka_offset"

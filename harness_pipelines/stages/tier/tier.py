@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from harness_pipelines.formats.contract.checks import judge_of
-from harness_pipelines.lakes.iceberg.write.publish import NOTHING_STAGED, Staged
+from harness_pipelines.ports.identity import check_source
+from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, RefusedRecord, StateDraft, Swap, TableRow
 from harness_pipelines.ports.source import check_positions
 from harness_pipelines.protocol.bounds import Bounds, Vector, buffered
@@ -22,7 +23,6 @@ from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.segments import needed
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.table import TierRules
-from harness_pipelines.stages.ingest.ingest import check_source
 from harness_pipelines.stages.ingest.log_epochs import check_epochs, epochs_of
 from harness_pipelines.stages.run.moving import Moving, Tally, make_branch
 from harness_pipelines.stages.tier.contract import look_again

@@ -8,9 +8,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness_pipelines.drivers.by_path import ByPath
+from harness_pipelines.drivers.file_notes import KNOWN
 from harness_pipelines.lakes.iceberg import catalog
 from harness_pipelines.lakes.iceberg.read import scan
-from harness_pipelines.ledgers.postgres.file_digests import KNOWN
 from harness_pipelines.spec.locations import normal
 
 

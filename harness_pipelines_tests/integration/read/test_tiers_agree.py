@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from harness_pipelines.drivers.arrow_filter import to_arrow
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.engines.arrow.union import read_arrow
-from harness_pipelines.engines.predicates import to_arrow
 from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.spec.arrow import arrow_type

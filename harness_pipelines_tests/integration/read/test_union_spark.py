@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from harness_pipelines.engines.arrow.union import read_arrow
-from harness_pipelines.engines.predicates import to_spark as predicate_to_spark
+from harness_pipelines.engines.spark.predicates import to_spark as predicate_to_spark
 from harness_pipelines.engines.spark.session import SparkUnreachable, jdbc_options, open_spark
 from harness_pipelines.engines.spark.union import to_spark
 from harness_pipelines.errors import UsageError

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from harness_pipelines.engines.arrow.union import read_arrow
-from harness_pipelines.engines.predicates import to_spark as predicate_to_spark
+from harness_pipelines.engines.spark.predicates import to_spark as predicate_to_spark
 from harness_pipelines.engines.spark.union import to_spark
 from harness_pipelines.spec.where import parse_where
 from harness_pipelines_tests.integration.read.world import World

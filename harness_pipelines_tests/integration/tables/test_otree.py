@@ -19,7 +19,6 @@ from pyspark.sql import functions as f
 
 import harness_pipelines as hp
 from harness_pipelines.audit.proof.checks import nothing_is_stuck
-from harness_pipelines.engines.arrow.selection import Selection
 from harness_pipelines.engines.arrow.union import read_arrow
 from harness_pipelines.engines.spark import cluster, write
 from harness_pipelines.engines.spark.write import SparkFailed
@@ -31,6 +30,7 @@ from harness_pipelines.layout.scores import Score
 from harness_pipelines.layout.tree import RegionTree
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveClosed
+from harness_pipelines.protocol.reading.selection import Selection
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.read.report.explain import explain
 from harness_pipelines.stages.otree import otree, recluster

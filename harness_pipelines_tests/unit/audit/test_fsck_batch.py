@@ -12,7 +12,7 @@ from harness_pipelines.lakes.iceberg.inspect.files import ManifestSeen, Metadata
 from harness_pipelines.lakes.iceberg.inspect.survey import Survey
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.tree import RegionTree
-from harness_pipelines.ledgers.postgres.table_state import Books, Cut, LayoutRow
+from harness_pipelines.ports.table_state import Books, Cut, LayoutRow
 from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines_tests.unit.audit.books import books, file, move, position, surveyed, version

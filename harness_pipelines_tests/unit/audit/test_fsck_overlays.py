@@ -8,7 +8,7 @@ import pytest
 
 from harness_pipelines.audit.fsck import batch_view, lake, overlays
 from harness_pipelines.audit.fsck.rule import Look
-from harness_pipelines.ledgers.postgres.table_state import Books, OverlayRow
+from harness_pipelines.ports.table_state import Books, OverlayRow
 from harness_pipelines.protocol.lake.overlays import Overlay
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines_tests.unit.audit.books import file, move

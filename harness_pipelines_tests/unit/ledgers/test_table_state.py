@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness_pipelines.ledgers.postgres.table_state import MoveRow, kept_from
+from harness_pipelines.ports.table_state import MoveRow, kept_from
 from harness_pipelines_tests.unit.audit.books import move, position
 
 POSITIONS = {p: replace(position(), partition=p, trim_floor=10) for p in (0, 1)}

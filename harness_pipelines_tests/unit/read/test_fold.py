@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness_pipelines.engines.arrow import fold as module
-from harness_pipelines.engines.arrow.fold import KeyNumbers, Sieve, fold
-from harness_pipelines.engines.arrow.selection import Selection, work_of
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
+from harness_pipelines.protocol.reading import fold as module
+from harness_pipelines.protocol.reading.fold import KeyNumbers, Sieve, fold
+from harness_pipelines.protocol.reading.selection import Selection, work_of
 from harness_pipelines.spec.arrow import COORDINATES, arrow_type
 from harness_pipelines.spec.keys import KEY_TYPES
 from harness_pipelines.spec.types import Type, parse_type

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness_pipelines.engines.arrow.selection import ReadColumn, Selection, UnknownColumn
+from harness_pipelines.protocol.reading.selection import ReadColumn, Selection, UnknownColumn
 from harness_pipelines.read.point import KeyForm, KeyUnfit, literal_of_text, rows_by_key
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests.unit.read.keyed import Tiers, replay

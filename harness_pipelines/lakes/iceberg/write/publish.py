@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -38,6 +37,7 @@ from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
 from harness_pipelines.ports.errors import BaseGone, LakeAway, ManifestDamaged, StagedWrong
+from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
 from harness_pipelines.ports.ledger import Swap, TableRow, view_dropped, view_names
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.lake.overlays import Overlay, told
@@ -81,18 +81,6 @@ _highest_of: ByPath[tuple[tuple[int, int, str], ...]] = ByPath(20_000)
 
 class ForeignFiles(HarnessError):
     """The view holds rows that the ledger did not publish."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
-    """The files of one attempt, checked against its move."""
-
-    files: tuple[DataFile, ...]
-    rows: int
-    bytes: int
-
-
-NOTHING_STAGED = Staged(files=(), rows=0, bytes=0)
 
 
 class Lake:

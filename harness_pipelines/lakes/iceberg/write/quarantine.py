@@ -23,6 +23,7 @@ from harness_pipelines import faults
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.formats.columns.times import kafka_times
 from harness_pipelines.formats.schema.wire import schema_id_of
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog
 from harness_pipelines.lakes.iceberg.read.scan import scan
@@ -34,7 +35,6 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.changes.corrections import Coordinate
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
-from harness_pipelines.sources.kafka.times import kafka_times
 from harness_pipelines.spec.formats import names_schema
 from harness_pipelines.spec.locations import folder_of, is_below, normal
 
