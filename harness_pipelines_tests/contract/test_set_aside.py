@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.lakes.iceberg.read.scan import LakeColumn, LakeQuery, LakeStats, scan
+from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write import quarantine
 from harness_pipelines.lakes.iceberg.write.quarantine import Moved
 from harness_pipelines.ledgers.postgres.views import quarantine as listing
