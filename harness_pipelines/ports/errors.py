@@ -1,4 +1,4 @@
-"""What the systems behind a table find wrong, by name. Each message says what was expected, what was found, and the way on."""
+"""What the systems behind a table find wrong. Each message says what was expected, what was found, and the way on."""
 
 from __future__ import annotations
 
