@@ -13,6 +13,7 @@ from psycopg import sql as compose
 
 from harness_pipelines.drivers.file_notes import KNOWN
 from harness_pipelines.drivers.postgres import READER, WORKER, Database
+from harness_pipelines.drivers.postgres_address import check_address
 from harness_pipelines.errors import UsageError
 from harness_pipelines.ledgers.postgres.file_digests import Digests
 from harness_pipelines.ledgers.postgres.leases import Leases
@@ -90,6 +91,13 @@ class Stores:
     settings: Settings
 
     def __post_init__(self) -> None:
+        """Raises: UsageError for an address of Postgres that cannot be read."""
+        for variable, dsn in (
+            ("HARNESS_DSN", self.settings.dsn),
+            ("HARNESS_OWNER_DSN", self.settings.owner_dsn),
+            ("HARNESS_SPARK_DSN", self.settings.spark_dsn),
+        ):
+            check_address(variable, dsn)
         self.digests = Digests(lambda: self.readers, lambda: self.database, warehouse=self.settings.warehouse)
         KNOWN.bind(self.digests)
 

@@ -6,7 +6,9 @@ import difflib
 import faulthandler
 import importlib
 import sys
+import traceback
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any
 
 import click
@@ -153,9 +155,15 @@ def cli(ctx: click.Context, home: Path | None) -> None:
     ctx.obj = Settings.from_env(home=home)
 
 
+def _show_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print what has no name as Python does, without secrets: libraries quote what they were given."""
+    click.echo(redact("".join(traceback.format_exception(kind, error, trace))), err=True, nl=False)
+
+
 def main() -> None:
     """Run the command line (the entry point `harness`)."""
     end_in_time()
+    sys.excepthook = _show_defect
     faulthandler.enable()  # what a library in C ends tells where it was called
     try:
         cli(prog_name="harness")

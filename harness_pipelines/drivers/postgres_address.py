@@ -1,0 +1,32 @@
+"""Addresses of Postgres that nobody could read: refused before a driver quotes them, password and all."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from harness_pipelines.errors import UsageError
+
+_PORTS = re.compile(r"\d*(?:,\d*)*")
+
+
+def check_address(variable: str, dsn: str | None) -> None:
+    """Raises: UsageError for a *dsn* that libpq does not take apart, or not as it was meant; quotes nothing of it.
+
+    A password with a ``/`` ends the host of a URL too early, so that the password counts as its port.
+    """
+    if dsn is None:
+        return
+    try:
+        given = conninfo_to_dict(dsn)
+    except (psycopg.Error, UnicodeError, ValueError):
+        given = {"port": "unknown"}
+    if not _PORTS.fullmatch(str(given.get("port") or "")):
+        raise UsageError(
+            f"{variable} is no address of Postgres that can be read (it is not shown, since it may hold a password): "
+            "expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, in which a space and each of / @ : # ? % in the "
+            "password is written as %20, %2F, %40, %3A, %23, %3F, %25; or host=... port=... user=... password='...', in "
+            "which \\ stands before ' and \\. Nothing was connected to"
+        ) from None
