@@ -27,6 +27,6 @@ def check_address(variable: str, dsn: str | None) -> None:
         raise UsageError(
             f"{variable} is no address of Postgres that can be read (it is not shown, since it may hold a password): "
             "expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, in which a space and each of / @ : # ? % in the "
-            "password is written as %20, %2F, %40, %3A, %23, %3F, %25; or host=... port=... user=... password='...', in "
-            "which \\ stands before ' and \\. Nothing was connected to"
-        ) from None
+            "password is written as %20, %2F, %40, %3A, %23, %3F, %25; or host=... port=... user=... password='...', "
+            "in which \\ stands before ' and \\. Nothing was connected to"
+        )
