@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from harness_pipelines.spec.settings import Settings
 LOCK_TIMEOUT_S = 180.0
 PRIVATE_FOLDERS = ("warehouse", "kafka", "spark", "logs")  #: Postgres makes its own private
 PORT_PATIENCE_S = 0.5  # how long the old port may still be held by what just ended
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
 START_ATTEMPTS = 3  # another program can take a free port before the service does
 
 
@@ -94,8 +96,8 @@ class Services:
                 except BaseException:
                     self._cancelled.set()
                     raise
-        for error in errors:
-            raise error
+            for error in errors:
+                raise error
         return self.current()
 
     def give_logins(self) -> None:
@@ -182,11 +184,22 @@ class Services:
         chosen = set(SERVICE_NAMES if only is None else only)
         return [name for name in SERVICE_NAMES if name in chosen and name not in self.external]
 
-    def _exclusive(self, progress: Progress) -> AbstractContextManager[None]:
-        return self._state.exclusive(
-            timeout_s=LOCK_TIMEOUT_S,
-            waiting=lambda: progress("waiting for another call that starts or stops the services"),
-        )
+    @contextmanager
+    def _exclusive(self, progress: Progress) -> Iterator[None]:
+        """Hold the home's lock. Raises: ServicesError for a home that cannot be written, too."""
+        try:
+            with self._state.exclusive(
+                timeout_s=LOCK_TIMEOUT_S,
+                waiting=lambda: progress("waiting for another call that starts or stops the services"),
+            ):
+                yield
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            raise ServicesError(
+                f"the home {self.home} cannot be written: {error}; its data is as it was. Make room on its disk, or "
+                "give its user the right, then call `harness services up` again"
+            ) from error
 
     def _status(self, name: ServiceName, record: Record | None) -> ServiceStatus:
         log = self._place.log(name)

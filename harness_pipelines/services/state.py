@@ -137,11 +137,15 @@ def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
     """Write *text* so that a reader sees the old or the new file, never half of one."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    draft.replace(path)
+    try:
+        with os.fdopen(descriptor, "w") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(path)
+    except OSError:  # a full disk: what it had room for would stay
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def secret(path: Path) -> str:

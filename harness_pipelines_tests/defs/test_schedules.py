@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from dagster import (
     build_schedule_context,
     validate_run_config,
 )
+from dagster._utils.schedules import schedule_execution_time_iterator
 
 from harness_pipelines.audit.proof.checks import Finding, is_complete
 from harness_pipelines.defs import history, tables
 from harness_pipelines.defs.build import build
 from harness_pipelines.defs.history import purge_events
-from harness_pipelines.defs.schedules import KEEP_DAYS, audit_op
+from harness_pipelines.defs.schedules import AUDITS, FULL_AUDITS, KEEP_DAYS, PURGE, audit_op
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.spec.load import load_spec
 from harness_pipelines_tests.faults.conftest import MakeRig
@@ -118,6 +120,38 @@ def test_each_table_is_audited_by_a_run_of_its_own_and_a_tick_twice_is_a_tick_on
         assert validate_run_config(mine, request.run_config)
     assert [one.run_key for one in asked()] == [one.run_key for one in requests]
     assert len({one.run_key for one in requests}) == len(specs)
+
+
+@pytest.mark.parametrize("first", ["2027-03-27", "2027-10-30"])  # Berlin's clocks change in the night behind
+def test_where_clocks_change_no_audit_is_left_out_or_doubled(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        spec = load_spec(Path(__file__).parent / "tables/orders.yaml")
+        definitions = build([spec])
+        begin = datetime.fromisoformat(first).replace(tzinfo=UTC)
+        end = begin + timedelta(days=3)
+        keys, moments = [], list[float]()
+        for name in (AUDITS, FULL_AUDITS):
+            schedule = definitions.resolve_schedule_def(name)
+            zone = schedule.execution_timezone or "UTC"
+            for at in schedule_execution_time_iterator(begin.timestamp(), str(schedule.cron_schedule), zone):
+                if at >= end:
+                    break
+                moments.append(at.timestamp())
+                context = build_schedule_context(instance=instance, scheduled_execution_time=at)
+                keys += [request.run_key for request in schedule.evaluate_tick(context).run_requests or []]
+        purge = definitions.resolve_schedule_def(PURGE)
+        hours = schedule_execution_time_iterator(begin.timestamp(), str(purge.cron_schedule), "UTC")
+        purges = [at.timestamp() for at in takewhile(lambda at: at < end, hours)]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert [later - before for before, later in pairwise(sorted(moments))] == [24 * 3600] * 2
+    assert len(set(keys)) == len(keys) == 3
+    assert [later - before for before, later in pairwise(purges)] == [3600] * 71
 
 
 def test_events_of_no_run_and_evaluations_go_but_the_newest_and_those_of_others_stay(

@@ -73,12 +73,13 @@ class DagsterRig:
         for process in self.room.processes.values():
             process.wait()
 
-    def kill_code_server(self) -> None:
-        """``kill -9`` of the process that the daemon gets definitions and runs from; runs that it has begun go on."""
-        servers = [pid for pid in descendants(self.room.processes["daemon"].pid) if "api grpc" in _command(pid)]
+    def end_code_servers(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """*number* to the processes that the daemons get definitions and runs from; runs that they began go on."""
+        daemons = [process.pid for name, process in self.room.processes.items() if name.startswith("daemon")]
+        servers = [pid for daemon in daemons for pid in descendants(daemon) if "api grpc" in _command(pid)]
         assert servers
         for pid in servers:
-            _kill(pid)
+            _kill(pid, number)
 
     def kill_run(self, run: DagsterRun) -> None:
         """``kill -9`` of the process that executes *run*."""
@@ -228,6 +229,6 @@ def _command(pid: int) -> str:
     return ""
 
 
-def _kill(pid: int) -> None:
+def _kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)

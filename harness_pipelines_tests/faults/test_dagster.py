@@ -187,7 +187,7 @@ def test_the_code_is_loaded_again_while_a_run_is_at_work(table: TableRig, dagste
     assert answer["data"]["reloadRepositoryLocation"]["__typename"] == "WorkspaceLocationEntry", answer
     table.produce(50)
     table.await_exact(deadline_s=RUN_S)
-    dagster.kill_code_server()
+    dagster.end_code_servers()
     table.produce(50)
     table.await_exact(deadline_s=150)
     dagster.await_truth()

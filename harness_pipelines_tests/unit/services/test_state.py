@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -82,6 +83,25 @@ def test_a_home_of_a_newer_harness_or_with_a_damaged_state_is_left_alone_by_name
         with pytest.raises(ServicesError, match=said):
             call()
     assert (tmp_path / "services.json").read_text() == text
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_home_that_cannot_be_written_is_named_and_keeps_no_half_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    services = Services(tmp_path)
+    StateFile(tmp_path).write("kafka", Record(ports=(1,), process=None))
+    monkeypatch.setattr("harness_pipelines.services.state.os.fsync", full)
+    for call in (services.up, services.down):
+        with pytest.raises(
+            ServicesError, match=f"home {tmp_path} cannot be written: .*{os.strerror(number)}.*as it was"
+        ):
+            call()
+    assert StateFile(tmp_path).read() == {"kafka": Record(ports=(1,), process=None)}
+    assert not [found for found in tmp_path.rglob(".*") if found.is_file()]
 
 
 def test_a_home_says_its_format_and_one_of_before_has_the_first(tmp_path: Path) -> None:
