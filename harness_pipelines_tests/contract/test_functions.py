@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -155,3 +156,24 @@ def test_a_lazy_reader_asks_for_its_own_lease_in_every_statement(real: RealRig, 
         with pytest.raises(psycopg.Error, match=message) as failed:
             real.ask(require, [one])
         assert failed.value.sqlstate == "HP001"
+
+
+def test_a_lease_lasts_a_day_at_most_and_is_not_renewed_when_it_is_over(real: RealRig, table: TableRow):
+    day = timedelta(hours=24)
+
+    def ends(lease: str) -> timedelta:
+        [found] = real.ask("SELECT until - born AS lasts FROM harness.leases WHERE lease_id = %s", [lease])
+        lasts: timedelta = found["lasts"]
+        return lasts
+
+    short, long = (real.leases.look(table, holder="me", lease=lease).lease_id for lease in (MINUTE, 2 * day))
+    assert (ends(short), ends(long)) == (MINUTE, day)
+    renew, end = "SELECT harness.lease_renew(%s, %s) AS until", "SELECT harness.lease_end(%s) AS was_alive"
+    assert real.ask(renew, [long, 3 * day])[0]["until"] is not None
+    assert (ends(short), ends(long)) == (MINUTE, day), "each by itself"
+    real.pass_time(2 * MINUTE)
+    assert real.ask(renew, [short, HOUR]) == [{"until": None}]
+    assert ends(short) == MINUTE
+    assert real.ask(end, [short]) == [{"was_alive": False}]
+    assert real.ask(end, [short]) == [{"was_alive": None}]
+    assert real.ask(end, [long]) == [{"was_alive": True}]

@@ -13,7 +13,7 @@ import pytest
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
-from harness_pipelines.protocol.lake.history import NamedMove
+from harness_pipelines.protocol.lake.history import PROMOTED, NamedMove
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState
 from harness_pipelines.stages.guard import Standing
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
@@ -240,3 +240,37 @@ def test_a_move_that_the_lake_names_is_known_of_its_own_table_alone(real: RealRi
             [owner.table_id, foreign.move_id, foreign.nonce],
         )
         assert standing._unknown(table, {"a metadata file": {mine, foreign}}) == expected
+
+
+def history_of(real: RealRig, table: TableRow) -> str:
+    return str(real.ask("SELECT history FROM harness.tables WHERE table_id = %s", [table.table_id])[0]["history"])
+
+
+@pytest.mark.parametrize("events", [0, 2**50])
+def test_after_a_promotion_each_table_begins_its_own_history_and_gives_no_number_twice(
+    real: RealRig, table: TableRow, events: int
+):
+    """Whichever of numbers of versions and of events is ahead."""
+    standing = Standing(real.ownership, Reconciler(real.owner, catalog=CATALOG), real.catalog, real.database)
+    other = real.table(partitions=1, views="stream")
+    standing._admit(table)
+    ours, before = history_of(real, table), real.ledger.head(table)
+    assert real.ledger.head(table) == before, "nothing was promoted"
+    for one in (table, other):
+        real.ask(
+            "UPDATE harness.tables SET history = 'gone', outbox_seq = greatest(outbox_seq, %s) WHERE table_id = %s",
+            [events, one.table_id],
+        )
+    claim = real.claim(table)
+    standing._admit(table)
+    assert (history_of(real, table), history_of(real, other)) == (ours, "gone")
+    head = real.ledger.head(table)
+    [*_, (number, event)] = real.outbox(table)
+    assert (event, number) == (PROMOTED, max(events + 1, head.version))
+    assert head.version > before.version + 1
+    with pytest.raises(FencedOut):
+        real.ledger.renew(claim, lease=HOUR)
+    standing._admit(table)
+    assert real.ledger.head(table) == head
+    standing._admit(other)
+    assert history_of(real, other) == ours

@@ -26,6 +26,7 @@ from harness_pipelines_tests.bench.mutation.watch import Watch
 
 SAID = "mutant> "  #: begins the lines that the bench reads
 FIRST = 4  #: tests that are tried first: those that have noticed most mutants of the kind
+LEAST = 20  #: tests that are tried however slow the machine is
 EXCUSED_S = 2.0  #: a mutant that nobody can notice is tried all the same, but not for long
 SAY_EACH_S = 20.0  #: how often it says how far it is
 
@@ -125,11 +126,13 @@ class _Mutants:
             "tests": len(ways),
         }
         killed = None
-        budget_s = min(self._task["budget_s"], EXCUSED_S) if reason(mutant.name) else self._task["budget_s"]
+        budget_s, least = self._task["budget_s"], LEAST
+        if reason(mutant.name):
+            budget_s, least = min(budget_s, EXCUSED_S), 1
         known = [one for one in ways if self._killers[mutant.kind, _function(one)]]
         first = sorted(known, key=lambda nodeid: -self._killers[mutant.kind, _function(nodeid)])[:FIRST]
-        for nodeid in [*first, *(one for one in ways if one not in first)]:
-            if time.monotonic() - began > budget_s:
+        for tried, nodeid in enumerate([*first, *(one for one in ways if one not in first)]):
+            if tried >= least and time.monotonic() - began > budget_s:
                 break
             if self._fails(items[nodeid], mutant):
                 if not self._fails(items[nodeid]):
