@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import SPARK, migrate, migrations
 from harness_pipelines_tests.contract.stores_rig import RealRig
@@ -317,3 +318,73 @@ def test_what_a_worker_once_hung_on_a_segment_stops_the_upgrade_by_name(older: s
         migrate(older)
     with psycopg.connect(older) as connection:
         assert connection.execute("SELECT to_regprocedure('harness.segment_drop(text)')").fetchone() == (None,)
+
+
+def test_a_reader_renews_and_ends_its_own_leases_and_a_worker_those_of_all(real: RealRig, login: Login):
+    table = real.table()
+    mine, somebody, worker = login("harness_reader"), login("harness_reader"), login("harness_worker")
+
+    def ask(session: psycopg.Connection, call: str, lease: uuid.UUID) -> object:
+        [found] = session.execute(f"SELECT harness.{call}", {"id": lease, "table": table.table_id}).fetchall()
+        return found[0]
+
+    take, renew = (
+        "lease_take(%(id)s, %(table)s, 1, '{}', 'me', interval '1 hour')",
+        "lease_renew(%(id)s, interval '2 hours')",
+    )
+    for owner, others in ((mine, (mine, worker)), (worker, (worker,))):
+        lease = uuid.uuid4()
+        ask(owner, take, lease)
+        for session in (mine, somebody, worker):
+            assert (ask(session, renew, lease) is not None) == (session in others)
+        for last in others:
+            assert ask(somebody, "lease_end(%(id)s)", lease) is None
+            assert ask(last, "lease_end(%(id)s)", lease) is True
+            ask(owner, take, lease)
+        real.ask("DELETE FROM harness.leases WHERE lease_id = %s", [lease])
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [("key", "gin"), ("key", "btree (a); SELECT 1; --"), ("more", "btree")])
+def test_a_segment_has_no_other_indexes_than_its_own(login: Login, segment: str, suffix: str, kind: str):
+    worker = login("harness_worker")
+    make = "SELECT harness.segment_index(%s, %s, %s, ARRAY['a'])"
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="is no index of a segment"):
+        worker.execute(make, [segment, suffix, kind])
+    worker.execute(make, [segment, "key", "btree"])
+
+
+def test_a_worker_drops_what_was_retired_and_nothing_else(real: RealRig, login: Login):
+    table, worker = real.table(), login("harness_worker")
+    name = real.segments.open_segment(table).name
+    overlay = f"ovl_{table.table_id}_1_1"
+    worker.execute('SELECT harness.segment_make(%s, \'[["a", "text"]]\')', [overlay])
+    real.ask(
+        "INSERT INTO harness.overlays (segment, table_id, move_id, attempt, schema_version) "
+        "SELECT %s, %s, max(move_id), 1, 1 FROM harness.moves",
+        [overlay, table.table_id],
+    )
+
+    def there(one: str) -> bool:
+        return bool(real.ask("SELECT 1 AS n FROM pg_class WHERE relname = %s", [one]))
+
+    for state in ("open", "closed"):
+        real.ask("UPDATE harness.segments SET state = %s WHERE segment = %s", [state, name])
+        for one in (name, overlay):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="is not retired"):
+                worker.execute("SELECT harness.segment_drop(%s)", [one])
+    real.ask("UPDATE harness.segments SET state = 'retired' WHERE segment = %s", [name])
+    real.ask("UPDATE harness.overlays SET retired_at = clock_timestamp() WHERE segment = %s", [overlay])
+    for one in (name, overlay):
+        assert there(one)
+        worker.execute("SELECT harness.segment_drop(%s)", [one])
+        assert not there(one)
+
+
+def test_segments_have_names_and_types_of_segments(login: Login, segment: str):
+    worker = login("harness_worker")
+    for wrong in ("tables", "seg_1", "seg_1_2_3", "ovl_1_1", "seg_1_1; SELECT 1"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="is no name of a segment"):
+            worker.execute("SELECT harness.segment_drop(%s)", [wrong])
+    for wrong in ("text DEFAULT 'x'", "text, b text", "regclass", "integer UNIQUE", "serial"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="is no type of a segment"):
+            worker.execute("SELECT harness.segment_make('seg_901_1', %s)", [Jsonb([["a", wrong]])])
