@@ -7,6 +7,7 @@ is tried again.
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from collections import Counter, defaultdict
@@ -76,7 +77,8 @@ class _Mutants:
             self._say(f"{len(wanted):,} mutants to judge")
             for at, mutant in enumerate(wanted):
                 self._say_now_and_then(f"{at:,} of {len(wanted):,} mutants judged")
-                self._judge(mutant, _ways(covered, mutant), items)
+                ways = _ways(covered, mutant)
+                self._judge(mutant, sorted(ways, key=lambda nodeid: _makes_databases(items[nodeid])), items)
             self._rest()
         return True
 
@@ -191,6 +193,12 @@ def _shown(config: pytest.Config) -> Iterator[None]:
         return
     with capture.global_and_fixture_disabled():
         yield
+
+
+def _makes_databases(item: pytest.Item) -> bool:
+    """Each of them is dropped at the end, which takes a second."""
+    function = getattr(item, "function", None)
+    return function is not None and "make_database" in inspect.signature(function).parameters
 
 
 def _database(item: pytest.Item) -> str | None:
