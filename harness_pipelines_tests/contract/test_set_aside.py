@@ -13,6 +13,7 @@ import pytest
 from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write import quarantine
 from harness_pipelines.lakes.iceberg.write.quarantine import Moved
+from harness_pipelines.ledgers.postgres.reconcile import Adoption, Reconciler
 from harness_pipelines.ledgers.postgres.views import quarantine as listing
 from harness_pipelines.ledgers.postgres.views.quarantine import (
     BEFORE_ALL,
@@ -25,7 +26,7 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
-from harness_pipelines_tests.contract.stores_rig import RealRig
+from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -277,3 +278,43 @@ def test_a_record_that_somebody_else_has_moved_is_not_moved_again(real: RealRig,
         with pytest.raises(quarantine.MovedMeanwhile), real.database.transaction() as connection:
             mover._publish(connection, full, batch, old=old, new=new)
     assert in_postgres(real, full) == {10, 11, 12, 13, 14}
+
+
+def test_bytes_are_moved_on_top_of_what_was_moved_before_and_of_nothing_older(
+    real: RealRig, full: TableRow, claim: Claim
+):
+    """Else the metadata that is published lacks what somebody else moved meanwhile."""
+    mover, key = real.raw_bytes, {"table_id": full.table_id, "one_max": HALF, "records": 2}
+    place = mover._place(full)
+    first, second = ([one] for one in real.database.rows("quarantine/oldest", {**key, "bytes": 2 * HALF}, binary=True))
+    late = mover._with(full, place, second)
+    mover._move(full, claim, first)
+    with pytest.raises(quarantine.MovedMeanwhile), real.database.transaction() as connection:
+        mover._publish(connection, full, second, old=place, new=late)
+    assert len(in_postgres(real, full)) == 5
+
+
+def test_each_quarantine_has_its_own_folder_which_is_forgotten_when_its_table_is_adopted(
+    real: RealRig, full: TableRow, claim: Claim
+):
+    other = real.table(files=True)
+
+    def folders() -> dict[int, str | None]:
+        found = real.ask("SELECT table_id, quarantine_folder AS folder FROM harness.tables")
+        return {one["table_id"]: one["folder"] for one in found}
+
+    real.raw_bytes.move(full, claim)
+    chosen = folders()
+    assert chosen[full.table_id] and chosen[other.table_id] is None
+    real.ledger.release(claim)
+    head = real.ledger.head(full)
+    adoption = Adoption(
+        pointer=real.ledger.pointer(full, "stream"), head=head.stream, starts={0: 0}, stream_hi={0: 0}, buffer_hi={0: 0}
+    )
+    Reconciler(real.owner, catalog=CATALOG).adopt(full, adoption, lost=(), retained_from=1)
+    assert folders() == {**chosen, full.table_id: None}
+    insert(real, full, [*(Record(at=(0, 30 + n)) for n in range(3)), Record(at=(1, 31), recorded_at=NOON + SECOND)])
+    for n in range(3):
+        sized(real, full, HALF, offset=30 + n)
+    assert real.raw_bytes.move(full, real.claim(full, Stage.EXPIRE)).records
+    assert folders()[full.table_id] is None, "expire looks for no orphans there any more"
