@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness_pipelines.drivers.postgres import LedgerPromoted
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
@@ -262,6 +263,8 @@ def test_after_a_promotion_each_table_begins_its_own_history_and_gives_no_number
             [events, one.table_id],
         )
     claim = real.claim(table)
+    with pytest.raises(LedgerPromoted):
+        real.plan(table, claim, {0: 0}, {0: 10})
     standing._admit(table)
     assert (history_of(real, table), history_of(real, other)) == (ours, "gone")
     head = real.ledger.head(table)
