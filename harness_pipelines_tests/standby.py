@@ -14,7 +14,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from harness_pipelines.services.base import Place
-from harness_pipelines.services.postgres import USER, Postgres, find_binaries
+from harness_pipelines.services.postgres import USER, WORKER_LOGIN, Postgres, find_binaries
 from harness_pipelines.services.process import ProcessId, identify
 from harness_pipelines_tests.producer import wait_until
 
@@ -38,6 +38,11 @@ class Server:
     @property
     def dsn(self) -> str:
         return self._service.address_of(USER, (self.port,))
+
+    @property
+    def worker_dsn(self) -> str:
+        """As a worker logs in, who may not make the ledger."""
+        return self._service.address_of(WORKER_LOGIN, (self.port,))
 
     def start(self, *, fresh: bool = False) -> None:
         """Start it, with a new cluster and database if it is *fresh*, and wait until it answers."""

@@ -54,7 +54,7 @@ def unfenced(old: Server, harness: hp.Harness, tables: list[str]) -> list[str]:
     """Which of *tables* a worker of the *old* primary, when it comes back, may still work on."""
     old.start()
     try:
-        with hp.connect(replace(harness.settings, dsn=old.dsn)) as left:
+        with hp.connect(replace(harness.settings, dsn=old.worker_dsn)) as left:
             return [name for name in tables if not _is_refused(left, name)]
     finally:
         old.end()

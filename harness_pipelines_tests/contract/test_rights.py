@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -11,6 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.json import Jsonb
 
+import harness_pipelines
 from harness_pipelines.drivers.postgres import SPARK, migrate, migrations
 from harness_pipelines_tests.contract.stores_rig import RealRig
 from harness_pipelines_tests.rights import matrix, on_the_page, page_table
@@ -18,6 +21,7 @@ from harness_pipelines_tests.rights import matrix, on_the_page, page_table
 LOGINS = ("harness_reader", "harness_consumer", "harness_worker", "harness_spark")
 Login = Callable[[str], psycopg.Connection]
 SEGMENT = "seg_900_1"
+PACKAGE = Path(harness_pipelines.__file__).parent
 
 
 @pytest.fixture
@@ -96,6 +100,7 @@ ESCALATIONS = (
     "GRANT pg_execute_server_program TO {me}",
     "CREATE ROLE another LOGIN",
     "CREATE DATABASE another",
+    "SELECT setval('harness.moves_move_id_seq', 1)",
     # objects that others would find
     "CREATE SCHEMA mine",
     "CREATE TABLE public.mine (a int)",
@@ -220,6 +225,39 @@ WORKERS_CALLS = (
 def test_a_worker_makes_and_drops_segments_and_nothing_else(login: Login, segment: str, call: str, refused: str):
     with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedColumn), match=refused):
         login("harness_worker").execute(call.encode())
+
+
+_WRITES = (
+    ("INSERT", re.compile(r"INSERT INTO ([\w.]+)")),
+    ("UPDATE", re.compile(r"UPDATE ((?:harness|public)\.\w+)")),
+    ("DELETE", re.compile(r"DELETE FROM ([\w.]+)")),
+)
+OWNERS = ("drop", "init")  #: statements of commands that the owner of the database runs
+
+
+def test_a_worker_may_write_every_table_that_a_statement_of_its_writes(real: RealRig):
+    texts = {
+        path.stem: path.read_text(encoding="utf-8") for path in PACKAGE.glob("*/*/sql/*.sql") if path.stem not in OWNERS
+    }
+    assert len(texts) > 15
+    lacks = set()
+    for name, text in texts.items():
+        statements = re.sub(r"--.*", "", text)
+        for right, pattern in _WRITES:
+            for table in set(pattern.findall(statements)):
+                asked = "has_any_column_privilege" if right != "DELETE" else "has_table_privilege"
+                [row] = real.ask(f"SELECT {asked}('harness_worker', '{table}', '{right}') AS may")
+                if not row["may"]:
+                    lacks.add((name, right, table))
+    assert lacks == set()
+
+
+def test_a_worker_may_raise_the_numbers_of_moves_and_not_lower_them(login: Login):
+    session = login("harness_worker")
+    given = [session.execute("SELECT harness.raise_move_ids(1)").fetchone() for _ in range(2)]
+    assert given[0] is not None
+    assert given[1] is not None
+    assert given[0][0] < given[1][0]
 
 
 def test_a_name_of_a_column_is_only_a_name(real: RealRig, login: Login, segment: str):

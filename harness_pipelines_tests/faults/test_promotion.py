@@ -52,14 +52,16 @@ class Place:
             self.primary.end()
             self.primary.start()
         self.servers = [self.primary]
-        self.proxy = PostgresProxy(self.primary.dsn)
+        self.proxy = PostgresProxy(self.primary.worker_dsn)
         self.harness = self.connect(self.proxy.dsn)
         self.harness.init()
 
     def connect(self, dsn: str) -> hp.Harness:
         folder = self.folder / "home"
         folder.mkdir(exist_ok=True)
-        return hp.connect(settings_for(self._endpoints, folder, dsn=dsn, warehouse=f"file://{self.folder}/warehouse"))
+        warehouse = f"file://{self.folder}/warehouse"
+        owner = self.primary.dsn  # who makes the ledger, once
+        return hp.connect(settings_for(self._endpoints, folder, dsn=dsn, owner_dsn=owner, warehouse=warehouse))
 
     def rig(self, **spec: Any) -> TableRig:
         return TableRig(self.harness, self.kafka, tier={"max_age": "1s"}, **spec)
@@ -262,7 +264,7 @@ def test_a_promoted_stand_by_that_lacks_commits_stops_its_tables_and_no_number_i
         list(rig.table.stream(told_then, follow=False, corrections=True))
 
     place.primary.start()  # the old one comes back
-    old = place.connect(place.primary.dsn)
+    old = place.connect(place.primary.worker_dsn)
     try:
         with pytest.raises(WarehouseTaken, match="promoted since"):
             old_rig_worker(old, rig)

@@ -20,8 +20,7 @@ WHERE table_id = %(table_id)s AND lease_until > clock_timestamp() + %(lease_max)
 
 -- name: raise_move_ids
 -- Numbers that the lake has seen never come again.
-SELECT setval(s.name, greatest(%(highest)s, nextval(s.name)))
-FROM (SELECT pg_get_serial_sequence('harness.moves', 'move_id') AS name) s
+SELECT harness.raise_move_ids(%(highest)s)
 
 -- name: next_move_id
 SELECT nextval(pg_get_serial_sequence('harness.moves', 'move_id')) AS move_id
