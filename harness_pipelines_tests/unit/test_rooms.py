@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from configparser import ConfigParser
 from pathlib import Path
@@ -22,6 +23,14 @@ def test_exceptions_from_the_import_rules_only_shrink():
         entries = rules[f"importlinter:contract:{contract}"]["ignore_imports"].split("\n")
         listed[contract] = sum("->" in entry and not entry.endswith("*") for entry in entries)
     assert listed == EXCEPTIONS, "lower the number where the list has shrunk; do not raise it"
+
+
+def test_every_place_that_the_page_on_the_rooms_names_is_there():
+    page = (PACKAGE.parent / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", page))
+    roots = (PACKAGE, PACKAGE.parent)
+    assert len(named) > 30
+    assert sorted(place for place in named if not any((root / place).exists() for root in roots)) == []
 
 
 def test_no_folder_is_a_bag_of_modules():
