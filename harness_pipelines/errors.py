@@ -28,9 +28,28 @@ class HarnessError(Exception):
 
     recovery: ClassVar[Recovery] = Recovery.NEVER
     exit_code: ClassVar[int] = 1
+    way_on: ClassVar[str] = ""  #: what an operator does; empty: what `todo` says of its kind
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
+
+    @classmethod
+    def todo(cls) -> str:
+        """What an operator does about it."""
+        if cls.way_on:
+            return cls.way_on
+        if cls.exit_code == 1 and cls.recovery is Recovery.REFRESH:
+            return "nothing: the stage looks again and plans anew; a command may be repeated"
+        return _TODO[cls.exit_code]
+
+
+#: By exit code, where a class says nothing itself.
+_TODO = {
+    1: "change what the message names, then the same command",
+    2: "correct the command or the spec; nothing was done",
+    75: "the same command again; workers go on by themselves",
+    76: "`harness status TABLE` says whether it took effect, before anything else",
+}
 
 
 class TryAgain(HarnessError):

@@ -9,10 +9,12 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -401,6 +403,7 @@ class Command:
     """A `harness` command in a process of its own."""
 
     def __init__(self, settings: Settings, *arguments: str, fault: str = "") -> None:
+        self._said = ""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "harness_pipelines.cli.main", *arguments],
             env=environment(settings, HARNESS_FAULT=fault),
@@ -420,7 +423,21 @@ class Command:
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def await_line(self, words: str, *, deadline_s: float = DEADLINE_S) -> None:
+        """Wait until it has said *words* on one of its outputs."""
+        pipes = [pipe.fileno() for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
+        deadline = time.monotonic() + deadline_s
+        while words not in self._said:
+            ready, _, _ = select.select(pipes, [], [], max(deadline - time.monotonic(), 0))
+            said = [os.read(pipe, 65536).decode() for pipe in ready]
+            assert any(said), f"it did not say {words!r}, but: {self._said}"
+            self._said += "".join(said)
+
     def await_end(self, *, deadline_s: float = DEADLINE_S) -> tuple[int, str]:
         """Exit code, and what it said on both outputs."""
         out, err = self._process.communicate(timeout=deadline_s)
-        return self._process.returncode, out + err
+        return self._process.returncode, self._said + out + err

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
     from harness_pipelines.ledgers.postgres.named_snapshots import NamedSnapshot
     from harness_pipelines.ledgers.postgres.states import States
+    from harness_pipelines.ports.ledger import SickTable
     from harness_pipelines.read.waiting import Waits
 
 
@@ -80,7 +81,12 @@ class Harness:
         return Table(self, self.stores.tables.table(name))
 
     def tables(self) -> list[Table]:
+        """Those whose row in the ledger can be understood; `sick_tables` are the others."""
         return [Table(self, row) for row in self.stores.tables.tables()]
+
+    def sick_tables(self) -> list[SickTable]:
+        """Tables whose row in the ledger cannot be understood, with the reason: nobody works on them."""
+        return self.stores.tables.survey()[1]
 
     def snapshot(self, name: str, tables: Sequence[str]) -> NamedSnapshot:
         """Name the state that *tables* have together at this instant: `read(at=name)` shows it until it is dropped.

@@ -239,7 +239,7 @@ class Stores:
     def stalls(self) -> Stalls:
         from harness_pipelines.ledgers.postgres.views.stalls import Stalls
 
-        return Stalls(self.database, self.readers)
+        return Stalls(self.database, self.readers, buffer_gb=self.settings.buffer_gb)
 
     def corrections(self, table: TableRow) -> Corrections:
         """Records of *table* that are put back."""

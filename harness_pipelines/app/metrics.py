@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
+from math import inf
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -20,11 +22,15 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from harness_pipelines.app.health import Health
 from harness_pipelines.drivers.postgres import migrations
 from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
 from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
 from harness_pipelines.ledgers.postgres.views.work import SeenEnds, TableState
+from harness_pipelines.ports.ledger import SickTable
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.spec.table import TableSpec
 
 if TYPE_CHECKING:
     from harness_pipelines.app.table import Table
@@ -33,6 +39,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 LOOK_S_MAX = 2.0  #: of a scrape, for the ledger; Prometheus waits for 10 s
 CLIENT_S_MAX = 10.0
+TABLES_S = 30.0  #: which tables there are is asked again after so long
+OF_OTHERS = (Stage.INGEST, Stage.TIER)  #: what is missed of a table that another worker has
 LOOPBACK = "127.0.0.1"
 T = TypeVar("T")
 Family = GaugeMetricFamily | CounterMetricFamily
@@ -65,6 +73,9 @@ METRICS = (
            "1 while the worker is at work and has seen the ledger and the log of each of its tables, else 0."),
     Metric("harness_scrape_ok", (),
            "1 if the ledger answered this scrape in time, else 0: then the metrics from the ledger have no samples."),
+    Metric("harness_service_answers", ("service",),
+           "1 if the server (postgres, kafka, spark, registry) answered a question of the worker within 4 s, else 0; "
+           "no sample of those that the worker was not given."),
     # From the ledger, whoever did the work.
     Metric("harness_tail_offsets", _TABLE,
            "Offsets that only Kafka has: from the buffer's bound to the end of the log when it was last looked at."),
@@ -81,6 +92,8 @@ METRICS = (
            "Events of the table that the subscriber has not dealt with."),
     Metric("harness_subscriber_age_seconds", (*_TABLE, "subscriber"),
            "Seconds since the subscriber last dealt with an event. It grows while there are none, too."),
+    Metric("harness_subscriber_failing", (*_TABLE, "subscriber"),
+           "1 if the last delivery to the subscriber failed, else 0; `harness status` has the error."),
     Metric("harness_buffer_offsets", _TABLE,
            "Offsets in the buffer that are not in the lake yet."),
     Metric("harness_stream_offsets", _TABLE,
@@ -93,10 +106,17 @@ METRICS = (
            "nothing to move, too."),
     Metric("harness_buffer_bytes", _TABLE,
            "Bytes of the buffer's segments in Postgres that are not retired, indexes too."),
+    Metric("harness_buffer_growth_bytes_per_second", _TABLE,
+           "How fast the buffer grew over the last minutes, in Postgres; below 0 it shrinks."),
+    Metric("harness_buffer_full_seconds", _TABLE,
+           "Seconds until all buffers together take HARNESS_BUFFER_GB, at the pace of all that grow; +Inf for a table "
+           "whose buffer does not grow."),
     Metric("harness_version", _TABLE,
            "Number of the newest version of the table."),
     Metric("harness_table_stopped", _TABLE,
            "1 if the table is stopped by an error that needs a person, else 0."),
+    Metric("harness_table_unreadable", _TABLE,
+           "1: the row of the table in the ledger cannot be understood, nobody works on it; no sample where it can."),
     Metric("harness_quarantined_records", _TABLE,
            "Records set aside and not replayed; no more than 100000 are counted."),
     Metric("harness_refused_share", _TABLE,
@@ -152,16 +172,35 @@ METRICS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the ledger says of the tables that are shown."""
+
+    specs: Mapping[str, TableSpec]  #: by name: they are shown
+    sick: Sequence[SickTable]  #: and those that cannot be
+    states: Sequence[TableState]
+    stalls: Sequence[Stall]
+    lags: Sequence[Lag]
+    pins: Sequence[Pin]
+    growth: Mapping[str, BufferGrowth]
+
+
 class WorkerCollector(Collector):
-    """Everything about one worker and its tables, worked out when it is asked for."""
+    """Everything about one worker and its tables, worked out when it is asked for.
+
+    What the ledger says is shown of all tables that are left to workers: a table is seen for as long as any worker
+    lives, not only its own.
+    """
 
     def __init__(self, worker: Worker, tables: Sequence[Table]) -> None:
-        self._worker, self._tables = worker, tables
-        self._names = [table.name for table in tables]
+        self._worker = worker
+        self._own = {table.name: table.spec for table in tables}
         self._stages = sorted(worker.options.stages)
-        # Nobody ever holds a stage that a table does not have, and nobody is missed there.
-        self._never = {t.name: {Stage.INGEST} if t.spec.buffer == "none" else set() for t in tables}
+        self._others: dict[str, TableSpec] = {}
+        self._sick: list[SickTable] = []
+        self._known_at = -inf
         self._look = Timely(self._ask, wait_s=LOOK_S_MAX)
+        self.health = Health(worker.stores.settings)
 
     def describe(self) -> Iterable[Family]:
         """All families, without samples."""
@@ -170,33 +209,46 @@ class WorkerCollector(Collector):
     def collect(self) -> Iterable[Family]:
         """All families; those of the ledger stay without samples while it does not answer."""
         shown = {metric.name: metric.family() for metric in METRICS}
+        self.health.begin()
         found = self._look()
-        states, stalls, lags, pins = found or (None, [], [], [])
+        for service, why in self.health.look().items():
+            shown["harness_service_answers"].add_metric([service], why is None)
         self._show_worker(shown)
-        shown["harness_scrape_ok"].add_metric([], states is not None)
-        for state in states or ():
-            _show_state(shown, state)
-            for stage in sorted({*self._stages, *state.claims, *state.moves} - self._never[state.name]):
-                _show_stage(shown, state, stage)
-            waiting = {one.stage: one.stalled_s for one in reversed(stalls) if one.table == state.name}
-            for stage in sorted({*self._stages, *waiting} - self._never[state.name]):
-                shown["harness_stage_stalled_seconds"].add_metric([state.name, stage], waiting.get(stage, 0.0))
-            mine = [pin for pin in pins if pin.table == state.name]
-            shown["harness_pins"].add_metric([state.name], len(mine))
-            shown["harness_oldest_pin_age_seconds"].add_metric([state.name], max((p.age_s for p in mine), default=0))
-            behind = max((pin.behind for pin in mine), default=0)
-            shown["harness_oldest_pin_behind_versions"].add_metric([state.name], behind)
-        for lag in lags:
-            shown["harness_subscriber_lag_events"].add_metric([lag.table, lag.subscriber], lag.events)
-            shown["harness_subscriber_age_seconds"].add_metric([lag.table, lag.subscriber], lag.since_s)
-        for table in self._tables:
-            shown["harness_freshness_lake_goal_seconds"].add_metric([table.name], table.spec.freshness.lake)
-            shown["harness_tier_max_rows"].add_metric([table.name], table.spec.tier.max_rows)
+        shown["harness_scrape_ok"].add_metric([], found is not None)
+        if found is not None:
+            self._show_ledger(shown, found)
+        for name, spec in (self._own if found is None else found.specs).items():
+            shown["harness_freshness_lake_goal_seconds"].add_metric([name], spec.freshness.lake)
+            shown["harness_tier_max_rows"].add_metric([name], spec.tier.max_rows)
         for progress in self._worker.progress:
             self._show_progress(shown, progress)
         return shown.values()
 
-    def _ask(self) -> tuple[list[TableState], list[Stall], list[Lag], list[Pin]]:
+    def _show_ledger(self, shown: dict[str, Family], found: Found) -> None:
+        for state in found.states:
+            name, spec = state.name, found.specs[state.name]
+            # Nobody ever holds a stage that a table does not have, and nobody is missed there.
+            never = {Stage.INGEST} if spec.buffer == "none" else set()
+            asked = self._stages if name in self._own else OF_OTHERS
+            _show_state(shown, state)
+            for stage in sorted({*asked, *state.claims, *state.moves} - never):
+                _show_stage(shown, state, stage)
+            waiting = {one.stage: one.stalled_s for one in reversed(found.stalls) if one.table == name}
+            for stage in sorted({*asked, *waiting} - never):
+                shown["harness_stage_stalled_seconds"].add_metric([name, stage], waiting.get(stage, 0.0))
+            _show_pins(shown, name, [pin for pin in found.pins if pin.table == name])
+            if (grows := found.growth.get(name)) is not None:
+                shown["harness_buffer_growth_bytes_per_second"].add_metric([name], grows.per_s)
+                shown["harness_buffer_full_seconds"].add_metric([name], grows.full_s)
+        for lag in found.lags:
+            labels = [lag.table, lag.subscriber]
+            shown["harness_subscriber_lag_events"].add_metric(labels, lag.events)
+            shown["harness_subscriber_age_seconds"].add_metric(labels, lag.since_s)
+            shown["harness_subscriber_failing"].add_metric(labels, lag.error is not None)
+        for sick in found.sick:
+            shown["harness_table_unreadable"].add_metric([sick.name], 1)
+
+    def _ask(self) -> Found:
         now = time.monotonic()
         seen = [
             SeenEnds(table=one.name, ends=dict(one.ends), age_s=now - one.ends_at)
@@ -204,11 +256,23 @@ class WorkerCollector(Collector):
             if one.ends_at is not None
         ]
         stores = self._worker.stores
-        states = stores.watch.states(
-            self._names, seen=seen, holder=self._worker.holder, limit=timedelta(seconds=LOOK_S_MAX)
+        if time.monotonic() - self._known_at > TABLES_S:
+            rows, self._sick = stores.tables.survey()
+            self._others = {row.name: row.spec for row in rows if row.spec.mode == "external_worker"}
+            self._known_at = time.monotonic()
+        specs = {**self._others, **self._own}
+        names, stalls = list(specs), stores.stalls
+        return Found(
+            specs=specs,
+            sick=self._sick,
+            states=stores.watch.states(
+                names, seen=seen, holder=self._worker.holder, limit=timedelta(seconds=LOOK_S_MAX)
+            ),
+            stalls=stalls.now(names),
+            lags=stalls.lags(names),
+            pins=stalls.pins(names),
+            growth=stalls.growth(),
         )
-        stalls = stores.stalls
-        return states, stalls.now(self._names), stalls.lags(self._names), stalls.pins(self._names)
 
     def _show_worker(self, shown: dict[str, Family]) -> None:
         worker, newest = self._worker, max(number for number, _, _ in migrations())
@@ -264,6 +328,12 @@ def _show_state(shown: dict[str, Family], state: TableState) -> None:
     for one in state.violations:
         labels = [state.name, one.check, one.severity]
         shown["harness_contract_violations_total"].add_metric(labels, one.records)
+
+
+def _show_pins(shown: dict[str, Family], table: str, pins: Sequence[Pin]) -> None:
+    shown["harness_pins"].add_metric([table], len(pins))
+    shown["harness_oldest_pin_age_seconds"].add_metric([table], max((pin.age_s for pin in pins), default=0))
+    shown["harness_oldest_pin_behind_versions"].add_metric([table], max((pin.behind for pin in pins), default=0))
 
 
 def _show_stage(shown: dict[str, Family], state: TableState, stage: str) -> None:
@@ -323,16 +393,40 @@ class _Handler(WSGIRequestHandler):
         """Scrapes are not news."""
 
 
+class Registry(CollectorRegistry):
+    """What is served: metrics, and beside them ``/health``."""
+
+    def watch(self, collector: WorkerCollector) -> None:
+        """Serve all of one worker."""
+        self.register(collector)
+        self.health = collector.health
+
+    health: Health | None = None
+
+    def application(self) -> Callable[..., Iterable[bytes]]:
+        """As WSGI has it."""
+        metrics = make_wsgi_app(self)
+
+        def serve(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+            if environ.get("PATH_INFO") != "/health" or self.health is None:
+                return metrics(environ, start)  # type: ignore[no-any-return]  # untyped
+            found = self.health.to_json()
+            start("200 OK" if found["ok"] else "503 Service Unavailable", [("Content-Type", "application/json")])
+            return [json.dumps(found).encode()]
+
+        return serve
+
+
 @contextmanager
-def endpoint(host: str, port: int) -> Iterator[tuple[CollectorRegistry, str]]:
+def endpoint(host: str, port: int) -> Iterator[tuple[Registry, str]]:
     """Serve a registry over HTTP while the block lasts, at that URL; *port* 0 takes a free one. Raises: UsageError."""
-    registry = CollectorRegistry()
+    registry = Registry()
 
     class Server(_Server):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
     try:
-        server = make_server(host, port, make_wsgi_app(registry), Server, _Handler)
+        server = make_server(host, port, registry.application(), Server, _Handler)
     except OSError as error:
         raise UsageError(
             f"metrics cannot be served at {host}:{port}: {error.strerror or error}; nothing was done. Give "

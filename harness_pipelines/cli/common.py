@@ -6,10 +6,12 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from harness_pipelines.cli.show.output import note
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
 
@@ -23,13 +25,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @contextmanager
-def opened(settings: Settings, *, log_level: int = logging.WARNING) -> Iterator[Harness]:
-    """The harness of *settings*, closed at the end; log lines of *log_level* and above go to standard error."""
+def opened(settings: Settings, *, log_level: int = logging.WARNING, log_file: Path | None = None) -> Iterator[Harness]:
+    """The harness of *settings*, closed at the end; log lines of *log_level* and above go to *log_file*, by default to
+    standard error."""
     from harness_pipelines.app.client import connect
     from harness_pipelines.cli.show.logs import configure_logging
+    from harness_pipelines.services.logs import rotating
 
-    configure_logging(log_level)
-    with connect(settings) as harness:
+    configure_logging(log_level, log_file)
+    with rotating(settings.home / "logs"), connect(settings) as harness:
         yield harness
 
 
@@ -38,6 +42,11 @@ def chosen_tables(harness: Harness, names: tuple[str, ...]) -> list[Table]:
     if names:
         return [harness.table(name) for name in dict.fromkeys(names)]
     found = harness.tables()
+    sick = harness.sick_tables()
+    for one in sick:
+        note(f"harness: left out: {one.why}")
+    if not found and sick:
+        raise UsageError(f"none of the {len(sick)} tables can be read by this harness, see above")
     if not found:
         raise UsageError("there is no table yet: `harness table apply FILE` creates one, `harness demo` shows one")
     return found

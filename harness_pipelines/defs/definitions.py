@@ -24,7 +24,11 @@ def load() -> Definitions:
     if folder := os.environ.get(TABLES_FOLDER):
         return _of_folder(Path(folder))
     with connect() as harness:
-        return build([table.spec for table in harness.tables()] if harness.settings.dsn else [])
+        if not harness.settings.dsn:
+            return build([])
+        found, sick = harness.stores.tables.survey()
+    broken = [broken_asset(one.name, one.why) for one in sick]
+    return Definitions.merge(build([row.spec for row in found]), Definitions(assets=broken))
 
 
 def _of_folder(folder: Path) -> Definitions:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError, wait
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from math import isinf
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as adbc
@@ -57,6 +57,19 @@ def within(limit_s: float, ask: Callable[[], T], *, late: Callable[[T | None], N
     return answer.result()
 
 
+@contextmanager
+def cursor_of(session: adbc.Connection) -> Iterator[adbc.Cursor]:
+    """A cursor, which is closed with the block unless it still waits for an answer."""
+    cursor = session.cursor()
+    with ExitStack() as closed:
+        closed.enter_context(cursor)
+        try:
+            yield cursor
+        except NoAnswer:
+            closed.pop_all()
+            raise
+
+
 class AdbcSessions:
     """Sessions of one role, opened as they are needed. Thread-safe.
 
@@ -100,7 +113,7 @@ class AdbcSessions:
         if session is not None:
             self.end(session)
 
-    def asked(self, session: adbc.Connection, cursor: Any, ask: Callable[[], T]) -> T:
+    def asked(self, session: adbc.Connection, cursor: adbc.Cursor | None, ask: Callable[[], T]) -> T:
         """What *ask* returns, which uses *cursor* of *session*. Raises: NoAnswer, and what *ask* raises.
 
         After NoAnswer both are in use, and closed when an answer has come after all.
@@ -108,7 +121,8 @@ class AdbcSessions:
 
         def late(_: T | None) -> None:
             with suppress(adbc_driver_manager.Error, RuntimeError, OSError):
-                cursor.close()
+                if cursor is not None:
+                    cursor.close()
             self.end(session)
 
         return within(self.deadline_s, ask, late=late)

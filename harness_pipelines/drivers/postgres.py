@@ -96,9 +96,13 @@ _MIGRATIONS = _SQL[0] / "migrations"
 class PostgresUnreachable(TryAgain):
     """The database did not answer, or the connection was lost before anything was committed."""
 
+    way_on = "nothing: workers go on by themselves; is HARNESS_DSN right?"
+
 
 class PostgresReadOnly(TryAgain):
     """The database takes no writes: a stand-by, a failover that is under way, or a disk that is full."""
+
+    way_on = "make it writable, or let HARNESS_DSN lead to the one that is"
 
 
 class LedgerBusy(TryAgain):
@@ -108,9 +112,13 @@ class LedgerBusy(TryAgain):
 class NotInitialised(HarnessError):
     """The database has no ledger, or one of another harness version."""
 
+    way_on = "stop all workers, `harness init`; a ledger of a newer harness: install that version"
+
 
 class LedgerPromoted(TryAgain):
     """The database was promoted or restored, and the table was not compared with its lake since."""
+
+    way_on = "start a worker, or `harness reconcile TABLE --yes`"
 
 
 class RowGone(TryAgain):
@@ -120,17 +128,30 @@ class RowGone(TryAgain):
 class MissingRole(HarnessError):
     """The login may not act as a worker or reader."""
 
+    way_on = (
+        "`GRANT harness_worker TO ...`; for `harness init` and `harness table drop` be the owner (HARNESS_OWNER_DSN)"
+    )
+
 
 class PostgresLoginFailed(HarnessError):
     """The database answered and refused the login, or has no database of that name; trying again does not help."""
+
+    way_on = "correct HARNESS_DSN, start the worker again"
 
 
 class SessionsPooled(HarnessError):
     """Between the harness and the database is a pooler, which does not pass on what a session asks for."""
 
+    way_on = "give HARNESS_DSN the address of the server itself, not of the pooler"
+
 
 class SegmentMissing(HarnessError):
     """A segment that is named is not there: the lease that held it has ended, or it was dropped by hand."""
+
+    way_on = (
+        "of a read: read again. Of a worker: stop it, `harness table drop TABLE --yes`, `harness reconcile SPEC "
+        "--rebuild --yes`"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

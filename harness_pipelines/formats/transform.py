@@ -53,6 +53,8 @@ _OF_THE_SESSION = frozenset({"age", "current_localtime", "current_localtimestamp
 class TransformUnusable(HarnessError):
     """An expression of a table's transform cannot be evaluated, or says what no single record can be judged by."""
 
+    way_on = "correct the spec's `transform`"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:

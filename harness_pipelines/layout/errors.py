@@ -22,6 +22,8 @@ class RegionUnknown(HarnessError):
 class TreeBroken(HarnessError):
     """A stored tree that cannot be read. It can be rebuilt from the files of the batch view."""
 
+    way_on = "`harness recluster TABLE`"
+
 
 class ShapesDiffer(HarnessError):
     """Values, cells, edges or files that do not fit the columns of the tree."""

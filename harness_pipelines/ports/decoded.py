@@ -46,6 +46,8 @@ class DecodedRange:
 class RowsUnfit(HarnessError):
     """Postgres does not store some row; nothing was written."""
 
+    way_on = "`harness quarantine list TABLE`: such rows are set aside by themselves, one by one"
+
     def __init__(self, table: str, *, said: str, is_too_large: bool) -> None:
         self.said, self.is_too_large = said, is_too_large
         super().__init__(f"{table}: Postgres does not store a row: {said}; nothing was written")
@@ -70,6 +72,8 @@ def with_coordinates(
 
 class RecordRefused(HarnessError):
     """A record that does not fit, and `on_error` or a check of the contract says that the table stops there."""
+
+    way_on = "repair the producer, or `on_error: quarantine` and `harness table apply`"
 
 
 def decode_batch(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> DecodedRange:

@@ -11,6 +11,8 @@ from harness_pipelines.protocol.topics import place
 class KafkaUnreachable(TryAgain):
     """No broker of the cluster answered within the time allowed; nothing was written."""
 
+    way_on = "nothing: workers go on by themselves; is HARNESS_KAFKA right?"
+
     def __init__(self, bootstrap: str, *, waited_s: float, doing: str, detail: str = "") -> None:
         self.bootstrap, self.waited_s, self.doing = bootstrap, waited_s, doing
         because = f" ({detail})" if detail else ""
@@ -26,6 +28,8 @@ class KafkaPropertyRefused(UsageError):
 
 class KafkaLoginFailed(HarnessError):
     """The broker answered and refused who we say we are."""
+
+    way_on = "`HARNESS_KAFKA_*`; then start the worker again"
 
     def __init__(self, bootstrap: str, *, detail: str) -> None:
         self.bootstrap = bootstrap
@@ -49,6 +53,8 @@ class KafkaFailed(HarnessError):
 class TopicForbidden(HarnessError):
     """The topic may exist, but this user may not look at it or read it."""
 
+    way_on = "give the user Describe and Read on the topic"
+
     def __init__(self, topic: str, *, bootstrap: str) -> None:
         self.topic, self.bootstrap = topic, bootstrap
         super().__init__(
@@ -60,6 +66,8 @@ class TopicForbidden(HarnessError):
 class TopicMissing(HarnessError):
     """The cluster answered and knows no such topic."""
 
+    way_on = "create the topic, or correct `topic`"
+
     def __init__(self, topic: str, *, bootstrap: str) -> None:
         self.topic, self.bootstrap = topic, bootstrap
         super().__init__(
@@ -70,6 +78,8 @@ class TopicMissing(HarnessError):
 
 class TopicCompacted(UsageError):
     """Kafka drops records of the topic that have a successor, and the table would keep every record."""
+
+    way_on = "give the spec a `key`, or the topic `cleanup.policy=delete`"
 
     def __init__(self, topic: str, *, table: str, policy: str) -> None:
         self.topic, self.policy = topic, policy
@@ -84,6 +94,8 @@ class TopicCompacted(UsageError):
 class TopicRecreated(HarnessError):
     """A topic of the same name, but not the one that the table follows: offsets mean other records now."""
 
+    way_on = "let HARNESS_KAFKA lead to the old cluster; else the spec under another name"
+
     def __init__(self, topic: str, *, expected_id: str, found_id: str) -> None:
         self.topic, self.expected_id, self.found_id = topic, expected_id, found_id
         super().__init__(
@@ -94,6 +106,8 @@ class TopicRecreated(HarnessError):
 
 class ClusterChanged(HarnessError):
     """The bootstrap address leads to another cluster than the one that the table follows."""
+
+    way_on = "let HARNESS_KAFKA lead to the cluster that the table was made from; else the spec under another name"
 
     def __init__(self, topic: str, *, expected_id: str, found_id: str) -> None:
         self.topic, self.expected_id, self.found_id = topic, expected_id, found_id
@@ -106,6 +120,8 @@ class ClusterChanged(HarnessError):
 class PartitionsMissing(HarnessError):
     """The topic has fewer partitions than the table follows, which Kafka never does to a living topic."""
 
+    way_on = "restore the broker; else the spec under another name"
+
     def __init__(self, topic: str, *, expected: Sequence[int], found: Sequence[int]) -> None:
         self.topic, self.expected, self.found = topic, tuple(expected), tuple(found)
         gone = sorted(set(expected) - set(found))
@@ -117,6 +133,8 @@ class PartitionsMissing(HarnessError):
 
 class LogTruncated(HarnessError):
     """The log ends below the position: records that were read are gone from Kafka (an unclean leader election)."""
+
+    way_on = "restore the broker before anything new is produced; else the spec under another name"
 
     def __init__(self, topic: str, *, partition: int, expected: int, end: int) -> None:
         self.topic, self.partition, self.expected, self.end = topic, partition, expected, end
@@ -132,6 +150,8 @@ class LogTruncated(HarnessError):
 class LogRewritten(HarnessError):
     """The log was cut below the position and has grown again: other records have the offsets of what was read."""
 
+    way_on = "the spec under another name"
+
     def __init__(self, topic: str, *, partition: int, position: int, expected: int, found: int) -> None:
         self.topic, self.partition, self.position = topic, partition, position
         name, there = place(topic, partition)
@@ -145,6 +165,8 @@ class LogRewritten(HarnessError):
 
 class RecordsLost(HarnessError):
     """The log starts above the position: retention removed records that were never read."""
+
+    way_on = "stop the worker, `harness accept-loss`, start it; then find out why ingest stood still"
 
     def __init__(self, topic: str, *, partition: int, expected: int, log_start: int) -> None:
         self.topic, self.partition, self.expected, self.log_start = topic, partition, expected, log_start
@@ -160,6 +182,8 @@ class RecordsLost(HarnessError):
 class RecordUnreadable(HarnessError):
     """The bytes of a record batch are damaged (checksum, compression): the log itself is sick, not one value."""
 
+    way_on = "restore the broker's log from a replica"
+
     def __init__(self, topic: str, *, partition: int, position: int, detail: str) -> None:
         self.topic, self.partition, self.position = topic, partition, position
         super().__init__(
@@ -171,9 +195,15 @@ class RecordUnreadable(HarnessError):
 class LakeFileMissing(HarnessError):
     """A metadata file, manifest or data file that a read plan reaches is not there."""
 
+    way_on = "`harness fsck TABLE`; copy it back, or `harness revert` to a version that does not need it"
+
 
 class LakeFileBroken(HarnessError):
     """A file that a read plan reaches is there, but is not what was written: cut off, or written over."""
+
+    way_on = (
+        "`harness fsck TABLE`; copy it back, or `harness reconcile TABLE --repair-file FILE --dry-run`, then `--yes`"
+    )
 
 
 class LakeUnreadable(TryAgain):
@@ -183,9 +213,13 @@ class LakeUnreadable(TryAgain):
 class MetadataMissing(HarnessError):
     """A metadata file that the ledger names cannot be read."""
 
+    way_on = "`harness fsck TABLE`; copy it back, or `harness revert` to a version that does not need it"
+
 
 class ManifestDamaged(MetadataMissing):
     """A manifest, or a list of them, cannot be understood: it was cut off or overwritten."""
+
+    way_on = "copy it back, or `harness revert` to a version that does not need it"
 
 
 class StagedWrong(HarnessError):
@@ -203,10 +237,18 @@ class BaseGone(HarnessError):
 class LakeAway(TryAgain):
     """The warehouse could not be read or written: full, unreachable, or not ours to write."""
 
+    way_on = "mount the warehouse, make room, or give the user its rights; workers go on by themselves"
+
 
 class LakeHistoryMissing(HarnessError):
     """No metadata from which the table could be taken over."""
 
+    way_on = "bring the warehouse back from a backup"
+
 
 class WarehouseTaken(HarnessError):
     """The warehouse belongs to another ledger, or to another copy of this one."""
+
+    way_on = (
+        "another HARNESS_WAREHOUSE; `harness reconcile` with `--take-over` only if the other ledger is gone for good"
+    )

@@ -23,13 +23,19 @@ from harness_pipelines.spec.table import QUARANTINE_SUFFIX, STREAM_SUFFIX, Table
 class TableUnknown(HarnessError):
     """No table of that name in the ledger."""
 
+    way_on = "`harness table list` names those that exist"
+
 
 class TableExists(HarnessError):
     """The table is there already with a spec that does not fit."""
 
+    way_on = "`harness evolve` changes columns; another name makes another table"
+
 
 class TableStopped(HarnessError):
     """The table was stopped by an error that needs a decision."""
+
+    way_on = "`harness status TABLE` says why; a worker goes on once the cause is gone"
 
 
 class PointerMoved(HarnessError):
@@ -41,8 +47,27 @@ class PointerMoved(HarnessError):
 class LeaseEnded(HarnessError):
     """The lease of a read ended before the read did; its rows may be incomplete and are not returned."""
 
+    way_on = "read again; `to_spark(lease_s=...)` or `retention.lease`"
+
     recovery = Recovery.REFRESH
     exit_code = TryAgain.exit_code
+
+
+class TableDamaged(HarnessError):
+    """What the ledger says of a table cannot be understood, so nothing can be said of the rest."""
+
+    way_on = (
+        "bring the table's row back from a backup, or repair its spec as the owner of the database; `harness fsck` "
+        "names all such"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SickTable:
+    """A table whose row in the ledger cannot be understood."""
+
+    name: str
+    why: str
 
 
 class NotInTime(TryAgain):
@@ -306,6 +331,7 @@ class Ledger(Protocol):
     ) -> TableRow: ...
     def update_spec(self, table: TableRow, spec: TableSpec, *, decoding: bool = False) -> TableRow: ...
     def tables(self) -> list[TableRow]: ...
+    def survey(self) -> tuple[list[TableRow], list[SickTable]]: ...
     def table(self, name: str) -> TableRow: ...
     def stop_table(self, table: TableRow, reason: str | None, *, stage: str | None = None) -> None: ...
     def stopped(self, table: TableRow) -> Stopped | None: ...

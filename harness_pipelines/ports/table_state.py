@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.lake.overlays import Overlay
 from harness_pipelines.protocol.versions import Version, View, ViewName, by_name
@@ -18,10 +17,6 @@ LEASE = timedelta(minutes=15)
 
 
 _OFFSETS_END = 2**63 - 1
-
-
-class TableDamaged(HarnessError):
-    """The table's own row cannot be understood, so nothing can be said of the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +198,7 @@ class Books:
     snapshots: Sequence[Version] = ()  #: what named snapshots pin, with the bounds that it is read with
     overlays: Sequence[OverlayRow] = ()
     moved: Moved = field(default_factory=Moved)
+    pins_changed: Sequence[tuple[str, int]] = ()  #: snapshots that are not as they were made, with the version
     begun: Mapping[int, int] = field(default_factory=dict)  #: versions that begin a history -> first number left out
 
     @property

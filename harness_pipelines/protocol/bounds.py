@@ -13,6 +13,8 @@ Vector = Mapping[int, int]  #: partition -> offset; a missing partition counts a
 class BoundsBroken(HarnessError):
     """Bounds that are not ``start <= batch_hi <= stream_hi <= buffer_hi``: the ledger was changed by hand."""
 
+    way_on = "`harness fsck TABLE` names the row; bring it back from a backup"
+
 
 class BoundaryGap(HarnessError):
     """A move does not start where the boundary ends; it was planned on an older state."""

@@ -33,11 +33,15 @@ LEASE_MAX = timedelta(minutes=10)
 class FencedOut(HarnessError):
     """Another holder took the claim over; what this holder staged is never published."""
 
+    way_on = "nothing: another worker goes on"
+
     recovery = Recovery.NEVER
 
 
 class StageHeld(TryAgain):
     """A worker holds the claim of the stage that would have to move."""
+
+    way_on = "stop the worker that the message names, or wait for its lease (30 s)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,8 @@ def may_take(current: Claim | None, *, now: datetime) -> bool:
 
 class ClaimAhead(TryAgain):
     """A claim ends later than any lease lasts, so nobody renews it, and waiting for its end may take days."""
+
+    way_on = "`harness reconcile TABLE --yes` ends it"
 
 
 def is_ahead(lease_until: datetime, *, now: datetime) -> bool:

@@ -13,9 +13,13 @@ PUT, DELETE = "put", "delete"
 class KeyInTwoPartitions(HarnessError):
     """A key has versions in two partitions, so their offsets do not tell which is the newest."""
 
+    way_on = "produce by key into a new topic, with a table of its own"
+
 
 class PartitionsGrown(HarnessError):
     """The topic of a keyed table has more partitions than when the table was made: keys may have moved."""
+
+    way_on = "produce by key into a new topic, with a table of its own"
 
 
 def key_in_two_partitions(

@@ -31,6 +31,8 @@ class MoveClosed(HarnessError):
 class MoveStuck(HarnessError):
     """A move failed again and again; it holds its stage until a person has looked."""
 
+    way_on = "repair what `harness status TABLE` names, stop the worker, `harness run TABLE --retry-stuck`"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:

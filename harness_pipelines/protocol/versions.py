@@ -20,6 +20,8 @@ BoundName = Literal["stream_hi", "batch_hi"]
 class VersionGone(HarnessError):
     """The version is not retained any more, or never was."""
 
+    way_on = "a newer version; name what must stay with `harness snapshot create`"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
@@ -107,6 +109,11 @@ def tiered_of(views: Mapping[ViewName, View]) -> View:
 
 class ForeignCommit(HarnessError):
     """Somebody else committed to a view of the table; only the harness may."""
+
+    way_on = (
+        "`harness audit TABLE`, then `harness revert TABLE --to HEAD --yes` or `harness reconcile TABLE "
+        "--accept-foreign --yes`"
+    )
 
 
 def check_base(head: Version, base_snapshot: int, *, view: ViewName = "stream") -> None:

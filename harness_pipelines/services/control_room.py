@@ -21,11 +21,13 @@ from harness_pipelines.spec.settings import Settings
 
 DATABASE = "dagster"
 READY_S = 120.0
-STOP_S = 20.0
+STOP_S = 7.0  #: for all processes together: whoever ends them has 15 s
 
 
 class DagsterFailed(HarnessError):
     """A process of Dagster ended by itself."""
+
+    way_on = "the log that the message names says why"
 
 
 class ControlRoom:
@@ -107,9 +109,10 @@ class ControlRoom:
         for process in self.processes.values():
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGINT)
+        deadline = time.monotonic() + STOP_S
         for process in self.processes.values():
             try:
-                process.wait(STOP_S)
+                process.wait(max(deadline - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

@@ -14,9 +14,13 @@ class ServicesError(HarnessError):
 class ToolMissing(ServicesError):
     """A program or a jar that an embedded service is made of was not found."""
 
+    way_on = "`deploy/run --version` installs what the embedded services are made of"
+
 
 class ServiceDied(ServicesError):
     """A service ended, or did not answer in time, while it was being started."""
+
+    way_on = "the log that the message names says why; `harness services up` again"
 
     def __init__(self, name: str, what: str, *, log: Path, tail: str, way_on: str) -> None:
         shown = "\n".join(f"    {line}" for line in tail.splitlines()) or "    (the log is empty)"

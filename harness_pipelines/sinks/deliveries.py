@@ -25,6 +25,8 @@ Delivery = Callable[[str, Event], None]
 class NotDelivered(TryAgain):
     """An event did not arrive, or whether it did is not known: deliver it again."""
 
+    way_on = "nothing with `--follow`; else the same command again"
+
 
 @contextmanager
 def webhook(url: str) -> Iterator[Delivery]:

@@ -32,6 +32,8 @@ _EXTRA = "pip install 'harness-pipelines[formats]'"
 class RegistryAway(TryAgain):
     """The schema registry gave no answer, or one that it will not give later; nothing was decoded."""
 
+    way_on = "nothing: workers go on by themselves; is HARNESS_REGISTRY right?"
+
     def __init__(self, url: str, *, doing: str, detail: str) -> None:
         self.url = url
         super().__init__(
@@ -42,6 +44,8 @@ class RegistryAway(TryAgain):
 
 class RegistryLoginFailed(HarnessError):
     """The registry refused who we say we are."""
+
+    way_on = "`HARNESS_REGISTRY_*`; then start the worker again"
 
     def __init__(self, url: str, *, detail: str) -> None:
         super().__init__(

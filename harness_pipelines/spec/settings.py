@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 
+from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.locations import warehouse_location
 
 KAFKA_PROPERTY_PREFIX = "HARNESS_KAFKA_"
 REGISTRY_PROPERTY_PREFIX = "HARNESS_REGISTRY_"
+BUFFER_GB = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +26,8 @@ class Settings:
 
     Every setting comes from an environment variable of the same name: ``HARNESS_DSN``, ``HARNESS_KAFKA``,
     ``HARNESS_REGISTRY``, ``HARNESS_SPARK``, ``HARNESS_WAREHOUSE``, ``HARNESS_HOME``, ``HARNESS_JARS``,
-    ``HARNESS_CATALOG_NAME``. ``HARNESS_KAFKA_SASL_PASSWORD`` and its like become the librdkafka property
+    ``HARNESS_BUFFER_GB``, ``HARNESS_CATALOG_NAME``. ``HARNESS_KAFKA_SASL_PASSWORD`` and its like become the librdkafka
+    property
     ``sasl.password``, ``HARNESS_REGISTRY_BASIC_AUTH_USER_INFO`` and its like properties of Confluent's client of the
     schema registry; libpq reads its own settings from the DSN and from ``PG*``.
 
@@ -39,6 +43,7 @@ class Settings:
     warehouse: str | None = None
     jars: Path | None = None
     catalog_name: str = "harness"
+    buffer_gb: float = BUFFER_GB  #: of disk that all buffers may take together; only what is shown goes by it
     kafka_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     registry: str | None = field(default=None, repr=False)  #: no embedded one; may hold user and password
     registry_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -64,6 +69,7 @@ class Settings:
             warehouse=values.get("HARNESS_WAREHOUSE") or None,
             jars=Path(jars).expanduser().absolute() if jars else None,
             catalog_name=values.get("HARNESS_CATALOG_NAME") or "harness",
+            buffer_gb=_number(values, "HARNESS_BUFFER_GB", BUFFER_GB),
             kafka_properties=_properties(values, KAFKA_PROPERTY_PREFIX),
             registry=values.get("HARNESS_REGISTRY") or None,
             registry_properties=_properties(values, REGISTRY_PROPERTY_PREFIX),
@@ -107,6 +113,17 @@ class Settings:
     def for_others(self) -> Settings:
         """These settings for a process on Spark's machines: without the login of the database's owner."""
         return replace(self, owner_dsn=None)
+
+
+def _number(values: Mapping[str, str], name: str, default: float) -> float:
+    """Raises: UsageError."""
+    try:
+        found = float(values.get(name) or default)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < inf:
+        raise UsageError(f"{name} is {values[name]!r}; write a number above 0, such as {default:g}")
+    return found
 
 
 def _properties(values: Mapping[str, str], prefix: str) -> dict[str, str]:

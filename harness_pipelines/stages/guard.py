@@ -39,6 +39,8 @@ FILES_BACK = 8  #: metadata files below the catalog's that are looked at too: wh
 class LedgerOlderThanLake(HarnessError):
     """The lake names moves that the ledger does not have: it lost a part of its history."""
 
+    way_on = "stop the worker, `harness reconcile TABLE --dry-run`, then `--yes`"
+
 
 @dataclass(slots=True)
 class _Compared:

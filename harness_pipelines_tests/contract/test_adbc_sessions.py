@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from unittest import mock
 
 import adbc_driver_postgresql.dbapi as adbc
@@ -14,14 +14,18 @@ import psycopg
 import pytest
 import structlog.testing
 
+from harness_pipelines import faults
 from harness_pipelines.buffers.postgres.reader import BufferReader
+from harness_pipelines.buffers.postgres.writer import SegmentWriter
 from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import READER, WORKER, PostgresUnreachable
+from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.ledgers.postgres.notify import News
+from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines_tests.contract.stores_rig import RealRig
+from harness_pipelines_tests.contract.stores_rig import RealRig, agrees, decoded
 from harness_pipelines_tests.proxy import PostgresProxy
 
 
@@ -125,6 +129,54 @@ def test_a_read_whose_postgres_hangs_is_given_up_and_the_next_one_goes_on(real: 
         proxy.up()
         reader._sessions.deadline_s = 20.0
         assert reader.read(query, BufferStats()).num_rows == 10
+
+
+@pytest.mark.parametrize("when", ["a new session", "the copy", "the bounds", "the commit", "the news"])
+def test_an_ingest_whose_postgres_hangs_is_given_up_and_the_next_one_goes_on(real: RealRig, when: str):
+    table = real.table()
+    claim = real.claim(table, Stage.INGEST)
+    segment = real.segments.open_segment(table)
+    with closing(PostgresProxy(real.dsn)) as proxy:
+        sessions = AdbcSessions(proxy.dsn, role=WORKER)
+        sessions.deadline_s = 20.0
+        with closing(SegmentWriter(sessions, table, lambda: claim, run_id=None)) as writer:
+            if when != "a new session":
+                writer.commit(segment, [decoded(table, 0, 0, 5)], confirm=agrees)
+            low = 0 if when == "a new session" else 5
+
+            def hang() -> None:
+                sessions.deadline_s = 0.5
+                proxy.freeze()
+
+            def hang_at(step: str) -> Callable[[], None]:
+                return hang if when == step else agrees
+
+            hang_at("the copy")()
+            hang_at("a new session")()
+            faults.arm("ingest.in_transaction", hang_at("the commit"))
+            faults.arm("ingest.after_commit", hang_at("the news"))
+            asked_at = time.monotonic()
+            with expected(when):
+                writer.commit(segment, [decoded(table, 0, low, low + 5)], confirm=hang_at("the bounds"))
+            assert time.monotonic() - asked_at < 5
+            faults.disarm()
+            proxy.down()  # whoever still waits ends
+            proxy.up()
+            sessions.deadline_s = 20.0
+            high = real.ask(
+                "SELECT buffer_hi FROM harness.ingest_positions WHERE table_id = %s AND partition = 0", [table.table_id]
+            )[0]["buffer_hi"]
+            assert high == (low + 5 if when == "the news" else low), "nothing but what was committed is there"
+            writer.commit(segment, [decoded(table, 0, high, high + 5)], confirm=agrees)
+        sessions.close()
+
+
+def expected(when: str) -> AbstractContextManager[object]:
+    if when == "the news":
+        return nullcontext()
+    if when == "the commit":
+        return pytest.raises(OutcomeUnknown, match="no answer within")
+    return pytest.raises(PostgresUnreachable, match=r"is not answering: no answer within")
 
 
 def test_news_of_a_postgres_that_hangs_end_when_they_are_closed(real: RealRig):

@@ -1,4 +1,4 @@
-"""A SIGTERM ends a worker within 15 s, whichever server is away or hangs (of Postgres: test_postgres)."""
+"""A SIGTERM ends a command within 15 s, whichever server is away or hangs (a worker, of Postgres: test_postgres)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,7 +16,7 @@ import harness_pipelines as hp
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
 from harness_pipelines_tests.producer import KafkaRig, wait_until
-from harness_pipelines_tests.proxy import TcpProxy
+from harness_pipelines_tests.proxy import PostgresProxy, TcpProxy
 from harness_pipelines_tests.registry import serving
 from harness_pipelines_tests.rig import Command, TableRig
 from harness_pipelines_tests.wire import framed
@@ -96,3 +97,118 @@ def test_a_worker_whose_registry_hangs_ends_in_time(kafka, settings: Settings, m
         with Command(settings, "run", rig.name, "--stage", "ingest") as command:
             wait_until(lambda: bool(server.requests), "the worker asks the registry")
             assert_ends_in_time(command)
+
+
+# -- other commands -----------------------------------------------------------------------------------------
+
+#: What asks Kafka, Postgres or both, and would wait; TABLE is the table's name.
+ASKS_POSTGRES = {
+    "events": "events TABLE --follow",
+    "a subscriber": "events TABLE --follow --subscriber NAME",
+    "read": "read TABLE",
+    "stream": "stream TABLE",
+    "changes": "changes TABLE --from 1",
+    "audit": "audit TABLE",
+    "fsck": "fsck TABLE",
+    "status": "status TABLE",
+    "the page": "status --page",
+}
+ASKS_KAFKA = {
+    "stream": "stream TABLE",
+    "audit": "audit TABLE --full",
+    "fsck": "fsck TABLE",
+    "status": "status TABLE",
+    "the tail": "read TABLE --tail",
+    "events to a topic": "events TABLE --follow --subscriber NAME --topic somewhere",
+}
+
+
+def words(line: str, rig: TableRig) -> list[str]:
+    name = f"s-{rig.topic.replace('_', '-')}"
+    return [{"TABLE": rig.name, "NAME": name}.get(word, word) for word in line.split()]
+
+
+@pytest.mark.parametrize("command", ASKS_POSTGRES)
+def test_a_command_whose_postgres_hangs_ends_in_time(make_rig, settings: Settings, command: str):
+    rig = make_rig(partitions=1)
+    with closing(PostgresProxy(settings.dsn or "")) as proxy:
+        proxy.freeze()
+        hanging = replace(settings, dsn=proxy.dsn)
+        with Command(hanging, *words(ASKS_POSTGRES[command], rig)) as process:
+            if command != "the page":  # which asks when somebody looks
+                wait_until(lambda: bool(proxy._open), "it asks Postgres")
+            else:
+                process.await_line("status page:")
+            assert_ends_in_time(process)
+
+
+@pytest.mark.parametrize("command", ASKS_KAFKA)
+def test_a_command_whose_kafka_is_a_black_hole_ends_in_time(make_rig, settings: Settings, command: str):
+    rig = make_rig(partitions=1)
+    rig.produce(3)
+    rig.ingest()
+    rig.produce(3)
+    with closing(TcpProxy("127.0.0.1", urlsplit(f"//{settings.kafka}").port or 0)) as proxy:
+        proxy.freeze()
+        hanging = replace(settings, kafka=f"127.0.0.1:{proxy.port}")
+        with Command(hanging, *words(ASKS_KAFKA[command], rig)) as process:
+            wait_until(lambda: bool(proxy._open), "it asks Kafka")
+            assert_ends_in_time(process)
+
+
+@pytest.mark.parametrize("command", ["stream", "a subscriber", "the page"])
+def test_what_follows_ends_in_time_when_its_postgres_stops_under_it(make_rig, settings: Settings, command: str):
+    rig = make_rig(partitions=1)
+    rig.produce(3)
+    rig.ingest()
+    with closing(PostgresProxy(settings.dsn or "")) as proxy:
+        hanging = replace(settings, dsn=proxy.dsn)
+        with Command(hanging, *words(ASKS_POSTGRES[command], rig)) as process:
+            process.await_line({"stream": '"id"', "the page": "status page:"}.get(command, '"created"'))
+            proxy.freeze()
+            assert_ends_in_time(process)
+
+
+def test_a_subscriber_that_is_ended_lets_the_next_one_begin_at_once(make_rig, settings: Settings):
+    rig = make_rig(partitions=1)
+    for _ in range(2):
+        with Command(settings, *words(ASKS_POSTGRES["a subscriber"], rig)) as process:
+            wait_until(lambda: any(s.held_until for s in rig.harness.states.all() if s.last), "it subscribes")
+            assert_ends_in_time(process)
+        assert not [
+            s for s in rig.harness.states.all() if s.held_until and s.name.endswith(rig.topic.replace("_", "-"))
+        ]
+
+
+def test_an_apply_whose_registry_hangs_ends_in_time(
+    kafka, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path
+):
+    topic = kafka.create(1)
+    kafka.produce(topic, 0, [framed(b"\x02", 1)])
+    spec = tmp_path / "odd.yaml"
+    spec.write_text(f"table: faults.{topic}\ntopic: {topic}\nformat: avro\ncolumns: {{id: long}}\n")
+    with serving() as server:
+        monkeypatch.setenv("HARNESS_REGISTRY", server.url)
+        monkeypatch.setenv("HARNESS_REGISTRY_TIMEOUT", "60")
+        server.delay_s = 2 * END_S
+        with Command(settings, "table", "apply", str(spec)) as command:
+            wait_until(lambda: bool(server.requests), "it asks the registry")
+            assert_ends_in_time(command)
+
+
+def test_dev_ends_in_time_and_takes_dagster_with_it(settings: Settings, proxy: PostgresProxy):
+    with Command(replace(settings, dsn=proxy.dsn), "dev", "--demo-rows", "0") as command:
+        command.await_line("Dagster UI:", deadline_s=180)
+        children = below(command.pid)
+        assert children
+        proxy.freeze()
+        assert_ends_in_time(command)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "no process of Dagster is left")
+
+
+def below(pid: int) -> list[int]:
+    """The processes that *pid* has started, and those that they have."""
+    found = [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    return [*found, *(one for child in found for one in below(child))]

@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from datetime import timedelta
+from math import inf
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from harness_pipelines.audit.proof.checks import is_fresh, nothing_is_stuck
 from harness_pipelines.cli.main import cli
 from harness_pipelines.cli.page.content import Facts
+from harness_pipelines.ledgers.postgres.views.growth import growth
 from harness_pipelines.ports.errors import LakeAway
 from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Stage
@@ -313,6 +315,61 @@ def test_records_behind_a_hanging_transaction_are_shown_with_its_age(rig: TableR
     assert worker.progress[0].held == {}
     with served(worker, rig.table) as url:
         assert scrape(url).value("harness_held_offsets", table=rig.name) == 0
+
+
+def test_when_the_buffers_are_full_is_shown_by_how_fast_they_grow(rig: TableRig, make_rig: MakeRig):
+    quiet = make_rig()
+    rig.produce(5)
+    rig.ingest()
+    rig.stores.stalls.note([rig.name, quiet.name])
+    before = rig.stores.stalls.growth()
+    assert (before[rig.name].per_s, before[rig.name].full_s) == (0.0, inf), "over a moment no pace is known"
+
+    held = before[rig.name].bytes
+    with rig.stores.database.transaction() as connection:
+        connection.execute(
+            "UPDATE harness.buffer_sizes SET old_bytes = %s, old_at = clock_timestamp() - interval '100 s' "
+            "WHERE table_id = %s",
+            [held - 10_000, rig.table.row.table_id],
+        )
+    now = rig.stores.stalls.growth()
+    assert now[rig.name].per_s == pytest.approx(100, rel=0.2)
+    room = rig.stores.settings.buffer_gb * 1e9 - sum(one.bytes for one in now.values())
+    pace = sum(max(one.per_s, 0) for one in now.values())
+    assert now[rig.name].full_s == pytest.approx(room / pace, rel=0.2)
+    full = growth(rig.stores.readers, room_gb=1e-9)
+    assert full[rig.name].full_s == 0, "what is full already is full now"
+    shown = json.loads(
+        CliRunner().invoke(cli, ["status", rig.name, "--json"], env=environment(rig.stores.settings)).stdout
+    )
+    assert shown["tables"][0]["buffer"]["growth_bytes_s"] > 0
+    assert shown["tables"][0]["buffer"]["full_s"] is not None
+
+
+def test_the_size_that_growth_is_measured_from_is_minutes_old_and_no_older(rig: TableRig):
+    def sizes() -> tuple[float, float]:
+        with rig.stores.database.transaction() as connection:
+            row = connection.execute(
+                "SELECT extract(epoch FROM clock_timestamp() - old_at)::float8 AS old, "
+                "extract(epoch FROM clock_timestamp() - new_at)::float8 AS new FROM harness.buffer_sizes "
+                "WHERE table_id = %s",
+                [rig.table.row.table_id],
+            ).fetchone()
+        assert row is not None
+        return row["old"], row["new"]
+
+    for _ in range(3):
+        rig.stores.stalls.note([rig.name])
+    for passed in (301.0, 301.0, 100.0):
+        with rig.stores.database.transaction() as connection:
+            connection.execute(
+                "UPDATE harness.buffer_sizes SET old_at = old_at - %s, new_at = new_at - %s WHERE table_id = %s",
+                [timedelta(seconds=passed), timedelta(seconds=passed), rig.table.row.table_id],
+            )
+        rig.stores.stalls.note([rig.name])
+    old, new = sizes()
+    assert old == pytest.approx(401, abs=30)
+    assert new == pytest.approx(100, abs=30)
 
 
 def test_what_snapshots_and_states_pin_is_shown_with_its_age(rig: TableRig):

@@ -73,6 +73,32 @@ def nothing_uncommitted(look: Look) -> Iterator[Found]:
         yield Found(f"quarantine, {where}", f"{where} is in quarantine, but ingest has not committed it")
 
 
+@rule("S32", "a record in quarantine is as it was set aside")
+def refused_as_written(look: Look) -> Iterator[Found]:
+    for partition, offset in look.changed:
+        where = f"partition {partition}, offset {offset}"
+        yield Found(
+            f"quarantine as written, {where}",
+            f"{where}: the record in quarantine is not what the harness wrote (reason, detail, key, value, headers, "
+            f"state or time were changed by hand); `harness quarantine show {look.books.name} {partition} {offset}` "
+            "has what is there, Kafka what was sent, as far as its retention goes",
+        )
+
+
+@rule("S36", "a named snapshot is the cut that it was made of")
+def pins_as_written(look: Look) -> Iterator[Found]:
+    for name, version in look.books.pins_changed:
+        if name.startswith("state:"):
+            way = "the next commit of the state pins another one"
+        else:
+            way = f"`harness snapshot drop {name}`, and make another one"
+        yield Found(
+            f"snapshot {name}",
+            f"snapshot {name} says version {version} with bounds that it was not made with: somebody changed it by "
+            f"hand, and reads of it are refused; {way}",
+        )
+
+
 @rule("S13", "the buffer holds every row that ingest brought and tier has not moved")
 def nothing_dropped(look: Look) -> Iterator[Found]:
     """By count: S14 (whole segments, never single rows) shows here as well. `harness audit` names the rows."""

@@ -84,6 +84,7 @@ class Look:
     log: LogSeen | None
     log_trouble: str | None = None  #: why the topic is not what the table was made from
     recalled: Mapping[str, tuple[int, str]] = field(default_factory=dict)  #: rows and digest of tables of recalled rows
+    changed: Sequence[tuple[int, int]] = ()  #: partition, offset of records of quarantine that are not as written
     forgotten: Sequence[NamedMove] = ()  #: moves that the lake names and the ledger lost
     #: By partition the records of quarantine whose bytes are in the lake, from there; or why they cannot be read.
     moved: Mapping[int, NDArray[np.int64]] | HarnessError = field(default_factory=dict)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +20,11 @@ from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import NotInitialised, PostgresLoginFailed, PostgresUnreachable, SegmentMissing
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.lakes.iceberg.inspect.survey import Survey, survey
-from harness_pipelines.ledgers.postgres.table_state import held, read_books, table_names
+from harness_pipelines.ledgers.postgres.table_state import held, read_books, records_changed, table_names
 from harness_pipelines.ports.errors import KafkaFailed, KafkaLoginFailed, TopicForbidden
+from harness_pipelines.ports.ledger import TableDamaged
 from harness_pipelines.ports.source import TopicIdentity, added_partitions
-from harness_pipelines.ports.table_state import Books, TableDamaged
+from harness_pipelines.ports.table_state import SHOWN_MAX, Books
 from harness_pipelines.protocol.digest import as_first, row_digests, shown, total_digest
 from harness_pipelines.protocol.lake.history import NamedMove
 from harness_pipelines.protocol.versions import ViewName
@@ -47,6 +49,8 @@ __all__ = [
 Progress = Callable[[str, int, int], None]  #: table, files read, files to read as far as known
 #: Kafka does not say; anything else that it raises is about the topic.
 _NO_ANSWER = (TryAgain, UsageError, KafkaLoginFailed, CertificateRefused, KafkaFailed, TopicForbidden)
+#: What rows that nobody of ours wrote raise where they are read.
+_NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +123,7 @@ def fsck(stores: Stores, tables: Sequence[str] = (), *, progress: Progress | Non
         except TryAgain as error:
             why = str(error)
             report.checked += [Checked(invariant=r.invariant, table=name, title=r.title, why_not=why) for r in RULES]
-        except (HarnessError, ValueError, KeyError, TypeError) as error:  # one sick table never stops another
+        except (HarnessError, *_NOT_UNDERSTOOD) as error:  # one sick table never stops another
             report.broken.append(Finding(invariant="S10", table=name, detail=_unreadable(error)))
     return report
 
@@ -173,6 +177,7 @@ class _Looks:
             log_trouble=trouble,
             recalled=dict(self._recalled(books)),
             moved=self._moved(books),
+            changed=list(islice(records_changed(self.stores.readers, books.table_id), SHOWN_MAX)),
             forgotten=self._forgotten(books),
         )
 

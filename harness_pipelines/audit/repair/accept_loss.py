@@ -36,6 +36,8 @@ LEASE = timedelta(seconds=60)
 class NothingLost(HarnessError):
     """What is to be accepted as lost was not lost: Kafka still has it, or it was read already."""
 
+    way_on = "nothing is to be accepted: start the worker"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:

@@ -28,6 +28,8 @@ ROWS_MAX = 5_000_000  #: they are held in memory while they are written anew
 class ForeignRefused(HarnessError):
     """What the other writer did is no mere append, or too much: only a revert undoes it."""
 
+    way_on = "`harness revert TABLE --to HEAD --yes`"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignRows:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 class NothingToAdopt(HarnessError):
     """Kafka lost records that the ledger needs, and the lake has no newer state."""
 
+    way_on = "restore the broker, or `harness accept-loss`"
+
 
 class Way(StrEnum):
     """How a table goes on."""

@@ -35,6 +35,8 @@ SNAPSHOTS_LOST = "named snapshots are lost with the database"
 class SchemaDiffers(HarnessError):
     """The columns of the spec are not those of the lake."""
 
+    way_on = "give the spec the columns of the lake"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rebuild:

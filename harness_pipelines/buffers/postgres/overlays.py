@@ -6,8 +6,9 @@ They have the shape of a segment, so that the same code reads them, and the sche
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import adbc_driver_manager
 import pyarrow as pa
@@ -22,7 +23,7 @@ from harness_pipelines.buffers.postgres.types import (
     segment_statistics,
     to_copy,
 )
-from harness_pipelines.drivers.adbc import AdbcSessions
+from harness_pipelines.drivers.adbc import AdbcSessions, NoAnswer, cursor_of
 from harness_pipelines.drivers.postgres import Database, PostgresUnreachable, sql
 from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
 from harness_pipelines.ports.ledger import TableRow
@@ -89,13 +90,17 @@ class Overlays:
         with self._explained(table):
             connection = self._sessions.open(autocommit=True)
             try:
-                with connection.cursor() as cursor:
+                with cursor_of(connection) as cursor:
                     for first in range(0, rows.num_rows, COPY_ROWS):
                         part = to_copy(rows.slice(first, COPY_ROWS), rest)
-                        cursor.adbc_ingest(name, part, mode="append", db_schema_name=BUFFER_SCHEMA)
-            finally:
-                with suppress(adbc_driver_manager.Error):
-                    connection.close()
+                        copy = partial(cursor.adbc_ingest, name, part, mode="append", db_schema_name=BUFFER_SCHEMA)
+                        self._sessions.asked(connection, cursor, copy)
+            except NoAnswer:  # it is closed when an answer comes after all
+                raise
+            except BaseException:
+                self._sessions.end(connection)
+                raise
+            self._sessions.end(connection)
 
     @staticmethod
     @contextmanager

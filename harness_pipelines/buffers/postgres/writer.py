@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import adbc_driver_manager
 import orjson
@@ -28,7 +29,7 @@ from harness_pipelines.buffers.postgres.types import (
     segment_statistics,
     to_copy,
 )
-from harness_pipelines.drivers.adbc import AdbcSessions
+from harness_pipelines.drivers.adbc import AdbcSessions, NoAnswer, cursor_of
 from harness_pipelines.drivers.postgres import (
     Asked,
     Connection,
@@ -62,6 +63,9 @@ _REFUSAL = (
 MOVE_ROWS_MAX = 1_000_000  #: an accounting row is closed and the next begun after so many rows
 
 
+T = TypeVar("T")
+
+
 class SegmentWriter:
     """One ingest connection. Not safe for use by two threads at once."""
 
@@ -89,8 +93,7 @@ class SegmentWriter:
             try:
                 count, accounting = self._write(connection, segment, ranges, confirm)
             except BaseException:
-                with suppress(adbc_driver_manager.Error):
-                    connection.rollback()
+                self._roll_back(connection)
                 raise
             faults.point("ingest.in_transaction")
             self._commit(connection)
@@ -105,11 +108,10 @@ class SegmentWriter:
             with self._explained():
                 connection = self._connected()
                 try:
-                    with connection.cursor() as cursor:
-                        self._copy(cursor, segment, rows_)
+                    with cursor_of(connection) as cursor:
+                        self._asked(connection, partial(self._copy, cursor, segment, rows_), cursor)
                 finally:
-                    with suppress(adbc_driver_manager.Error):
-                        connection.rollback()
+                    self._roll_back(connection)
         except RowsUnfit as unfit:
             return unfit
         return None
@@ -131,20 +133,39 @@ class SegmentWriter:
         self, connection: Any, segment: Segment, ranges: Sequence[DecodedRange], confirm: Callable[[], None]
     ) -> tuple[int, tuple[int, int, int]]:
         claim = self._claim()
-        with connection.cursor() as cursor:
-            found = _one(cursor, "share_segment", segment.name)
-            check_writable(segment.name, found["state"] if found else None)
-            batch = pa.concat_tables([r.rows for r in ranges])
-            if batch.num_rows:
-                self._copy(cursor, segment, batch)
-            refused = [record for taken in ranges for record in taken.refused]
-            self._refuse(cursor, refused)
-            if counted := [_violations(taken, one) for taken in ranges for one in taken.violations]:
-                cursor.execute(sql("buffer/count_violations"), (self._table.table_id, orjson.dumps(counted).decode()))
-            if passed := [{"partition": r.partition, "records": r.filtered} for r in ranges if r.filtered]:
-                cursor.execute(sql("buffer/count_filtered"), (self._table.table_id, orjson.dumps(passed).decode()))
+        with cursor_of(connection) as cursor:
+            count = self._asked(connection, partial(self._fill, cursor, segment, ranges), cursor)
             confirm()
-            return batch.num_rows, self._advance(cursor, claim, segment, ranges, batch.num_rows)
+            advance = partial(self._advance, cursor, claim, segment, ranges, count)
+            return count, self._asked(connection, advance, cursor)
+
+    def _fill(self, cursor: Any, segment: Segment, ranges: Sequence[DecodedRange]) -> int:
+        """Everything but the bounds; returns the number of rows."""
+        found = _one(cursor, "share_segment", segment.name)
+        check_writable(segment.name, found["state"] if found else None)
+        batch = pa.concat_tables([r.rows for r in ranges])
+        if batch.num_rows:
+            self._copy(cursor, segment, batch)
+        refused = [record for taken in ranges for record in taken.refused]
+        self._refuse(cursor, refused)
+        if counted := [_violations(taken, one) for taken in ranges for one in taken.violations]:
+            cursor.execute(sql("buffer/count_violations"), (self._table.table_id, orjson.dumps(counted).decode()))
+        if passed := [{"partition": r.partition, "records": r.filtered} for r in ranges if r.filtered]:
+            cursor.execute(sql("buffer/count_filtered"), (self._table.table_id, orjson.dumps(passed).decode()))
+        return int(batch.num_rows)
+
+    def _asked(self, connection: Any, ask: Callable[[], T], cursor: Any = None) -> T:
+        """What *ask* returns. Raises: NoAnswer, after which the session is not this writer's any more."""
+        try:
+            return self._sessions.asked(connection, cursor, ask)
+        except NoAnswer:
+            self._connection = None
+            raise
+
+    def _roll_back(self, connection: Any) -> None:
+        if connection is self._connection:  # else it waits for an answer, and is closed then
+            with suppress(adbc_driver_manager.Error):
+                self._asked(connection, connection.rollback)
 
     def _refuse(self, cursor: Any, refused: Sequence[RefusedRecord]) -> None:
         """Set records aside: the usual small ones many at a time, for one by one they cost ten times as much."""
@@ -216,7 +237,7 @@ class SegmentWriter:
 
     def _commit(self, connection: Any) -> None:
         try:
-            connection.commit()
+            self._asked(connection, connection.commit)
         except adbc_driver_manager.Error as error:
             self.close()
             raise OutcomeUnknown(f"{self._table.name}: COMMIT was sent, its answer was lost: {error}") from error
@@ -224,9 +245,10 @@ class SegmentWriter:
     def _tell(self, connection: Any) -> None:
         """Let those know who wait for the table. In a transaction of its own, see `News`; what fails they find out."""
         try:
-            with connection.cursor() as cursor:
-                cursor.execute(sql("buffer/tell"), (str(self._table.table_id),))
-            connection.commit()
+            with cursor_of(connection) as cursor:
+                tell = partial(cursor.execute, sql("buffer/tell"), (str(self._table.table_id),))
+                self._asked(connection, tell, cursor)
+            self._asked(connection, connection.commit)
         except adbc_driver_manager.Error:
             self.close()
 

@@ -168,7 +168,7 @@ def _show(report: AuditReport) -> None:
 
 def _read(part: RangeAudit) -> str:
     if part.signed_off is not None:
-        return f"signed off {part.signed_off:%Y-%m-%d %H:%M:%SZ}"
+        return f"signed off {part.signed_off:%Y-%m-%d %H:%M:%S} UTC"
     return f"now: {part.again}" if part.again else "now"
 
 

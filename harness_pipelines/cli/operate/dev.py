@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,8 +51,6 @@ def dev(settings: Settings, port: int | None, page_port: int | None, demo_rows: 
     from harness_pipelines.services import Services
     from harness_pipelines.services.control_room import control_room
 
-    # Ended from outside it leaves as little behind as on Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     services = Services.from_settings(settings)
     filled = services.up(progress=note).fill(settings)
     with (

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
@@ -24,9 +25,8 @@ from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, LEASE_MAX, Clai
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
     from harness_pipelines.app.client import Harness
+    from harness_pipelines.app.metrics import Registry
     from harness_pipelines.app.table import Table
     from harness_pipelines.stages.run.worker import Worker
 
@@ -78,6 +78,10 @@ class RunOptions:
     "--metrics-host", metavar="ADDRESS",
     help="The address to serve them at, such as 0.0.0.0 in a container.  [default: 127.0.0.1]",
 )  # fmt: skip
+@click.option(
+    "--log-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write the log there instead of to standard error; it is rotated at 32 MiB, and four older ones are kept.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="With --stage expire: list what would go.")
 @click.option(
     "--remove-large", is_flag=True,
@@ -114,8 +118,9 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
     )
     _check(wanted, dry_run=options["dry_run"])
     serving = _serving(options["metrics_host"], options["metrics_port"], dry_run=options["dry_run"])
-    live = _is_watched()
-    with serving as metrics, opened(settings, log_level=logging.WARNING if live else logging.INFO) as harness:
+    live, log_file = _is_watched(), options["log_file"]
+    level = logging.WARNING if live and log_file is None else logging.INFO
+    with serving as metrics, opened(settings, log_level=level, log_file=log_file) as harness:
         chosen = _chosen(harness, tables)
         if options["dry_run"]:
             _dry_run(harness, chosen, target)
@@ -154,7 +159,7 @@ def _check(wanted: RunOptions, *, dry_run: bool) -> None:
 
 
 @contextmanager
-def _serving(host: str | None, port: int | None, *, dry_run: bool) -> Iterator[CollectorRegistry | None]:
+def _serving(host: str | None, port: int | None, *, dry_run: bool) -> Iterator[Registry | None]:
     """The endpoint that was asked for; that its port is taken is said before anything else is done."""
     if port is None:
         if host is not None:
@@ -177,7 +182,7 @@ def _is_watched() -> bool:
 
 
 def _work(
-    harness: Harness, chosen: Sequence[Table], wanted: RunOptions, *, live: bool, metrics: CollectorRegistry | None
+    harness: Harness, chosen: Sequence[Table], wanted: RunOptions, *, live: bool, metrics: Registry | None
 ) -> tuple[dict[str, Any], bool]:
     """Run the worker to its end; returns the summary and whether Ctrl-C ended it."""
     from harness_pipelines.cli.show.progress import LineProgress, LiveProgress, Rates
@@ -198,7 +203,7 @@ def _work(
     if metrics is not None:
         from harness_pipelines.app.metrics import WorkerCollector
 
-        metrics.register(WorkerCollector(worker, chosen))
+        metrics.watch(WorkerCollector(worker, chosen))
     gc.freeze()  # what is imported stays: walking it again and again was a tenth of ingest's CPU time
     began, rates = time.monotonic(), Rates()
     with _stopped_by_signals(worker) as interrupted, LiveProgress(rates) if live else LineProgress(rates) as shown:

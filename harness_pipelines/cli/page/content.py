@@ -19,9 +19,10 @@ from harness_pipelines.secret import redact
 
 if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
-    from harness_pipelines.ports.ledger import TableRow
+    from harness_pipelines.ports.ledger import SickTable, TableRow
 
 SHARED_S = 0.5  #: one answer serves all browsers for so long
+UNREADABLE = "unreadable"
 SLOW_S = 5.0  #: specs, counts of quarantined records and what stalls are asked for again
 WAIT_S = 3.0
 
@@ -41,6 +42,7 @@ class Facts:
         self._kept: dict[str, tuple[float, dict[str, Any]]] = {}
         self._names: frozenset[str] = frozenset()
         self._rows: dict[str, TableRow] = {}
+        self._sick: list[SickTable] = []
         self._quarantined: Mapping[int, int] = {}
         self._stalled: set[str] = set()
         self._refusing: Mapping[int, Refusing] = {}
@@ -82,7 +84,8 @@ class Facts:
         names = frozenset(work.name for work in works)
         if names != self._names or time.monotonic() - self._slow_at > SLOW_S:
             self._names = names
-            self._rows = {row.name: row for row in self._harness.stores.tables.tables()}
+            found, self._sick = self._harness.stores.tables.survey()
+            self._rows = {row.name: row for row in found}
             self._stalled = {one.table for one in self._harness.stores.stalls.now() if one.is_alarm}
             books = Overview(self._harness.stores.readers)
             self._quarantined, self._refusing = books.quarantined(), books.refusing()
@@ -93,10 +96,11 @@ class Facts:
             for work in works
             if work.name in self._rows
         ]
+        lines += [_sick_line(one.name) for one in self._sick]
         return {
             "at": datetime.now(UTC),
             "kafka": self._ends.trouble,
-            "tables": sorted(lines, key=lambda one: one["state"] not in ("stopped", "refusing")),
+            "tables": sorted(lines, key=lambda one: one["state"] not in (UNREADABLE, "stopped", "refusing")),
         }
 
     def _line(self, work: TableWork, row: TableRow, *, stalled: bool) -> dict[str, Any]:
@@ -137,6 +141,19 @@ class Facts:
             "notices": list(_notices(seen)),
             "layout": self._pictures.of(table.row, seen.head),
         }
+
+
+def _sick_line(name: str) -> dict[str, Any]:
+    """A table whose row in the ledger cannot be understood: who opens it is told why."""
+    unknown: dict[str, Any] = {
+        "tail": None,
+        "buffer": None,
+        "stream": None,
+        "since_tier_s": 0.0,
+        "late": False,
+        "busy": [],
+    }
+    return {"table": name, "state": UNREADABLE, **unknown, "quarantined": 0}
 
 
 def _state(work: TableWork, *, late: bool, stalled: bool, refusing: bool) -> str:
@@ -188,6 +205,10 @@ def _notices(seen: TableSeen) -> Iterator[dict[str, str]]:
         yield {"kind": "bad", "text": f"stopped: {redact(seen.stopped)}", "way": seen.way_on}
     for stalled in seen.stalled:
         yield {"kind": "bad", "text": redact(stalled), "way": ""}
+    for undelivered in seen.undelivered:
+        yield {"kind": "warn", "text": f"events are not delivered: {redact(undelivered)}", "way": ""}
+    if seen.filling:
+        yield {"kind": "bad", "text": seen.filling, "way": ""}
     for held in seen.behind:
         way = "end the producer's transaction: `kafka-transactions.sh find-hanging` names it"
         yield {"kind": "warn", "text": held, "way": way}

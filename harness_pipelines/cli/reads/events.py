@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from harness_pipelines.cli.common import AGAIN_S, opened
 from harness_pipelines.cli.show.output import note, to_json
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.pauses import Pauses
+from harness_pipelines.secret import redact
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -137,7 +138,8 @@ def _deliver(table: Table, deliver: Delivery, subscriber: str, *, after: int, fo
         try:
             with table.subscription(subscriber, after=after, follow=follow) as events:
                 for event in events:
-                    deliver(table.name, event)
+                    with _kept_in_ledger(table, subscriber):
+                        deliver(table.name, event)
                     pauses.worked()
         except TryAgain as error:
             if not follow:
@@ -147,6 +149,17 @@ def _deliver(table: Table, deliver: Delivery, subscriber: str, *, after: int, fo
             time.sleep(pause_s)
         else:
             return
+
+
+@contextmanager
+def _kept_in_ledger(table: Table, subscriber: str) -> Iterator[None]:
+    """What fails is shown by `harness status` and in the metrics too, whoever reads the log of this process."""
+    try:
+        yield
+    except TryAgain as error:
+        with suppress(TryAgain):  # a ledger that is away says so itself, at the next event
+            table.harness.states.failed(subscriber, redact(str(error)))
+        raise
 
 
 def _print(_table: str, event: Event) -> None:

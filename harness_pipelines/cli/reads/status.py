@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from harness_pipelines.cli.common import opened, page_port_option
@@ -9,6 +11,9 @@ from harness_pipelines.cli.show.output import emit, json_option, note
 from harness_pipelines.cli.show.status import KafkaEnds, TableSeen, look
 from harness_pipelines.errors import UsageError
 from harness_pipelines.spec.settings import Settings
+
+if TYPE_CHECKING:
+    from harness_pipelines.ports.ledger import SickTable
 
 ERROR_CHARS_MAX = 160
 
@@ -39,13 +44,22 @@ def status(
         return
     if page_port:
         raise UsageError("--page-port is for --page")
+    from harness_pipelines.app.health import Health
+
     with opened(settings) as harness:
-        kafka = KafkaEnds(harness)
+        health, kafka = Health(harness.settings), KafkaEnds(harness)
+        health.begin()
+        sick = [one for one in harness.sick_tables() if not tables or one.name in tables]
         names = tables or tuple(t.name for t in harness.tables())
-        seen = [look(harness, harness.table(name), kafka) for name in dict.fromkeys(names)]
+        left = dict.fromkeys(name for name in names if name not in {one.name for one in sick})
+        seen = [look(harness, harness.table(name), kafka) for name in left]
+        silent = {name: why for name, why in health.look().items() if why is not None}
     seen.sort(key=lambda one: one.state is None)  # what is wrong comes first
-    shown = {"tables": [one.to_json() for one in seen], "kafka": kafka.trouble}
-    emit(shown, json_target, lambda: _show(seen))
+    told = [{"table": one.name, "why": one.why} for one in sick]
+    shown = {"tables": [one.to_json() for one in seen], "sick": told, "kafka": kafka.trouble, "silent": silent}
+    emit(shown, json_target, lambda: _show(seen, sick))
+    for name, why in silent.items():
+        note(f"harness: {name} does not answer: {why}")
     if kafka.trouble:
         note(f"harness: without Kafka: {kafka.trouble}")
 
@@ -61,15 +75,19 @@ def _serve(settings: Settings, port: int | None) -> None:
             time.sleep(0.5)  # in steps: Ctrl-C may reach another thread, and one long wait would not notice it
 
 
-def _show(seen: list[TableSeen]) -> None:
+def _show(seen: list[TableSeen], sick: list[SickTable]) -> None:
+    from rich.markup import escape
+
     from harness_pipelines.cli.show import bars
 
     out = bars.console()
+    for one_sick in sick:
+        out.print(f"[bold]{one_sick.name}[/]  [red]cannot be read[/]: {escape(one_sick.why)}")
     for one in seen:
         _show_table(one)
     if seen:
         out.print(bars.legend(spans for one in seen for spans in one.spans))
-    else:
+    elif not sick:
         note("no table yet: `harness table apply FILE` creates one")
 
 
@@ -94,7 +112,9 @@ def _show_table(one: TableSeen) -> None:
     if not any(claim["alive"] for claim in one.claims):
         out.print(f"  nobody works on it: `harness run {one.table}`", style="dim")
     if one.counts.readers:
-        out.print(f"  {one.counts.readers} reads under way")
+        out.print(
+            f"  {one.counts.readers} reads under way, the oldest for {bars.ago(one.counts.oldest_lease_s or 0.0)}"
+        )
     if one.pins:
         oldest = one.pins[0]
         out.print(
@@ -141,6 +161,10 @@ def _show_trouble(one: TableSeen) -> None:
         out.print(f"  {move['stage']} move {move['move_id']} {state}, attempt {move['attempt']}{error}")
     for stalled in one.stalled:
         out.print(f"  [red]{escape(stalled)}[/]")
+    for undelivered in one.undelivered:
+        out.print(f"  [yellow]events are not delivered[/]: {escape(undelivered)}")
+    if one.filling:
+        out.print(f"  [red]{one.filling}[/]")
     for held in one.behind:
         out.print(f"  [yellow]{escape(held)}[/]")
     for ahead in one.ahead:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 from collections.abc import MutableMapping
+from pathlib import Path
 from typing import Any
 
+from harness_pipelines.errors import UsageError
 from harness_pipelines.secret import redact
 
 
@@ -20,20 +23,48 @@ class _StandardError:
     debug = info = warning = warn = error = critical = exception = log = msg
 
 
-def configure_logging(level: int = logging.WARNING) -> None:
-    """Show events of *level* and above as lines ``time level event key=value ...`` without secrets."""
+class _LogFile:
+    """Writes to a file, which is rotated when it has become large."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()  # what is wrong with it is said now
+        self._path, self._lock = path, threading.Lock()
+
+    def msg(self, message: str) -> None:
+        from harness_pipelines.services.logs import LOG_BYTES_MAX, rotate_one
+
+        with self._lock:
+            with self._path.open("a", encoding="utf-8") as file:  # each time: others may rotate it too
+                print(message, file=file)
+            if self._path.stat().st_size > LOG_BYTES_MAX:
+                rotate_one(self._path)
+
+    debug = info = warning = warn = error = critical = exception = log = msg
+
+
+def configure_logging(level: int = logging.WARNING, file: Path | None = None) -> None:
+    """Show events of *level* and above as lines ``time level event key=value ...`` without secrets.
+
+    They go to *file*, by default to standard error. Raises: UsageError.
+    """
     import structlog
+
+    try:
+        place = _StandardError() if file is None else _LogFile(file)
+    except OSError as error:
+        raise UsageError(f"the log cannot be written to {file}: {error.strerror or error}") from error
 
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.format_exc_info,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%SZ", utc=True),
             plain_line,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_: _StandardError(),
+        logger_factory=lambda *_: place,
         cache_logger_on_first_use=False,
     )
 

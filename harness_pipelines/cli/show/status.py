@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from harness_pipelines.app.table import Table
     from harness_pipelines.cli.show.bars import Spans
     from harness_pipelines.ledgers.postgres.requests.recall import RecallRequest
-    from harness_pipelines.ledgers.postgres.views.stalls import Pin, Stall
+    from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
+    from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
     from harness_pipelines.ledgers.postgres.views.status import Counts, Refusing
     from harness_pipelines.ports.ledger import PartitionStatus
     from harness_pipelines.ports.source import Log, OpenTransaction
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from harness_pipelines.spec.table import Freshness
 
 KAFKA_WAIT_S = 5.0
+FULL_SOON_S = 86_400.0
 _VIOLATION = ("check", "severity", "records", "first_at", "last_at")
 
 
@@ -63,6 +65,8 @@ class TableSeen:
     stalls: list[Stall]  #: what waits, those that are no alarm yet too
     held: Mapping[int, OpenTransaction]  #: of the log, by partition
     pins: list[Pin]  #: of snapshots and states, the oldest first
+    growth: BufferGrowth | None  #: None: there is no buffer
+    lags: list[Lag]  #: of subscribers to its events
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
@@ -107,6 +111,21 @@ class TableSeen:
     def stalled(self) -> list[str]:
         """Stages that get no further, and errors that hold them."""
         return [str(one) for one in self.stalls if one.is_alarm or one.error is not None]
+
+    @property
+    def undelivered(self) -> list[str]:
+        """Subscribers whose last delivery failed."""
+        return [str(lag) for lag in self.lags if lag.error is not None]
+
+    @property
+    def filling(self) -> str | None:
+        """That the buffers are full within a day."""
+        if self.growth is None or self.growth.full_s > FULL_SOON_S:
+            return None
+        return (
+            f"the buffer grows by {self.growth.per_s / 1e6:,.1f} MB a second; all buffers together are full "
+            f"(HARNESS_BUFFER_GB) in {self.growth.full_s / 3600:.1f} h"
+        )
 
     @property
     def behind(self) -> list[str]:
@@ -164,6 +183,8 @@ class TableSeen:
                 for p, one in sorted(self.held.items())
             ],
             "pins": [pin.to_json() for pin in self.pins],
+            "buffer": self.growth and self.growth.to_json(),
+            "subscribers": [lag.to_json() for lag in self.lags],
             "state": self.state,
             "quarantined": self.counts.quarantined,
             "refused_of_last": None
@@ -172,6 +193,7 @@ class TableSeen:
             "filtered": self.counts.filtered,
             "contract": [{name: one[name] for name in _VIOLATION} for one in self.violations],
             "readers": self.counts.readers,
+            "oldest_lease_s": self.counts.oldest_lease_s and round(self.counts.oldest_lease_s, 1),
             "lake_rows": self.counts.lake_rows,
             "recalled": {
                 "rows": self.recalled_rows,
@@ -258,5 +280,7 @@ def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:
         trouble=trouble,
         stalls=harness.stores.stalls.now([table.name]),
         pins=harness.stores.stalls.pins([table.name]),
+        growth=harness.stores.stalls.growth().get(table.name),
+        lags=harness.stores.stalls.lags([table.name]),
         held={} if trouble else kafka.held(table, positions),
     )

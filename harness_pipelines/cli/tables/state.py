@@ -35,7 +35,7 @@ def list_command(settings: Settings, /, json_target: str | None) -> None:
 
     def human() -> None:
         for one in found:
-            held = f"held until {one.held_until:%H:%M:%S} UTC" if one.held_until else "not held"
+            held = f"held until {one.held_until:%Y-%m-%d %H:%M:%S} UTC" if one.held_until else "not held"
             click.echo(f"{one.name}: {held}")
             if one.last is not None:
                 _show(one.last)

@@ -101,15 +101,19 @@ def list_command(settings: Settings, json_target: str | None) -> None:
     """
     with opened(settings) as harness:
         found = [_summary(one) for one in harness.tables()]
+        sick = harness.sick_tables()
 
     def human() -> None:
+        for broken in sick:
+            click.echo(f"{broken.name}  cannot be read: {broken.why}")
         for one in found:
             stopped = f"  stopped: {one['stopped']}" if one["stopped"] else ""
             click.echo(f"{one['table']}  topic {one['topic']}, {len(one['partitions'])} partitions{stopped}")
-        if not found:
+        if not found and not sick:
             note("no table yet: `harness table apply FILE` creates one")
 
-    emit({"tables": found}, json_target, human)
+    told = [{"table": one.name, "why": one.why} for one in sick]
+    emit({"tables": found, "sick": told}, json_target, human)
 
 
 @table.command("show")

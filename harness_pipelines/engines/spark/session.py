@@ -67,6 +67,8 @@ _JDBC_NAMES: Mapping[str, str] = {
 class SparkUnreachable(TryAgain):
     """No Spark answers at the configured address; nothing was written."""
 
+    way_on = "nothing: workers go on by themselves; is HARNESS_SPARK right?"
+
 
 class SparkAway(TryAgain):
     """Spark, its disk or what it reads from went away under some work; waiting helps."""

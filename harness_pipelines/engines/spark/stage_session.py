@@ -75,6 +75,8 @@ MISREAD = ("spark.sql.parser.quotedRegexColumnNames", "spark.sql.parser.escapedS
 class SessionUnfit(HarnessError):
     """A session has a setting under which Spark would compute something else; nothing was read or written."""
 
+    way_on = "take the setting that the message names out of Spark's session"
+
     recovery = Recovery.NEVER
 
 

@@ -30,6 +30,8 @@ from harness_pipelines.spec.where import WhereError
 class ContractUnusable(HarnessError):
     """The contract of a table is not there, or says what no single record can be judged by."""
 
+    way_on = "install the contract's module where the worker runs, or correct it; the worker looks again by itself"
+
 
 class _Refuses(Exception):
     """A part of the schema that is no check of a value or a row."""

@@ -17,6 +17,7 @@ from harness_pipelines.ports.ledger import (
     MoveDraft,
     PartitionStatus,
     PointerMoved,
+    SickTable,
     Stopped,
     Swap,
     TableExists,
@@ -96,6 +97,9 @@ class MemoryLedger:
 
     def tables(self) -> list[TableRow]:
         return sorted(self.state.books.tables.values(), key=lambda t: (t.spec.namespace, t.spec.name))
+
+    def survey(self) -> tuple[list[TableRow], list[SickTable]]:
+        return self.tables(), []  # what is in memory was read already
 
     def table(self, name: str) -> TableRow:
         """The table called ``namespace.name``. Raises: TableUnknown, naming the tables that exist."""

@@ -20,6 +20,8 @@ SCHEMA = "harness_buffer"
 class TableInUse(TryAgain):
     """A worker holds a claim on the table; nothing was dropped."""
 
+    way_on = "stop the worker that the message names, or wait for its lease (30 s)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSeen:
@@ -103,7 +105,7 @@ def _look(connection: Connection, table: TableRow, catalog: str) -> Dropped:
 def _check_unclaimed(connection: Connection, table: TableRow) -> None:
     held = connection.execute(sql("drop/live_claims"), {"table_id": table.table_id}).fetchall()
     if held:
-        who = ", ".join(f"{c['stage']} by {c['holder']} until {c['lease_until']:%H:%M:%S} UTC" for c in held)
+        who = ", ".join(f"{c['stage']} by {c['holder']} until {c['lease_until']:%Y-%m-%d %H:%M:%S} UTC" for c in held)
         raise TableInUse(
             f"table {table.name} is being worked on ({who}); nothing was dropped. Stop its worker, or wait until its "
             "lease has ended, then run the same command again"

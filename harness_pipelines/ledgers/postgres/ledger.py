@@ -34,8 +34,10 @@ from harness_pipelines.ports.ledger import (
     MoveDraft,
     PartitionStatus,
     PointerMoved,
+    SickTable,
     Stopped,
     Swap,
+    TableDamaged,
     TableExists,
     TableRow,
     TableUnknown,
@@ -130,11 +132,22 @@ class PostgresLedger:
         return self.table(spec.table)
 
     def tables(self) -> list[TableRow]:
-        found = self.database.rows("ledger/tables", {"namespace": None, "name": None})
-        return [rows.table_row(row) for row in found]
+        """Those that can be understood; `survey` names the others too."""
+        return self.survey()[0]
+
+    def survey(self) -> tuple[list[TableRow], list[SickTable]]:
+        """All tables. One whose row cannot be understood takes no other with it."""
+        found: list[TableRow] = []
+        sick: list[SickTable] = []
+        for row in self.database.rows("ledger/tables", {"namespace": None, "name": None}):
+            try:
+                found.append(rows.table_row(row))
+            except TableDamaged as error:
+                sick.append(SickTable(name=f"{row['namespace']}.{row['name']}", why=str(error)))
+        return found, sick
 
     def table(self, name: str) -> TableRow:
-        """The table called ``namespace.name``. Raises: TableUnknown, with the names that are most like it."""
+        """The table called ``namespace.name``. Raises: TableUnknown, with the most similar names, TableDamaged."""
         with self.database.reading() as connection:
             found = self._find(name, connection)
         if found is None:

@@ -26,9 +26,19 @@ _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 class SnapshotUnknown(HarnessError):
     """No snapshot of that name, or none of this table."""
 
+    way_on = "`harness snapshot list` shows those that there are"
+
 
 class SnapshotExists(HarnessError):
     """There is a snapshot of that name already."""
+
+    way_on = "another name, or `harness snapshot drop NAME`"
+
+
+class SnapshotChanged(HarnessError):
+    """What a snapshot pins was changed by hand since it was made."""
+
+    way_on = "`harness snapshot drop NAME`, and make another one"
 
 
 class SnapshotInUse(TryAgain):
@@ -41,7 +51,7 @@ class Pinned:
 
     table: str
     version: int
-    buffer_hi: Mapping[int, int]
+    buffer_hi: Mapping[int, int]  #: empty where somebody changed it by hand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +118,7 @@ class Snapshots:
             if reader := connection.execute(sql("snapshots/readers"), {"name": name}).fetchone():
                 raise SnapshotInUse(
                     f"{reader['holder']} reads {reader['table_name']} as of snapshot {name} or its version until "
-                    f"{reader['until']:%H:%M:%S} UTC; nothing was dropped, run the same command again"
+                    f"{reader['until']:%Y-%m-%d %H:%M:%S} UTC; nothing was dropped, run the same command again"
                 )
             if connection.execute(sql("snapshots/drop"), {"name": name, "table_ids": ids}).rowcount == 0:
                 raise SnapshotUnknown(
@@ -119,9 +129,12 @@ class Snapshots:
         faults.point("snapshot.drop_after_commit")
 
 
-def versions_named(connection: Connection, table_id: int) -> list[Version]:
-    """The versions of a table that snapshots pin, each with the bounds that it is read with."""
-    found = connection.execute(sql("snapshots/of_table"), {"table_id": table_id}).fetchall()
+def versions_named(connection: Connection, table_id: int, *, sound: bool = False) -> list[Version]:
+    """The versions of a table that snapshots pin, each with the bounds that it is read with.
+
+    *sound*: without those that somebody changed since they were made, whose bounds may be none.
+    """
+    found = connection.execute(sql("snapshots/of_table"), {"table_id": table_id, "sound": sound}).fetchall()
     return [replace(rows.version(row), bounds=_bounds(row["named_bounds"])) for row in found]
 
 
@@ -131,12 +144,17 @@ def version_leased(row: Mapping[str, Any]) -> Version:
 
 
 def version_named(connection: Connection, table: TableRow, name: str) -> tuple[int, Mapping[int, Bounds]]:
-    """The version that the snapshot *name* pins of *table*, and its bounds. Raises: SnapshotUnknown."""
+    """The version that the snapshot *name* pins of *table*, with bounds. Raises: SnapshotUnknown, SnapshotChanged."""
     row = connection.execute(sql("snapshots/find"), {"table_id": table.table_id, "name": name}).fetchone()
     if row is None:
         raise SnapshotUnknown(
             f"{table.name} is in no snapshot {name}, nor in the last commit of a state of that name; `harness snapshot "
             "list` and `harness state list` show those that there are"
+        )
+    if not row["sound"]:
+        raise SnapshotChanged(
+            f"snapshot {name} of {table.name} is not as it was made: somebody changed its version or bounds by hand; "
+            f"nothing is returned. Drop it, and make another one; `harness fsck {table.name}` names all such"
         )
     return row["version"], _bounds(row["bounds"])
 
@@ -158,7 +176,7 @@ def _named(found: Sequence[Mapping[str, Any]]) -> list[NamedSnapshot]:
     for row in found:
         one = made.setdefault(row["name"], NamedSnapshot(name=row["name"], created_at=row["created_at"], tables=()))
         if row["table_name"] is not None:
-            high = {p: b.buffer_hi for p, b in _bounds(row["bounds"]).items()}
+            high = {p: b.buffer_hi for p, b in _bounds(row["bounds"]).items()} if row["sound"] else {}
             pinned = Pinned(table=row["table_name"], version=row["version"], buffer_hi=high)
             made[row["name"]] = replace(one, tables=(*one.tables, pinned))
     return list(made.values())

@@ -21,6 +21,8 @@ PAUSE_S = 2.0  #: before the next one
 class CommitLost(TryAgain):
     """A COMMIT never arrived: the ledger shows that nothing of it took effect."""
 
+    way_on = "the same command again: it did not take effect"
+
 
 def resolved(table: str, unknown: OutcomeUnknown, ask: Callable[[], Version | None]) -> Version:
     """The version that was published; *ask* reads it from the ledger, ``None`` where nothing took effect.

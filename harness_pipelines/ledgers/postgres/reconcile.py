@@ -32,6 +32,8 @@ ACCEPT_FOREIGN = "accept-foreign"
 class TableHeld(TryAgain):
     """Somebody works on the table; nothing was changed."""
 
+    way_on = "stop the worker that the message names, or wait for its lease (30 s)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptedMove:
@@ -258,7 +260,9 @@ class Reconciler:
             connection.execute(sql("reads/take_trim_lock"), key)
             # Claims are looked at last, as every commit does; one that is taken after this look is fenced by the next.
             if held := connection.execute(sql("drop/live_claims"), key).fetchall():
-                who = ", ".join(f"{c['stage']} by {c['holder']} until {c['lease_until']:%H:%M:%S} UTC" for c in held)
+                who = ", ".join(
+                    f"{c['stage']} by {c['holder']} until {c['lease_until']:%Y-%m-%d %H:%M:%S} UTC" for c in held
+                )
                 raise TableHeld(
                     f"{table.name} is being worked on ({who}); nothing was changed. Stop its worker, or wait until its "
                     "lease has ended, then run the same command again"

@@ -46,6 +46,8 @@ _files_of: ByPath[frozenset[str]] = ByPath(20_000)
 class SizeGuard(HarnessError):
     """Expire would remove more than it may in one run; nothing was removed."""
 
+    way_on = "`harness run TABLE --stage expire --dry-run`; if it is meant, `--remove-large --for 60s`"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimDecision:

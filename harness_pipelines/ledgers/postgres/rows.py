@@ -7,7 +7,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from harness_pipelines.ports.ledger import IngestPosition, LayoutState, Segment, TableRow
+from harness_pipelines.ports.ledger import IngestPosition, LayoutState, Segment, TableDamaged, TableRow
 from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.protocol.bounds import Bounds, Vector, vector_from_json, vector_to_json
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -21,15 +21,35 @@ Row = Mapping[str, Any]
 
 
 def table_row(row: Row) -> TableRow:
+    """Raises: TableDamaged."""
+    name = f"{row['namespace']}.{row['name']}"
+    if row["history"] is None:
+        raise damaged(name, "its schemas are gone from harness.schemas")
+    try:
+        spec = TableSpec.model_validate(row["spec"])
+        history = tuple(schema_row(one) for one in row["history"])
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise damaged(name, " ".join(str(error).split())[:300]) from error
+    if spec.table != name:
+        raise damaged(name, f"it is the spec of {spec.table}")
     return TableRow(
         table_id=row["table_id"],
-        spec=TableSpec.model_validate(row["spec"]),
+        spec=spec,
         identity=TopicIdentity(
             cluster_id=row["cluster_id"], topic=row["topic"], topic_id=row["topic_id"], partitions=()
         ),
         retained_from=row["retained_from"],
         stopped=row["stopped"],
-        history=tuple(schema_row(one) for one in row["history"]),
+        history=history,
+    )
+
+
+def damaged(name: str, why: str) -> TableDamaged:
+    """What a table is told as whose spec or schemas cannot be understood."""
+    return TableDamaged(
+        f"the spec of {name} in harness.tables cannot be read: {why}. Nobody works on it, and all other tables go on. "
+        "Bring the row back from a backup, or as the owner of the database: the newest row of harness.schemas has the "
+        "spec that its schema was made with"
     )
 
 

@@ -35,9 +35,13 @@ ASK_AGAIN_S = 0.05  #: while ingest is behind a reader of the log
 class StateUnknown(HarnessError):
     """No state of that name, or none that was ever committed."""
 
+    way_on = "`harness state list` shows those that there are"
+
 
 class StateHeld(TryAgain):
     """Another consumer holds the state."""
+
+    way_on = "end the other consumer, or wait until its hold is over"
 
 
 #: What the ledger's functions refuse, by SQLSTATE.
@@ -139,6 +143,10 @@ class States:
         """Forget a state and what it pins. Raises: StateUnknown, StateHeld."""
         if not self.call("states/drop", name=name)["dropped"]:
             raise _unknown(name)
+
+    def failed(self, name: str, error: str) -> None:
+        """Keep why the last delivery to a subscriber failed, for whoever asks how it is; the next one clears it."""
+        self.call("states/failed", name=name, error=error)
 
     def call(self, statement: str, **parameters: Any) -> Mapping[str, Any]:
         """One row of one of the ledger's functions, in a transaction of its own; its refusals by name."""

@@ -14,6 +14,7 @@ from psycopg import sql as compose
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ledgers.postgres.named_snapshots import versions_named
+from harness_pipelines.ledgers.postgres.rows import damaged
 from harness_pipelines.ports.ledger import TableUnknown, view_names
 from harness_pipelines.ports.table_state import (
     _OFFSETS_END,
@@ -29,15 +30,17 @@ from harness_pipelines.ports.table_state import (
     OverlayRow,
     PositionRow,
     SegmentRow,
-    TableDamaged,
     VersionRow,
     kept_from,
 )
 from harness_pipelines.protocol.bounds import vector_from_json
+from harness_pipelines.protocol.changes.corrections import Coordinate
 from harness_pipelines.protocol.lake.overlays import overlays_from_json
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import View, ViewName
 from harness_pipelines.spec.table import QUARANTINE_SUFFIX, TableSpec
+
+SEALS_AT_ONCE, SEALED_BYTES_AT_ONCE = 10_000, 256 * 2**20
 
 
 def table_names(database: Database, name: str | None = None) -> list[str]:
@@ -123,19 +126,33 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
                 (row["partition"], row["offset"]) for row in _all(connection, "quarantined_outside", key)
             ],
             buffered=_buffered(connection, key, segments, positions, moves=moves),
-            snapshots=versions_named(connection, table["table_id"]),
+            snapshots=versions_named(connection, table["table_id"], sound=True),
+            pins_changed=[(row["name"], row["version"]) for row in _all(connection, "pins_changed", key)],
             overlays=[_overlay(row) for row in connection.execute(sql("overlays/all"), key)],
             begun={row["version"]: row["left_out"] for row in _all(connection, "begun", key)},
         )
+
+
+def records_changed(database: Database, table_id: int) -> Iterator[Coordinate]:
+    """Records of quarantine that are not as they were written: somebody changed them beside the harness.
+
+    Page by page, each at an instant of its own: however many records there are, no statement takes long.
+    """
+    at: Coordinate = (-1, -1)
+    while True:
+        given = {"table_id": table_id, "records": SEALS_AT_ONCE, "bytes": SEALED_BYTES_AT_ONCE}
+        page = database.rows("fsck/sealed", {**given, "partition": at[0], "offset": at[1]})
+        yield from ((row["partition"], row["offset"]) for row in page if not row["whole"])
+        if not page:
+            return
+        at = (page[-1]["partition"], page[-1]["offset"])
 
 
 def _spec(name: str, written: object) -> TableSpec:
     try:
         return TableSpec.model_validate(written)
     except ValueError as error:
-        raise TableDamaged(
-            f"the spec of {name} in harness.tables cannot be read: {' '.join(str(error).split())[:300]}"
-        ) from error
+        raise damaged(name, " ".join(str(error).split())[:300]) from error
 
 
 def _buffered(

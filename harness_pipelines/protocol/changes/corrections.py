@@ -47,6 +47,8 @@ class CorrectionsMoved(HarnessError):
 class AlreadyThere(HarnessError):
     """A view has a row at the coordinate of a record that is held in quarantine; nothing was written."""
 
+    way_on = "`harness fsck TABLE`: a view has a row that quarantine holds too"
+
 
 class ReplayRefused(HarnessError):
     """The table cannot have its quarantined records put back as it is."""
@@ -54,6 +56,8 @@ class ReplayRefused(HarnessError):
 
 class RangeRefused(HarnessError):
     """A range of records cannot be decoded anew as it was asked for; nothing was changed."""
+
+    way_on = "`harness replay` with another range or spec, as the message says"
 
 
 class RangeWaits(TryAgain):

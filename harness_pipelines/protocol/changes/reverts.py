@@ -25,9 +25,13 @@ Tier = Literal["lake", "buffer", "tail"]
 class RevertRefused(HarnessError):
     """The version cannot be restored: a tier does not hold any more what would have to go back to it."""
 
+    way_on = "the message names the oldest version in reach"
+
 
 class RevertWaits(TryAgain):
     """The version cannot be restored yet: an old version that can still be read would change."""
+
+    way_on = "`harness run TABLE --until-idle`, then the same command"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

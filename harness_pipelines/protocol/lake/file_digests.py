@@ -13,6 +13,8 @@ DIGEST_BYTES = 16
 class FileDamaged(HarnessError):
     """A file of the lake is there and is not what was written."""
 
+    way_on = "copy it back, or `harness reconcile TABLE --repair-file FILE --dry-run`, then `--yes`"
+
     def __init__(self, path: str, why: str) -> None:
         super().__init__(
             f"{path} is damaged: {why}. `harness fsck` names all that is; `harness reconcile TABLE --repair-file "

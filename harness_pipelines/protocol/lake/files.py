@@ -48,9 +48,15 @@ def condemned_before(*, oldest_open: datetime | None, grace: timedelta, now: dat
 class LiveFilesUnlisted(HarnessError):
     """A file that is needed was not found where it must be: what else the listing says is not to be believed."""
 
+    way_on = (
+        "`harness fsck TABLE`; bring the file back, or mount the warehouse where it was; expire removes no file before"
+    )
+
 
 class FolderShared(HarnessError):
     """The folder of a table has another table in it: what nothing of the one reaches may be the other's."""
+
+    way_on = "set the location of the other table back; expire removes no file before"
 
 
 def check_listed(

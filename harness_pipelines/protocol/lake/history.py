@@ -16,6 +16,8 @@ HISTORY_LOST, PROMOTED = "history_lost", "promoted"  #: events behind which vers
 class HistoryBroken(HarnessError):
     """The lake's metadata does not continue what the ledger knows; nothing can be taken over from it."""
 
+    way_on = "bring the warehouse or the database back from a backup; then `harness reconcile TABLE --dry-run`"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastMove:

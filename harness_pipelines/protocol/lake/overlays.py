@@ -33,6 +33,8 @@ class OverlaysMoved(HarnessError):
 class OverlayMissing(HarnessError):
     """The table of recalled rows that a version names, or is to name, is not there."""
 
+    way_on = "`harness fsck TABLE`; `harness recall` again what was recalled"
+
 
 class OverlayWrong(HarnessError):
     """What was recalled or released is not what was there before; it is never published."""

@@ -18,6 +18,8 @@ PLAN_FORMAT = 5  #: since segments say which columns they have `packed`
 class UnknownPlanFormat(HarnessError):
     """A read plan of a later harness."""
 
+    way_on = "install the version of the harness that made the plan"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRef:

@@ -37,6 +37,8 @@ class SpecMoved(TryAgain):
 class SpecDisagrees(HarnessError):
     """The columns of the spec are not those of the schema in force: records would lose values without a word."""
 
+    way_on = "`harness evolve` changes columns; a row that was restored: `harness reconcile TABLE --yes`"
+
 
 def check_spec(table: str, *, read: TableSpec, found: TableSpec, what: str) -> None:
     """A spec is changed from the one that was read, never from another (S21, S22). Raises: SpecMoved."""

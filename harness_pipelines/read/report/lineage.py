@@ -44,9 +44,13 @@ if TYPE_CHECKING:
 class FileUnknown(HarnessError):
     """No version that is kept has the file."""
 
+    way_on = "`harness lineage` knows files as far as versions are kept"
+
 
 class MoveUnknown(HarnessError):
     """The table has no move of that number."""
+
+    way_on = "`harness events TABLE` has the numbers of moves"
 
 
 class OffsetUnknown(HarnessError):

@@ -106,6 +106,13 @@ class KafkaLog:
         except KafkaException as error:
             raise self._named(error, topic=topic, doing=doing) from error
 
+    def ask(self) -> None:
+        """Ask the cluster for an answer, whatever it is. Raises: KafkaUnreachable, KafkaLoginFailed."""
+        try:
+            self._admin.list_topics("harness-is-there", timeout=self._client.timeouts.request_s)
+        except KafkaException as error:
+            raise self._named(error, topic="any", doing="asking whether it is there") from error
+
     def _metadata(self, topic: str, *, timeout_s: float) -> ClusterMetadata:
         """Ask for the leaders of *topic*, which the client then keeps. Raises: KafkaException."""
         found = self._admin.list_topics(topic, timeout=timeout_s)

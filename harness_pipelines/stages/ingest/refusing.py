@@ -22,9 +22,19 @@ _NOTICES = Notices("records.refused")
 class RefusedTooMany(HarnessError):
     """More records of a partition are refused than the spec lets pass."""
 
+    way_on = (
+        "look at `harness quarantine list TABLE`; repair the producer or the contract, or raise `stop_above`; "
+        "apply, start the worker again"
+    )
+
 
 class NothingFits(RefusedTooMany):
     """No record of a table became a row, and so many were refused that its spec cannot be right."""
+
+    way_on = (
+        "correct the spec's words of decoding, `harness table apply`, start the worker again, `harness quarantine "
+        "replay TABLE`"
+    )
 
 
 class Refusals(Protocol):

@@ -51,6 +51,8 @@ Offsets = NDArray[np.int64]
 class RepairRefused(HarnessError):
     """A file cannot be made again; nothing was changed."""
 
+    way_on = "copy the file back from a backup"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:

@@ -34,6 +34,8 @@ _PARTITION, _OFFSET = "_kafka_partition", "_kafka_offset"
 class ContractBroken(HarnessError):
     """Rows on their way into the lake break a check of severity `stop`; nothing was published."""
 
+    way_on = "repair the producer, or `severities: {CHECK: warn}` and `harness table apply`"
+
     recovery = Recovery.NEVER
 
 

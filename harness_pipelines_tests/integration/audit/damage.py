@@ -15,7 +15,7 @@ from harness_pipelines.audit.fsck.run import fsck as check
 from harness_pipelines_tests.integration.audit.conftest import Rig
 
 POSITIONS = ("lake_positions", "ingest_positions")
-TABLES = ("tables", "schemas", *POSITIONS, "versions", "moves", "claims", "segments", "quarantine", "outbox")
+TABLES = ("tables", "schemas", *POSITIONS, "versions", "moves", "claims", "segments", "quarantine", "outbox", "leases")
 
 
 def broken(rig: Rig) -> dict[str, list[str]]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
+import psycopg
 import pytest
 
+from harness_pipelines.ledgers.postgres.named_snapshots import SnapshotChanged
 from harness_pipelines.ports.errors import MetadataMissing
+from harness_pipelines.protocol.changes.corrections import Wanted
+from harness_pipelines.stages.replay.quarantine import drop
 from harness_pipelines_tests.integration.audit.conftest import (
     Rig,
 )
@@ -26,6 +31,24 @@ def _move(rig: Rig, version: int) -> str:
     return f"move_id = (SELECT move_id FROM harness.versions WHERE {of(rig)} AND version = {version})"
 
 
+def _refused(said: str) -> tuple[Planted, dict[str, str]]:
+    where = 'partition = 1 AND "offset" = 22'
+    return (
+        lambda rig: f"UPDATE harness.quarantine SET {said} WHERE {of(rig)} AND {where}",
+        {"S32": "partition 1, offset 22: the record in quarantine is not what the harness wrote"},
+    )
+
+
+REFUSED_FAULTS = {
+    "the headers": """headers = '[["trace", "00"]]'""",
+    "the reason": "reason = 'null_key'",
+    "the detail": "detail = detail || ' '",
+    "the key": "key = 'k'",
+    "the value": "value = value || ' '",
+    "the time": "kafka_ms = kafka_ms + 1",
+    "the day": "recorded_at = recorded_at - interval '1 day'",
+    "the state": "state = 'dropped'",
+}
 LEDGER_FAULTS: dict[str, tuple[Planted, dict[str, str]]] = {
     "a version's row is deleted": (
         lambda rig: f"DELETE FROM harness.versions WHERE {of(rig)} AND version = 3",
@@ -160,11 +183,32 @@ LEDGER_FAULTS: dict[str, tuple[Planted, dict[str, str]]] = {
     ),
     "a refused record is moved to where nothing was read": (
         lambda rig: f'UPDATE harness.quarantine SET "offset" = 900 WHERE {of(rig)} AND partition = 0 AND "offset" = 2',
-        {"S1": "partition 0, offset 900 is in quarantine, but ingest has not committed it"},
+        {
+            "S1": "partition 0, offset 900 is in quarantine, but ingest has not committed it",
+            "S32": "partition 0, offset 900: the record in quarantine is not what the harness wrote",
+        },
     ),
     "a record is refused that is in the buffer": (
         lambda rig: f'UPDATE harness.quarantine SET "offset" = 65 WHERE {of(rig)} AND partition = 0 AND "offset" = 62',
-        {"S1": "partition 0, offset 65: in the buffer and in quarantine"},
+        {
+            "S1": "partition 0, offset 65: in the buffer and in quarantine",
+            "S32": "partition 0, offset 65: the record in quarantine is not what the harness wrote",
+        },
+    ),
+    **{f"of a refused record {word} is edited": _refused(said) for word, said in REFUSED_FAULTS.items()},
+    "a claim ends in a year": (
+        lambda rig: (
+            f"UPDATE harness.claims SET lease_until = now() + interval '1 year' WHERE {of(rig)} AND stage = 'tier'"
+        ),
+        {"L2": "no lease is longer than 10 minutes"},
+    ),
+    "a lease begins in a year": (
+        lambda rig: (
+            "INSERT INTO harness.leases (lease_id, table_id, version, bounds, holder, until, born) SELECT "
+            f"gen_random_uuid(), table_id, 4, '{{}}', 'a clock ahead', now() + interval '366 days', now() + interval "
+            f"'365 days 1 hour' FROM harness.tables WHERE {of(rig)}"
+        ),
+        {"L4": "later than any may"},
     ),
     "the version's snapshot is edited": (
         lambda rig: f"UPDATE harness.versions SET stream_snapshot = 42 WHERE {of(rig)} AND version = 3",
@@ -187,6 +231,60 @@ def test_a_row_changed_by_hand_is_named(sound: Rig, fault: str):
     assert found.keys() == expected.keys(), found
     for invariant, text in expected.items():
         assert any(text in detail for detail in found[invariant]), found[invariant]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        """bounds = jsonb_set(bounds, '{0,buffer_hi}', '65')""",
+        """bounds = '{"0": {"start": 0, "batch_hi": 0, "stream_hi": 20, "buffer_hi": 20}}'""",
+        "bounds = bounds - '1'",
+        """bounds = jsonb_set(bounds, '{0,buffer_hi}', '1')""",
+        "bounds = '[]'",
+        "version = 2",
+    ],
+)
+def test_a_snapshot_that_was_changed_by_hand_is_named_and_refused_and_the_others_are_as_they_were(
+    sound: Rig, said: str
+):
+    harness, name = sound.harness, f"pin-{uuid.uuid4().hex[:8]}"
+    harness.snapshot(name, [sound.table.name])
+    harness.snapshot(f"{name}.other", [sound.table.name])
+    try:
+        sound.sql(f"UPDATE harness.snapshot_tables SET {said} WHERE name = %s", name)
+        found = broken(sound)
+        assert found.keys() == {"S36"}
+        assert f"snapshot {name} says version" in found["S36"][0]
+        assert len(found["S36"]) == 1
+        with pytest.raises(SnapshotChanged, match=name):
+            sound.table.read(at=name)
+        assert sound.table.read(at=f"{name}.other").num_rows == sound.table.read().num_rows
+        assert {one.name for one in harness.snapshots()} >= {name, f"{name}.other"}
+    finally:
+        harness.drop_snapshot(name)
+        harness.drop_snapshot(f"{name}.other")
+    assert broken(sound) == {}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "UPDATE harness.claims SET lease_until = 'infinity'",
+        "UPDATE harness.claims SET lease_until = '-infinity'",
+        "UPDATE harness.claims SET lease_until = '20000-01-01'",
+    ],
+)
+def test_a_time_that_no_clock_shows_is_refused_by_the_database(sound: Rig, said: str):
+    with pytest.raises(psycopg.errors.CheckViolation):
+        sound.sql(f"{said} WHERE {of(sound)}")
+
+
+def test_a_record_that_was_changed_by_hand_stays_named_after_the_harness_has_changed_it_too(sound: Rig):
+    with restored(sound):
+        sound.sql(f"""UPDATE harness.quarantine SET headers = '[["a", "00"]]' WHERE {of(sound)} AND "offset" = 22""")
+        assert len(broken(sound)["S32"]) == 2
+        drop(sound.harness.stores, sound.table.row, Wanted(partition=1, offset=22))
+        assert len(broken(sound)["S32"]) == 2
 
 
 def test_the_repaired_table_is_sound_again(sound: Rig):

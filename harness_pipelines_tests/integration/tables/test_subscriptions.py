@@ -168,6 +168,32 @@ def test_a_webhook_is_asked_until_it_takes_the_event(
     assert state.keys == [f"{rig.name}:{rig.table.row.table_id}:{seq}" for seq in (1, 2, 3)]
 
 
+def test_what_a_webhook_answered_last_is_kept_in_the_ledger_until_a_later_event_arrives(
+    rig: TableRig, name: str, hook: tuple[Hook, str]
+):
+    state, url = hook
+    words = ("--subscriber", name, "--webhook", f"{url}?token=s3cret")
+
+    def seen() -> dict[str, Any]:
+        shown = CliRunner(env=environment(rig.stores.settings)).invoke(cli, ["status", rig.name, "--json"])
+        assert "s3cret" not in shown.output
+        [one] = json.loads(shown.stdout)["tables"][0]["subscribers"]
+        return dict(one)
+
+    state.answers = [500]
+    assert told(rig, *words).exit_code == TryAgain.exit_code
+    found = seen()
+    assert (found["subscriber"], found["events"]) == (name, 1)
+    assert "it answered 500 'not now'" in found["error"]
+    assert found["error_at"] is not None
+    human = CliRunner(env=environment(rig.stores.settings)).invoke(cli, ["status", rig.name])
+    assert "events are not delivered" in human.output
+    assert "it answered 500" in human.output
+
+    assert told(rig, *words).exit_code == 0
+    assert (seen()["error"], seen()["events"]) == (None, 0)
+
+
 def test_events_of_a_table_that_was_made_again_are_others_and_none_is_left_out(
     rig: TableRig, name: str, hook: tuple[Hook, str]
 ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,11 +18,15 @@ import yaml
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from harness_pipelines.app.health import Health
 from harness_pipelines.app.metrics import LOOPBACK, METRICS, Timely, WorkerCollector, endpoint
 from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
 from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
 from harness_pipelines.ledgers.postgres.views.work import Broken, ClaimState, OpenMove, TableState
+from harness_pipelines.ports.ledger import SickTable, TableRow
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.run.worker import TableProgress, WorkerOptions
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.scrape import Scrape, scrape
@@ -63,6 +68,12 @@ class Ledger:
     def lags(self, _tables: list[str]) -> list[Lag]:
         return [Lag(table="a.b", subscriber="billing", events=3, since_s=7.0)]
 
+    def growth(self) -> dict[str, BufferGrowth]:
+        return {"a.b": BufferGrowth(table="a.b", bytes=8192, per_s=4.0, full_s=99.0)}
+
+    def survey(self) -> tuple[list[TableRow], list[SickTable]]:
+        return [], [SickTable(name="a.sick", why="no spec")]
+
     def pins(self, _tables: list[str]) -> list[Pin]:
         at = datetime(2026, 1, 2, tzinfo=UTC)
         return [Pin(table="a.b", name="q1", version=3, since=at, age_s=9.0, behind=4)]
@@ -87,8 +98,9 @@ def progress() -> TableProgress:
 @pytest.fixture
 def url(ledger: Ledger, progress: TableProgress) -> Iterator[str]:
     """The metrics of a worker of one table."""
+    settings = Settings(home=Path("/none"))
     worker: Any = SimpleNamespace(
-        stores=SimpleNamespace(watch=ledger, stalls=ledger),
+        stores=SimpleNamespace(watch=ledger, stalls=ledger, tables=ledger, settings=settings),
         options=WorkerOptions(),
         holder="me",
         stop=threading.Event(),
@@ -98,9 +110,19 @@ def url(ledger: Ledger, progress: TableProgress) -> Iterator[str]:
     spec = SimpleNamespace(buffer="postgres", **goals)
     bare = SimpleNamespace(buffer="none", **goals)
     tables: Any = [SimpleNamespace(name="a.b", spec=spec), SimpleNamespace(name="a.bare", spec=bare)]
+    collector = WorkerCollector(worker, tables)
+    collector.health = Health(settings, wait_s=0.2, asks={"kafka": lambda: None, "spark": hangs, "registry": refuses})
     with endpoint(LOOPBACK, 0) as (registry, at):
-        registry.register(WorkerCollector(worker, tables))
+        registry.watch(collector)
         yield at
+
+
+def hangs() -> None:
+    threading.Event().wait(5)
+
+
+def refuses() -> None:
+    raise HarnessError("the registry says no to postgresql://me:hunter2@h/d")
 
 
 def served_names(found: Scrape) -> set[str]:
@@ -231,6 +253,22 @@ def test_a_worker_that_has_not_seen_all_of_its_tables_is_not_ready(url: str, pro
     [seen] = ledger.given["seen"]
     assert (seen.table, seen.ends) == ("a.b", {0: 41})
     assert seen.age_s > 0
+
+
+def test_a_server_that_hangs_is_named_and_a_probe_says_no_in_time(url: str):
+    began = time.monotonic()
+    found = scrape(url)
+    assert {
+        service: found.value("harness_service_answers", service=service) for service in ("kafka", "spark", "registry")
+    } == {"kafka": 1, "spark": 0, "registry": 0}
+    answer = httpx.get(url.replace("/metrics", "/health"), trust_env=False)
+    assert time.monotonic() - began < 4
+    assert answer.status_code == 503
+    told = answer.json()
+    assert told["ok"] is False
+    assert told["services"]["kafka"] == {"answers": True, "why": None}
+    assert told["services"]["spark"]["why"].startswith("no answer within")
+    assert told["services"]["registry"]["why"] == "the registry says no to postgresql://me:***@h/d"
 
 
 # -- life ---------------------------------------------------------------------------------------------------

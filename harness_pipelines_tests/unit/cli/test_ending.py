@@ -13,13 +13,36 @@ HANGS = """
 import ctypes, signal
 from harness_pipelines.cli.ending import end_in_time
 
-signal.signal(signal.SIGTERM, lambda *_: None)
 end_in_time(0.2)
+signal.signal(signal.SIGTERM, lambda *_: None)
 print("ready", flush=True)
 libc = ctypes.CDLL(None)
 while True:
     libc.sleep(60)
 """
+
+
+IN_ORDER = """
+import time
+from harness_pipelines.cli.ending import end_in_time
+
+end_in_time()
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+finally:
+    print("given back", flush=True)
+"""
+
+
+def test_a_command_without_a_handler_ends_in_good_order():
+    with subprocess.Popen([sys.executable, "-c", IN_ORDER], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)  # another one disturbs nothing
+        said, _ = process.communicate(timeout=30)
+    assert (process.returncode, said) == (TERMINATED, "given back\n")
 
 
 def test_a_command_that_hangs_in_c_ends_after_sigterm_and_says_so():

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import yaml
 
+from harness_pipelines_tests.pages import plain
+
 FOLDER = Path(__file__).parents[3] / "deploy" / "prometheus"
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "operate.md"
 
@@ -34,8 +36,3 @@ def test_the_page_names_every_alert_as_its_rule_does():
     ]
     found = re.findall(r"^\| `(Harness\w+)` \| (\w+) \| (.*?) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     assert found == expected
-
-
-def plain(text: str) -> str:
-    """An annotation as the page has it: labels in capitals, values as N."""
-    return re.sub(r"{{ \$labels\.(\w+) }}", lambda label: label[1].upper(), re.sub(r"{{ \$value[^}]*}}", "N", text))

@@ -3,7 +3,7 @@
 import { ago, count, details, h, layout, line, morph, morphList } from "/draw.js";
 
 const POLL_MS = 1000, ANSWER_MS = 6000, OLD_MS = 4000;
-const TROUBLE = ["stopped", "refusing", "stuck", "stalled", "retrying", "late"];
+const TROUBLE = ["unreadable", "stopped", "refusing", "stuck", "stalled", "retrying", "late"];
 const at = (id) => document.getElementById(id);
 
 let seen = null; // the last good answer
@@ -75,7 +75,7 @@ function pulse() {
   const age = Date.now() - seenAt;
   const old = Boolean(trouble) || (seen !== null && age > OLD_MS);
   document.body.classList.toggle("old", old);
-  const clock = seen ? new Date(seen.at).toLocaleTimeString([], { hour12: false }) : "";
+  const clock = seen ? `${new Date(seen.at).toISOString().slice(0, 19).replace("T", " ")} UTC` : "";
   text("pulse", !seen ? "connecting" : old ? `as of ${clock}, ${ago(age / 1000)} ago` : `as of ${clock}`);
   text("alarm", trouble ? `${trouble}${seen ? " The numbers below are old." : ""}` : old ? "No answer; the numbers below are old." : "");
 }

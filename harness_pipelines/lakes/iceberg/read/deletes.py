@@ -38,9 +38,13 @@ Positions = NDArray[np.int64]  #: of rows in a data file, from 0, ascending
 class ForeignDeletes(HarnessError):
     """A view has deletes that the harness did not write: of equality, or of several data files."""
 
+    way_on = "`harness revert TABLE --to HEAD --yes`"
+
 
 class DeletesBroken(HarnessError):
     """A delete file does not hold what its view says of it: it was damaged, or written over."""
+
+    way_on = "`harness fsck TABLE`; copy the file back, or `harness revert` to a version that does not need it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -82,6 +82,11 @@ _highest_of: ByPath[tuple[tuple[int, int, str], ...]] = ByPath(20_000)
 class ForeignFiles(HarnessError):
     """The view holds rows that the ledger did not publish."""
 
+    way_on = (
+        "`harness audit TABLE`, then `harness revert TABLE --to HEAD --yes` or `harness reconcile TABLE "
+        "--accept-foreign --yes`"
+    )
+
 
 class Lake:
     """Views of one catalog."""

@@ -95,9 +95,13 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 class RawBytesMissing(HarnessError):
     """Bytes that the ledger says are in the lake are not there."""
 
+    way_on = "`harness fsck TABLE`; bring the files back from a copy of the warehouse"
+
 
 class QuarantineNameTaken(HarnessError):
     """The catalog has a table of somebody else under the name that the quarantine has."""
+
+    way_on = "rename or drop that table, or raise `quarantine_mb`"
 
 
 class MovedMeanwhile(HarnessError):

@@ -36,6 +36,8 @@ REVERT_OF, STREAM_HI = "harness.revert-of", "harness.stream-hi"
 class SnapshotMissing(HarnessError):
     """A metadata file does not hold the snapshot that the ledger says it pins."""
 
+    way_on = "`harness fsck TABLE`; `harness revert` to another version"
+
 
 def same_table(current: TableMetadata, known: TableMetadata) -> bool:
     """False when another engine dropped the view and made it anew, or raised its format."""

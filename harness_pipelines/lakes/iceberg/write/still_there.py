@@ -25,6 +25,8 @@ from harness_pipelines.spec.locations import normal
 class BuiltGone(TryAgain):
     """Files that were written for a commit were removed, or are about to be; nothing was written."""
 
+    way_on = "run it again; nothing was changed"
+
 
 def brought(view: Table) -> tuple[str, ...]:
     """The metadata file of *view*, and the files that its newest snapshot brought along."""

@@ -28,7 +28,7 @@ WHERE q.table_id = %(table_id)s ORDER BY q.partition, q."offset" FOR NO KEY UPDA
 -- name: settle
 UPDATE harness.quarantine q
 SET state = %(state)s, settled_by = %(by)s, settled_at = clock_timestamp(),
-    dropped_at = CASE WHEN %(state)s = 'dropped' THEN clock_timestamp() END
+    dropped_at = CASE WHEN %(state)s = 'dropped' THEN clock_timestamp() END, digest = NULL
 FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[]) AS w (partition, "offset")
 WHERE q.table_id = %(table_id)s AND q.partition = w.partition AND q."offset" = w."offset" AND q.state = 'held'
 
@@ -44,7 +44,7 @@ FROM json_to_recordset(%(records)s::json) AS r (
 )
 ON CONFLICT (table_id, partition, "offset") DO UPDATE
 SET state = 'held', reason = EXCLUDED.reason, detail = EXCLUDED.detail, settled_by = NULL, settled_at = NULL,
-    dropped_at = NULL
+    dropped_at = NULL, digest = NULL
 
 -- name: insert
 INSERT INTO harness.corrections (table_id, version, partition, "offset", kind, digest, was, decoder, move_id)
@@ -83,7 +83,7 @@ JOIN harness.corrections c ON c.table_id = %(table_id)s AND c.partition = w.part
 -- A record whose correction is undone is again what it was before, given up or held; one whose correction is in effect
 -- again what that says. So is one that a move of tier took or refused (`buffer: none`).
 UPDATE harness.quarantine q
-SET state = CASE WHEN j.is_row THEN 'replayed' WHEN j.dropped_at IS NULL THEN 'held' ELSE 'dropped' END
+SET digest = NULL, state = CASE WHEN j.is_row THEN 'replayed' WHEN j.dropped_at IS NULL THEN 'held' ELSE 'dropped' END
 FROM harness.judged j
 WHERE j.table_id = %(table_id)s AND q.table_id = j.table_id AND q.partition = j.partition AND q."offset" = j."offset"
   AND (q.state = 'replayed') <> j.is_row

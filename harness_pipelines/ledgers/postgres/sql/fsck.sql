@@ -106,6 +106,28 @@ LEFT JOIN harness.ingest_positions i USING (table_id, partition)
 WHERE q.table_id = %(table_id)s AND (i.partition IS NULL OR q."offset" < i.start OR q."offset" >= i.buffer_hi)
 ORDER BY q.partition, q."offset" LIMIT %(limit)s
 
+-- name: sealed
+-- Of the records behind the given one, as many as have so many bytes: whether each is as it was written.
+WITH page AS MATERIALIZED (
+    SELECT partition, "offset" FROM (
+        SELECT partition, "offset", sum(bytes) OVER (ORDER BY partition, "offset") - bytes AS before FROM (
+            SELECT partition, "offset", coalesce(octet_length(key), 0)::bigint + coalesce(octet_length(value), 0)
+                   + pg_column_size(headers) AS bytes
+            FROM harness.quarantine
+            WHERE table_id = %(table_id)s AND (partition, "offset") > (%(partition)s::int, %(offset)s::bigint)
+            ORDER BY partition, "offset" LIMIT %(records)s
+        ) f
+    ) o WHERE before < %(bytes)s
+)
+SELECT q.partition, q."offset", q.digest = harness.refused_digest(q) AS whole
+FROM harness.quarantine q JOIN page USING (partition, "offset")
+WHERE q.table_id = %(table_id)s ORDER BY q.partition, q."offset"
+
+-- name: pins_changed
+-- Snapshots whose bounds or version are not those that they were made with.
+SELECT p.name, p.version FROM harness.snapshot_tables p
+WHERE p.table_id = %(table_id)s AND p.digest <> harness.pin_digest(p) ORDER BY p.name LIMIT %(limit)s
+
 -- name: moved
 -- By partition the offsets of records whose bytes are in the lake, eight bytes each: there may be many.
 SELECT partition, string_agg(int8send("offset"), ''::bytea ORDER BY "offset") AS offsets FROM harness.quarantine

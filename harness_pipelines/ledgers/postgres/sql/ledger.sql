@@ -24,7 +24,7 @@ VALUES (%(table_id)s, %(schema_version)s, %(fields)s, %(spec)s, %(starts)s, %(mo
 SELECT t.table_id, t.namespace, t.name, t.spec, t.cluster_id, t.topic, t.topic_id, t.stopped, t.retained_from,
        s.history
 FROM harness.tables t
-JOIN LATERAL (
+LEFT JOIN LATERAL ( -- NULL: its schemas are gone
     SELECT jsonb_agg(jsonb_build_object(
         'schema_version', schema_version, 'fields', fields, 'spec', spec, 'starts', starts
     ) ORDER BY schema_version) AS history
@@ -228,13 +228,13 @@ VALUES (%(table_id)s, %(partition)s, %(offset)s, %(reason)s, %(detail)s, %(key)s
         %(whole)s, %(key_bytes)s, %(value_bytes)s, %(key_sha256)s, %(value_sha256)s, ARRAY[%(move_id)s::bigint])
 ON CONFLICT (table_id, partition, "offset") DO UPDATE
 SET state = CASE WHEN q.dropped_at IS NULL THEN 'held' ELSE 'dropped' END, reason = EXCLUDED.reason,
-    detail = EXCLUDED.detail, refused_by = coalesce(q.refused_by, '{}') || EXCLUDED.refused_by
+    detail = EXCLUDED.detail, refused_by = coalesce(q.refused_by, '{}') || EXCLUDED.refused_by, digest = NULL
 
 -- name: settle_taken
 -- Records of [low, high) that were set aside once, and that the move has taken as rows. Of one that an earlier release set
 -- aside the moves that read it before are those that refused it.
 UPDATE harness.quarantine q
-SET state = 'replayed', settled_by = 'tier', settled_at = clock_timestamp(), refused_by = coalesce(q.refused_by, (
+SET digest = NULL, state = 'replayed', settled_by = 'tier', settled_at = clock_timestamp(), refused_by = coalesce(q.refused_by, (
     SELECT array_agg(m.move_id) FROM harness.moves m
     WHERE m.table_id = q.table_id AND m.stage = 'tier' AND m.state = 'COMMITTED' AND m.move_id <> %(move_id)s
       AND (m.lo ->> q.partition::text)::bigint <= q."offset" AND (m.hi ->> q.partition::text)::bigint > q."offset"), '{}')

@@ -11,6 +11,8 @@ FROM harness.moves WHERE table_id = %(table_id)s AND state IN ('PLANNED', 'QUARA
 SELECT (SELECT count(*) FROM harness.quarantine WHERE table_id = %(table_id)s AND state = 'held') AS quarantined,
        (SELECT coalesce(sum(records), 0)::bigint FROM harness.filtered WHERE table_id = %(table_id)s) AS filtered,
        (SELECT count(*) FROM harness.leases WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS readers,
+       (SELECT extract(epoch FROM clock_timestamp() - min(born))::float8 FROM harness.leases
+        WHERE table_id = %(table_id)s AND until > clock_timestamp()) AS oldest_lease_s,
        (SELECT coalesce(sum(rows), 0)::bigint FROM harness.moves
         WHERE table_id = %(table_id)s AND stage IN ('tier', 'replay') AND state = 'COMMITTED' AND undone_by IS NULL) AS lake_rows
 

@@ -104,6 +104,6 @@ WHERE table_id = %(table_id)s AND quarantine_metadata IS NOT DISTINCT FROM %(old
 -- The bytes are in the lake; what audits and filters ask of them stays.
 UPDATE harness.quarantine q SET in_lake = true, key = NULL, value = NULL, headers = '[]', schema_id = w.schema_id,
     key_sha256 = coalesce(key_sha256, sha256(key)), value_sha256 = coalesce(value_sha256, sha256(value)),
-    key_bytes = coalesce(key_bytes, octet_length(key)), value_bytes = coalesce(value_bytes, octet_length(value))
+    key_bytes = coalesce(key_bytes, octet_length(key)), value_bytes = coalesce(value_bytes, octet_length(value)), digest = NULL
 FROM unnest(%(partitions)s::int[], %(offsets)s::bigint[], %(schema_ids)s::int[]) AS w (partition, "offset", schema_id)
 WHERE q.table_id = %(table_id)s AND q.partition = w.partition AND q."offset" = w."offset" AND NOT q.in_lake

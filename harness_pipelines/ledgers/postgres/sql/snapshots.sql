@@ -20,7 +20,8 @@ WHERE t.table_id = ANY(%(table_ids)s)
 RETURNING table_id, version, bounds
 
 -- name: all
-SELECT s.name, s.created_at, t.namespace || '.' || t.name AS table_name, p.version, p.bounds
+SELECT s.name, s.created_at, t.namespace || '.' || t.name AS table_name, p.version, p.bounds,
+       coalesce(p.digest = harness.pin_digest(p), true) AS sound
 FROM harness.snapshots s
 LEFT JOIN harness.snapshot_tables p USING (name)
 LEFT JOIN harness.tables t USING (table_id)
@@ -30,11 +31,11 @@ ORDER BY s.created_at, s.name, table_name
 -- name: of_table
 SELECT p.name, p.bounds AS named_bounds, v.*
 FROM harness.snapshot_tables p JOIN harness.versions v USING (table_id, version)
-WHERE p.table_id = %(table_id)s ORDER BY v.version, p.name
+WHERE p.table_id = %(table_id)s AND (NOT %(sound)s OR p.digest = harness.pin_digest(p)) ORDER BY v.version, p.name
 
 -- name: find
 -- `state:NAME` is what the state's last commit pins.
-SELECT version, bounds FROM harness.snapshot_tables WHERE table_id = %(table_id)s AND name = coalesce((
+SELECT version, bounds, digest = harness.pin_digest(p) AS sound FROM harness.snapshot_tables p WHERE table_id = %(table_id)s AND name = coalesce((
     SELECT %(name)s || ':' || max(seq) FROM harness.state_commits WHERE 'state:' || name = %(name)s), %(name)s)
 
 -- name: version_then

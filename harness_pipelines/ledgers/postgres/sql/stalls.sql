@@ -52,7 +52,7 @@ WHERE %(tables)s::text[] IS NULL OR t.namespace || '.' || t.name = ANY(%(tables)
 ORDER BY name, f.stage, stalled_s DESC, f.what
 
 -- name: subscribers
-SELECT t.namespace || '.' || t.name AS name, s.name AS subscriber, s.lag,
+SELECT t.namespace || '.' || t.name AS name, s.name AS subscriber, s.lag, s.error, s.error_at,
        coalesce(extract(epoch FROM clock_timestamp() - s.committed_at)::float8, 0) AS since_s
 FROM harness.subscribers s JOIN harness.tables t USING (table_id)
 WHERE t.namespace || '.' || t.name = ANY(%(tables)s) ORDER BY 1, 2

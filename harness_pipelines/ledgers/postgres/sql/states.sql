@@ -7,6 +7,9 @@ SELECT harness.state_renew(%(name)s, %(holder)s, %(epoch)s, %(lease)s)
 -- name: commit
 SELECT harness.state_commit(%(name)s, %(holder)s, %(epoch)s, %(lease)s, %(sources)s, %(checkpoint)s, %(payload)s, %(sink)s) AS seq
 
+-- name: failed
+SELECT harness.state_failed(%(name)s, %(error)s) AS known
+
 -- name: drop
 SELECT harness.state_drop(%(name)s) AS dropped
 

@@ -12,6 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from harness_pipelines.drivers.postgres import Database, sql
+from harness_pipelines.ledgers.postgres.views import growth
+from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
 
 STALLED_S = 60.0  #: without progress, beyond what the spec's rules allow: an alarm
 
@@ -57,6 +59,23 @@ class Lag:
     subscriber: str
     events: int
     since_s: float  #: since it dealt with one
+    error: str | None = None  #: why the last delivery failed; None: it did not, or a later one arrived
+    error_at: datetime | None = None
+
+    def __str__(self) -> str:
+        behind = f"{self.subscriber} has {self.events:,} events to deal with"
+        if self.error is None or self.error_at is None:
+            return behind
+        return f"{behind}; the last delivery failed at {self.error_at:%Y-%m-%d %H:%M:%S} UTC: {self.error}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "subscriber": self.subscriber,
+            "events": self.events,
+            "since_s": round(self.since_s, 1),
+            "error": self.error,
+            "error_at": self.error_at,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +102,8 @@ class Pin:
 class Stalls:
     """Stalls of one ledger; *watchers* read with a session of their own."""
 
-    def __init__(self, database: Database, readers: Database) -> None:
-        self._database, self._readers = database, readers
+    def __init__(self, database: Database, readers: Database, *, buffer_gb: float) -> None:
+        self._database, self._readers, self._buffer_gb = database, readers, buffer_gb
 
     def note(self, tables: Collection[str]) -> None:
         """Compare how far the stages of *tables* are with what the last look found."""
@@ -95,6 +114,7 @@ class Stalls:
                 return
             connection.execute(sql("stalls/forget"), given)
             connection.execute(sql("stalls/note"), given)
+            growth.note(connection, tables)
 
     def note_small_files(self, table_id: int, *, worth_it: bool) -> None:
         """Note whether the stream view has files that compact should put together: only its manifests say so."""
@@ -132,9 +152,20 @@ class Stalls:
         """Who subscribes to events of *tables*, and how far it is behind."""
         found = self._readers.rows("stalls/subscribers", {"tables": list(tables)})
         return [
-            Lag(table=row["name"], subscriber=row["subscriber"], events=row["lag"], since_s=row["since_s"])
+            Lag(
+                table=row["name"],
+                subscriber=row["subscriber"],
+                events=row["lag"],
+                since_s=row["since_s"],
+                error=row["error"],
+                error_at=row["error_at"],
+            )
             for row in found
         ]
+
+    def growth(self) -> dict[str, BufferGrowth]:
+        """How fast the buffers of all tables grow, by name."""
+        return growth.growth(self._readers, room_gb=self._buffer_gb)
 
     def pins(self, tables: Collection[str]) -> list[Pin]:
         """What snapshots and states pin of *tables*, the oldest of each first."""

@@ -24,6 +24,7 @@ class Counts:
     quarantined: int  #: records set aside and not replayed
     filtered: int  #: records that the transform's filter did not take
     readers: int  #: live leases
+    oldest_lease_s: float | None  #: since the oldest of them was taken
     lake_rows: int  #: rows of all committed tier moves
 
 

@@ -1,0 +1,83 @@
+"""Tables of the documentation that are made from the code: `python -m harness_pipelines_tests.pages` writes them.
+
+Each stands between two comments, ``<!-- made: NAME -->`` and ``<!-- end -->``; a test compares the pages with the code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import yaml
+
+import harness_pipelines
+from harness_pipelines.errors import HarnessError
+
+ROOT = Path(__file__).parents[1]
+DOCS, ALERTS = ROOT / "docs", ROOT / "deploy" / "prometheus" / "alerts.yaml"
+_MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def errors() -> list[type[HarnessError]]:
+    """Every error that the harness raises on purpose, by exit code and name."""
+    for module in pkgutil.walk_packages(harness_pipelines.__path__, f"{harness_pipelines.__name__}."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found: set[type[HarnessError]] = {HarnessError, *_below(HarnessError)}
+    ours = [one for one in found if one.__module__.startswith(f"{harness_pipelines.__name__}.")]
+    return sorted(ours, key=lambda one: (one.exit_code, one.__name__))
+
+
+def _below(kind: type[HarnessError]) -> Iterator[type[HarnessError]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _below(one)
+
+
+def _errors() -> Iterable[tuple[str, ...]]:
+    for one in errors():
+        meaning = " ".join((one.__doc__ or "").split()).replace("``", "`").replace("|", "/")
+        yield f"`{one.__name__}`", str(one.exit_code), meaning, one.todo()
+
+
+def _alerts() -> Iterable[tuple[str, ...]]:
+    [group] = yaml.safe_load(ALERTS.read_text())["groups"]
+    for rule in group["rules"]:
+        says, todo = (plain(rule["annotations"][of]) for of in ("summary", "description"))
+        yield f"`{rule['alert']}`", rule["labels"]["severity"], says, todo
+
+
+def plain(text: str) -> str:
+    """An annotation as the page has it: labels in capitals, values as N."""
+    return re.sub(r"{{ \$labels\.(\w+) }}", lambda label: label[1].upper(), re.sub(r"{{ \$value[^}]*}}", "N", text))
+
+
+HEADS: Mapping[str, tuple[tuple[str, ...], Callable[[], Iterable[tuple[str, ...]]]]] = {
+    "errors": (("error", "exit code", "means", "way on"), _errors),
+    "alerts": (("alert", "severity", "says", "what to do"), _alerts),
+}
+
+
+def table(name: str) -> str:
+    """One table as the page has it."""
+    head, rows = HEADS[name]
+    body = "".join(f"| {' | '.join(cells)} |\n" for cells in rows())
+    return f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n{body}"
+
+
+def made(text: str) -> str:
+    """*text* with its tables as the code has them."""
+    return _MADE.sub(lambda found: f"{found[1]}\n{table(found[2])}\n{found[3]}", text)
+
+
+def pages() -> list[Path]:
+    """Those that have such a table."""
+    return [page for page in sorted(DOCS.rglob("*.md")) if _MADE.search(page.read_text())]
+
+
+if __name__ == "__main__":
+    for page in pages():
+        page.write_text(made(page.read_text()))
