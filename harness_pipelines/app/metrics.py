@@ -27,8 +27,9 @@ from harness_pipelines.drivers.postgres import migrations
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
 from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
-from harness_pipelines.ledgers.postgres.views.work import SeenEnds, TableState
+from harness_pipelines.ledgers.postgres.views.work import TableState
 from harness_pipelines.ports.ledger import SickTable
+from harness_pipelines.ports.work import SeenEnds
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.table import TableSpec
 

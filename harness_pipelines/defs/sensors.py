@@ -34,9 +34,9 @@ from harness_pipelines.defs.tables import AUDIT, job_name, stage_assets, stage_c
 from harness_pipelines.defs.work import HANDOVER_S, RETRY_S, RETRY_S_MAX, RUN_S, STAGE_TAG, TABLE_TAG, WHY_TAG
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres.views.status import Overview
-from harness_pipelines.ledgers.postgres.views.work import TableWork
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import Watermark
+from harness_pipelines.ports.work import TableWork
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.table import TableSpec

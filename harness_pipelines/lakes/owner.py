@@ -22,8 +22,8 @@ from pyarrow.fs import FileSystem, FileType, LocalFileSystem
 
 from harness_pipelines.drivers.files import opened
 from harness_pipelines.drivers.postgres import Database
-from harness_pipelines.lakes.iceberg.write.publish import reachable
 from harness_pipelines.ports.errors import LakeAway, WarehouseTaken
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.spec.locations import normal
 
 MARK = ".harness-owner.json"

@@ -252,3 +252,31 @@ class WarehouseTaken(HarnessError):
     way_on = (
         "another HARNESS_WAREHOUSE; `harness reconcile` with `--take-over` only if the other ledger is gone for good"
     )
+
+
+class ForeignDeletes(HarnessError):
+    """A view has deletes that the harness did not write: of equality, or of several data files."""
+
+    way_on = "`harness revert TABLE --to HEAD --yes`"
+
+
+class DeletesBroken(HarnessError):
+    """A delete file does not hold what its view says of it: it was damaged, or written over."""
+
+    way_on = "`harness fsck TABLE`; copy the file back, or `harness revert` to a version that does not need it"
+
+
+class TableHeld(TryAgain):
+    """Somebody works on the table; nothing was changed."""
+
+    way_on = "stop the worker that the message names, or wait for its lease (30 s)"
+
+
+class LedgerOlderThanLake(HarnessError):
+    """The lake names moves that the ledger does not have: it lost a part of its history."""
+
+    way_on = "stop the worker, `harness reconcile TABLE --dry-run`, then `--yes`"
+
+
+class SparkInterrupted(TryAgain):
+    """Work on Spark was given up because this process ends; whoever moves next begins it again."""

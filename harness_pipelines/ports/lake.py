@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from harness_pipelines.ports.errors import DeletesBroken, ForeignDeletes, LakeAway, ManifestDamaged
+from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -19,3 +24,16 @@ class Staged:
 
 
 NOTHING_STAGED = Staged(files=(), rows=0, bytes=0)
+
+
+@contextmanager
+def reachable(table: str, doing: str) -> Iterator[None]:
+    """Trouble of the warehouse by the harness's name; nothing is published while it lasts."""
+    try:
+        yield
+    except (ForeignDeletes, DeletesBroken, ManifestDamaged) as error:
+        raise type(error)(f"{table}: {doing}: {error}") from error
+    except FileDamaged as error:
+        raise ManifestDamaged(f"{table}: {doing}: {error}; nothing was published") from error
+    except OSError as error:
+        raise LakeAway(f"{table}: {doing}: {error}; nothing was published, it is tried again") from error

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from harness_pipelines.buffers.postgres.newest import HotQuery
 from harness_pipelines.buffers.postgres.types import Named
 from harness_pipelines.drivers.postgres import SegmentMissing
 from harness_pipelines.engines.arrow.union import ArrowReader
@@ -21,6 +20,7 @@ from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
 from harness_pipelines.protocol.reading.fold import key_text
 from harness_pipelines.protocol.reading.plan import ReadPlan
+from harness_pipelines.protocol.reading.queries import HotQuery
 from harness_pipelines.protocol.reading.selection import ReadColumn, Selection, names_of, table_columns, work_of
 from harness_pipelines.read.plan import glance_plan
 from harness_pipelines.spec.predicate import (

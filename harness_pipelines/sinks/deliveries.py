@@ -11,7 +11,7 @@ import httpx
 import orjson
 
 from harness_pipelines.errors import TryAgain, UsageError
-from harness_pipelines.ledgers.postgres.events import Event
+from harness_pipelines.ports.events import Event
 from harness_pipelines.secret import redact
 from harness_pipelines.sources.kafka.producer import RecordProducer
 from harness_pipelines.spec.settings import Settings

@@ -36,7 +36,7 @@ from harness_pipelines.read.report.lineage import MoveLineage, MoveTold, lineage
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
-    from harness_pipelines.ledgers.postgres.events import Event
+    from harness_pipelines.ports.events import Event
     from harness_pipelines.ports.ledger import TableRow
 
 PRODUCER = f"urn:harness-pipelines:{version('harness-pipelines')}"  # the specification wants URIs

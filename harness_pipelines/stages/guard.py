@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from harness_pipelines.drivers.postgres import Database, sql
-from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.inspect.history import LakeHistory, number_of
-from harness_pipelines.lakes.iceberg.write.publish import reachable
 from harness_pipelines.lakes.owner import Ownership
 from harness_pipelines.ledgers.postgres.history.numbers import begin_history, in_history
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
+from harness_pipelines.ports.errors import LedgerOlderThanLake
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.protocol.lake.history import PROMOTED, NamedMove, lost_of
 
@@ -34,12 +34,6 @@ log = structlog.get_logger(__name__)
 COMPARED_S = 20.0  #: so long a comparison is believed while the connections last; less than the lease of a claim
 ByFile = Mapping[str, Collection[NamedMove]]  #: the moves that each metadata file names
 FILES_BACK = 8  #: metadata files below the catalog's that are looked at too: what went on since may lie above them
-
-
-class LedgerOlderThanLake(HarnessError):
-    """The lake names moves that the ledger does not have: it lost a part of its history."""
-
-    way_on = "stop the worker, `harness reconcile TABLE --dry-run`, then `--yes`"
 
 
 @dataclass(slots=True)

@@ -14,8 +14,9 @@ from harness_pipelines.buffers.postgres.writer import SegmentWriter
 from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import WORKER, Database, PostgresReadOnly, SegmentMissing
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
-from harness_pipelines.lakes.iceberg.write.publish import Lake, reachable
+from harness_pipelines.lakes.iceberg.write.publish import Lake
 from harness_pipelines.ports.errors import ManifestDamaged
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, agrees, decoded

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.ledgers.postgres.corrections import Correction, Corrections
+from harness_pipelines.ledgers.postgres.corrections import Corrections
+from harness_pipelines.ports.corrections import Correction
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.changes.corrections import Change, CorrectionsMoved, Kind
 from harness_pipelines.protocol.versions import Version, VersionGone

@@ -12,7 +12,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.buffers.postgres.overlays import Overlays, schema_of
+from harness_pipelines.buffers.postgres.overlays import Overlays
 from harness_pipelines.buffers.postgres.reader import BufferReader
 from harness_pipelines.drivers.postgres import SegmentMissing
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
@@ -29,6 +29,7 @@ from harness_pipelines.protocol.lake.overlays import (
     OverlaysMoved,
     next_generation,
     recalled,
+    schema_of,
 )
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState
 from harness_pipelines.protocol.versions import Version, ViewName

@@ -11,7 +11,6 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from harness_pipelines import faults
-from harness_pipelines.buffers.postgres.refused import HEAD_BYTES
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write import quarantine as raw_bytes
@@ -21,6 +20,7 @@ from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.drop import drop_table
 from harness_pipelines.ledgers.postgres.views.quarantine import BEFORE_ALL, set_aside, with_bytes
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.refused import HEAD_BYTES
 from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.reading.queries import LakeQuery, LakeStats

@@ -13,7 +13,7 @@ import pytest
 from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write import quarantine
 from harness_pipelines.lakes.iceberg.write.quarantine import Moved
-from harness_pipelines.ledgers.postgres.reconcile import Adoption, Reconciler
+from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.views import quarantine as listing
 from harness_pipelines.ledgers.postgres.views.quarantine import (
     BEFORE_ALL,
@@ -22,6 +22,7 @@ from harness_pipelines.ledgers.postgres.views.quarantine import (
     set_aside,
     with_bytes,
 )
+from harness_pipelines.ports.adoption import Adoption
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
 from harness_pipelines.protocol.claims import Claim, Stage

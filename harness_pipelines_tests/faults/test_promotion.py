@@ -22,14 +22,13 @@ from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.audit.repair.reconcile import look, settle
 from harness_pipelines.drivers.postgres import LedgerPromoted
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain
-from harness_pipelines.ports.errors import WarehouseTaken
+from harness_pipelines.ports.errors import LedgerOlderThanLake, WarehouseTaken
 from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.services import Endpoints
 from harness_pipelines.sinks.deliveries import webhook
 from harness_pipelines.stages import guard
-from harness_pipelines.stages.guard import LedgerOlderThanLake
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.proxy import PostgresProxy

@@ -21,8 +21,9 @@ from pyspark.sql.connect.client import ChannelBuilder, SparkConnectClient
 import harness_pipelines as hp
 from harness_pipelines.engines.spark import session as spark
 from harness_pipelines.engines.spark import write as spark_write
-from harness_pipelines.engines.spark.session import SparkAway, SparkInterrupted
+from harness_pipelines.engines.spark.session import SparkAway
 from harness_pipelines.engines.spark.sessions import DEAF_S
+from harness_pipelines.ports.errors import SparkInterrupted
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions

@@ -15,7 +15,7 @@ from harness_pipelines.audit.repair.lake import NothingToAdopt, plan_lake
 from harness_pipelines.drivers.postgres import Connection, sql
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres import rows
-from harness_pipelines.ports.errors import LakeHistoryMissing
+from harness_pipelines.ports.errors import LakeHistoryMissing, LedgerOlderThanLake
 from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.lake import NOTHING_STAGED
 from harness_pipelines.ports.ledger import MoveDraft, TableRow
@@ -23,7 +23,6 @@ from harness_pipelines.protocol.bounds import BoundaryGap, Bounds
 from harness_pipelines.protocol.claims import Claim, Stage, StageHeld, check_claim
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.schema.schemas import check_schema
-from harness_pipelines.stages.guard import LedgerOlderThanLake
 from harness_pipelines.stages.tier import tier
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ from harness_pipelines.lakes.iceberg.inspect.history import (
     number_of,
     view_locations,
 )
-from harness_pipelines.lakes.iceberg.write.publish import reachable, reached_by, recalled_from
-from harness_pipelines.ledgers.postgres.reconcile import NewBatch
+from harness_pipelines.lakes.iceberg.write.publish import reached_by, recalled_from
 from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
+from harness_pipelines.ports.adoption import NewBatch
 from harness_pipelines.ports.errors import MetadataMissing
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow, view_names
 from harness_pipelines.protocol.bounds import Vector, covers
 from harness_pipelines.protocol.lake.overlays import told

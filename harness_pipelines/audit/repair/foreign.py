@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.write.foreign import ForeignFilesFound, foreign_files, replace_foreign
 from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
-from harness_pipelines.ledgers.postgres.reconcile import AdoptedMove
+from harness_pipelines.ports.adoption import AdoptedMove
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import Version

@@ -17,7 +17,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.inspect.history import LakeHistory, LakeState, MetadataFile, number_of, present
 from harness_pipelines.lakes.iceberg.read.scan import stored_in
 from harness_pipelines.lakes.iceberg.write.publish import reached_by
-from harness_pipelines.ledgers.postgres.reconcile import AdoptedMove, Adoption
+from harness_pipelines.ports.adoption import AdoptedMove, Adoption
 from harness_pipelines.ports.errors import LogTruncated, MetadataMissing
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import Watermark, added_partitions

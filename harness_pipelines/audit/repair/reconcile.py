@@ -14,10 +14,9 @@ from uuid import uuid4
 
 from harness_pipelines.audit.repair.lake import LakePlan, Way, apply_plan, plan_lake
 from harness_pipelines.lakes.iceberg.inspect.history import is_staged
-from harness_pipelines.ledgers.postgres.reconcile import TableHeld
 from harness_pipelines.ledgers.postgres.retention import fence
 from harness_pipelines.ledgers.postgres.views.status import Overview
-from harness_pipelines.ports.errors import MetadataMissing
+from harness_pipelines.ports.errors import MetadataMissing, TableHeld
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move, MoveState

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,18 +16,8 @@ from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.ledgers.postgres.leases import state_of
 from harness_pipelines.ports.ledger import ReadState, TableRow
 from harness_pipelines.protocol.reading.plan import SegmentRef
+from harness_pipelines.protocol.reading.queries import HotQuery
 from harness_pipelines.protocol.versions import VersionGone
-from harness_pipelines.spec.predicate import Predicate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HotQuery:
-    """What is wanted of *segments*: the newest row per *key* and partition of those for which *where* holds."""
-
-    segments: tuple[SegmentRef, ...]
-    schema: pa.Schema  #: columns of the result in order, key, partition and offset among them
-    key: tuple[str, ...]
-    where: Predicate  #: of the key alone
 
 
 class Glances:

@@ -27,12 +27,11 @@ from harness_pipelines.drivers.adbc import AdbcSessions, NoAnswer, cursor_of
 from harness_pipelines.drivers.postgres import Database, PostgresUnreachable, sql
 from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.protocol.lake.overlays import Overlay, overlay_name
+from harness_pipelines.protocol.lake.overlays import Overlay, overlay_name, schema_of
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.secret import redact
-from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.table import TableSpec
 
 OFFSETS_END = 2**62  #: above every offset
@@ -124,11 +123,6 @@ def rows_of(
     ranges = dict.fromkeys(partitions, (0, OFFSETS_END))
     query = BufferQuery(table=spec.table, segments=segments, ranges=ranges, schema=schema, stores_op=True)
     return reader.read(query, BufferStats())
-
-
-def schema_of(spec: TableSpec) -> pa.Schema:
-    """User columns, then all coordinates; nullable, as in the files of the lake."""
-    return pa.schema([f.with_nullable(True) for f in arrow_schema(spec.stored, coordinates=True)])
 
 
 def refs(table: TableRow, overlays: Iterable[Overlay]) -> tuple[SegmentRef, ...]:

@@ -20,7 +20,6 @@ from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
 from harness_pipelines import faults
-from harness_pipelines.buffers.postgres.refused import Kept, kept
 from harness_pipelines.buffers.postgres.types import (
     rest_of,
     segment_ddl,
@@ -42,8 +41,9 @@ from harness_pipelines.drivers.postgres import (
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.formats.culprits import told
 from harness_pipelines.ledgers.postgres import rows
-from harness_pipelines.ports.decoded import DecodedRange, RowsUnfit, Violations
+from harness_pipelines.ports.decoded import REFUSED_TOGETHER, DecodedRange, RowsUnfit, Violations
 from harness_pipelines.ports.ledger import Beginning, IngestPosition, RefusedRecord, Segment, TableRow
+from harness_pipelines.ports.refused import Kept, kept
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
@@ -54,7 +54,6 @@ SCHEMA = "harness_buffer"
 _PROGRAM_LIMIT = "54000"  #: a row is larger than a page takes
 NO_MOVE = -1  #: the number of no move
 REFUSED_BYTES_MAX = 16 * 2**10  #: of a record that is set aside together with others
-REFUSED_TOGETHER = 1_000
 #: The parameters of `buffer/refuse` behind the table's number.
 _REFUSAL = (
     "partition", "offset", "reason", "detail", "key", "value", "headers", "kafka_ms", "whole", "key_bytes",

@@ -13,7 +13,7 @@ from harness_pipelines.cli.page.picture import Pictures
 from harness_pipelines.cli.show.status import TableSeen, look
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ledgers.postgres.views.status import Overview, Refusing
-from harness_pipelines.ledgers.postgres.views.work import TableWork
+from harness_pipelines.ports.work import TableWork
 from harness_pipelines.protocol.topics import label
 from harness_pipelines.secret import redact
 

@@ -22,7 +22,7 @@ from harness_pipelines.spec.settings import Settings
 if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
     from harness_pipelines.app.table import Table
-    from harness_pipelines.ledgers.postgres.events import Event
+    from harness_pipelines.ports.events import Event
     from harness_pipelines.sinks.deliveries import Delivery
 
 

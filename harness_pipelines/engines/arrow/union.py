@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Protocol
 
@@ -18,24 +18,12 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.protocol.reading.fold import Folded, fold
 from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
-from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeStats
+from harness_pipelines.protocol.reading.queries import BufferQuery, ReadStats
 from harness_pipelines.protocol.reading.selection import LakeWork, Selection, Work, work_of
 from harness_pipelines.spec.predicate import TRUE
 
 #: Rows of a tail part with the user's columns and all coordinates; the reader filters and projects them.
 TailRows = Callable[[TailPart], pa.Table]
-
-
-@dataclass(slots=True, kw_only=True)
-class ReadStats:
-    """What a read took from each tier."""
-
-    lake: LakeStats = field(default_factory=LakeStats)
-    overlay: BufferStats = field(default_factory=BufferStats)  #: recalled rows
-    buffer: BufferStats = field(default_factory=BufferStats)
-    tail_rows: int = 0
-    rows: int = 0  #: returned
-    offsets: dict[str, tuple[int, int]] = field(default_factory=dict)  #: tier -> in the plan, left after `where`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

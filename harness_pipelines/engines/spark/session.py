@@ -78,10 +78,6 @@ class SessionLost(SparkAway):
     """The session's server forgot it, or does not answer any more: another session helps, and only another one."""
 
 
-class SparkInterrupted(TryAgain):
-    """Work on Spark was given up because this process ends; whoever moves next begins it again."""
-
-
 class SparkJarsMissing(UsageError):
     """The jars that a local Spark needs are not where the settings say."""
 

@@ -16,7 +16,6 @@ from uuid import uuid4
 
 from harness_pipelines.engines.spark.session import (
     SessionLost,
-    SparkInterrupted,
     close_spark,
     hang_up,
     is_closed_channel,
@@ -25,6 +24,7 @@ from harness_pipelines.engines.spark.session import (
 )
 from harness_pipelines.engines.spark.stage_session import settle
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.ports.errors import SparkInterrupted
 from harness_pipelines.secret import redact
 from harness_pipelines.spec.settings import Settings
 

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import UsageError
 from harness_pipelines.ledgers.postgres.notify import News
 from harness_pipelines.ledgers.postgres.states import Held, StateCommit
+from harness_pipelines.ports.events import Event
 from harness_pipelines.ports.ledger import TableRow
 
 EVENTS_AT_ONCE = 1_000
 IDLE_S = 15.0  #: a third of a subscriber's lease and less
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """One thing that happened to a table."""
-
-    seq: int  #: 1, 2, 3, ... of the table, larger ones behind `promoted` and `history_lost`: who has it has all before
-    event: str  #: created, published, reverted, reconciled, accepted-foreign, promoted, history_lost
-    payload: Mapping[str, Any]  #: the version that it made, the move that made it, ...
-    table_id: int = 0  #: of the table; one that is dropped and made again under the same name has another
-
-    def to_json(self) -> dict[str, Any]:
-        return {"seq": self.seq, "event": self.event, **self.payload}
 
 
 class Outbox:

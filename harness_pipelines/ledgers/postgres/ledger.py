@@ -18,7 +18,6 @@ from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
 from harness_pipelines import faults
-from harness_pipelines.buffers.postgres.refused import kept
 from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.ledgers.postgres import drop, rows, specs
@@ -43,6 +42,7 @@ from harness_pipelines.ports.ledger import (
     TableUnknown,
     view_dropped,
 )
+from harness_pipelines.ports.refused import kept
 from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector
 from harness_pipelines.protocol.changes.reverts import RevertPlan

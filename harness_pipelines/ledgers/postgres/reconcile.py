@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
-from harness_pipelines.errors import TryAgain
 from harness_pipelines.lakes.iceberg.write.still_there import check_whole
 from harness_pipelines.ledgers.postgres import rows, specs
 from harness_pipelines.ledgers.postgres.history.numbers import begin_history, next_version, tell
+from harness_pipelines.ports.adoption import AdoptedMove, Adoption, NewBatch
+from harness_pipelines.ports.errors import TableHeld
 from harness_pipelines.ports.ledger import PointerMoved, TableRow, TableUnknown, view_dropped
-from harness_pipelines.protocol.bounds import Bounds, Vector
+from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import LEASE_MAX
 from harness_pipelines.protocol.lake.history import HISTORY_LOST, HistoryBroken, NamedMove, floor_after, number_behind
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
@@ -27,48 +28,6 @@ from harness_pipelines.protocol.versions import Version, View, ViewName
 
 TRIGGER = "reconcile"
 ACCEPT_FOREIGN = "accept-foreign"
-
-
-class TableHeld(TryAgain):
-    """Somebody works on the table; nothing was changed."""
-
-    way_on = "stop the worker that the message names, or wait for its lease (30 s)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdoptedMove:
-    """A move that becomes part of the ledger as committed; *move_id* ``None``: the ledger gives it a number."""
-
-    move_id: int | None
-    stage: str
-    lo: Vector
-    hi: Vector
-    rows: int
-    bytes: int = 0
-    attempt: int = 1
-    nonce: str = ""  #: as the lake names it; "": the ledger gives it one
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewBatch:
-    """The batch view that the next version has: one of the lake's states, or an empty one. No row of it is recalled."""
-
-    pointer: str  #: what the catalog names now
-    view: View
-    batch_hi: Vector  #: of the partitions that it has rows of; the others end at their start
-    keeps_layout: bool  #: it is the view that the ledger's region tree is of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adoption:
-    """All that changes when the ledger takes the lake's newest metadata over."""
-
-    pointer: str  #: what the catalog names now
-    head: View  #: what it names then
-    starts: Vector
-    stream_hi: Vector
-    buffer_hi: Vector
-    moves: Sequence[AdoptedMove] = field(default_factory=tuple)
 
 
 class Reconciler:

@@ -69,3 +69,25 @@ class BufferQuery:
     where: Predicate = TRUE
     limit: int | None = None
     stores_op: bool = False  #: of a keyed table
+
+
+@dataclass(slots=True, kw_only=True)
+class ReadStats:
+    """What a read took from each tier."""
+
+    lake: LakeStats = field(default_factory=LakeStats)
+    overlay: BufferStats = field(default_factory=BufferStats)  #: recalled rows
+    buffer: BufferStats = field(default_factory=BufferStats)
+    tail_rows: int = 0
+    rows: int = 0  #: returned
+    offsets: dict[str, tuple[int, int]] = field(default_factory=dict)  #: tier -> in the plan, left after `where`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotQuery:
+    """What is wanted of *segments*: the newest row per *key* and partition of those for which *where* holds."""
+
+    segments: tuple[SegmentRef, ...]
+    schema: pa.Schema  #: columns of the result in order, key, partition and offset among them
+    key: tuple[str, ...]
+    where: Predicate  #: of the key alone

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness_pipelines.engines.arrow.union import ReadStats
 from harness_pipelines.lakes.iceberg.read.scan import forecast
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
+from harness_pipelines.protocol.reading.queries import ReadStats
 from harness_pipelines.protocol.reading.selection import LakeWork, Selection, Work, work_of
 
 BAR_WIDTH = 48

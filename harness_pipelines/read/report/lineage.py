@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.inspect.lineage import FileEntry, ViewPast
 from harness_pipelines.lakes.iceberg.read.scan import stored_in
-from harness_pipelines.lakes.iceberg.write.publish import reachable
 from harness_pipelines.ledgers.postgres.views.lineage import Lineage
 from harness_pipelines.ledgers.postgres.views.quarantine import set_aside
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange, vector_from_json
 from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.lake.lineage import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness_pipelines.lakes.iceberg.read.scan import pinned
-from harness_pipelines.lakes.iceberg.write.publish import reachable
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.protocol.versions import Version, ViewName
 
 if TYPE_CHECKING:

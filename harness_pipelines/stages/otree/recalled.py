@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness_pipelines.buffers.postgres.overlays import schema_of
 from harness_pipelines.drivers.arrow_filter import to_arrow
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.lakes.iceberg.read.scan import PinnedView, located, scan
@@ -31,6 +30,7 @@ from harness_pipelines.protocol.lake.overlays import (
     check_size,
     next_generation,
     recalled,
+    schema_of,
 )
 from harness_pipelines.protocol.reading.fold import KeyNumbers, fold, gathered
 from harness_pipelines.protocol.reading.narrowing import Ranges

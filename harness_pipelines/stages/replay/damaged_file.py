@@ -25,7 +25,7 @@ from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.scan import LakeFile, pinned, scan
 from harness_pipelines.lakes.iceberg.write.repair import build_metadata, build_repair
-from harness_pipelines.ledgers.postgres.corrections import Correction
+from harness_pipelines.ports.corrections import Correction
 from harness_pipelines.ports.errors import ManifestDamaged
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.bounds import OffsetRange

@@ -21,7 +21,7 @@ import structlog
 
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.records import RecordCodec
-from harness_pipelines.ledgers.postgres.corrections import Correction, Standing
+from harness_pipelines.ports.corrections import Correction, Standing
 from harness_pipelines.ports.decoded import with_coordinates
 from harness_pipelines.ports.ledger import RefusedRecord, Swap, TableRow
 from harness_pipelines.protocol.bounds import OffsetRange

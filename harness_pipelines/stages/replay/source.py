@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from harness_pipelines.errors import TryAgain
-from harness_pipelines.ledgers.postgres.corrections import HeldRecord
+from harness_pipelines.ports.corrections import HeldRecord
 from harness_pipelines.ports.errors import RecordsLost
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow
 from harness_pipelines.ports.source import Headers, PartitionBatch

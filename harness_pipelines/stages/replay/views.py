@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from harness_pipelines.buffers.postgres.overlays import schema_of
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.lakes.iceberg.read.scan import located, scan
 from harness_pipelines.protocol.bounds import OffsetRange
@@ -29,6 +28,7 @@ from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.coordinates import SCHEMA_VERSION as VERSION
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
 from harness_pipelines.protocol.lake.overlays import named as told_of
+from harness_pipelines.protocol.lake.overlays import schema_of
 from harness_pipelines.protocol.reading.fold import Folded, KeyNumbers, Numbers, fold, int_column, key_text
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.protocol.reading.selection import ReadColumn

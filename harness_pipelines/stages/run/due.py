@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness_pipelines.ledgers.postgres.views.work import TableWork
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.work import TableWork
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.table import TableSpec

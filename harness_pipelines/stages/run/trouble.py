@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from harness_pipelines.engines.spark.session import SparkInterrupted
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.ports.errors import SparkInterrupted
 from harness_pipelines.ports.ledger import Stopped, TableRow
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, SpecDisagrees

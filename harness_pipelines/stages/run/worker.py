@@ -20,14 +20,13 @@ import structlog
 from harness_pipelines.engines.spark.session import import_pyspark
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.schema.policy import SchemaDue
-from harness_pipelines.ports.errors import WarehouseTaken
+from harness_pipelines.ports.errors import LedgerOlderThanLake, WarehouseTaken
 from harness_pipelines.ports.ledger import PartitionStatus, TableRow
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, SpecDisagrees
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.stages import compact
-from harness_pipelines.stages.guard import LedgerOlderThanLake
 from harness_pipelines.stages.ingest import ingest, on_engine
 from harness_pipelines.stages.ingest.new_partitions import Joiner
 from harness_pipelines.stages.otree import otree

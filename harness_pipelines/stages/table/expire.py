@@ -17,9 +17,9 @@ import structlog
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.write.publish import reachable
 from harness_pipelines.lakes.iceberg.write.quarantine import Moved
 from harness_pipelines.ledgers.postgres.retention import fence
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim
 

@@ -13,9 +13,8 @@ from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.audit.repair.rebuild import plan_rebuild, rebuild
 from harness_pipelines.audit.repair.reconcile import look, settle
-from harness_pipelines.lakes.iceberg.read.deletes import DeletesBroken
 from harness_pipelines.lakes.iceberg.read.scan import pinned
-from harness_pipelines.ports.errors import LakeFileMissing
+from harness_pipelines.ports.errors import DeletesBroken, LakeFileMissing
 from harness_pipelines.protocol.versions import ForeignCommit
 from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.keyed import BY_VALUE, KeyedRig, row

@@ -18,10 +18,9 @@ from harness_pipelines.audit.repair.rebuild import plan_rebuild
 from harness_pipelines.audit.repair.reconcile import Report, look, settle
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.inspect.history import number_of
-from harness_pipelines.ports.errors import LakeAway, RecordsLost, WarehouseTaken
+from harness_pipelines.ports.errors import LakeAway, LedgerOlderThanLake, RecordsLost, WarehouseTaken
 from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.protocol.claims import Stage
-from harness_pipelines.stages.guard import LedgerOlderThanLake
 from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines.stages.tier import tier
 from harness_pipelines_tests.producer import wait_until

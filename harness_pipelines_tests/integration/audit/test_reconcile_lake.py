@@ -26,8 +26,8 @@ from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import _sqlalchemy_url
 from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
-from harness_pipelines.ledgers.postgres.reconcile import Reconciler, TableHeld
-from harness_pipelines.ports.errors import TopicRecreated, WarehouseTaken
+from harness_pipelines.ledgers.postgres.reconcile import Reconciler
+from harness_pipelines.ports.errors import TableHeld, TopicRecreated, WarehouseTaken
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines_tests.rig import TableRig

@@ -12,13 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 import harness_pipelines as hp
-from harness_pipelines.buffers.postgres.newest import Glances, HotQuery
+from harness_pipelines.buffers.postgres.newest import Glances
 from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import UsageError
 from harness_pipelines.lakes.iceberg.read import scan
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ports.ledger import ReadState, TableRow
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
+from harness_pipelines.protocol.reading.queries import HotQuery
 from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.read.point import KeyUnfit
 from harness_pipelines.spec.arrow import COORDINATES

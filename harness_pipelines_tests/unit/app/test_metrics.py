@@ -23,8 +23,9 @@ from harness_pipelines.app.metrics import LOOPBACK, METRICS, Timely, WorkerColle
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
 from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
-from harness_pipelines.ledgers.postgres.views.work import Broken, ClaimState, OpenMove, TableState
+from harness_pipelines.ledgers.postgres.views.work import TableState
 from harness_pipelines.ports.ledger import SickTable, TableRow
+from harness_pipelines.ports.work import Broken, ClaimState, OpenMove
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.run.worker import TableProgress, WorkerOptions

@@ -17,8 +17,9 @@ from pyspark.sql.connect.session import SparkSession
 
 from harness_pipelines.engines.spark import session
 from harness_pipelines.engines.spark import sessions as spark_sessions
-from harness_pipelines.engines.spark.session import SessionLost, SparkAway, SparkInterrupted
+from harness_pipelines.engines.spark.session import SessionLost, SparkAway
 from harness_pipelines.engines.spark.sessions import SparkSessions
+from harness_pipelines.ports.errors import SparkInterrupted
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.producer import wait_until
 

@@ -16,17 +16,10 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.read.deletes import (
-    PATH_ID,
-    DeletesBroken,
-    ForeignDeletes,
-    deleted_from,
-    positions_of,
-    split,
-)
+from harness_pipelines.lakes.iceberg.read.deletes import PATH_ID, deleted_from, positions_of, split
 from harness_pipelines.lakes.iceberg.read.scan import POSITION, _not_hidden, named_errors
-from harness_pipelines.lakes.iceberg.write.publish import reachable
-from harness_pipelines.ports.errors import LakeFileBroken
+from harness_pipelines.ports.errors import DeletesBroken, ForeignDeletes, LakeFileBroken
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.protocol.reading.queries import LakeQuery
 from harness_pipelines.spec.predicate import TRUE, Compare, Op, Ref
 from harness_pipelines.spec.types import Primitive

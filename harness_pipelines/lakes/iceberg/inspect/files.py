@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,74 +31,12 @@ from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
 from harness_pipelines.lakes.iceberg.read.deletes import deleted_from
 from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE
+from harness_pipelines.ports.warehouse import GONE, FileSeen, ManifestSeen, MetadataSeen, SnapshotSeen, Unreadable
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.spec.locations import folder_of, normal
 
-GONE = "there is no such file"
 Seen = TypeVar("Seen")
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A file that is not there or that cannot be understood."""
-
-    path: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotSeen:
-    """One snapshot as a metadata file names it."""
-
-    snapshot: int
-    parent: int | None
-    sequence: int
-    manifest_list: str
-    summary: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataSeen:
-    """One metadata file."""
-
-    snapshot: int | None  #: of main
-    snapshots: Mapping[int, SnapshotSeen]
-    properties: Mapping[str, str]
-    offset_id: int | None  #: field id of `_kafka_offset`; None: the view has no such column
-    operation_id: int | None = None  #: of `_op`
-
-    @property
-    def head(self) -> SnapshotSeen | None:
-        return None if self.snapshot is None else self.snapshots.get(self.snapshot)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSeen:
-    """One live file as a manifest names it."""
-
-    path: str
-    added: int | None  #: sequence number of the snapshot that added it; a rewrite never keeps it
-    bytes: int
-    rows: int
-    partition: int | None  #: Kafka's; None: not partitioned as the harness does
-    low: int | None  #: lowest and highest offset, both included; None: the writer kept no bounds
-    high: int | None
-    operations: tuple[str, str] | None = None  #: least and greatest `_op`; None: the writer kept no bounds
-    deletes: str | None = None  #: what kind of delete file it is: position, equality; None: data
-    deletes_of: str | None = None  #: the one data file that a position delete file speaks of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestSeen:
-    """One manifest as a manifest list names it."""
-
-    path: str
-    bytes: int
-    live: int  #: files that it adds or keeps
-    rows: int  #: of these; negative where they are delete files, as so many are hidden
-    plain: bool  #: of data files, and it removes none
-    manifest: ManifestFile = field(repr=False, compare=False)
 
 
 _metadata: ByPath[MetadataSeen] = ByPath(4_000)

@@ -13,11 +13,12 @@ from pyiceberg.table.snapshots import Snapshot
 
 from harness_pipelines.drivers.files import listed, opened, size_of
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
-from harness_pipelines.lakes.iceberg.read.deletes import ForeignDeletes, split
+from harness_pipelines.lakes.iceberg.read.deletes import split
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
-from harness_pipelines.lakes.iceberg.write.publish import offset_bounds, reachable
+from harness_pipelines.lakes.iceberg.write.publish import offset_bounds
 from harness_pipelines.lakes.iceberg.write.revert import STREAM_HI
-from harness_pipelines.ports.errors import LakeAway, LakeHistoryMissing, MetadataMissing
+from harness_pipelines.ports.errors import ForeignDeletes, LakeAway, LakeHistoryMissing, MetadataMissing
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.history import Extent, NamedMove, PastMove, parse_ranges
 from harness_pipelines.protocol.lake.properties import ATTEMPT, EVOLVED, MOVE, NONCE, RANGES, SCHEMA_VERSION

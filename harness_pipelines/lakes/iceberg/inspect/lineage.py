@@ -19,7 +19,7 @@ from harness_pipelines.lakes.iceberg.catalog import OFFSET, read_metadata
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.read.deletes import deleted_from
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
-from harness_pipelines.lakes.iceberg.write.publish import reachable
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.protocol.lake.lineage import FileAsked
 from harness_pipelines.protocol.lake.properties import MOVE
 

@@ -20,9 +20,9 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
-from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.checked_io import note_data_file
 from harness_pipelines.lakes.iceberg.parquet import damage_named, read_columns, write_table
+from harness_pipelines.ports.errors import DeletesBroken, ForeignDeletes
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
 PATH_ID, POSITION_ID = 2147483546, 2147483545  #: field ids that Iceberg's specification reserves
@@ -33,18 +33,6 @@ _SCHEMA = pa.schema([
 ])  # fmt: skip
 
 Positions = NDArray[np.int64]  #: of rows in a data file, from 0, ascending
-
-
-class ForeignDeletes(HarnessError):
-    """A view has deletes that the harness did not write: of equality, or of several data files."""
-
-    way_on = "`harness revert TABLE --to HEAD --yes`"
-
-
-class DeletesBroken(HarnessError):
-    """A delete file does not hold what its view says of it: it was damaged, or written over."""
-
-    way_on = "`harness fsck TABLE`; copy the file back, or `harness revert` to a version that does not need it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,7 +9,8 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from harness_pipelines.lakes.iceberg.read.scan import LakeFile, pinned
-from harness_pipelines.lakes.iceberg.write.publish import offset_bounds, reachable
+from harness_pipelines.lakes.iceberg.write.publish import offset_bounds
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.compaction import StreamFile
 

@@ -35,11 +35,18 @@ from harness_pipelines.drivers.conform import FIELD_ID, by_field_ids
 from harness_pipelines.drivers.file_notes import KNOWN
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.parquet import ParquetFragment, Scanner, damage_named, fragment_of, scanner_of
-from harness_pipelines.lakes.iceberg.read.deletes import DeletesBroken, ForeignDeletes, Positions, positions_of, split
+from harness_pipelines.lakes.iceberg.read.deletes import Positions, positions_of, split
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of, understood
 from harness_pipelines.lakes.iceberg.read.predicates import to_iceberg
 from harness_pipelines.layout.layer import LAYER
-from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing, LakeUnreadable, ManifestDamaged
+from harness_pipelines.ports.errors import (
+    DeletesBroken,
+    ForeignDeletes,
+    LakeFileBroken,
+    LakeFileMissing,
+    LakeUnreadable,
+    ManifestDamaged,
+)
 from harness_pipelines.protocol.coordinates import COORDINATES
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.lake.properties import BATCH_HI, STARTS, vector_of

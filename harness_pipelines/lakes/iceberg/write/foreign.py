@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from harness_pipelines.lakes.iceberg.checked_io import write_data_files
 from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
-from harness_pipelines.lakes.iceberg.write.publish import reachable
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE, NONCE, RANGES, SCHEMA_VERSION
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import View

@@ -6,8 +6,7 @@ head, and only after they were checked from metadata.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -27,7 +26,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog, view_schema
 from harness_pipelines.lakes.iceberg.checked_io import note_data_files
 from harness_pipelines.lakes.iceberg.read import deletes, regions
-from harness_pipelines.lakes.iceberg.read.deletes import DeletesBroken, ForeignDeletes, Hidden, Positions
+from harness_pipelines.lakes.iceberg.read.deletes import Hidden, Positions
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.lakes.iceberg.write import corrections, revert
 from harness_pipelines.lakes.iceberg.write.replace import Replacement, replace_files
@@ -36,10 +35,13 @@ from harness_pipelines.lakes.iceberg.write.tidying import tidying
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
-from harness_pipelines.ports.errors import BaseGone, LakeAway, ManifestDamaged, StagedWrong
-from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
+from harness_pipelines.ports.errors import (
+    BaseGone,
+    LakeAway,
+    StagedWrong,
+)
+from harness_pipelines.ports.lake import NOTHING_STAGED, Staged, reachable
 from harness_pipelines.ports.ledger import Swap, TableRow, view_dropped, view_names
-from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.lake.overlays import Overlay, told
 from harness_pipelines.protocol.lake.properties import (
     ATTEMPT,
@@ -456,19 +458,6 @@ def recalled_from(view: Table) -> str:
 def _of_batch(view: Table, word: str) -> str | None:
     snapshot = view.metadata.current_snapshot()
     return snapshot.summary[word] if snapshot and snapshot.summary else None
-
-
-@contextmanager
-def reachable(table: str, doing: str) -> Iterator[None]:
-    """Trouble of the warehouse by the harness's name; nothing is published while it lasts."""
-    try:
-        yield
-    except (ForeignDeletes, DeletesBroken, ManifestDamaged) as error:
-        raise type(error)(f"{table}: {doing}: {error}") from error
-    except FileDamaged as error:
-        raise ManifestDamaged(f"{table}: {doing}: {error}; nothing was published") from error
-    except OSError as error:
-        raise LakeAway(f"{table}: {doing}: {error}; nothing was published, it is tried again") from error
 
 
 def check_no_overlap(table: TableRow, view: Table, move: Move) -> None:

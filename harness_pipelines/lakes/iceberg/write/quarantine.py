@@ -28,9 +28,10 @@ from harness_pipelines.formats.schema.wire import schema_id_of
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog
 from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write.corrections import PARTITION, written
-from harness_pipelines.lakes.iceberg.write.publish import VIEW_PROPERTIES, reachable
+from harness_pipelines.lakes.iceberg.write.publish import VIEW_PROPERTIES
 from harness_pipelines.lakes.iceberg.write.tidying import tidying
 from harness_pipelines.ledgers.postgres.retention import fence
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.changes.corrections import Coordinate
 from harness_pipelines.protocol.claims import Claim

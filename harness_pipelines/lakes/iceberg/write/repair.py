@@ -15,12 +15,13 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from harness_pipelines.lakes.iceberg.read.manifests import manifests_of, understood
 from harness_pipelines.lakes.iceberg.write import corrections
-from harness_pipelines.lakes.iceberg.write.publish import Lake, reachable, reached_by
+from harness_pipelines.lakes.iceberg.write.publish import Lake, reached_by
 from harness_pipelines.lakes.iceberg.write.replace import Replacement, replace_files
 from harness_pipelines.lakes.iceberg.write.revert import restoring_snapshot, restoring_updates
 from harness_pipelines.lakes.iceberg.write.still_there import brought
 from harness_pipelines.lakes.iceberg.write.tidying import tidying
 from harness_pipelines.ports.errors import MetadataMissing
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.lake.overlays import told
 from harness_pipelines.protocol.lake.properties import (

@@ -10,9 +10,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurrentSchemaUpdate, SetPropertiesUpdate
 
-from harness_pipelines.lakes.iceberg.write.publish import Lake, reachable
+from harness_pipelines.lakes.iceberg.write.publish import Lake
 from harness_pipelines.lakes.iceberg.write.still_there import brought
 from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
+from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import Swap
 from harness_pipelines.protocol.lake.properties import EVOLVED
 from harness_pipelines.protocol.versions import View, ViewName

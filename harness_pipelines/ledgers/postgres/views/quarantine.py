@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from harness_pipelines.buffers.postgres.refused import HEAD_BYTES, WHOLE_BYTES_MAX
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.refused import HEAD_BYTES, WHOLE_BYTES_MAX
 from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
 
 Row = Mapping[str, Any]

@@ -12,62 +12,7 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.ledgers.postgres.views.status import REFUSED_OF_LAST
 from harness_pipelines.ports.source import OpenTransaction, Watermark
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableWork:
-    """How far a table's tiers are from each other, and who works on it. Offsets are sums over its partitions."""
-
-    name: str
-    stopped: str | None
-    unread: int | None  #: offsets of the log above the buffer, as last seen; None: nobody has looked yet
-    unseen_s: float | None  #: since the oldest of these looks
-    buffered: int  #: offsets above the stream view
-    unmerged: int  #: offsets of the stream view above the batch view
-    buffered_bytes: int
-    since_tier_s: float
-    since_expire_s: float | None  #: since somebody held expire; None: nobody has yet
-    buffer_at: int  #: sum of `buffer_hi`
-    stream_at: int  #: sum of `stream_hi`
-    busy: frozenset[str]  #: stages that somebody holds
-    open: Mapping[str, Mapping[str, Any]]  #: stage -> attempt and state of its open or stuck move
-    last: Mapping[str, Mapping[str, Any]]  #: stage -> move, rows and `by_a_run` (of Dagster) of its newest commit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenEnds:
-    """Where the log of a table ended when somebody looked."""
-
-    table: str
-    ends: Mapping[int, int]
-    age_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimState:
-    """The claim of one stage."""
-
-    lease_s: float  #: until its lease ends; 0: nobody holds it
-    own: bool  #: it is held by whoever asks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenMove:
-    """A move that is not over."""
-
-    attempt: int
-    failures: int
-    stuck: bool
-    age_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
-    """How often records broke a check of the contract."""
-
-    check: str
-    severity: str
-    records: int
+from harness_pipelines.ports.work import Broken, ClaimState, OpenMove, SeenEnds, TableWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

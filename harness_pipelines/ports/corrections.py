@@ -1,0 +1,67 @@
+"""What a replay asks the ledger to correct, and what is in effect at the coordinates it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness_pipelines.ports.ledger import RefusedRecord, Swap
+from harness_pipelines.protocol.bounds import Vector
+from harness_pipelines.protocol.changes.corrections import Change, Coordinate, Waiting
+from harness_pipelines.protocol.versions import Version, ViewName
+
+HELD = "held"
+Vectors = tuple[Vector, Vector]  #: per partition ``[low, high)``
+#: Writes the metadata of the views with the rows put back, on top of these pointers, which are those of this version;
+#: the number is the move's. A view that shows none of the rows stays as it is.
+BuildCorrection = Callable[[Version, Mapping[ViewName, str], int], Mapping[ViewName, Swap]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRecord:
+    """A record in quarantine."""
+
+    record: RefusedRecord
+    kafka_ms: int  #: -1: the log had no time for it
+    whole: bool  #: False: of key, value and headers only the first bytes are kept
+
+    @property
+    def at(self) -> Coordinate:
+        return self.record.partition, self.record.offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InEffect:
+    """A record that was put back, replaced or removed, and is so; digests as text, None where there is no row."""
+
+    partition: int
+    offset: int
+    was: str | None  #: of the row that it was before all corrections
+    digest: str | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The table as a replay found it under the locks."""
+
+    head: Version
+    pointers: Mapping[ViewName, str]
+    states: Mapping[Coordinate, str]  #: of those that were asked about what quarantine says; it knows no others
+    waits: Mapping[Coordinate, Waiting]
+
+    @property
+    def held(self) -> frozenset[Coordinate]:
+        """Records that are set aside."""
+        return frozenset(at for at, state in self.states.items() if state == HELD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """What one boundary commit makes of some records."""
+
+    changes: Mapping[Coordinate, Change]
+    states: Mapping[Coordinate, str]  #: what quarantine must say of them; it must not know the others
+    refused: Sequence[RefusedRecord] = ()  #: those of them that are set aside
+    bytes: int
+    decoder: str | None  #: digest of the spec that decoded them, if it was not the table's
