@@ -65,9 +65,8 @@ class Table:
         """All rows of one consistent cut as Arrow, without a JVM.
 
         *columns* may name coordinate columns; *where* is a SQL-like predicate; *at* is a version, the name of a
-        snapshot, or a moment: the version that was the newest then. Each of them gives the same rows for ever, the
-        newest version too; without *at* the newest rows are read, and with *tail* the records that only Kafka has are
-        decoded as well. Raises: VersionGone, SnapshotUnknown, LeaseEnded, WhereError, ...
+        snapshot, or a moment: the version that was the newest then. Each of them gives the same rows for ever. Without
+        *at* the newest rows are read; *tail* adds what only Kafka has. Raises: VersionGone, SnapshotUnknown, LeaseEnded, WhereError, ...
         """
         from harness_pipelines.engines.arrow.union import read_arrow
         from harness_pipelines.read.tail import read_tail
