@@ -66,7 +66,7 @@ class Table:
 
         *columns* may name coordinate columns; *where* is a SQL-like predicate; *at* is a version, the name of a
         snapshot, or a moment: the version that was the newest then. Each of them gives the same rows for ever. Without
-        *at* the newest rows are read; *tail* adds what only Kafka has. Raises: VersionGone, SnapshotUnknown, LeaseEnded, WhereError, ...
+        *at* the newest rows are read; *tail* adds what only Kafka has. Raises: VersionGone, SnapshotUnknown, ...
         """
         from harness_pipelines.engines.arrow.union import read_arrow
         from harness_pipelines.read.tail import read_tail
