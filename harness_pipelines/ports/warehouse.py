@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-from pyiceberg.manifest import ManifestFile
+from dataclasses import dataclass
 
 GONE = "there is no such file"
 
@@ -58,15 +56,3 @@ class FileSeen:
     operations: tuple[str, str] | None = None  #: least and greatest `_op`; None: the writer kept no bounds
     deletes: str | None = None  #: what kind of delete file it is: position, equality; None: data
     deletes_of: str | None = None  #: the one data file that a position delete file speaks of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestSeen:
-    """One manifest as a manifest list names it."""
-
-    path: str
-    bytes: int
-    live: int  #: files that it adds or keeps
-    rows: int  #: of these; negative where they are delete files, as so many are hidden
-    plain: bool  #: of data files, and it removes none
-    manifest: ManifestFile = field(repr=False, compare=False)

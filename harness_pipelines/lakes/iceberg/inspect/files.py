@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,12 +32,24 @@ from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.parquet import check_pages, damage_named
 from harness_pipelines.lakes.iceberg.read.deletes import deleted_from
 from harness_pipelines.lakes.iceberg.read.manifests import DAMAGE
-from harness_pipelines.ports.warehouse import GONE, FileSeen, ManifestSeen, MetadataSeen, SnapshotSeen, Unreadable
+from harness_pipelines.ports.warehouse import GONE, FileSeen, MetadataSeen, SnapshotSeen, Unreadable
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.spec.locations import folder_of, normal
 
 Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestSeen:
+    """One manifest as a manifest list names it."""
+
+    path: str
+    bytes: int
+    live: int  #: files that it adds or keeps
+    rows: int  #: of these; negative where they are delete files, as so many are hidden
+    plain: bool  #: of data files, and it removes none
+    manifest: ManifestFile = field(repr=False, compare=False)
 
 
 _metadata: ByPath[MetadataSeen] = ByPath(4_000)
