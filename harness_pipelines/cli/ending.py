@@ -7,6 +7,7 @@ by a thread that waits for nothing else.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -33,6 +34,7 @@ def end_in_time(end_s_max: float = END_S_MAX) -> None:
 def _terminate(number: int, _frame: FrameType | None) -> None:
     """End as by Ctrl-C, once: another signal disturbs nothing that ends."""
     signal.signal(number, lambda *_: None)
+    atexit.register(signal.signal, number, signal.SIG_IGN)  # Python puts the default back before it is gone itself
     raise SystemExit(TERMINATED)
 
 
