@@ -160,7 +160,7 @@ def harness(place: Scratch, *arguments: str, code: int = 0) -> str:
     env = {
         "HARNESS_HOME": str(settings.home),
         "HARNESS_DSN": settings.dsn,
-        "HARNESS_KAFKA": settings.kafka,
+        **settings.kafka_environment(),
         "HARNESS_SPARK": settings.spark,
         "HARNESS_WAREHOUSE": settings.warehouse,
     }
