@@ -13,7 +13,7 @@ from harness_pipelines.errors import UsageError
 
 def opened(**modes: str) -> Any:
     tables = {name: SimpleNamespace(name=name, spec=SimpleNamespace(mode=mode)) for name, mode in modes.items()}
-    return SimpleNamespace(tables=lambda: list(tables.values()), table=tables.__getitem__)
+    return SimpleNamespace(tables=lambda: list(tables.values()), table=tables.__getitem__, sick_tables=list)
 
 
 def test_without_names_the_modes_hold_and_a_named_table_is_taken_whatever_its_mode():
