@@ -29,9 +29,9 @@ from harness_pipelines.protocol.lake.overlays import (
     OverlaysMoved,
     next_generation,
     recalled,
-    schema_of,
 )
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState
+from harness_pipelines.protocol.reading.queries import schema_of
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 

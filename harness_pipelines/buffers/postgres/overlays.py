@@ -27,10 +27,10 @@ from harness_pipelines.drivers.adbc import AdbcSessions, NoAnswer, cursor_of
 from harness_pipelines.drivers.postgres import Database, PostgresUnreachable, sql
 from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.protocol.lake.overlays import Overlay, overlay_name, schema_of
+from harness_pipelines.protocol.lake.overlays import Overlay, overlay_name
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
-from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
+from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, schema_of
 from harness_pipelines.secret import redact
 from harness_pipelines.spec.table import TableSpec
 

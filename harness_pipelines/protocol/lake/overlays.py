@@ -12,11 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
 from harness_pipelines.errors import HarnessError, Recovery, UsageError
-from harness_pipelines.spec.arrow import arrow_schema
-from harness_pipelines.spec.table import TableSpec
 
 Key = TypeVar("Key")
 
@@ -167,8 +163,3 @@ def needless(
 def overlays_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[Overlay, ...]:
     """Read the column `overlays` of a version."""
     return tuple(Overlay(**{**one, "packed": tuple(one.get("packed", ()))}) for one in value)
-
-
-def schema_of(spec: TableSpec) -> pa.Schema:
-    """User columns, then all coordinates; nullable, as in the files of the lake."""
-    return pa.schema([f.with_nullable(True) for f in arrow_schema(spec.stored, coordinates=True)])

@@ -9,7 +9,9 @@ import pyarrow as pa
 
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import SegmentRef
+from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.predicate import TRUE, Predicate
+from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import Type
 
 
@@ -91,3 +93,8 @@ class HotQuery:
     schema: pa.Schema  #: columns of the result in order, key, partition and offset among them
     key: tuple[str, ...]
     where: Predicate  #: of the key alone
+
+
+def schema_of(spec: TableSpec) -> pa.Schema:
+    """User columns, then all coordinates; nullable, as in the files of the lake."""
+    return pa.schema([f.with_nullable(True) for f in arrow_schema(spec.stored, coordinates=True)])

@@ -30,11 +30,10 @@ from harness_pipelines.protocol.lake.overlays import (
     check_size,
     next_generation,
     recalled,
-    schema_of,
 )
 from harness_pipelines.protocol.reading.fold import KeyNumbers, fold, gathered
 from harness_pipelines.protocol.reading.narrowing import Ranges
-from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
+from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats, schema_of
 from harness_pipelines.spec.arrow import COORDINATES
 from harness_pipelines.spec.predicate import TRUE, Predicate
 from harness_pipelines.spec.where import parse_where

@@ -28,9 +28,8 @@ from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.coordinates import SCHEMA_VERSION as VERSION
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
 from harness_pipelines.protocol.lake.overlays import named as told_of
-from harness_pipelines.protocol.lake.overlays import schema_of
 from harness_pipelines.protocol.reading.fold import Folded, KeyNumbers, Numbers, fold, int_column, key_text
-from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
+from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats, schema_of
 from harness_pipelines.protocol.reading.selection import ReadColumn
 from harness_pipelines.read.point import KEYS_PER_READ, KeyForm
 from harness_pipelines.spec.arrow import arrow_schema
