@@ -120,7 +120,7 @@ def test_bench_says_that_it_needs_a_checkout(monkeypatch):
 
 @pytest.fixture
 def without_services(monkeypatch):
-    monkeypatch.setattr(command, "_services_up", lambda _settings: None)
+    monkeypatch.setattr(command, "_services_up", lambda settings: settings)
     monkeypatch.setattr("harness_pipelines.app.client.Harness.init", lambda _harness: [])
 
 
