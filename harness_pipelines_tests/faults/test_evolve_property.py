@@ -318,7 +318,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [k if k == "keyed" else pytest.param(k, marks=pytest.mark.long) for k in KINDS])
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_every_version_reads_in_its_own_columns_whatever_changed_since(make_rig: MakeRig, kind: str, seed: int):
     rng = random.Random(f"{kind} {seed}")

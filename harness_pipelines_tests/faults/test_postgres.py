@@ -215,7 +215,7 @@ def test_a_postgres_that_is_there_and_does_not_answer_is_given_up_by_its_address
         database.close()
 
 
-@pytest.mark.parametrize("tables", [1, 7])
+@pytest.mark.parametrize("tables", [1, pytest.param(7, marks=pytest.mark.long)])
 def test_a_worker_whose_postgres_hangs_ends_15_s_after_sigterm(make_rig, settings, proxy: PostgresProxy, tables: int):
     rigs = [make_rig() for _ in range(tables)]
     for rig in rigs:

@@ -46,7 +46,7 @@ def cut_and_grown(broker: PrivateBroker, rig: TableRig, *, grown: int) -> None:
     rig.kafka.produce(rig.topic, 0, rig.values(grown))
 
 
-@pytest.mark.parametrize("grown", [10, 15], ids=["to where it was", "beyond"])
+@pytest.mark.parametrize("grown", [pytest.param(10, marks=pytest.mark.long), 15], ids=["to where it was", "beyond"])
 def test_a_log_that_was_cut_while_no_worker_ran_and_has_grown_again_stops_its_table(
     private_broker: PrivateBroker, settings: Settings, grown: int
 ):
@@ -92,6 +92,7 @@ def test_a_log_that_is_cut_under_a_worker_and_has_grown_again_stops_its_table(
         assert rig.status() == {0: (0, 20)}
 
 
+@pytest.mark.long
 def test_a_broker_that_restarts_with_its_whole_log_stops_nobody(private_broker: PrivateBroker, settings: Settings):
     with read_to_20(private_broker, settings) as rig:
         private_broker.kill()
