@@ -245,10 +245,10 @@ def test_a_broker_that_the_client_lets_go_of_while_it_is_asked_is_asked_again(
     assert next(answers, None) is None, "the first answer was the error"
 
 
-def test_the_client_knows_the_leaders_before_it_is_asked_for_offsets(rig, capfd):
+def test_the_client_knows_the_leaders_before_it_is_asked_for_offsets(rig, endpoints, capfd):
     """Else librdkafka sets out to learn them, which now and then ends the process: see `KafkaLog._are_led`."""
     topics = [rig.create(2) for _ in range(3)]
-    log = KafkaLog(rig.log.bootstrap, {"debug": "metadata", "log_level": "7"})
+    log = KafkaLog(rig.log.bootstrap, {**endpoints.kafka_login, "debug": "metadata", "log_level": "7"})
     for topic in topics:
         log.watermarks(topic, [0, 1])
         log.start_offsets(topic, [0, 1], "latest")
