@@ -39,12 +39,12 @@ class HarnessError(Exception):
         if cls.way_on:
             return cls.way_on
         if cls.exit_code == 1 and cls.recovery is Recovery.REFRESH:
-            return "nothing: the stage looks again and plans anew; a command may be repeated"
-        return _TODO[cls.exit_code]
+            return "nothing: the stage reads the state again and makes a new plan; a command may be repeated"
+        return _WAYS_ON[cls.exit_code]
 
 
 #: By exit code, where a class says nothing itself.
-_TODO = {
+_WAYS_ON = {
     1: "change what the message names, then the same command",
     2: "correct the command or the spec; nothing was done",
     75: "the same command again; workers go on by themselves",

@@ -64,7 +64,7 @@ def _answer(ask: Ask, answer: Future[str | None]) -> None:
         ask()
     except HarnessError as error:
         answer.set_result(redact(str(error)))
-    except Exception as error:  # the outer edge: nobody else would see it
+    except Exception as error:  # a thread has no caller: logged with its trace, and `/health` says no
         log.exception("health.broken")
         answer.set_result(f"an error that has no name: {type(error).__name__}")
     else:

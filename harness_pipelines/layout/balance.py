@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from harness_pipelines.layout.boxes import At
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.files import FileStats, place, rebuild, side_of
-from harness_pipelines.layout.layer import SIDES, is_layered, layered
-from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.layout.tree import SIDES, RegionTree, is_layered, layered
 
 LOST_MAX = 0.1  #: share of the clustered bytes that a balanced tree may leave to be clustered again
 Clustered = Mapping[str, int]  #: per region the data sequence number up to which its files are clustered

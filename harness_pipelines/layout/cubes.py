@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness_pipelines.layout.histogram import CellHistogram
-from harness_pipelines.layout.layer import SIDES, is_layered
-from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.layout.tree import SIDES, RegionTree, is_layered
 
 DEPTH_MAX = 24  #: levels; a region of equal keys would fit into cubes without end
 WEIGHT_MIN, WEIGHT_MAX = -(2**31), 2**31 - 1  #: a row's weight is a signed 32-bit integer

@@ -12,7 +12,7 @@ from harness_pipelines.layout.boxes import Box
 from harness_pipelines.layout.columns import Array, ColumnValues, IndexedColumn
 from harness_pipelines.layout.errors import ShapesDiffer
 from harness_pipelines.layout.histogram import CellHistogram, Cells, bucket
-from harness_pipelines.layout.layer import LAYER
+from harness_pipelines.layout.tree import LAYER
 
 Weights = npt.NDArray[np.float64]
 

@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness_pipelines.layout.files import FileStats, place
-from harness_pipelines.layout.layer import is_layered
-from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.layout.tree import RegionTree, is_layered
 
 OVERSIZE = 1.5  #: targets of bytes: a region above is cut again
 UNDERSIZE = 0.5  #: targets of bytes that two neighbours hold together: they become one

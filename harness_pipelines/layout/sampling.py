@@ -12,11 +12,10 @@ from harness_pipelines.layout.build import OVERSIZE, split_region
 from harness_pipelines.layout.columns import Array, ColumnValues, IndexedColumn
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.histogram import CellHistogram, edges_of
-from harness_pipelines.layout.layer import SIDES, is_layered, layered
 from harness_pipelines.layout.queries import Queries, synthetic
 from harness_pipelines.layout.rewrites import pieces
 from harness_pipelines.layout.scores import Judge, Workload, predicted_files
-from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.layout.tree import SIDES, RegionTree, is_layered, layered
 
 EDGES_MAX = 1_024  #: quantiles per column
 ROWS = range(50_000, 500_000)  #: how many are drawn, at least and at most

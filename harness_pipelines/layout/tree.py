@@ -27,6 +27,12 @@ FORMAT = 1
 LEAF = 255
 Node = tuple[int, Cut] | None  #: (column, cut), or None for a leaf
 
+# The sample layer: a hash of the coordinate chooses rows that lie in separate files, and a sample reads no others. A
+# column of the batch view marks them, and the first cut of the tree is on it: the layer has regions of the usual file
+# size, and Iceberg's bounds lead every engine to them. A query of values reads both sides.
+LAYER = IndexedColumn("_sample", "boolean")  #: always the first column where there is a layer
+SIDES = ("0", "1")  #: paths of the other rows and of the layer
+
 
 @dataclass(frozen=True, slots=True)
 class Region:
@@ -316,3 +322,13 @@ def _node(columns: Sequence[IndexedColumn], stored: Any) -> Node:
     if kind == "at":
         return axis, At(columns[axis].from_text(text[0]))
     return axis, Slab(kind)
+
+
+def is_layered(columns: Sequence[IndexedColumn]) -> bool:
+    """Whether a view that is clustered by *columns* has a sample layer."""
+    return bool(columns) and columns[0] == LAYER
+
+
+def layered(columns: Sequence[IndexedColumn]) -> RegionTree:
+    """Two regions, the other rows and the layer."""
+    return RegionTree.of(columns, [(0, At(1)), None, None])

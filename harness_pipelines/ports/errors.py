@@ -41,7 +41,7 @@ class KafkaLoginFailed(HarnessError):
 
 
 class KafkaFailed(HarnessError):
-    """The client gave up for a reason without a name of its own."""
+    """The Kafka client gave up for a reason that has no error class."""
 
     recovery = Recovery.REFRESH
 
@@ -229,7 +229,7 @@ class StagedWrong(HarnessError):
 
 
 class BaseGone(HarnessError):
-    """The base snapshot of a move is not in the view's metadata any more: plan the move anew."""
+    """The base snapshot of a move is not in the view's metadata any more: plan the move again."""
 
     recovery = Recovery.REFRESH
 

@@ -25,7 +25,7 @@ class BoundaryGap(HarnessError):
         verb = "skip" if got_low > expected_low else "repeat"
         super().__init__(
             f"the move would {verb} records of partition {partition}: it starts at offset {got_low}, "
-            f"{what} ends at {expected_low}; nothing was written, plan the move anew"
+            f"{what} ends at {expected_low}; nothing was written, plan the move again"
         )
         self.partition, self.expected_low, self.got_low = partition, expected_low, got_low
 

@@ -11,7 +11,7 @@ PUT, DELETE = "put", "delete"
 
 
 class KeyInTwoPartitions(HarnessError):
-    """A key has versions in two partitions, so their offsets do not tell which is the newest."""
+    """A key has versions in two partitions, so their offsets do not show which one is the newest."""
 
     way_on = "produce by key into a new topic, with a table of its own"
 

@@ -40,5 +40,5 @@ def test_an_error_that_has_no_way_on_has_that_of_its_kind():
     class Odd(HarnessError):
         recovery = Recovery.REFRESH
 
-    assert "plans anew" in Odd.todo()
+    assert "makes a new plan" in Odd.todo()
     assert "harness status" in table("errors")

@@ -9,7 +9,7 @@ import click
 from harness_pipelines.cli.common import opened, split_names
 from harness_pipelines.cli.show.output import emit, json_option, note
 from harness_pipelines.errors import UsageError
-from harness_pipelines.layout.layer import LAYER
+from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:

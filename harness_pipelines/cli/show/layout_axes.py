@@ -15,7 +15,7 @@ from harness_pipelines.layout.columns import IndexedColumn, Value
 from harness_pipelines.layout.files import Extent, FileStats, classify
 from harness_pipelines.layout.histogram import CellHistogram
 from harness_pipelines.layout.labels import label, scale_of
-from harness_pipelines.layout.layer import LAYER
+from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.read.report.layout import LayoutSeen
 
 TICKS = 6

@@ -10,8 +10,8 @@ import numpy as np
 from harness_pipelines.cli.show.layout_axes import SLAB, Axis, staged_files
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.layout.labels import label
-from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.outline import outline
+from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.read.report.layout import LayoutSeen
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from harness_pipelines.engines.spark.read import row_hash
 from harness_pipelines.engines.spark.view import files_of, ranges_of, view_frame
 from harness_pipelines.layout.boxes import At, Cut, Slab
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn, Value, column_values, rescaled, unscaled
-from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.row_hash import COORDINATE, threshold
+from harness_pipelines.layout.tree import LAYER
 
 if TYPE_CHECKING:
     from harness_pipelines.layout.files import Extent, FileStats

@@ -21,8 +21,8 @@ from harness_pipelines.engines.spark.predicates import to_spark
 from harness_pipelines.engines.spark.session import JdbcOptions
 from harness_pipelines.engines.spark.view import view_frame
 from harness_pipelines.lakes.iceberg.read.scan import covered, layer_field, named_errors, pinned, view_fields
-from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.row_hash import COORDINATE, SAMPLE_BITS
+from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.protocol.coordinates import COORDINATES
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import SegmentRef

@@ -55,7 +55,7 @@ class ReplayRefused(HarnessError):
 
 
 class RangeRefused(HarnessError):
-    """A range of records cannot be decoded anew as it was asked for; nothing was changed."""
+    """The range of records that was asked for cannot be decoded again; nothing was changed."""
 
     way_on = "`harness replay` with another range or spec, as the message says"
 

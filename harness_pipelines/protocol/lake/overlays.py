@@ -25,7 +25,7 @@ class Act(StrEnum):
 
 
 class OverlaysMoved(HarnessError):
-    """The table has other recalled rows than those that a move was built on: plan it anew."""
+    """The table has other recalled rows than those that a move was built on: plan it again."""
 
     recovery = Recovery.REFRESH
 

@@ -13,13 +13,12 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.layout.cubes import Block, export
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.labels import span_label
-from harness_pipelines.layout.layer import LAYER, SIDES, is_layered
 from harness_pipelines.layout.outline import outline
 from harness_pipelines.layout.queries import synthetic
 from harness_pipelines.layout.region_contents import Standing, standing
 from harness_pipelines.layout.rewrites import Due, due
 from harness_pipelines.layout.scores import Score, Workload, score
-from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.layout.tree import LAYER, SIDES, RegionTree, is_layered
 from harness_pipelines.protocol.versions import Version, VersionGone
 from harness_pipelines.stages.otree.clustering import layout_of, target_bytes
 from harness_pipelines.stages.otree.otree import BUDGET_BYTES

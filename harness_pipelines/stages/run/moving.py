@@ -173,7 +173,7 @@ class Moving(Generic[Attempt]):
 def make_branch(stores: Stores, table: TableRow, move: Move) -> Version:
     """The branch of the attempt, from the move's base, which is returned.
 
-    Raises: BaseGone (plan the move anew), ForeignCommit.
+    Raises: BaseGone (plan the move again), ForeignCommit.
     """
     base = base_of(stores, table, move)
     view = table.effects[move.stage].view

@@ -13,9 +13,8 @@ from harness_pipelines.layout.balance import balanced, depth_max, from_files
 from harness_pipelines.layout.boxes import At
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.files import Extent, FileStats, classify, place
-from harness_pipelines.layout.layer import LAYER, layered
 from harness_pipelines.layout.rewrites import due
-from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.layout.tree import LAYER, RegionTree, layered
 from harness_pipelines_tests.unit.layout.given import arrays, file_of, tables, tree_of
 
 N = IndexedColumn("n", "long")

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from harness_pipelines.layout.boxes import At
 from harness_pipelines.layout.columns import IndexedColumn
 from harness_pipelines.layout.cubes import WEIGHT_MAX, WEIGHT_MIN, cube_id, export, weight_at
-from harness_pipelines.layout.layer import LAYER, layered
-from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.layout.tree import LAYER, RegionTree, layered
 from harness_pipelines_tests.unit.layout.given import histogram_of, tables, tree_of
 
 LONG = (IndexedColumn("n", "long"),)

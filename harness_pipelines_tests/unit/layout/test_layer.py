@@ -10,9 +10,9 @@ import pytest
 from harness_pipelines.layout.boxes import At
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn
 from harness_pipelines.layout.files import Extent, FileStats
-from harness_pipelines.layout.layer import LAYER, is_layered, layered
 from harness_pipelines.layout.rewrites import due
 from harness_pipelines.layout.sampling import Sample
+from harness_pipelines.layout.tree import LAYER, is_layered, layered
 
 ROWS, SHARE, TARGET = 40_000, 0.02, 100.0
 NUMBERS = (IndexedColumn("a", "long"), IndexedColumn("b", "long"))

@@ -15,7 +15,7 @@ from harness_pipelines.lakes.iceberg.read.deletes import split
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.layout.columns import IndexedColumn, unscaled
 from harness_pipelines.layout.files import Extent, FileStats
-from harness_pipelines.layout.layer import LAYER
+from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import Type
 

@@ -38,7 +38,7 @@ from harness_pipelines.lakes.iceberg.parquet import ParquetFragment, Scanner, da
 from harness_pipelines.lakes.iceberg.read.deletes import Positions, positions_of, split
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of, understood
 from harness_pipelines.lakes.iceberg.read.predicates import to_iceberg
-from harness_pipelines.layout.layer import LAYER
+from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.ports.errors import (
     DeletesBroken,
     ForeignDeletes,

@@ -14,8 +14,8 @@ from pyiceberg.table import Table, TableProperties
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.lakes.iceberg.checked_io import write_data_files
 from harness_pipelines.lakes.iceberg.read.scan import located
-from harness_pipelines.layout.layer import LAYER
 from harness_pipelines.layout.row_hash import row_hash, threshold
+from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.protocol.changes.corrections import AlreadyThere
 from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats

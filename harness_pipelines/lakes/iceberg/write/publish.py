@@ -33,7 +33,7 @@ from harness_pipelines.lakes.iceberg.write.replace import Replacement, replace_f
 from harness_pipelines.lakes.iceberg.write.still_there import brought, check_kept
 from harness_pipelines.lakes.iceberg.write.tidying import tidying
 from harness_pipelines.layout.files import FileStats
-from harness_pipelines.layout.layer import LAYER
+from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
 from harness_pipelines.ports.errors import (
     BaseGone,
