@@ -1,4 +1,4 @@
-"""What the commands share: opening the harness, and options that several of them have."""
+"""Helpers that commands share: opening the harness, and common options."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @contextmanager
 def opened(settings: Settings, *, log_level: int = logging.WARNING, log_file: Path | None = None) -> Iterator[Harness]:
-    """The harness of *settings*, closed at the end; log lines of *log_level* and above go to *log_file*, by default to
-    standard error."""
+    """Open the harness of *settings* and close it at the end.
+
+    Log lines of *log_level* and above go to *log_file*, by default to standard error."""
     from harness_pipelines.app.client import connect
     from harness_pipelines.cli.show.logs import configure_logging
     from harness_pipelines.services.logs import rotating
@@ -38,7 +39,7 @@ def opened(settings: Settings, *, log_level: int = logging.WARNING, log_file: Pa
 
 
 def chosen_tables(harness: Harness, names: tuple[str, ...]) -> list[Table]:
-    """The named tables, or all. Raises: TableUnknown, UsageError when there is none at all."""
+    """Return the named tables, or all. Raises: TableUnknown; UsageError if there is no table."""
     if names:
         return [harness.table(name) for name in dict.fromkeys(names)]
     found = harness.tables()
@@ -46,14 +47,14 @@ def chosen_tables(harness: Harness, names: tuple[str, ...]) -> list[Table]:
     for one in sick:
         note(f"harness: left out: {one.why}")
     if not found and sick:
-        raise UsageError(f"none of the {len(sick)} tables can be read by this harness, see above")
+        raise UsageError(f"this harness can read none of the {len(sick)} tables, see above")
     if not found:
-        raise UsageError("there is no table yet: `harness table apply FILE` creates one, `harness demo` shows one")
+        raise UsageError("there are no tables: `harness table apply FILE` creates one, `harness demo` shows one")
     return found
 
 
 def page_port_option(function: Function) -> Function:
-    """``--page-port N``."""
+    """Add ``--page-port N``."""
     return click.option(
         "--page-port", type=click.IntRange(1024, 65535),
         help="Port of the status page on 127.0.0.1.  [default: a free one]",
@@ -61,11 +62,13 @@ def page_port_option(function: Function) -> Function:
 
 
 def wish_options(looks: str) -> Callable[[Function], Function]:
-    """``--dry-run``, which only *looks*, and ``--yes``; see `check_wish`."""
+    """Add ``--dry-run`` with the help text *looks*, and ``--yes``; see `check_wish`."""
 
     def decorate(function: Function) -> Function:
         yes = click.option(
-            "--yes", is_flag=True, help="Do it; without it the plan is shown, nothing is done, and the exit code is 2."
+            "--yes",
+            is_flag=True,
+            help="Carry out the plan. Without --yes the plan is shown, nothing changes, and the exit code is 2.",
         )
         return click.option("--dry-run", is_flag=True, help=looks)(yes(function))
 
@@ -73,14 +76,14 @@ def wish_options(looks: str) -> Callable[[Function], Function]:
 
 
 def check_wish(*, dry_run: bool, yes: bool) -> None:
-    """A command that destroys is given one of the two. Raises: UsageError for both; for none, `not_asked` does."""
+    """Check that at most one of the two is given; `not_asked` handles neither. Raises: UsageError for both."""
     if dry_run and yes:
         raise UsageError("--dry-run and --yes exclude each other")
 
 
 def not_asked(to: str) -> UsageError:
-    """What ends a command that has shown its plan and was not told ``--yes`` *to* carry it out."""
-    return UsageError(f"nothing was changed: add --yes to {to}, or --dry-run to only look")
+    """Return the error of a command that showed its plan without ``--yes`` *to* carry it out."""
+    return UsageError(f"nothing was changed: add --yes to {to}, or --dry-run to see the plan only")
 
 
 def split_names(_ctx: click.Context, _option: click.Parameter, value: str | None) -> list[str] | None:
@@ -94,7 +97,7 @@ def split_names(_ctx: click.Context, _option: click.Parameter, value: str | None
 
 
 class AtType(click.ParamType):  # type: ignore[type-arg]  # at run time it has none
-    """A version, the name of a snapshot, or a moment, in UTC unless it names a zone."""
+    """A version, the name of a snapshot, or a time, in UTC unless it names a zone."""
 
     name = "at"
 
@@ -108,7 +111,7 @@ class AtType(click.ParamType):  # type: ignore[type-arg]  # at run time it has n
 
 
 class MomentType(click.ParamType):  # type: ignore[type-arg]  # at run time it has none
-    """A moment, in UTC unless it names a zone."""
+    """A time, in UTC unless it names a zone."""
 
     name = "time"
 
@@ -118,11 +121,11 @@ class MomentType(click.ParamType):  # type: ignore[type-arg]  # at run time it h
         try:
             return moment_of(str(value))
         except ValueError:
-            self.fail(f"{value!r} is no moment such as 2026-11-22T10:30:00Z", param, ctx)
+            self.fail(f"{value!r} is not a time such as 2026-11-22T10:30:00Z", param, ctx)
 
 
 def at_option(help_: str) -> Callable[[Function], Function]:
-    """``--at``."""
+    """Add ``--at``."""
     return click.option("--at", type=AtType(), metavar="VERSION|SNAPSHOT|TIME", help=help_)
 
 
@@ -137,7 +140,7 @@ def duration(_ctx: click.Context, _option: click.Parameter, value: str | None) -
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 10**9:
-        raise click.BadParameter(f"{value!r} is no duration; write a number above 0 and ms, s, m, h or d (60s, 15m)")
+        raise click.BadParameter(f"{value!r} is not a duration; write a number above 0 and ms, s, m, h or d (60s, 15m)")
     return seconds
 
 

@@ -1,8 +1,8 @@
-"""A SIGTERM ends a command in time, whatever hangs.
+"""A SIGTERM ends a command within a time limit, even if a call hangs.
 
-A command stops in good order first: what it began is undone or given back, and what it started is ended. Where a thread
-waits in C for a server that does not answer, Python may never get to its own handler, so the signal is also seen here,
-by a thread that waits for nothing else.
+A command first stops in order: it undoes open work, releases its claims and ends the processes that it started. If a
+thread waits in C for a server that does not answer, Python may never reach its own signal handler. Therefore a thread
+that waits for nothing else also receives the signal.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 def end_in_time(end_s_max: float = END_S_MAX) -> None:
-    """From now on a SIGTERM ends this process, *end_s_max* seconds later at the latest. Main thread only.
+    """From now on a SIGTERM ends this process within *end_s_max* seconds. Call it on the main thread.
 
-    A command may have a handler instead that ends it by itself.
+    A command may install its own handler that ends it earlier.
     """
     signal.signal(signal.SIGTERM, _terminate)
     seen, written = os.pipe()
@@ -32,7 +32,7 @@ def end_in_time(end_s_max: float = END_S_MAX) -> None:
 
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
-    """End as by Ctrl-C, once: another signal disturbs nothing that ends."""
+    """End as Ctrl-C does, once: later signals do not disturb the ending."""
     signal.signal(number, lambda *_: None)
     atexit.register(signal.signal, number, signal.SIG_IGN)  # Python puts the default back before it is gone itself
     raise SystemExit(TERMINATED)

@@ -1,4 +1,4 @@
-"""The command `harness`: global options, lazy sub-commands and the one place where errors become exit codes."""
+"""The command `harness`: global options, lazily imported sub-commands, and the mapping of errors to exit codes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ COMMANDS: dict[str, str] = {
 
 
 class Failed(click.ClickException):
-    """A HarnessError on its way out: its message on standard error, its exit code."""
+    """A HarnessError as click reports it: its message on standard error and its exit code."""
 
     def __init__(self, error: HarnessError) -> None:
         super().__init__(redact(str(error)))
@@ -66,7 +66,7 @@ class Failed(click.ClickException):
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]  # click's is a constant of the class
-        """The exit code that the error asks for."""
+        """Return the exit code of the error."""
         return self.error.exit_code
 
     def show(self, file: IO[Any] | None = None) -> None:
@@ -75,7 +75,7 @@ class Failed(click.ClickException):
 
 
 class LazyGroup(click.Group):
-    """A group whose sub-commands are modules, each imported on first use."""
+    """A group whose sub-commands are modules that are imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all sub-commands."""
@@ -88,13 +88,13 @@ class LazyGroup(click.Group):
         module, _, attribute = COMMANDS[cmd_name].partition(":")
         command = getattr(importlib.import_module(module), attribute)
         if not isinstance(command, click.Command):
-            raise TypeError(f"{COMMANDS[cmd_name]} is no click command")
+            raise TypeError(f"{COMMANDS[cmd_name]} is not a click command")
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the sub-command; name the nearest one where there is none (click knows only those already loaded)."""
+        """Find the sub-command, or suggest the nearest name (click knows only those already loaded)."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -103,7 +103,7 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"{error.message}{hint}", ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the sub-command and turn what it raises into a message and an exit code."""
+        """Run the sub-command and turn its errors into a message and an exit code."""
         try:
             return super().invoke(ctx)
         except HarnessError as error:
@@ -116,10 +116,10 @@ class LazyGroup(click.Group):
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether a Ctrl-C is behind *error*.
+    """Return whether a Ctrl-C caused *error*.
 
-    ADBC takes the signal for itself while a call of its own blocks, cancels the statement, and raises what the server
-    says to that.
+    While one of its calls blocks, ADBC handles the signal itself: it cancels the statement and raises the server's
+    answer.
     """
     if error is None or isinstance(error, KeyboardInterrupt):
         return error is not None
@@ -147,16 +147,16 @@ def _show_version(ctx: click.Context, _option: click.Parameter, wanted: bool) ->
 )
 @click.pass_context
 def cli(ctx: click.Context, home: Path | None) -> None:
-    """One exactly-once table over Kafka, Postgres and Iceberg.
+    """Exactly-once tables over Kafka, Postgres and Iceberg.
 
-    Exit codes: 0 done, 1 failed (audit, fsck, get: what was looked for is not so), 2 wrong usage, 75 try again,
+    Exit codes: 0 done, 1 failed (audit, fsck: a fault was found; get: no row), 2 wrong usage, 75 try again,
     76 outcome unknown, 130 interrupted.
     """
     ctx.obj = Settings.from_env(home=home)
 
 
 def _show_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print what has no name as Python does, without secrets: libraries quote what they were given."""
+    """Print an unexpected error as Python does, with secrets redacted: libraries quote their arguments."""
     click.echo(redact("".join(traceback.format_exception(kind, error, trace))), err=True, nl=False)
 
 

@@ -193,4 +193,4 @@ def _moment(name: str, text: str | None) -> datetime | None:
     try:
         return None if text is None else moment_of(text)
     except ValueError:
-        raise UsageError(f"{name}: {text!r} is no moment such as 2026-11-22T10:30:00Z") from None
+        raise UsageError(f"{name}: {text!r} is not a time such as 2026-11-22T10:30:00Z") from None

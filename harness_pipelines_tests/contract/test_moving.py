@@ -192,8 +192,8 @@ def test_a_move_that_is_stuck_says_what_went_wrong_last(stores: StoresRig, table
     assert errors(stores, table) == [("QUARANTINED", said)]
     stuck = stores.ledger.open_move(table, Stage.TIER, shard=0)
     assert stuck is not None
-    stores.ledger.close_move(claim, stuck, state=MoveState.ABANDONED, error="given up by --retry-stuck")
-    assert errors(stores, table) == [("ABANDONED", f"given up by --retry-stuck; its last error: {said}")]
+    stores.ledger.close_move(claim, stuck, state=MoveState.ABANDONED, error="abandoned by --retry-stuck")
+    assert errors(stores, table) == [("ABANDONED", f"abandoned by --retry-stuck; its last error: {said}")]
 
 
 def test_a_move_that_was_halved_says_what_went_wrong_last(stores: StoresRig, table: TableRow, claim: Claim):

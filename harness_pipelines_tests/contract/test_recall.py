@@ -301,7 +301,7 @@ def test_the_command_recalls_tells_and_cancels(lake: Lake):
     assert command(lake, "recall", name, "--cancel").output == f"{name}: gave up 1 requests\n"
     shown = orjson.loads(command(lake, "table", "show", name, "--json").stdout)
     assert [one["rows"] for one in shown["recalled"]] == [3]
-    assert "# batch view: 3 rows of it are recalled to Postgres" in command(lake, "table", "show", name).output
+    assert "# batch view: 3 of its rows are recalled to Postgres" in command(lake, "table", "show", name).output
     [overlay] = lake.head.overlays
     plan = orjson.loads(command(lake, "explain", name, "--json").stdout)
     assert [one["name"] for one in plan["overlay"]["segments"]] == [overlay.segment]
@@ -314,7 +314,7 @@ def test_the_command_recalls_tells_and_cancels(lake: Lake):
     [
         ([], "give either --where SQL, the rows to recall, or --release"),
         (["--where", "id < 3", "--release"], "give either --where SQL"),
-        (["--cancel", "--release"], "--cancel gives up the waiting requests"),
+        (["--cancel", "--release"], "--cancel cancels the waiting requests"),
         (["--release", "--dry-run", "--no-wait"], "--dry-run and --no-wait exclude each other"),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_range_is_replaced_and_what_cannot_be_is_refused_by_name(odd: TableRig
 
     refused = run(odd, instance, "replay_range", **{**part, "to": 99})
     assert not refused.success and "--until-idle" in failure(refused)
-    assert "is no moment" in failure(run(odd, instance, "replay_quarantine", since="noon"))
+    assert "is not a time" in failure(run(odd, instance, "replay_quarantine", since="noon"))
 
 
 def failure(result: ExecuteInProcessResult) -> str:

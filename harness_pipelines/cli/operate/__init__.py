@@ -1,1 +1,1 @@
-"""Commands of those who run the harness: services, workers, audits, repairs."""
+"""Commands for operators: services, workers, audits, repairs."""

@@ -1,4 +1,4 @@
-"""`harness audit` and `harness accept-loss`: is every record there, and going on where Kafka lost some."""
+"""`harness audit` proves that every record is there; `harness accept-loss` continues after Kafka lost some."""
 
 from __future__ import annotations
 
@@ -21,21 +21,26 @@ SHOWN_MAX = 20  #: findings of each kind that people see; --json has more
 
 @click.command()
 @click.argument("table")
-@click.option("--full", is_flag=True, help="Read what was signed off too, and compare it with what was kept.")
-@click.option("--processes", type=click.IntRange(min=1), help="How many work at once.  [default: one per processor]")
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Also read ranges that an earlier audit signed off, and compare them with the recorded digests.",
+)
+@click.option("--processes", type=click.IntRange(min=1), help="Number of parallel jobs.  [default: one per processor]")
 @json_option
 @click.pass_context
 def audit(ctx: click.Context, table: str, *, full: bool, processes: int | None, json_target: str | None) -> None:
     """Prove that every record is in exactly one tier, with its content.
 
-    Content is compared with Kafka's records, and where Kafka has dropped them with the digests that ingest recorded.
-    Names each missing, doubled, changed or unexplained offset. Exit code 1 when something is wrong.
+    Audit compares the content with Kafka's records. Where Kafka has dropped them, it compares digests that ingest
+    recorded. It names each missing, doubled, changed or unexplained offset. Exit code 1 if it finds a fault.
 
-    What is found whole in the lake is signed off: the next audit reads it again only if other files answer for it, or
-    if the storage says that a file was written since. Bytes that changed on the disk by themselves are found by --full.
+    Audit signs off a range that is complete in the lake. The next audit reads the range again only if other files
+    hold it, or if the storage reports a later write to one of its files. Use --full to find bytes that changed on the
+    disk without a write.
 
-    A batch view must hold the rows of the stream view below batch_hi: they are counted from metadata, and with --full
-    read and compared by digest.
+    A batch view must hold the rows of the stream view below batch_hi. Audit compares their counts from metadata;
+    with --full it reads the rows and compares digests.
 
     \b
     Examples:
@@ -55,17 +60,21 @@ def audit(ctx: click.Context, table: str, *, full: bool, processes: int | None, 
 
 @click.command("accept-loss")
 @click.argument("table")
-@click.option("--partition", required=True, type=click.IntRange(min=0), help="Partition that lost records.")
+@click.option("--partition", required=True, type=click.IntRange(min=0), help="The partition that lost records.")
 @click.option(
-    "--to", required=True, type=click.IntRange(min=0), metavar="OFFSET", help="Go on here; at most Kafka's log start."
+    "--to",
+    required=True,
+    type=click.IntRange(min=0),
+    metavar="OFFSET",
+    help="Continue at this offset; at most Kafka's log start.",
 )
-@wish_options("Only show what would be recorded.")
+@wish_options("Show the loss that would be recorded; change nothing.")
 @json_option
 @click.pass_obj
 def accept_loss(
     settings: Settings, table: str, *, partition: int, to: int, yes: bool, dry_run: bool, json_target: str | None
 ) -> None:
-    """Go on behind records that Kafka dropped before they were read; the loss is recorded as a move.
+    """Continue after records that Kafka dropped before they were read; the loss is recorded as a move.
 
     Stop the worker first. The error that stopped the table names partition and offset.
 
@@ -83,19 +92,21 @@ def accept_loss(
         loss = record(harness.stores, harness.table(table).row, partition=partition, to=to)
     emit(loss.to_json(), json_target, lambda: _show_loss(loss))
     if not yes and not dry_run:
-        raise not_asked("give these records up for good")
+        raise not_asked("give up these records for good")
 
 
 def _show_loss(loss: Loss) -> None:
     what = f"{loss.table}: partition {loss.partition}: offsets [{loss.low}, {loss.high})"
     if loss.move_id is None:
-        click.echo(f"{what} would be recorded as lost; Kafka has all from {loss.log_start} on. Nothing was changed.")
+        click.echo(
+            f"{what} would be recorded as lost; Kafka has all from offset {loss.log_start} on. Nothing was changed."
+        )
     else:
-        click.echo(f"{what} are recorded as lost (move {loss.move_id}); ingest goes on at {loss.high}.")
+        click.echo(f"{what} are recorded as lost (move {loss.move_id}); ingest continues at {loss.high}.")
 
 
 class _Bar:
-    """A bar on standard error; nothing where nobody watches."""
+    """A progress bar on standard error, shown only on a terminal."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -153,10 +164,10 @@ def _show(report: AuditReport) -> None:
             console.print(line, end="")
             console.print(finding.detail, markup=False)
         if (count := report.counts[kind]) > SHOWN_MAX:
-            console.print(f"[red]{kind}[/]  {count:,} in all; --json names the first {FINDINGS_MAX:,}")
+            console.print(f"[red]{kind}[/]  {count:,} in total; --json lists the first {FINDINGS_MAX:,}")
     for account in report.accounts:
         console.print(
-            f"[red]accounting[/]  {account.stage} move {account.move_id} brought {account.rows:,} rows, the tiers hold "
+            f"[red]accounting[/]  {account.stage} move {account.move_id} moved {account.rows:,} rows, the tiers hold "
             f"{account.found:,}{_changed(account)}"
         )
     if report.foreign:
@@ -175,7 +186,7 @@ def _read(part: RangeAudit) -> str:
 def _changed(account: Account) -> str:
     if not account.changed:
         return ""
-    return f"; not the content that it brought: partition {', '.join(map(str, account.changed))}"
+    return f"; the content differs from what it moved: partition {', '.join(map(str, account.changed))}"
 
 
 def _verdict(console: object, report: AuditReport) -> None:
@@ -184,9 +195,9 @@ def _verdict(console: object, report: AuditReport) -> None:
     assert isinstance(console, Console)
     now = report.records - report.taken_over
     rate = now / report.seconds if report.seconds else 0
-    judged = f"version {report.version}, {now:,} records judged in {report.seconds:.1f} s ({rate:,.0f}/s)"
+    judged = f"version {report.version}, {now:,} records checked in {report.seconds:.1f} s ({rate:,.0f}/s)"
     if report.taken_over:
-        judged += f", {report.taken_over:,} signed off before"
+        judged += f", {report.taken_over:,} signed off earlier"
     if report.unsigned:
         console.print(f"[yellow]not signed off[/]  {report.unsigned}")
     if report.ok:

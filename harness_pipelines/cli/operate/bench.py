@@ -1,4 +1,4 @@
-"""`harness bench`: the figures that the documentation claims, measured on this machine."""
+"""`harness bench`: measure the documented figures on this machine."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ class NotMeasured(HarnessError):
 
 @click.command()
 @click.argument("name")
-@click.option("--only", callback=split_names, metavar="GROUP,...", help="Measure only these groups of figures.")
-@click.option("--quick", is_flag=True, help="Small sizes, about three minutes: does it work? No figure to quote.")
+@click.option("--only", callback=split_names, metavar="GROUP,...", help="Measure only this group of figures.")
+@click.option(
+    "--quick", is_flag=True, help="Use small sizes, about three minutes, as a smoke test; do not quote the figures."
+)
 @json_option
 @click.pass_obj
 def bench(settings: Settings, /, name: str, *, only: list[str] | None, quick: bool, json_target: str | None) -> None:
-    """Measure the figures of bench NAME beside their goals; needs a checkout.
+    """Measure the figures of bench NAME and compare them with their goals; needs a checkout.
 
     NAME is main (from Kafka to readers), proof (models, recovery, fsck, audit), layout (the batch view's clustering),
-    keyed (tables with a key), streams (all history, then live), formats (what it costs to decode and judge records),
-    dagster (sensors, runs, hand-overs) or mutants (each lock, fence, comparison and order of the ledger's SQL is broken
-    in turn: does a test notice?).
+    keyed (tables with a key), streams (all history, then live), formats (the cost of decoding and validating records),
+    dagster (sensors, runs, hand-overs) or mutants (breaks each lock, fence, comparison and order of the ledger's SQL
+    in turn and checks that a test fails).
 
-    Starts the embedded services if there are none. Makes topics and tables of its own and removes them. Exit code 1
-    when something could not be measured; a goal that is missed is shown, not an error.
+    Starts the embedded services if they do not run. Creates its own topics and tables and removes them. Exit code 1
+    if a figure could not be measured; a missed goal is shown but is not an error.
 
     \b
     Examples:
@@ -75,7 +77,7 @@ def bench(settings: Settings, /, name: str, *, only: list[str] | None, quick: bo
 
 
 def _groups(name: str, only: Sequence[str] | None) -> Mapping[str, Any]:
-    """The groups of bench *name*. Raises: UsageError without a checkout, for an unknown bench or group."""
+    """Return the groups of bench *name*. Raises: UsageError without a checkout, or for an unknown bench or group."""
     try:
         module = importlib.import_module(f"{BENCHES}.{name}")
     except ModuleNotFoundError as missing:
@@ -87,12 +89,12 @@ def _groups(name: str, only: Sequence[str] | None) -> Mapping[str, Any]:
             raise UsageError(
                 f"bench {name} needs the Python package {missing.name}: use `deploy/run bench {name}` of a checkout"
             ) from missing
-        raise UsageError(f"there is no bench {name!r}; there is: {NAMES}") from missing
+        raise UsageError(f"there is no bench {name!r}; the benches are {NAMES}") from missing
     groups: Mapping[str, Any] = getattr(module, "FIGURES", {})
     if not groups:
-        raise UsageError(f"there is no bench {name!r}; there is: {NAMES}")
+        raise UsageError(f"there is no bench {name!r}; the benches are {NAMES}")
     if unknown := {group for group in only or () if group not in groups}:
-        raise UsageError(f"bench {name} has no figures {', '.join(sorted(unknown))}; it has: {', '.join(groups)}")
+        raise UsageError(f"bench {name} has no figures {', '.join(sorted(unknown))}; it has {', '.join(groups)}")
     return {group: groups[group] for group in (groups if only is None else only)}
 
 
@@ -109,7 +111,7 @@ def _closing(run: Any) -> Iterator[Any]:
 
 
 class _Said:
-    """Tells what is measured now, with the time since the start, on standard error."""
+    """Prints the current measurement and the time since the start on standard error."""
 
     def __init__(self, began: float) -> None:
         self._began = began
@@ -119,7 +121,7 @@ class _Said:
 
 
 def _services_up(settings: Settings) -> Settings:
-    """The settings of what runs now; Spark has the workers' login, since some benchmarks make tables of their own."""
+    """Return the settings of the running services; Spark has the workers' login, since some benches create tables."""
     from harness_pipelines.services import Services
 
     services = Services.from_settings(settings)

@@ -1,4 +1,4 @@
-"""`harness chaos`: everything breaks on purpose, and every read is checked."""
+"""`harness chaos`: inject faults and check every read."""
 
 from __future__ import annotations
 
@@ -22,15 +22,23 @@ SECONDS_MIN = 20.0
 
 
 class ChaosFailed(HarnessError):
-    """Something was lost, doubled, wrongly read, or stuck."""
+    """The run found lost, doubled, wrongly read or stuck records."""
 
 
 @click.command()
 @click.argument("table", default="chaos.records")
 @click.option(
-    "--for", "for_s", callback=duration, default="5m", show_default=True, metavar="TIME", help="How long things break."
+    "--for",
+    "for_s",
+    callback=duration,
+    default="5m",
+    show_default=True,
+    metavar="TIME",
+    help="How long faults are injected.",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Repeat the schedule of an earlier run.  [default: a new one]")
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Repeat the fault schedule of an earlier run.  [default: a new seed]"
+)
 @click.option(
     "--rate", type=click.FloatRange(min=1), default=200.0, show_default=True, help="Records produced per second."
 )
@@ -41,25 +49,29 @@ class ChaosFailed(HarnessError):
     default="60s",
     show_default=True,
     metavar="TIME",
-    help="Every partition must move so soon after the last fault; more for a machine with other work.",
+    help="Seconds within which every partition must move after the last fault; more for a busy machine.",
 )
-@click.option("--keep", is_flag=True, help="Keep the home with all logs; kept anyway when something was found.")
-@wish_options("Only print the schedule.")
+@click.option(
+    "--keep", is_flag=True, help="Keep the temporary home with all logs; it is always kept when a fault was found."
+)
+@wish_options("Print the schedule and end.")
 @json_option
 @click.pass_obj
 def chaos(settings: Settings, /, table: str, **options: Any) -> None:
-    """Break everything on purpose while tables move, and check every read; needs a checkout.
+    """Inject faults while tables move, and check every read; needs a checkout.
 
-    Starts services in a temporary home of its own, never those of anybody else, and takes them down at the end. There
-    are four tables: TABLE, an append table; TABLE_keyed; TABLE_direct, without a buffer; TABLE_growing, whose topic
-    gets partitions. A producer with a log of its own, two workers and two readers go on while workers, Spark, Postgres
-    and Kafka are killed, stopped and restarted, connections are cut, files of the lake are damaged for the time of a
-    read, claims end tomorrow, and people replay, revert, evolve, recall, apply and make snapshots, some of them asleep
-    for longer than two graces: by a schedule that follows from --seed and --for alone.
+    Starts separate services in a temporary home and stops them at the end. There are four tables: TABLE, an append
+    table; TABLE_keyed; TABLE_direct, without a buffer; and TABLE_growing, whose topic gets partitions. A producer with
+    its own log, two workers and two readers run throughout.
 
-    Every read must be exactly the acknowledged records below its bounds, a version that is read twice must show the
-    same rows, and within a minute after the last fault a new record of every partition must be readable and in the
-    lake. Exit code 1 when anything was lost, doubled, wrong, unrepeatable, frozen or stuck.
+    Workers, Spark, Postgres and Kafka are killed, stopped and restarted. Connections are cut. Files of the lake are
+    damaged for the duration of a read. Claims get a lease that ends tomorrow. Operators replay, revert, evolve,
+    recall, apply and create snapshots, and some of them sleep for longer than two grace periods. --seed and --for
+    determine the schedule.
+
+    Every read must return exactly the acknowledged records below its bounds. A version that is read twice must return
+    the same rows. Within a minute after the last fault a new record of every partition must be readable and in the
+    lake. Exit code 1 if a record was lost, doubled, wrong, unrepeatable, frozen or stuck.
 
     \b
     Examples:
@@ -83,7 +95,7 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
         found = {"seed": seed, "seconds": options["for_s"], "schedule": [fault.to_json() for fault in planned]}
         emit(found, target, lambda: _show_schedule(planned))
         if not options["dry_run"]:
-            raise not_asked("break services that it starts for this, for minutes")
+            raise not_asked("start services and break them for minutes")
         return
     wanted = Options(
         seed=seed,
@@ -111,13 +123,13 @@ def _check(settings: Settings, *, for_s: float, dry_run: bool, yes: bool) -> Non
     named = {"HARNESS_DSN": settings.dsn, "HARNESS_KAFKA": settings.kafka, "HARNESS_SPARK": settings.spark}
     if found := [name for name, value in named.items() if value]:
         raise UsageError(
-            f"chaos breaks services, so it only runs on services of its own, but {', '.join(found)} is set: "
+            f"chaos breaks services, so it runs only on services that it starts, but {', '.join(found)} is set: "
             "nothing was started; unset it"
         )
 
 
 class _Said:
-    """Tells what happens, with the time since the start, on standard error."""
+    """Prints each fault and the time since the start on standard error."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -127,7 +139,7 @@ class _Said:
 
 
 def _terminated(number: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends the run as Ctrl-C does: with all its processes."""
+    """End the run on SIGTERM as on Ctrl-C: with all its processes."""
     raise SystemExit(128 + number)
 
 

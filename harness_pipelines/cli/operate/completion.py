@@ -1,4 +1,4 @@
-"""`harness completion`: the script that makes a shell complete our commands."""
+"""`harness completion`: shell completion for `harness`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`harness demo`: real records on their way through all tiers, with proof."""
+"""`harness demo`: move real records through all tiers and prove the result."""
 
 from __future__ import annotations
 
@@ -21,27 +21,31 @@ ROWS, RATE = 200_000, 20_000
 
 
 class DemoFailed(HarnessError):
-    """Something that the demo proves did not hold."""
+    """A check of the demo failed."""
 
 
 @click.command()
-@click.option("--rows", type=click.IntRange(min=1), default=ROWS, show_default=True, help="Records to produce.")
+@click.option(
+    "--rows", type=click.IntRange(min=1), default=ROWS, show_default=True, help="Number of records to produce."
+)
 @click.option("--rate", type=click.FloatRange(min=1), default=RATE, show_default=True, help="Records per second.")
-@click.option("--keyed", is_flag=True, help="Records that replace and delete each other: TPC-H orders.")
-@click.option("--keep", is_flag=True, help="Keep the Parquet file of what is sent, and say where it is.")
+@click.option(
+    "--keyed", is_flag=True, help="Use a keyed table: TPC-H orders whose records replace and delete each other."
+)
+@click.option("--keep", is_flag=True, help="Keep the Parquet file of the produced records and print its path.")
 @json_option
 @click.pass_obj
 def demo(settings: Settings, /, *, rows: int, rate: float, keyed: bool, keep: bool, json_target: str | None) -> None:
-    """Show the harness at work on TPC-H lineitem, and prove that nothing is lost or doubled.
+    """Move TPC-H lineitem through the harness and prove that no record is lost or doubled.
 
-    Starts the embedded services if there are none, then creates the topic and the table demo.lineitem anew. Produces
-    JSON records at a steady rate while a worker moves them through buffer and lake, there in offset order and in value
-    order, and two readers read; every read is checked against the producer's own log. Then audits, compares with the
-    generated Parquet file, and draws the regions of the batch view.
+    Starts the embedded services if they do not run, then recreates the topic and the table demo.lineitem. Produces
+    JSON records at a steady rate. A worker moves them through the buffer into the lake, in offset order and in value
+    order. Two readers read meanwhile, and the demo checks every read against the producer's log. At the end it audits
+    the table, compares it with the generated Parquet file and draws the regions of the batch view.
 
-    With --keyed the table is demo.orders, and the records are a changelog of it: inserts, updates and deletes, the last
-    tenth of them when the rows that they replace are in the batch view. Every read must be exactly what the producer's
-    log leaves at its offsets, and the final state is compared with that log, replayed, column by column.
+    With --keyed the table is demo.orders and the records are its changelog: inserts, updates and deletes. The last
+    tenth of them arrives after the rows that they replace have reached the batch view. Every read must equal the
+    producer's log replayed up to its offsets. The final state is compared with the replayed log column by column.
 
     \b
     Examples:
@@ -65,7 +69,7 @@ def demo(settings: Settings, /, *, rows: int, rate: float, keyed: bool, keep: bo
 
 
 def _terminated(number: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends the demo as Ctrl-C does: with its worker, its readers and its folder."""
+    """End the demo on SIGTERM as on Ctrl-C: with its worker, its readers and its folder."""
     raise SystemExit(128 + number)
 
 
@@ -77,14 +81,14 @@ def _tell(scenario: Scenario, result: DemoResult) -> None:
     for command in (
         *scenario.try_next(result.log),
         f"layout {table} --plot layout.png  # how the batch view is clustered",
-        f"table show {table}              # its spec; your own: harness table apply FILE",
+        f"table show {table}              # its spec; for your own: harness table apply FILE",
         "services down                    # stops the embedded services; the data stays",
     ):
         click.echo(f"  harness {command}")
 
 
 def _findings(scenario: Scenario, result: DemoResult) -> Iterator[tuple[str, str]]:
-    """What was found out: a word, and a sentence."""
+    """Return the results: a word and a sentence each."""
     verdict, views = result.verdict, result.views
     yield "produced", f"{result.produced:,} records; {result.moves} moves to the lake; {result.seconds:.0f} s in all"
     yield from scenario.story(result.log)

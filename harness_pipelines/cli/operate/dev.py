@@ -1,4 +1,4 @@
-"""`harness dev`: Dagster's UI and daemon over the embedded services, until Ctrl-C."""
+"""`harness dev`: run Dagster's UI and daemon over the embedded services until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ LOOK_S = 0.5
     type=click.IntRange(min=0),
     default=DEMO_ROWS,
     show_default=True,
-    help="Where there is no table yet: so many records for the table demo.lineitem, 1,000 a second. 0: no such table.",
+    help="If there are no tables: produce N records for demo.lineitem, 1,000 a second. 0 creates no table.",
 )
 @page_port_option
-@click.option("--for", "for_s", type=float, hidden=True, help="End after so many seconds (tests).")
+@click.option("--for", "for_s", type=float, hidden=True, help="End after N seconds (for tests).")
 @click.pass_obj
 def dev(settings: Settings, port: int | None, page_port: int | None, demo_rows: int, for_s: float | None) -> None:
-    """Open Dagster's UI on the tables of this installation, and the status page beside it.
+    """Open Dagster's UI and the status page for the tables of this installation.
 
-    Starts the embedded services if they do not run, keeps Dagster's own state in a database of its own, and ends both
-    processes of Dagster on Ctrl-C. The services go on: `harness services down` stops them.
+    Starts the embedded services if they do not run. Dagster keeps its state in a separate database. Ctrl-C ends both
+    processes of Dagster. The services keep running; `harness services down` stops them.
 
-    An installation without tables gets one to look at, demo.lineitem, and records of TPC-H for it. Runs of Dagster move
-    them; docs/tutorial/dagster.md leads through it.
+    An installation without tables gets the table demo.lineitem with records of TPC-H. Dagster runs move them;
+    docs/tutorial/dagster.md explains each step.
     """
     from harness_pipelines.app.client import connect
     from harness_pipelines.cli.page import serving
@@ -76,7 +76,7 @@ def dev(settings: Settings, port: int | None, page_port: int | None, demo_rows: 
 
 @contextmanager
 def _demo(settings: Settings, rows: int) -> Iterator[SteadyProducer | None]:
-    """The producer of the demo's records, where its table was made now; ended with the block."""
+    """Run the producer of the demo's records if the table is new; it ends with the block."""
     from harness_pipelines.app.client import connect
     from harness_pipelines.demo.lineitem import Lineitem
     from harness_pipelines.demo.producer import SteadyProducer

@@ -1,4 +1,4 @@
-"""`harness fsck`: is everything as the invariants say?"""
+"""`harness fsck`: check tables against the invariants."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ SHOWN_MAX = 50  #: findings that people see; --json has all
 
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--no-data", is_flag=True, help="Do not open data files: of them only their lengths are compared.")
+@click.option("--no-data", is_flag=True, help="Do not open data files; compare only their lengths.")
 @json_option
 @click.pass_context
 def fsck(ctx: click.Context, tables: tuple[str, ...], *, no_data: bool, json_target: str | None) -> None:
-    """Check tables (all, if none is named) against every invariant that can be seen live. Changes nothing.
+    """Check tables against every invariant that can be checked live; without names check all tables.
 
-    Reads the ledger, the lake's metadata and one listing of its files, and asks Kafka where its topics begin and end.
-    Of data files it reads the bytes, which it compares with their checksums; that the rows are right `harness audit`
-    proves. May run while workers do. Exit code 1 when an invariant is broken.
+    fsck changes nothing and may run beside workers. It reads the ledger, the lake's metadata and one listing of its
+    files, and asks Kafka for the start and end of each topic. It reads the bytes of data files and compares them with
+    their checksums. It does not check the rows; `harness audit` does. Exit code 1 when an invariant is broken.
 
     \b
     Examples:
@@ -44,13 +44,13 @@ def fsck(ctx: click.Context, tables: tuple[str, ...], *, no_data: bool, json_tar
         report = check(harness.stores, tables, progress=shown, data=not no_data)
     emit(report.to_json(), json_target, lambda: _show(report, seconds=time.monotonic() - began))
     for why in dict.fromkeys(f"{c.table}: {c.why_not}" for c in report.unchecked):
-        note(f"harness: not all was checked: {why}")
+        note(f"harness: some checks did not run: {why}")
     if not report.ok:
         ctx.exit(1)
 
 
 class _Bar:
-    """A bar on standard error; nothing where nobody watches."""
+    """A progress bar on standard error, shown only on a terminal."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -83,7 +83,7 @@ def _show(report: Report, *, seconds: float) -> None:
             console.print(f"[{colour}]{finding.invariant:>4}[/]  {finding.table}: ", end="")
             console.print(finding.detail, markup=False)
         if len(findings) > SHOWN_MAX:
-            console.print(f"[{colour}]{len(findings) - SHOWN_MAX:,} more[/]; --json has all")
+            console.print(f"[{colour}]{len(findings) - SHOWN_MAX:,} more[/]; --json prints all")
     tables = dict.fromkeys(c.table for c in report.checked)
     rules = sum(c.why_not is None for c in report.checked)
     what = f"{len(tables):,} tables, {rules:,} checks, {seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""`harness init`: the ledger in the database."""
+"""`harness init`: create or update the ledger in the database."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from harness_pipelines.spec.settings import Settings
 @json_option
 @click.pass_obj
 def init(settings: Settings, json_target: str | None) -> None:
-    """Create the ledger, the catalog and the roles, or bring them up to date.
+    """Create or update the ledger, the catalog and the roles.
 
-    Safe to repeat: a second call changes nothing. The login, HARNESS_OWNER_DSN or else HARNESS_DSN, must own the
+    Safe to repeat: a second call changes nothing. The login in HARNESS_OWNER_DSN, or else in HARNESS_DSN, must own the
     database or have CREATE on it.
 
     \b

@@ -1,4 +1,4 @@
-"""`harness reconcile`: after a crash, a restore or a loss, say how a table stands, then settle it."""
+"""`harness reconcile`: show and repair the state of a table after a crash, a restore or a loss."""
 
 from __future__ import annotations
 
@@ -21,26 +21,30 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("table")
-@wish_options("Only say how it stands and what would be done.")
-@click.option("--rebuild", is_flag=True, help="The database is lost: make the table again. TABLE is its YAML file.")
-@click.option("--location", metavar="URI", help="With --rebuild: the view's folder, where there are several.")
-@click.option("--take-over", is_flag=True, help="Make the warehouse this database's; the other one is gone for good.")
-@click.option("--accept-foreign", is_flag=True, help="Take over rows that another writer committed to the stream view.")
-@click.option("--repair-file", metavar="PATH", help="Make a damaged data, delete or metadata file again.")
+@wish_options("Show the state and the planned actions; change nothing.")
+@click.option("--rebuild", is_flag=True, help="Rebuild the table after the database was lost. TABLE is its YAML file.")
+@click.option("--location", metavar="URI", help="With --rebuild: the folder of the view, if there are several.")
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Assign the warehouse to this database; use it only if the other database is gone for good.",
+)
+@click.option("--accept-foreign", is_flag=True, help="Accept rows that another writer committed to the stream view.")
+@click.option("--repair-file", metavar="PATH", help="Recreate a damaged data, delete or metadata file.")
 @json_option
 @click.pass_obj
 def reconcile(settings: Settings, /, table: str, *, json_target: str | None, **options: Any) -> None:
-    """Settle what crashes and restores left behind: open moves, ended leases, dead branches, a ledger set back.
+    """Settle leftovers of crashes and restores: open moves, expired leases, dead branches, a ledger that was set back.
 
-    A database restored from an older backup goes on from Kafka where Kafka still has the records; else the newest
-    metadata of the lake is taken over. Whoever works on the table must have stopped.
+    Stop the table's workers first. If the database was restored from an older backup, the table continues from Kafka
+    as long as Kafka still has the records. Otherwise reconcile adopts the newest metadata of the lake.
 
-    Rows that --accept-foreign takes over get `_kafka_partition` -1 and offsets of their own: other engines see them in
-    the Iceberg table, audit counts them, reads of the harness, which show the records of the topic, do not.
+    Rows that --accept-foreign accepts get `_kafka_partition` -1 and new offsets. Other engines see them in the Iceberg
+    table, and audit counts them. Reads of the harness show only records of the topic and omit them.
 
-    --repair-file makes a data or delete file that is damaged or gone again, with the same rows: from the other view,
-    the buffer or Kafka, compared with the digests that the ledger kept; and the newest metadata file, from an older one
-    and the manifest list. The table goes on meanwhile.
+    --repair-file recreates a damaged or missing data or delete file with the same rows. It takes the rows from the
+    other view, the buffer or Kafka and compares them with the digests in the ledger. It recreates the newest metadata
+    file from an older one and the manifest list. The table stays in use meanwhile.
 
     \b
     Examples:
@@ -56,7 +60,7 @@ def reconcile(settings: Settings, /, table: str, *, json_target: str | None, **o
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} exclude each other")
     if options["location"] and not options["rebuild"]:
-        raise UsageError("--location says which folder a rebuild takes: it needs --rebuild")
+        raise UsageError("--location names the folder of a rebuild and needs --rebuild")
     with opened(settings) as harness:
         if options["rebuild"]:
             _rebuild(harness, table, options, json_target)
@@ -87,7 +91,7 @@ def _show(report: Report) -> None:
         act = f"; {one.act}" if one.act else ""
         click.echo(f"{one.kind:<7} {one.subject}: {one.verdict}{act}")
     _show_ranges("from Kafka again", report.lake.to_json()["again"])
-    _show_ranges("LOST: neither lake, buffer nor Kafka have it", report.lake.to_json()["lost"])
+    _show_ranges("LOST: neither lake, buffer nor Kafka has it", report.lake.to_json()["lost"])
 
 
 def _show_end(report: Report, *, done: bool) -> None:
@@ -99,7 +103,7 @@ def _show_end(report: Report, *, done: bool) -> None:
         click.echo(f"{report.table}: {len(report.acts)} to settle; nothing was changed")
     if report.lake.lost:
         click.echo(
-            f"next: `harness accept-loss {report.table} --partition P --to OFFSET --yes` goes on behind the loss"
+            f"next: `harness accept-loss {report.table} --partition P --to OFFSET --yes` continues after the loss"
         )
 
 
@@ -113,7 +117,9 @@ def _rebuild(harness: Harness, file: str, options: dict[str, Any], json_target: 
     from harness_pipelines.spec.load import load_spec
 
     if not Path(file).is_file():
-        raise UsageError(f"--rebuild needs the table's YAML file, there is no file {file!r}: the ledger had the spec")
+        raise UsageError(
+            f"--rebuild needs the table's YAML file, because the spec was in the lost ledger; there is no file {file!r}"
+        )
     plan = plan_rebuild(harness.stores, load_spec(file), location=options["location"])
     if json_target is None:
         _show_rebuild(plan)
@@ -125,7 +131,9 @@ def _rebuild(harness: Harness, file: str, options: dict[str, Any], json_target: 
 def _show_rebuild(plan: Rebuild) -> None:
     shown = plan.to_json()
     if plan.owner is not None:
-        click.echo(f"the warehouse belongs to {plan.owner}; where that is gone for good, --take-over takes it")
+        click.echo(
+            f"the warehouse belongs to {plan.owner}; if that is gone for good, --take-over assigns it to this database"
+        )
     click.echo(f"{shown['table']}: from {shown['metadata']}")
     for other in plan.others:
         click.echo(f"not taken: {other}")
@@ -134,7 +142,7 @@ def _show_rebuild(plan: Rebuild) -> None:
             f"partition {part['partition']}: the lake has [{part['start']}, {part['stream_hi']}), {part['rows']} rows"
         )
     _show_ranges("from Kafka again", shown["again"])
-    _show_ranges("LOST: neither lake nor Kafka have it", shown["lost"])
+    _show_ranges("LOST: neither lake nor Kafka has it", shown["lost"])
     for note in plan.notes:
         click.echo(f"note: {note}")
 
@@ -173,6 +181,6 @@ def _show_foreign(found: ForeignRows, *, done: bool) -> None:
         return
     where = f"partition -1, offsets [{found.low}, {found.low + found.rows})"
     if done:
-        click.echo(f"{found.table}: {found.rows} rows are taken over as {where}, version {found.version}")
+        click.echo(f"{found.table}: {found.rows} rows are accepted as {where}, version {found.version}")
     else:
-        click.echo(f"{found.table}: {found.rows} rows in {found.files} files would be taken over as {where}")
+        click.echo(f"{found.table}: {found.rows} rows in {found.files} files would be accepted as {where}")

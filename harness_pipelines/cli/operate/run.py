@@ -1,4 +1,4 @@
-"""`harness run`: the worker, all stages of some tables in one process."""
+"""`harness run`: a worker that runs all stages of some tables in one process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LEASE_S_MIN = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How the worker was asked to run."""
+    """Options of the worker."""
 
     stages: frozenset[Stage]
     until_idle: bool
@@ -52,51 +52,52 @@ class RunOptions:
     "stages",
     multiple=True,
     type=click.Choice([str(s) for s in Stage if s in CONTINUOUS_STAGES]),
-    help="Only this one; may be repeated.",
+    help="Run only this stage; may be repeated.",
 )
 @click.option(
     "--until-idle", is_flag=True,
-    help="End when nothing is left to move, from Kafka to all views; no producer and no other worker may be at work.",
+    help="End when all records have reached all views; no producer and no other worker may be running.",
 )  # fmt: skip
 @click.option("--for", "for_s", callback=duration, metavar="TIME", help="End after 60s, 15m, ...")
 @click.option(
     "--lease", "lease_s", callback=duration, default="30s", show_default=True, metavar="TIME",
-    help="How long others wait for a worker that was killed.",
+    help="How long other workers wait for a worker that was killed.",
 )  # fmt: skip
 @click.option(
-    "--retry-stuck", is_flag=True, help="First give up moves that failed in every attempt; they are planned anew."
+    "--retry-stuck",
+    is_flag=True,
+    help="First abandon moves that failed in every attempt, so that they are planned again.",
 )
 @click.option(
     "--ingest-on", type=click.Choice(["threads", "spark"]), default="threads", show_default=True,
-    help="Threads of this process, or tasks of Spark on the machines that it has.",
+    help="Ingest with threads of this process, or with Spark tasks on its executors.",
 )  # fmt: skip
 @click.option(
     "--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
-    help="Serve metrics for Prometheus over HTTP there (0: any free port), until it ends.",
+    help="Serve Prometheus metrics over HTTP on this port until the worker ends (0: any free port).",
 )  # fmt: skip
 @click.option(
     "--metrics-host", metavar="ADDRESS",
-    help="The address to serve them at, such as 0.0.0.0 in a container.  [default: 127.0.0.1]",
+    help="Serve the metrics on this address, such as 0.0.0.0 in a container.  [default: 127.0.0.1]",
 )  # fmt: skip
 @click.option(
     "--log-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Write the log there instead of to standard error; it is rotated at 32 MiB, and four older ones are kept.",
+    help="Write the log to this file instead of standard error. It rotates at 32 MiB; four older files are kept.",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="With --stage expire: list what would go.")
+@click.option("--dry-run", is_flag=True, help="With --stage expire: list what would be removed; change nothing.")
 @click.option(
     "--remove-large", is_flag=True,
-    help="With --stage expire: also what is more than half of a table's bytes, as after a rebuild of its batch view.",
+    help="With --stage expire: allow removing more than half of a table's bytes, as after a rebuild of its batch view.",
 )  # fmt: skip
 @json_option
 @click.pass_obj
 def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
-    """Keep tables up to date: all their stages, until it is stopped.
+    """Run all stages of tables until stopped.
 
-    Without names it takes the tables with `mode: external_worker`; one that is named is taken whatever its mode.
-
-    Ctrl-C or SIGTERM ends it after the current transaction, with its claims given back. Several workers may run: each
-    stage of a table belongs to one of them at a time, and another one takes over when its lease ends. What goes wrong
-    with a table is shown and tried again, and holds up no other one; --json has it as `trouble`.
+    Without names it runs the tables with `mode: external_worker`; a named table runs whatever its mode. Ctrl-C or
+    SIGTERM ends the worker after the current transaction and releases its claims. Several workers may run: one of them
+    holds each stage of a table, and another takes over when its lease ends. A failing table is shown and retried, and
+    does not delay the others; --json reports it as `trouble`.
 
     \b
     Examples:
@@ -134,22 +135,21 @@ def run(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> None:
 
 
 def _chosen(harness: Harness, names: tuple[str, ...]) -> list[Table]:
-    """The named tables, or those whose `mode` leaves them to workers. Raises: TableUnknown, UsageError for none."""
+    """Return the named tables, or those with `mode: external_worker`. Raises: TableUnknown; UsageError if none."""
     found = chosen_tables(harness, names)
     chosen = found if names else [table for table in found if table.spec.mode == "external_worker"]
     if not chosen:
         raise UsageError(
-            f"no table has `mode: external_worker`, and tables of other modes are taken only where they are named: "
-            f"`harness run {found[0].name}`"
+            f"no table has `mode: external_worker`; name tables of other modes: `harness run {found[0].name}`"
         )
     return chosen
 
 
 def _check(wanted: RunOptions, *, dry_run: bool) -> None:
     if dry_run and wanted.stages != frozenset({Stage.EXPIRE}):
-        raise UsageError("--dry-run is for `--stage expire`, the stage that removes things")
+        raise UsageError("--dry-run needs `--stage expire`, the stage that removes files")
     if wanted.remove_large and wanted.stages != frozenset({Stage.EXPIRE}):
-        raise UsageError("--remove-large is for `--stage expire`, the stage that removes things")
+        raise UsageError("--remove-large needs `--stage expire`, the stage that removes files")
     if wanted.until_idle and wanted.stages == frozenset({Stage.EXPIRE}):
         raise UsageError("--until-idle waits for ingest and tier; expire runs with `--for 60s`")
     if wanted.lease_s > LEASE_MAX.total_seconds():
@@ -160,14 +160,14 @@ def _check(wanted: RunOptions, *, dry_run: bool) -> None:
 
 @contextmanager
 def _serving(host: str | None, port: int | None, *, dry_run: bool) -> Iterator[Registry | None]:
-    """The endpoint that was asked for; that its port is taken is said before anything else is done."""
+    """Return the metrics endpoint, opened before any other work so that a used port fails first."""
     if port is None:
         if host is not None:
-            raise UsageError("--metrics-host says where metrics are served; add --metrics-port")
+            raise UsageError("--metrics-host needs --metrics-port")
         yield None
         return
     if dry_run:
-        raise UsageError("--dry-run ends at once, so there is nothing to serve at --metrics-port")
+        raise UsageError("--dry-run ends at once and serves no metrics; omit --metrics-port")
     from harness_pipelines.app.metrics import LOOPBACK, endpoint
 
     with endpoint(host or LOOPBACK, port) as (registry, url):
@@ -184,7 +184,7 @@ def _is_watched() -> bool:
 def _work(
     harness: Harness, chosen: Sequence[Table], wanted: RunOptions, *, live: bool, metrics: Registry | None
 ) -> tuple[dict[str, Any], bool]:
-    """Run the worker to its end; returns the summary and whether Ctrl-C ended it."""
+    """Run the worker to its end; return the summary and whether Ctrl-C ended it."""
     from harness_pipelines.cli.show.progress import LineProgress, LiveProgress, Rates
     from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 
@@ -226,7 +226,7 @@ def _work(
 
 
 def _held(harness: Harness, table: Table) -> list[str]:
-    """What an idle worker leaves in the log, because it lies behind open transactions."""
+    """Describe the records that an idle worker cannot take because they are behind open transactions."""
     from harness_pipelines.protocol.topics import label
 
     topic = table.spec.topic
@@ -239,8 +239,9 @@ def _held(harness: Harness, table: Table) -> list[str]:
 
 @contextmanager
 def _stopped_by_signals(worker: Worker) -> Iterator[threading.Event]:
-    """SIGTERM and the first Ctrl-C end the worker after its transaction, without waiting for Spark; the second Ctrl-C
-    does not wait at all."""
+    """End the worker after its transaction on SIGTERM and the first Ctrl-C, without waiting for Spark.
+
+    The second Ctrl-C ends it at once."""
     interrupted = threading.Event()
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -251,7 +252,7 @@ def _stopped_by_signals(worker: Worker) -> Iterator[threading.Event]:
         worker.interrupt()
         note(
             "harness: stopping after the current transaction"
-            + (" (Ctrl-C again: at once)" if interrupted.is_set() else "")
+            + (" (Ctrl-C again ends at once)" if interrupted.is_set() else "")
         )
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -276,7 +277,7 @@ def _told(summary: dict[str, Any]) -> None:
 
 
 def _retry_stuck(harness: Harness, chosen: Sequence[Table], *, lease_s: float) -> None:
-    """Abandon moves that hold their stage, so that the worker plans them anew."""
+    """Abandon moves that block their stage, so that the worker plans them again."""
     from harness_pipelines.protocol.moves import MoveState
 
     ledger = harness.stores.ledger
@@ -289,14 +290,14 @@ def _retry_stuck(harness: Harness, chosen: Sequence[Table], *, lease_s: float) -
         if claim is None:
             raise UsageError(f"{table.name}: another worker holds {stage}; stop it first, then use --retry-stuck")
         try:
-            ledger.close_move(claim, move, state=MoveState.ABANDONED, error="given up by --retry-stuck")
+            ledger.close_move(claim, move, state=MoveState.ABANDONED, error="abandoned by --retry-stuck")
         finally:
             ledger.release(claim)
-        note(f"{table.name}: {stage} move {move.move_id} is abandoned and will be planned anew")
+        note(f"{table.name}: {stage} move {move.move_id} is abandoned and will be planned again")
 
 
 def _dry_run(harness: Harness, chosen: Sequence[Table], target: str | None) -> None:
-    """What the next run of expire would do."""
+    """Show what the next run of expire would do."""
     from harness_pipelines.cli.show.bars import size
     from harness_pipelines.stages.table.expire import expire_once
 
@@ -313,7 +314,7 @@ def _dry_run(harness: Harness, chosen: Sequence[Table], target: str | None) -> N
             click.echo(
                 f"{name}: would retire {len(would['retired'])} segments and condemn {len(would['condemned'])} files;"
             )
-            click.echo(f"  {len(would['deleted'])} files are condemned for long enough and would be deleted")
+            click.echo(f"  {len(would['deleted'])} files have been condemned long enough and would be deleted")
             for path in would["deleted"]:
                 click.echo(f"    {path}")
             if (aside := would["quarantined"])["records"]:

@@ -19,7 +19,7 @@ only_option = click.option(
 
 @click.group()
 def services() -> None:
-    """Start, find and stop the embedded services."""
+    """Start, show and stop the embedded services."""
 
 
 @services.command()
@@ -27,7 +27,7 @@ def services() -> None:
 @json_option
 @click.pass_obj
 def up(settings: Settings, only: tuple[str, ...], json_target: str | None) -> None:
-    """Start what does not run yet; return when all of it answers.
+    """Start the services that do not run; return when all of them answer.
 
     \b
     Examples:
@@ -43,7 +43,7 @@ def up(settings: Settings, only: tuple[str, ...], json_target: str | None) -> No
 @only_option
 @click.pass_obj
 def down(settings: Settings, only: tuple[str, ...]) -> None:
-    """Stop the services; their data stays in the home.
+    """Stop the services; their data stays in the home folder.
 
     \b
     Examples:
@@ -57,7 +57,9 @@ def down(settings: Settings, only: tuple[str, ...]) -> None:
 @json_option
 @click.pass_obj
 def status(settings: Settings, json_target: str | None) -> None:
-    """Show what runs and where. Only --json shows the password of PostgreSQL; `harness services kafka` has Kafka's.
+    """Show the state and address of each service.
+
+    Only --json shows the password of PostgreSQL; `harness services kafka` shows Kafka's.
 
     \b
     Example:
@@ -69,11 +71,13 @@ def status(settings: Settings, json_target: str | None) -> None:
 
 
 @services.command()
-@click.option("--java", is_flag=True, help="As Java's clients spell it; librdkafka (kcat, Python, Go) is the default.")
+@click.option(
+    "--java", is_flag=True, help="Print properties for Java clients; the default is librdkafka (kcat, Python, Go)."
+)
 @json_option
 @click.pass_obj
 def kafka(settings: Settings, java: bool, json_target: str | None) -> None:
-    """Print the properties of a client of the embedded Kafka, with its password.
+    """Print client properties for the embedded Kafka, including the password.
 
     \b
     Examples:
@@ -83,7 +87,7 @@ def kafka(settings: Settings, java: bool, json_target: str | None) -> None:
     """
     found = Services.from_settings(settings).current()
     if settings.kafka is not None:
-        raise UsageError("HARNESS_KAFKA names a Kafka of your own: its login is set by HARNESS_KAFKA_*, as you know it")
+        raise UsageError("HARNESS_KAFKA names your own Kafka; set its login with HARNESS_KAFKA_*")
     if found.kafka is None:
         raise UsageError("the embedded Kafka does not run; `harness services up` starts it")
     properties: Mapping[str, str] = found.kafka_login
@@ -104,7 +108,10 @@ def _show(found: Services, endpoints: Endpoints) -> None:
     from rich.table import Table
 
     if found.takes_anybody():
-        note("kafka: an older harness started it, so it takes every local user; `harness services up` gives it a login")
+        note(
+            "kafka: it accepts every local user, because an older harness started it without a login; "
+            "`harness services up` adds one"
+        )
 
     colours = {"running": "green", "external": "cyan", "starting": "yellow", "died": "red", "stopped": "dim"}
     table = Table("service", "state", "pid", box=None, pad_edge=False)

@@ -1,6 +1,6 @@
-"""The status page: what `harness status` and `harness layout` tell, in a browser, and it keeps itself up to date.
+"""The status page: `harness status` and `harness layout` in a browser, refreshed automatically.
 
-It only reads: nothing here changes a table, the ledger or the lake.
+The page only reads; it never changes a table, the ledger or the lake.
 """
 
 from harness_pipelines.cli.page.server import serving

@@ -1,4 +1,4 @@
-"""What the page shows: all tables from one statement, and the one that is open as `harness status` sees it."""
+"""Content of the status page: all tables from one statement, and details of the opened one as in `harness status`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ WAIT_S = 3.0
 
 
 class LedgerSilent(TryAgain):
-    """An earlier look at the ledger has not come back."""
+    """An earlier query of the ledger has not returned."""
 
 
 class Facts:
-    """Looks of one installation, shared by everybody who asks."""
+    """Cached content of one installation, shared by all browsers."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
@@ -53,9 +53,9 @@ class Facts:
         self._pictures.close()
 
     def status(self, opened: str | None, *, drawn: str | None = None) -> dict[str, Any]:
-        """All tables, and details of the one called *opened*; of its layout the key alone, if that is *drawn* already.
+        """Return all tables and details of *opened*; of its layout only the key if the browser has *drawn* it already.
 
-        Raises: LedgerSilent, and what the ledger raises.
+        Raises: LedgerSilent and the ledger's errors.
         """
         if not self._lock.acquire(timeout=WAIT_S):
             raise LedgerSilent(f"the ledger has not answered for {time.monotonic() - self._since:.0f} s")
@@ -144,7 +144,7 @@ class Facts:
 
 
 def _sick_line(name: str) -> dict[str, Any]:
-    """A table whose row in the ledger cannot be understood: who opens it is told why."""
+    """Describe a table whose ledger row cannot be read; opening it shows the reason."""
     unknown: dict[str, Any] = {
         "tail": None,
         "buffer": None,
@@ -179,14 +179,14 @@ def _claim(seen: TableSeen, claim: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _move(seen: TableSeen, move: Mapping[str, Any]) -> dict[str, Any]:
-    """With who holds it, and what happens to it next. (When a worker tries again, it keeps to itself.)"""
+    """Describe a move with its holder and its next step. (The ledger does not record when a worker retries.)"""
     holder = next(
         (c for c in seen.claims if c["alive"] and (c["stage"], c["shard"]) == (move["stage"], move["shard"])), None
     )
     if move["state"] == "QUARANTINED":
-        coming = f"failed in every attempt: repair the cause, then `harness run {seen.table} --retry-stuck`"
+        coming = f"failed in every attempt: fix the cause, then run `harness run {seen.table} --retry-stuck`"
     elif holder:
-        coming = "its holder works on it, or tries it again by itself after a pause"
+        coming = "its holder works on it, or retries it after a pause"
     else:
         coming = f"waits for a worker: `harness run {seen.table}`"
     return {
@@ -200,7 +200,7 @@ def _move(seen: TableSeen, move: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _notices(seen: TableSeen) -> Iterator[dict[str, str]]:
-    """What a person should know, and the way on. What is between backquotes is a command."""
+    """Return the warnings of a table with their remedies. Text between backquotes is a command."""
     if seen.stopped:
         yield {"kind": "bad", "text": f"stopped: {redact(seen.stopped)}", "way": seen.way_on}
     for stalled in seen.stalled:
@@ -210,14 +210,14 @@ def _notices(seen: TableSeen) -> Iterator[dict[str, str]]:
     if seen.filling:
         yield {"kind": "bad", "text": seen.filling, "way": ""}
     for held in seen.behind:
-        way = "end the producer's transaction: `kafka-transactions.sh find-hanging` names it"
+        way = "end the producer's transaction; `kafka-transactions.sh find-hanging` lists it"
         yield {"kind": "warn", "text": held, "way": way}
     for ahead in seen.ahead:
         yield {"kind": "bad", "text": ahead, "way": f"`harness reconcile {seen.table} --yes`"}
     for late in seen.late:
         yield {"kind": "warn", "text": f"later than the spec's objective: {late}", "way": ""}
     if seen.trouble:
-        yield {"kind": "warn", "text": f"the log's end is not known: {redact(seen.trouble)}", "way": ""}
+        yield {"kind": "warn", "text": f"the end of the log is unknown: {redact(seen.trouble)}", "way": ""}
     if seen.refuses_much:
         way = f"`harness quarantine list {seen.table}`"
         yield {"kind": "warn", "text": f"refusing: {seen.refusing}", "way": way}
@@ -225,7 +225,7 @@ def _notices(seen: TableSeen) -> Iterator[dict[str, str]]:
         way = f"`harness quarantine list {seen.table}`"
         yield {"kind": "warn", "text": f"{seen.counts.quarantined:,} records are quarantined", "way": way}
     if any(seen.lag.values()) and not any(claim["alive"] for claim in seen.claims):
-        yield {"kind": "info", "text": "nobody works on it", "way": f"`harness run {seen.table}`"}
+        yield {"kind": "info", "text": "no worker runs it", "way": f"`harness run {seen.table}`"}
     for request in seen.asked:
         wanted = "to release what is recalled" if request.where is None else f"to recall {request.where}"
         yield {"kind": "info", "text": f"request {request.recall_id} {wanted} waits", "way": ""}

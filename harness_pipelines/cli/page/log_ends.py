@@ -1,4 +1,4 @@
-"""Where the logs end, asked in the background: whoever looks at the page never waits for Kafka."""
+"""Ends of the Kafka logs, queried in the background: the page never waits for Kafka."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Answer:
 
 
 class LogEnds:
-    """Ends of all tables' topics. It asks while somebody looks, and then round after round."""
+    """Ends of all tables' topics. It queries Kafka in rounds while a browser asks for the page."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
@@ -52,29 +52,29 @@ class LogEnds:
         self._thread.start()
 
     def look_at(self, tables: Iterable[TableRow], *, opened: str | None) -> None:
-        """Somebody looks at *tables*, and closest at the one called *opened*."""
+        """Record that a browser shows *tables*, with details of *opened*."""
         self._tables, self._opened = list(tables), opened
         self._looked.set()
 
     def of(self, table: Table, positions: list[PartitionStatus]) -> tuple[Mapping[int, int], str | None]:
-        """Ends by partition, as last seen; empty, with the reason, where they are not known. *positions*: any."""
+        """Return the last known ends by partition; empty with the reason if unknown. *positions* is ignored."""
         del positions
         found = self._known(table.row.table_id)
         return (found.ends, found.trouble or self.trouble) if found else ({}, self.trouble)
 
     def held(self, table: Table, positions: list[PartitionStatus]) -> Mapping[int, OpenTransaction]:
-        """What lies behind open transactions, as last seen. *positions*: any."""
+        """Return the records behind open transactions, as last seen. *positions* is ignored."""
         del positions
         found = self._known(table.row.table_id)
         return found.held if found else {}
 
     def unread(self, table_id: int, buffer_at: int) -> int | None:
-        """Offsets of the log above *buffer_at*, the sum of `buffer_hi`; None: not known."""
+        """Return the number of offsets above *buffer_at*, the sum of `buffer_hi`; None if unknown."""
         found = self._known(table_id)
         return max(sum(found.ends.values()) - buffer_at, 0) if found and found.ends else None
 
     def close(self) -> None:
-        """End; a question to the ledger that is under way comes back first."""
+        """Stop; a running query of the ledger finishes first."""
         self._over.set()
         self._looked.set()
         self._thread.join(END_S)
@@ -90,7 +90,7 @@ class LogEnds:
                 self._round(self._tables)
             except Exception as error:  # ends get old, and the page says why; the next round may do
                 structlog.get_logger().exception("page.ends_broken")
-                self.trouble = redact(f"an error that has no name: {error!r}")
+                self.trouble = redact(f"an unexpected error: {error!r}")
             self._over.wait(AWAY_PAUSE_S if self.trouble else PAUSE_S)
 
     def _round(self, tables: list[TableRow]) -> None:

@@ -1,4 +1,4 @@
-"""The layout as the page draws it, worked out in the background and only when the batch view changed."""
+"""The layout picture of the page, computed in the background when the batch view changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REST = 5  #: times what a look at the manifests took, until the next one
 
 
 class Pictures:
-    """Layouts of the tables that somebody looks at."""
+    """Layouts of the tables that browsers show."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
@@ -42,7 +42,7 @@ class Pictures:
         self._closed = False
 
     def of(self, table: TableRow, head: Version) -> dict[str, Any]:
-        """The newest picture that there is; a newer one is begun if the batch view of *head* is another one."""
+        """Return the newest finished picture; start a new one if the batch view of *head* differs."""
         if head.batch is None:
             return {"key": "none", "none": f"no batch view: its spec says `views: {table.spec.views}`"}
         key = f"{table.table_id} {head.batch.metadata} {head.layout}"
@@ -52,7 +52,7 @@ class Pictures:
         return found or {"key": "begun", "none": "the manifests are being read"}
 
     def close(self) -> None:
-        """End; a look that is under way comes back first."""
+        """Stop; a running computation finishes first."""
         self._closed = True
         if self._busy.acquire(timeout=END_S):
             self._busy.release()
@@ -71,7 +71,7 @@ class Pictures:
             found = {"key": f"{key} failed", "none": redact(str(error))}
         except Exception as error:  # the rest of the page is right all the same
             structlog.get_logger().exception("page.layout_broken", table=table.name)
-            found = {"key": f"{key} failed", "none": redact(f"an error that has no name: {error!r}")}
+            found = {"key": f"{key} failed", "none": redact(f"an unexpected error: {error!r}")}
         finally:
             now = time.monotonic()
             self._not_before = now + max(AGAIN_S, REST * (now - began))
@@ -80,9 +80,9 @@ class Pictures:
 
 
 def picture(seen: LayoutSeen) -> dict[str, Any]:
-    """Regions and unclustered files over the first two indexed columns, in places from 0 to 1.
+    """Return regions and unclustered files over the first two indexed columns, as places from 0 to 1.
 
-    Where there are more columns it is a slice through the median of each.
+    With more columns the picture is a slice through the median of each.
     """
     cells = outline(seen.files, seen.tree.columns)
     every = [Axis.of(cells, axis) for axis in range(len(seen.tree.columns))]
@@ -126,7 +126,7 @@ def _axis(axis: Axis, *, slab: bool) -> dict[str, Any]:
 
 
 def _rectangle(sides: Sequence[tuple[float, float]]) -> list[float]:
-    """``[x0, y0, x1, y1]``; with one column it takes the whole height."""
+    """Return ``[x0, y0, x1, y1]``; with one column the box has the full height."""
     (x0, x1), (y0, y1) = [*sides, (0.0, 1.0)][:2]
     return [round(place, 4) for place in (x0, y0, x1, y1)]
 

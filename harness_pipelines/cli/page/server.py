@@ -1,4 +1,4 @@
-"""The page's HTTP server: four paths, GET alone, for browsers of this machine."""
+"""HTTP server of the status page: four paths, GET only, for browsers on this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _HEADERS = (
 
 @contextmanager
 def serving(harness: Harness, port: int | None = None) -> Iterator[str]:
-    """Serve the page of *harness* on *port*, by default a free one; yields its URL. Raises: UsageError."""
+    """Serve the page of *harness* on *port*, by default a free one; yield its URL. Raises: UsageError."""
     with _listening(port) as listener:
         facts = Facts(harness)
         config = Config(
@@ -81,7 +81,7 @@ def _listening(port: int | None) -> Iterator[socket.socket]:
 
 
 def application(facts: Facts) -> ASGIApp:
-    """The page over *facts*."""
+    """Build the page's application over *facts*."""
 
     def status(request: Request) -> Response:
         asked = request.query_params
@@ -91,7 +91,7 @@ def application(facts: Facts) -> ASGIApp:
             found, code = {"trouble": redact(f"The ledger cannot be read: {error}")}, 503
         except Exception as error:
             structlog.get_logger().exception("page.broken")
-            found, code = {"trouble": redact(f"The page met an error that has no name: {error!r}")}, 500
+            found, code = {"trouble": redact(f"The page met an unexpected error: {error!r}")}, 500
         return Response(to_json(found), code, media_type="application/json")
 
     routes = [Route(path, _file(name, kind)) for path, (name, kind) in _FILES.items()]
@@ -104,9 +104,9 @@ def _file(name: str, kind: str) -> ASGIApp:
 
 
 class _Guard:
-    """Lets through GET, and only what was asked for by a name of this machine.
+    """Accept only GET requests whose Host header names this machine.
 
-    The name matters: a foreign page whose own name was made to lead to 127.0.0.1 could read what is here.
+    Otherwise a foreign page could point its own host name to 127.0.0.1 and read this one.
     """
 
     def __init__(self, inner: ASGIApp) -> None:
@@ -119,9 +119,9 @@ class _Guard:
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         inner = self._inner
         if name.lower() not in NAMES:
-            inner = PlainTextResponse(f"this page is asked for as {ADDRESS} or localhost\n", 403)
+            inner = PlainTextResponse(f"open this page as {ADDRESS} or localhost\n", 403)
         elif scope["method"] != "GET":
-            inner = PlainTextResponse("this page is only read\n", 405, headers={"allow": "GET"})
+            inner = PlainTextResponse("this page is read-only\n", 405, headers={"allow": "GET"})
 
         async def send_guarded(message: object) -> None:
             assert isinstance(message, dict)

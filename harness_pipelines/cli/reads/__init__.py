@@ -1,1 +1,1 @@
-"""Commands that show what is in a table, and where."""
+"""Commands that show a table's rows and where they are."""

@@ -1,4 +1,4 @@
-"""`harness events`: what happened to a table."""
+"""`harness events`: the events of a table."""
 
 from __future__ import annotations
 
@@ -34,18 +34,20 @@ if TYPE_CHECKING:
     default=0,
     show_default=True,
     metavar="SEQ",
-    help="Only what comes behind it.",
+    help="Only events after this number.",
 )
-@click.option("--follow", is_flag=True, help="Wait for more.")
-@click.option("--subscriber", metavar="NAME", help="Begin behind what NAME has dealt with, and keep how far it is.")
+@click.option("--follow", is_flag=True, help="Wait for new events.")
+@click.option(
+    "--subscriber", metavar="NAME", help="Start after the last event that NAME acknowledged, and keep its position."
+)
 @click.option(
     "--webhook",
     metavar="URL",
-    help="POST each event there instead of printing it. `env:NAME` or `file:PATH` names where the URL is kept: what "
-    "stands on a command line, every user of the machine can read.",
+    help="POST each event to this URL instead of printing it. `env:NAME` or `file:PATH` reads the URL from there, "
+    "because every user of the machine can read a command line.",
 )
 @click.option("--topic", metavar="TOPIC", help="Produce each event to this Kafka topic instead of printing it.")
-@click.option("--openlineage", is_flag=True, help="Emit a run for each move, to the server that OPENLINEAGE_URL names.")
+@click.option("--openlineage", is_flag=True, help="Emit a run for each move to the server in OPENLINEAGE_URL.")
 @click.pass_obj
 def events(
     settings: Settings,
@@ -59,11 +61,11 @@ def events(
     topic: str | None,
     openlineage: bool,
 ) -> None:
-    """Print what happened to a table, one JSON object per line: versions published, reverted, reconciled.
+    """Print the events of a table, one JSON object per line: versions published, reverted, reconciled.
 
-    Each event was recorded in the transaction that it tells of: none is missing, none tells of what was not. `seq` has
-    no gaps; a program that keeps the last one goes on with --after. Of a --subscriber the ledger keeps it: each event
-    comes at least once, in order, to one process at a time, and what does not take it is asked again and again.
+    Each event was recorded in the transaction that it describes, so no event is missing and none is false. `seq` has
+    no gaps; a program can keep the last one and continue with --after. With --subscriber the ledger keeps the
+    position. Each event is delivered at least once, in order, by one process at a time; a failed delivery is retried.
 
     \b
     Examples:
@@ -75,9 +77,9 @@ def events(
       OPENLINEAGE_URL=http://marquez:5000 harness events shop.orders --follow --subscriber lineage --openlineage
     """
     if (webhook or topic or openlineage) and subscriber is None:
-        raise UsageError("who is told? Name the --subscriber, whose place in the events is kept")
+        raise UsageError("a delivery needs --subscriber NAME, whose position is kept")
     if sum(map(bool, (webhook, topic, openlineage))) > 1:
-        raise UsageError("one of --webhook, --topic and --openlineage: for two of them run two subscribers")
+        raise UsageError("--webhook, --topic and --openlineage exclude each other: run one subscriber for each")
     with opened(settings) as harness:
         found = harness.table(table)
         if subscriber is None:
@@ -115,7 +117,7 @@ def _delivery(
 
 
 def _kept(webhook: str) -> str:
-    """The URL itself, from the variable or the file that *webhook* names. Raises: UsageError."""
+    """Return the URL from the variable or the file that *webhook* names. Raises: UsageError."""
     kind, _, name = webhook.partition(":")
     if kind == "env":
         found = os.environ.get(name, "")
@@ -127,12 +129,12 @@ def _kept(webhook: str) -> str:
     else:
         return webhook
     if not found.strip():
-        raise UsageError(f"--webhook {webhook}: there is no URL in it")
+        raise UsageError(f"--webhook {webhook}: it holds no URL")
     return found.strip()
 
 
 def _deliver(table: Table, deliver: Delivery, subscriber: str, *, after: int, follow: bool) -> None:
-    """Hand every event to *deliver* until it has arrived. Without *follow* one that cannot be delivered ends it."""
+    """Pass each event to *deliver* until it arrives. Without *follow* the first failed delivery ends the command."""
     pauses = Pauses(AGAIN_S / 5, AGAIN_S * 12)
     while True:
         try:
@@ -145,7 +147,7 @@ def _deliver(table: Table, deliver: Delivery, subscriber: str, *, after: int, fo
             if not follow:
                 raise
             pause_s = pauses.next_s()
-            note(f"harness: {error}. It is tried again in {pause_s:.0f} s")
+            note(f"harness: {error}. Next attempt in {pause_s:.0f} s")
             time.sleep(pause_s)
         else:
             return
@@ -153,7 +155,7 @@ def _deliver(table: Table, deliver: Delivery, subscriber: str, *, after: int, fo
 
 @contextmanager
 def _kept_in_ledger(table: Table, subscriber: str) -> Iterator[None]:
-    """What fails is shown by `harness status` and in the metrics too, whoever reads the log of this process."""
+    """Record a failed delivery, so that `harness status` and the metrics show it too."""
     try:
         yield
     except TryAgain as error:

@@ -1,4 +1,4 @@
-"""`harness explain`: what a read opens, and with --analyze what it took."""
+"""`harness explain`: what a read opens, and with --analyze what it cost."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 @click.option("--where", metavar="SQL", help="As in `harness read`.")
 @at_option("As in `harness read`.")
 @click.option("--tail", is_flag=True, help="As in `harness read`.")
-@click.option("--analyze", is_flag=True, help="Read it, and tell files, rows, bytes and time of each tier.")
+@click.option("--analyze", is_flag=True, help="Run the read and show files, rows, bytes and time of each tier.")
 @json_option
 @click.pass_obj
 def explain(settings: Settings, /, table: str, *, analyze: bool, json_target: str | None, **options: Any) -> None:
-    """Show the read plan: the version, the metadata files, the segments, and the offsets taken from each.
+    """Show the read plan: the version, the metadata files, the segments, and the offsets read from each.
 
-    With --where it shows what is left of each tier; --json gives the plan itself, which other engines can run.
+    With --where it shows the files and offsets left in each tier. --json prints the plan, which other engines can run.
 
     \b
     Examples:
@@ -107,7 +107,7 @@ def _show(plan: ReadPlan, left: dict[str, Any], taken: dict[str, Any] | None) ->
 
 
 def _show_bars(plan: ReadPlan) -> None:
-    """Which part of the offsets each tier answers for; the tail is in it where it was asked for."""
+    """Return the offsets that each tier answers for; the tail is included only on request."""
     from harness_pipelines.cli.show import bars
     from harness_pipelines.ports.ledger import PartitionStatus
 

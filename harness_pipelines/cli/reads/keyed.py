@@ -1,4 +1,4 @@
-"""`harness get` and `harness changes`: rows by their key, and what changed between two versions."""
+"""`harness get` and `harness changes`: rows by key, and the changes between two versions."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ NOT_THERE = 1  #: the exit code when no row has the key
 @click.command()
 @click.argument("table")
 @click.argument("key", nargs=-1, required=True)
-@click.option("--columns", callback=split_names, metavar="A,B", help="Only these; coordinate columns may be named too.")
-@at_option("The row as it was then.")
-@click.option("--tail", is_flag=True, help="Also the records that only Kafka has yet.")
+@click.option(
+    "--columns", callback=split_names, metavar="A,B", help="Only these columns; coordinate columns are allowed."
+)
+@at_option("Read the row at this version, snapshot or time.")
+@click.option("--tail", is_flag=True, help="Also the records that are only in Kafka.")
 @json_option
 @click.pass_context
 def get(ctx: click.Context, /, table: str, key: tuple[str, ...], **options: Any) -> None:
-    """Print the newest row of a key of a keyed table, one word per column of the key.
+    """Print the newest row of a key of TABLE. KEY is one word per key column.
 
-    Exit code 1 when there is none or it is deleted.
+    Exit code 1 if the key has no row or is deleted.
 
     \b
     Examples:
@@ -59,29 +61,39 @@ def get(ctx: click.Context, /, table: str, key: tuple[str, ...], **options: Any)
 @click.command()
 @click.argument("table")
 @click.option(
-    "--from", "since", type=click.IntRange(min=1), required=True, metavar="VERSION", help="What it had is out."
+    "--from",
+    "since",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="VERSION",
+    help="Leave out the records of this version.",
 )
-@click.option("--to", type=click.IntRange(min=1), metavar="VERSION", help="What it had is in.  [default: up to now]")
-@click.option("--columns", callback=split_names, metavar="A,B", help="Only these, and the coordinates.")
-@click.option("--where", metavar="SQL", help="Only records for which this holds, such as \"_op = 'delete'\".")
-@click.option("--pre-images", is_flag=True, help="Of a keyed table: what each record did (+I, -U and +U, -D).")
+@click.option(
+    "--to",
+    type=click.IntRange(min=1),
+    metavar="VERSION",
+    help="Include the records of this version.  [default: up to now]",
+)
+@click.option("--columns", callback=split_names, metavar="A,B", help="Only these columns and the coordinates.")
+@click.option("--where", metavar="SQL", help="Only records that match, such as \"_op = 'delete'\".")
+@click.option("--pre-images", is_flag=True, help="For a keyed table: the effect of each record (+I, -U and +U, -D).")
 @click.option(
     "--corrections",
     is_flag=True,
-    help="Behind them what a replay made of records from before, marked by `_correction`.",
+    help="Append the rows that a replay corrected, marked by `_correction`.",
 )
-@click.option("--follow", is_flag=True, help="Go on with every version that comes; prints one JSON object per line.")
+@click.option("--follow", is_flag=True, help="Continue with every new version; prints one JSON object per line.")
 @json_option
 @click.pass_obj
 def changes(settings: Settings, /, table: str, **options: Any) -> None:
-    """Print what changed between two versions: every record, puts and deletes, by partition and offset.
+    """Print the records between two versions, puts and deletes, by partition and offset.
 
     \b
     Examples:
       harness changes shop.orders --from 3 --to 5
       harness changes shop.orders --from 3 --where "_op = 'delete'" --json
       harness changes shop.orders --from 3 --corrections
-      harness changes shop.orders --from 3 --pre-images    # with the rows that were replaced or deleted
+      harness changes shop.orders --from 3 --pre-images    # with the replaced or deleted rows
       harness changes shop.orders --from 3 --pre-images --follow
     """
     from harness_pipelines.cli.show.rows import json_rows
@@ -112,11 +124,11 @@ def changes(settings: Settings, /, table: str, **options: Any) -> None:
 
 
 def _follow(table: Table, options: dict[str, Any]) -> None:
-    """Every change with the version that has it. Raises: UsageError when an end is told."""
+    """Print every change with its version. Raises: UsageError if an end is given."""
     from harness_pipelines.cli.show.rows import json_lines
 
     if options["to"] is not None or options["json_target"] is not None:
-        raise UsageError("--follow has no end and prints JSON anyway: leave --to and --json out")
+        raise UsageError("--follow never ends and always prints JSON: omit --to and --json")
     write = json_lines(sys.stdout.buffer)
     words = {word: options[word] for word in ("columns", "where", "pre_images")}
     at = options["since"]
@@ -130,7 +142,7 @@ def _follow(table: Table, options: dict[str, Any]) -> None:
 
 
 def _given(table: Table, words: tuple[str, ...]) -> tuple[Any, ...]:
-    """The key that *words* say; a wrong number of them is for `Table.get` to refuse."""
+    """Return the key that *words* give; `Table.get` refuses a wrong number of them."""
     from harness_pipelines.read.point import literal_of_text
 
     columns = table.spec.key_columns

@@ -1,4 +1,4 @@
-"""`harness layout`: how the batch view is clustered, in figures and as a picture."""
+"""`harness layout`: the clustering of the batch view, as figures and as a picture."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ DUE_SHOWN_MAX = 5
 
 @click.command()
 @click.argument("table")
-@click.option("--at", type=click.IntRange(min=1), metavar="VERSION", help="The layout that this version had.")
+@click.option("--at", type=click.IntRange(min=1), metavar="VERSION", help="Show the layout of this version.")
 @click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE.png", help="Draw regions, files and scores.")
-@click.option(
-    "--columns", callback=split_names, metavar="A,B", help="With --plot: the indexed columns to draw over, one or two."
-)
+@click.option("--columns", callback=split_names, metavar="A,B", help="With --plot: one or two indexed columns as axes.")
 @json_option
 @click.pass_obj
 def layout(
@@ -36,10 +34,10 @@ def layout(
     columns: list[str] | None,
     json_target: str | None,
 ) -> None:
-    """Show how the batch view of TABLE is clustered: regions, file sizes, what is staged, and what a query touches.
+    """Show how the batch view of TABLE is clustered: regions, file sizes, staged bytes, and the files a query opens.
 
-    The score is worked out from the files' bounds, no row is read: `point depth` is how many files hold a place in
-    the data, `probe ratio` how many bytes a query opens for each byte that it wants. 1 would be perfect for both.
+    The score comes from the files' bounds; no row is read. `point depth` is the number of files that cover a point of
+    the data. `probe ratio` is the number of bytes that a query opens for each byte that it needs. 1 is ideal for both.
 
     \b
     Examples:
@@ -50,7 +48,7 @@ def layout(
     from harness_pipelines.read.report.layout import look
 
     if columns and not plot:
-        raise UsageError("--columns says what --plot draws over: add --plot FILE.png")
+        raise UsageError("--columns needs --plot: add --plot FILE.png")
     with opened(settings) as harness:
         one = harness.table(table)
         seen = look(harness.stores, one.row, at=at)
@@ -78,7 +76,7 @@ def _show(seen: LayoutSeen) -> None:
     )
     click.echo(
         f"  staged   {seen.standing.staged_share:.1%} of the bytes: in {staged:,} regions, "
-        f"{sum(len(files) for files in seen.standing.astray.values()):,} files reach over several"
+        f"{sum(len(files) for files in seen.standing.astray.values()):,} files span several"
     )
     if seen.layer is not None:
         click.echo(f"  sample   {seen.layer['files']:,} files, {size(seen.layer['bytes'])} in the sample layer")
@@ -88,9 +86,9 @@ def _show(seen: LayoutSeen) -> None:
         return
     click.echo(
         f"  due      {len(seen.due):,} parts, {size(sum(part.bytes for part in seen.due))}: "
-        f"a worker (`harness run {seen.table}`) writes them anew"
+        f"a worker (`harness run {seen.table}`) rewrites them"
     )
     for part in seen.due[:DUE_SHOWN_MAX]:
         click.echo(f"             {part.path or 'root'}  {size(part.bytes)}, {size(part.staged_bytes)} of it staged")
     if len(seen.due) > DUE_SHOWN_MAX:
-        click.echo(f"             and {len(seen.due) - DUE_SHOWN_MAX:,} more: --json has them all")
+        click.echo(f"             and {len(seen.due) - DUE_SHOWN_MAX:,} more: --json prints all of them")

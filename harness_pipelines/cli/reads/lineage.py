@@ -1,4 +1,4 @@
-"""`harness lineage`: where a file, a move's rows or a record came from, and where they are."""
+"""`harness lineage`: the origin and the place of a file, a move's rows or a record."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ERROR_CHARS_MAX = 160
 @json_option
 @click.pass_obj
 def lineage(settings: Settings, table: str, what: str, json_target: str | None) -> None:
-    """Show where WHAT of TABLE came from: a data file, the number of a move, or a record as PARTITION:OFFSET.
+    """Show the origin of WHAT in TABLE: a data file, the number of a move, or a record as PARTITION:OFFSET.
 
-    A file (its path or its name) leads to the snapshot that added it, the versions that have it, and its move; a move
-    to its offsets, its run and the files that it added and removed; a record to where it lies now and to the moves
-    that brought it there. Files are known as far as the versions that are kept reach.
+    For a file (path or name) it shows the snapshot that added it, the versions that hold it, and its move. For a move
+    it shows the offsets, the run, and the files that it added and removed. For a record it shows the current place and
+    the moves that brought it there. Only files of retained versions are known.
 
     \b
     Examples:
@@ -74,9 +74,9 @@ def _show_file(seen: FileLineage) -> None:
     if origin.move is not None:
         _show_move_told(origin.move)
     elif origin.move_id is not None:
-        _line("move", f"{origin.move_id}, which this ledger does not have: it is of one that was lost")
+        _line("move", f"{origin.move_id}, which this ledger does not have: it belongs to a lost ledger")
     else:
-        _line("move", "not known: nothing that is kept names it")
+        _line("move", "unknown: no retained metadata names it")
 
 
 def _kind(file: FileTold) -> str:
@@ -86,13 +86,13 @@ def _kind(file: FileTold) -> str:
 def _offsets(file: FileTold) -> str:
     entry = file.entry
     if entry.low is None:
-        return "no bounds of its offsets"
-    where = "of all partitions that it mixes" if entry.partition is None else f"of partition {entry.partition}"
+        return "no offset bounds"
+    where = "over all its partitions" if entry.partition is None else f"of partition {entry.partition}"
     return f"offsets [{entry.low:,}, {entry.high:,}) {where}"
 
 
 def _live(seen: FileLineage) -> str:
-    kept = f"of those kept, {seen.oldest} to {seen.head}"
+    kept = f"of the retained ones, {seen.oldest} to {seen.head}"
     if seen.last is None:
         return f"in no version {kept}"
     newest = ", the newest" if seen.last == seen.head else f"; not in the newest, {seen.head}"
@@ -101,7 +101,7 @@ def _live(seen: FileLineage) -> str:
 
 
 def _show_move(seen: MoveLineage) -> None:
-    click.echo(f"{seen.table}: what move {seen.move.move_id} did")
+    click.echo(f"{seen.table}: move {seen.move.move_id}")
     _show_move_told(seen.move)
     if not seen.has_files:
         none = "its rows went to the buffer" if seen.move.stage == "ingest" else "it did not take effect"
@@ -109,11 +109,11 @@ def _show_move(seen: MoveLineage) -> None:
         return
     _show_files("added", seen.added)
     if seen.removed is None:
-        _line("removed", "not known: what was there before is not kept")
+        _line("removed", "unknown: the previous version is not retained")
     else:
         _show_files("removed", seen.removed)
     if not seen.complete:
-        _line("", "its version is too old to tell of all files")
+        _line("", "its version is too old to list all files")
 
 
 def _show_files(word: str, files: Sequence[FileTold], *, origin: bool = False) -> None:
@@ -122,7 +122,7 @@ def _show_files(word: str, files: Sequence[FileTold], *, origin: bool = False) -
     for at, file in enumerate(files[:FILES_SHOWN_MAX]):
         _line(word if at == 0 else "", _file_line(file, origin=origin))
     if len(files) > FILES_SHOWN_MAX:
-        _line("", f"and {len(files) - FILES_SHOWN_MAX:,} more: --json has them all")
+        _line("", f"and {len(files) - FILES_SHOWN_MAX:,} more: --json prints all of them")
 
 
 def _file_line(file: FileTold, *, origin: bool) -> str:
@@ -188,15 +188,15 @@ def _place(seen: RecordLineage) -> str:
     if seen.place == "quarantine":
         return "in quarantine: it does not fit the columns"
     if seen.record is False:
-        return "nowhere: the log has no record at this offset (the mark of a transaction, or compacted away)"
+        return "nowhere: the log has no record at this offset (a transaction marker, or compacted away)"
     if seen.recalled:
         return f"recalled to Postgres: {', '.join(seen.recalled)}"
     match seen.place:
         case "batch":
-            return f"in the batch view{', unless a newer record of its key has replaced it' if seen.keyed else ''}"
+            return f"in the batch view{', unless a newer record of its key replaced it' if seen.keyed else ''}"
         case "stream":
             return "in the stream view"
         case "buffer":
             return f"in the buffer: {', '.join(seen.segments)}"
         case _:
-            return "only in Kafka: it was not taken yet"
+            return "only in Kafka: it is not ingested yet"

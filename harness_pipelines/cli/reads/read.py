@@ -1,4 +1,4 @@
-"""`harness read`: the rows of a table, one consistent cut."""
+"""`harness read`: the rows of a table as one consistent cut."""
 
 from __future__ import annotations
 
@@ -27,31 +27,34 @@ TABLE_ROWS = 100  #: shown by `--format table` unless --limit says otherwise
 
 @click.command()
 @click.argument("table")
-@click.option("--columns", callback=split_names, metavar="A,B", help="Only these; coordinate columns may be named too.")
 @click.option(
-    "--where", metavar="SQL", help="Only rows for which this holds, such as \"amount > 10 and city = 'Oslo'\"."
+    "--columns", callback=split_names, metavar="A,B", help="Only these columns; coordinate columns are allowed."
 )
-@at_option("The table as it was then: the same rows each time, of the newest version too.  [default: the newest rows]")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"At most so many rows.  [table: {TABLE_ROWS}]")
+@click.option("--where", metavar="SQL", help="Only rows that match, such as \"amount > 10 and city = 'Oslo'\".")
+@at_option("Read this version, snapshot or time: always the same rows.  [default: the newest rows]")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"At most N rows.  [table: {TABLE_ROWS}]")
 @click.option(
     "--sample",
     type=click.FloatRange(0, 1, min_open=True),
     metavar="SHARE",
-    help="Only about this share of the rows, such as 0.01: the same ones each time.",
+    help="Read about this share of the rows, such as 0.01; always the same rows.",
 )
-@click.option("--tail", is_flag=True, help="Also the records that only Kafka has yet.")
-@click.option("--coordinates", is_flag=True, help="Also partition, offset, timestamp, operation and schema version.")
+@click.option("--tail", is_flag=True, help="Also the records that are only in Kafka.")
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), help="[default: by --output's suffix; on a terminal table]"
+    "--coordinates",
+    is_flag=True,
+    help="Also the columns for partition, offset, timestamp, operation and schema version.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), help="[default: by the suffix of --output; table on a terminal]"
 )
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to FILE.")
 @json_option
 @click.pass_obj
 def read(settings: Settings, /, table: str, **options: Any) -> None:
-    """Print rows of a table: exactly the records below one offset vector, from lake and buffer together.
+    """Print the rows of a table: exactly the records below one offset vector, from lake and buffer.
 
-    `json` is an array with one row per line; decimals keep their digits as strings there. `parquet` goes to a file or
-    a pipe.
+    `json` prints an array with one row per line and decimals as strings. `parquet` needs a file or a pipe.
 
     \b
     Examples:
@@ -93,7 +96,7 @@ def _rows(table: Table, wanted: dict[str, Any], sample: float | None) -> pa.Tabl
 def _batches(
     table: Table, wanted: dict[str, Any], sample: float | None
 ) -> AbstractContextManager[pa.RecordBatchReader]:
-    """The rows as they come; a sample is small and comes at once."""
+    """Return the rows as a stream; a sample is small and is read at once."""
     if sample is None:
         return table.reader(**wanted)
     batches: AbstractContextManager[pa.RecordBatchReader] = table.sample(sample, **wanted).to_reader()
@@ -101,17 +104,17 @@ def _batches(
 
 
 def _form(form: str | None, output: Path | None, json_target: str | None) -> tuple[str, str | None]:
-    """The format, and where ``--json`` goes."""
+    """Return the format and the target of ``--json``."""
     if json_target is not None and (form or output):
-        raise UsageError("--json stands alone; use --format json with --output")
+        raise UsageError("--json cannot be combined with --output; use --format json")
     if form is None and output is not None:
         form = SUFFIXES.get(output.suffix.lower())
         if form is None:
             known = ", ".join(SUFFIXES)
-            raise UsageError(f"--output {output}: in which form? End its name in {known}, or give --format")
+            raise UsageError(f"--output {output}: unknown format; end the name in {known}, or add --format")
     form = form or "table"
     if form == "parquet" and output is None and sys.stdout.isatty():
-        raise UsageError("parquet is not for a terminal: give --output FILE, or pipe it on")
+        raise UsageError("parquet cannot be printed on a terminal: add --output FILE, or pipe it")
     return form, json_target
 
 
@@ -125,7 +128,7 @@ def _columns(table: Table, named: list[str] | None, *, coordinates: bool) -> Seq
 
 
 def _show(rows: pa.Table, limit: int | None, output: Path | None) -> None:
-    """*rows* for people; one more than is shown tells that there are more."""
+    """Print *rows* as a table; one more row than shown means that there are more."""
     from harness_pipelines.cli.show.rows import table_lines
 
     more = limit is None and output is None and rows.num_rows > TABLE_ROWS
@@ -140,7 +143,7 @@ def _show(rows: pa.Table, limit: int | None, output: Path | None) -> None:
 
 
 def _write(batches: AbstractContextManager[pa.RecordBatchReader], form: str, output: Path | None) -> None:
-    """Write rows as they come; a file appears only when it is whole."""
+    """Write rows as they arrive; a file appears only when it is complete."""
     from harness_pipelines.cli.show.rows import write
 
     if output is None:

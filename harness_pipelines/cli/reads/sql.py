@@ -18,13 +18,13 @@ ROWS_MAX = 1000
 
 @click.command()
 @click.argument("query")
-@click.option("--limit", type=click.IntRange(min=1), default=ROWS_MAX, show_default=True, help="At most so many rows.")
+@click.option("--limit", type=click.IntRange(min=1), default=ROWS_MAX, show_default=True, help="Print at most N rows.")
 @json_option
 @click.pass_obj
 def sql(settings: Settings, /, query: str, *, limit: int, json_target: str | None) -> None:
-    """Run a Spark SQL query over tables of the harness, each as one consistent cut.
+    """Run a Spark SQL query over tables of the harness; each table is one consistent cut.
 
-    A table is named with its namespace; a name alone is a CTE's.
+    Write a table as namespace.name; a single name means a CTE.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def sql(settings: Settings, /, query: str, *, limit: int, json_target: str | Non
             columns, rows = run_query(spark, parsed.with_views(views), rows_max=limit + 1)
     if json_target is not None and len(set(columns)) < len(columns):
         name = max(columns, key=columns.count)
-        raise UsageError(f"two columns of the result are named {name!r}, and JSON has room for one: give an alias")
+        raise UsageError(f"two columns of the result are named {name!r}, and JSON can hold only one: add an alias")
     shown = {"columns": columns, "rows": [dict(zip(columns, row, strict=True)) for row in rows[:limit]]}
     emit(shown, json_target, lambda: _show(columns, rows[:limit]))
     if len(rows) > limit:

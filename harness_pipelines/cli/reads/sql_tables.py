@@ -1,6 +1,6 @@
-"""The tables that a Spark SQL query reads: found by a parser, replaced in the text by the names of views.
+"""Find the tables of a Spark SQL query with a parser and replace them in the text with names of views.
 
-Only names are replaced, at the places that the parser gives: Spark runs the rest of the text as the user wrote it.
+Only names are replaced, at the positions that the parser reports. Spark runs the rest of the text unchanged.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FILE_FORMATS = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet"
 
 
 class SqlError(UsageError):
-    """A query that cannot be run: it is no query, or it names what is no table of the harness."""
+    """The text is not one query, or it names an unknown table."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """Put *text* in the place of the characters [*low*, *high*)."""
+    """Replace the characters [*low*, *high*) with *text*."""
 
     low: int
     high: int
@@ -39,7 +39,7 @@ class _Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A query with the tables of the harness that it reads."""
+    """A query and the tables of the harness that it reads."""
 
     text: str
     tables: tuple[str, ...]  #: in the order in which they are named first
@@ -47,9 +47,9 @@ class Query:
     _offset: int  #: characters before what was parsed
 
     def with_views(self, views: Mapping[str, str]) -> str:
-        """Return the text that reads ``views[table]`` in the place of each table.
+        """Return the query text with each table replaced by ``views[table]``.
 
-        A table without an alias gets its own name as one, so that its columns are found as they were written.
+        A table without an alias gets its own name as alias, so that references to its columns still resolve.
         """
         edits = [edit for table in _tables(self._parsed) for edit in self._table_edits(table, views)]
         edits += [edit for column in _columns(self._parsed) for edit in self._column_edits(column, views)]
@@ -68,7 +68,7 @@ class Query:
         yield _Edit(*_place(table.parts), f"`{views[name]}`{alias}")
 
     def _column_edits(self, column: exp.Column, views: Mapping[str, str]) -> Iterator[_Edit]:
-        """``shop.orders.amount`` is a column of the alias now."""
+        """Rewrite ``shop.orders.amount`` to a column of the alias."""
         parts = column.parts
         if len(parts) > 2 and (name := _qualified(parts)) in views and name in self._without_alias():
             yield _Edit(*_place(parts[:2]), f"`{self._alias(name)}`")
@@ -83,10 +83,10 @@ class Query:
 
 
 def parse_query(text: str, known: Collection[str]) -> Query:
-    """Read *text* and find which tables of *known* (``namespace.name``, in small letters) it reads.
+    """Find the tables of *known* (``namespace.name``, in lower case) that *text* reads.
 
-    A name alone means a CTE; a table is always named with its namespace. Names of three parts, of Spark's catalogs,
-    and files (``parquet.`/data/x` ``) are left to Spark. Raises: SqlError.
+    A single name means a CTE; a table always has its namespace. Three-part names of Spark's catalogs and files
+    (``parquet.`/data/x` ``) are left to Spark. Raises: SqlError.
     """
     explained = _EXPLAIN.match(text)
     offset = explained.end() if explained else 0
@@ -119,11 +119,11 @@ def _parse(text: str) -> exp.Expr:
         except SqlglotError as error:
             said = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines()[0]
             said = re.sub(r"<Token token_type: [^,]*, text: (.*?), line: .*?>", r"\1", said)
-            raise SqlError(f"the query cannot be read: {said}") from error
+            raise SqlError(f"the query cannot be parsed: {said}") from error
         except RecursionError as error:
-            raise SqlError("the query cannot be read: it is nested too deeply") from error
+            raise SqlError("the query cannot be parsed: it is nested too deeply") from error
     if len(found) != 1:
-        raise SqlError(f"one query at a time: this text has {len(found)}")
+        raise SqlError(f"write one query at a time: this text has {len(found)}")
     if not isinstance(found[0], exp.Query):
         kind = type(found[0]).__name__.upper()
         raise SqlError(f"`harness sql` runs queries (SELECT, WITH, EXPLAIN of one), not {kind}; nothing was done")
@@ -132,7 +132,7 @@ def _parse(text: str) -> exp.Expr:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The parser logs what it does not know, and `_parse` names it."""
+    """Silence the parser's log: `_parse` reports unknown syntax itself."""
     logger = logging.getLogger("sqlglot")
     was, logger.disabled = logger.disabled, True
     try:
@@ -142,7 +142,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _tables(parsed: exp.Expr) -> list[exp.Table]:
-    """Every relation that has a name; functions such as ``range(10)`` have none."""
+    """Yield every named relation; functions such as ``range(10)`` have no name."""
     from sqlglot import exp
 
     return [table for table in parsed.find_all(exp.Table) if isinstance(table.this, exp.Identifier)]
@@ -161,7 +161,7 @@ def _all_ctes(parsed: exp.Expr) -> list[exp.CTE]:
 
 
 def _qualified(parts: list[exp.Expr]) -> str:
-    """The first two parts of a name, in small letters: case does not count in Spark's names."""
+    """Return the first two parts of a name in lower case: Spark's names ignore case."""
     return ".".join(part.name.lower() for part in parts[:2])
 
 
@@ -173,4 +173,4 @@ def _unknown(name: str, known: Collection[str]) -> str:
     by_name = [table for table in known if "." not in name and table.partition(".")[2] == name]
     near = by_name or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(sorted(near))}?" if near else f"tables: {', '.join(sorted(known)) or 'none yet'}"
-    return f"the query names {name!r}, which is no table of the harness and no CTE; {hint}"
+    return f"the query names {name!r}, which is neither a table of the harness nor a CTE; {hint}"

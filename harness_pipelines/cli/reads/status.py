@@ -1,4 +1,4 @@
-"""`harness status`: where the records of each table are, and who works on it."""
+"""`harness status`: the place of each table's records, and its workers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ ERROR_CHARS_MAX = 160
 
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--page", is_flag=True, help="Serve all of it as a page that keeps itself up to date, until Ctrl-C.")
+@click.option("--page", is_flag=True, help="Serve the status of all tables as a live page until Ctrl-C.")
 @page_port_option
 @json_option
 @click.pass_obj
 def status(
     settings: Settings, tables: tuple[str, ...], *, page: bool, page_port: int | None, json_target: str | None
 ) -> None:
-    """Show where the records are (batch and stream view, buffer, Kafka tail), how far each stage lags, who works on it.
+    """Show where the records are (batch and stream view, buffer, Kafka tail), the lag of each stage, and the workers.
 
-    Shows what the ledger knows also while Kafka does not answer.
+    If Kafka does not answer, the command still shows the state in the ledger.
 
     \b
     Examples:
@@ -39,11 +39,11 @@ def status(
     """
     if page:
         if tables or json_target:
-            raise UsageError("--page shows all tables, and nothing beside: give it alone")
+            raise UsageError("--page shows all tables and takes no other argument")
         _serve(settings, page_port)
         return
     if page_port:
-        raise UsageError("--page-port is for --page")
+        raise UsageError("--page-port needs --page")
     from harness_pipelines.app.health import Health
 
     with opened(settings) as harness:
@@ -110,11 +110,9 @@ def _show_table(one: TableSeen) -> None:
             left = bars.ago((claim["lease_until"] - one.at).total_seconds())
             out.print(f"  {claim['stage']} runs: {claim['holder']} (epoch {claim['epoch']}, lease ends in {left})")
     if not any(claim["alive"] for claim in one.claims):
-        out.print(f"  nobody works on it: `harness run {one.table}`", style="dim")
+        out.print(f"  no worker runs it: `harness run {one.table}`", style="dim")
     if one.counts.readers:
-        out.print(
-            f"  {one.counts.readers} reads under way, the oldest for {bars.ago(one.counts.oldest_lease_s or 0.0)}"
-        )
+        out.print(f"  {one.counts.readers} running reads, the oldest for {bars.ago(one.counts.oldest_lease_s or 0.0)}")
     if one.pins:
         oldest = one.pins[0]
         out.print(
@@ -125,11 +123,11 @@ def _show_table(one: TableSeen) -> None:
         out.print(f"  [bold yellow]refusing[/]: {one.refusing}: `harness quarantine list {one.table}`")
     if one.counts.quarantined:
         many = f"[yellow]{one.counts.quarantined:,} quarantined[/]"
-        out.print(f"  {many}, offsets that are no rows: `harness quarantine list {one.table}`")
+        out.print(f"  {many}, not in the table: `harness quarantine list {one.table}`")
     if one.counts.filtered:
-        out.print(f"  {one.counts.filtered:,} records were left out by the transform's filter")
+        out.print(f"  {one.counts.filtered:,} records were excluded by the transform's filter")
     for broken in one.violations:
-        what = "taken with a warning" if broken["severity"] == "warn" else "set aside"
+        what = "accepted with a warning" if broken["severity"] == "warn" else "set aside"
         out.print(f"  contract: {broken['records']:,} records break {escape(broken['check'])}, {what}")
     _show_trouble(one)
 
@@ -173,4 +171,4 @@ def _show_trouble(one: TableSeen) -> None:
         out.print(f"  [red]stopped[/]: {escape(one.stopped)}")
         out.print(f"  {escape(one.way_on)}")
     if one.trouble:
-        out.print(f"  [yellow]the log's end is not known[/]: {escape(one.trouble)}")
+        out.print(f"  [yellow]the end of the log is unknown[/]: {escape(one.trouble)}")

@@ -1,4 +1,4 @@
-"""`harness stream`: every record of a table in order, the history first, then what comes."""
+"""`harness stream`: every record of a table in order: first the history, then new records."""
 
 from __future__ import annotations
 
@@ -30,31 +30,34 @@ FORMATS = ("json", "csv")
     "from_",
     type=AtType(),
     metavar="earliest|latest|VERSION|SNAPSHOT|TIME|TOKEN",
-    help="Where to begin: at the first or the next record, behind a version or snapshot, at a moment, or behind what "
-    "the token's reader had.  [default: earliest]",
+    help="Start at the first or the next record, after a version or snapshot, at a time, or after a token's "
+    "position.  [default: earliest]",
 )
-@click.option("--columns", callback=split_names, metavar="A,B", help="Only these, and the coordinates.")
-@click.option("--where", metavar="SQL", help="Only records for which this holds, such as \"_op = 'put'\".")
-@click.option("--partitions", callback=split_names, metavar="0,1", help="Only these, so that several readers share.")
-@click.option("--state-first", is_flag=True, help="Of a keyed table: its newest rows first, then all changes of them.")
+@click.option("--columns", callback=split_names, metavar="A,B", help="Only these columns and the coordinates.")
+@click.option("--where", metavar="SQL", help="Only records that match, such as \"_op = 'put'\".")
 @click.option(
-    "--corrections", is_flag=True, help="Also what a replay made of records that went before, marked by `_correction`."
+    "--partitions",
+    callback=split_names,
+    metavar="0,1",
+    help="Only these partitions, so that several readers can share a table.",
 )
-@click.option("--no-follow", is_flag=True, help="End where Kafka ends now, instead of waiting for more.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after so many records.")
+@click.option("--state-first", is_flag=True, help="For a keyed table: first its newest rows, then all later changes.")
+@click.option("--corrections", is_flag=True, help="Also the rows that a replay corrected, marked by `_correction`.")
+@click.option("--no-follow", is_flag=True, help="End at Kafka's current end instead of waiting for more.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N records.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="json", show_default=True)
 @click.option(
     "--resume",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Keep in FILE how far the output is, and begin behind it where FILE is there already.",
+    help="Keep the position of the output in FILE, and continue from it if FILE exists.",
 )
 @click.pass_obj
 def stream(settings: Settings, /, table: str, **options: Any) -> None:
-    """Print every record of a table in offset order within its partition: the history, then what Kafka brings.
+    """Print every record of a table in offset order within its partition: the history, then new records.
 
-    `json` is one object per line. A service that is away is waited for. With --resume a record is printed again at most
-    when the command was ended between printing it and noting so.
+    `json` prints one object per line. The command waits for a service that does not answer. With --resume a record is
+    printed twice only if the command ended between printing it and saving the position.
 
     \b
     Examples:
@@ -67,7 +70,7 @@ def stream(settings: Settings, /, table: str, **options: Any) -> None:
     """
     resume: Path | None = options["resume"]
     if options["corrections"] and options["form"] != "json":
-        raise UsageError("--corrections have a column more than records, which CSV cannot show: leave --format out")
+        raise UsageError("--corrections adds a column to some rows, which CSV cannot show: omit --format")
     with opened(settings) as harness:
         found = harness.table(table).stream(
             _beginning(options["from_"], resume),
@@ -84,11 +87,13 @@ def stream(settings: Settings, /, table: str, **options: Any) -> None:
 
 
 def _beginning(given: At | None, resume: Path | None) -> At:
-    """Where to begin. Raises: UsageError when both are told, TokenUnfit."""
+    """Return the start. Raises: UsageError if both are given, TokenUnfit."""
     if resume is None or not resume.exists():
         return "earliest" if given is None else given
     if given is not None:
-        raise UsageError(f"{resume} tells where to begin, so leave --from out; or remove the file to begin anew")
+        raise UsageError(
+            f"--from and --resume cannot be combined: {resume} already holds a position; remove the file to start over"
+        )
     return StreamToken.parse(resume.read_text()).text()
 
 
@@ -96,11 +101,11 @@ def _numbers(words: list[str] | None) -> list[int] | None:
     try:
         return None if words is None else [int(word) for word in words]
     except ValueError as error:
-        raise UsageError(f"--partitions takes numbers, such as 0,1 ({error})") from error
+        raise UsageError(f"--partitions needs numbers, such as 0,1 ({error})") from error
 
 
 def _through(stream: Stream, sink: _Sink) -> None:
-    """All batches of *stream* into *sink*; what is away for a while is waited for."""
+    """Write all batches of *stream* to *sink*; wait for a service that does not answer."""
     pauses = Pauses(AGAIN_S / 5, AGAIN_S * 6)
     while True:
         try:
@@ -109,14 +114,14 @@ def _through(stream: Stream, sink: _Sink) -> None:
                 if not sink.take(batch):
                     return
         except TryAgain as error:
-            note(f"harness: {error}. Going on behind the last record")
+            note(f"harness: {error}. Continuing after the last record")
             time.sleep(pauses.next_s())
         else:
             return
 
 
 class _Sink:
-    """Standard output, and the file that tells how far it is."""
+    """Standard output, and the file with its position."""
 
     def __init__(self, form: str, resume: Path | None, limit: int | None) -> None:
         from harness_pipelines.cli.show.rows import csv_lines, json_lines
@@ -127,7 +132,7 @@ class _Sink:
         self.count = 0
 
     def take(self, batch: StreamBatch) -> bool:
-        """Write *batch*; False when that was enough."""
+        """Write *batch*; return False when the limit is reached."""
         if self._limit is not None:
             batch = batch.first(self._limit - self.count)
         self._write(batch.rows)

@@ -1,1 +1,1 @@
-"""What commands print and draw."""
+"""Text output and pictures of the commands."""

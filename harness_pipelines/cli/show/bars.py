@@ -1,4 +1,4 @@
-"""Pictures in text: where the records of a table are, partition by partition."""
+"""Text bars: the place of a table's records, partition by partition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAR_CELLS = 48
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """How a tier looks in a bar."""
+    """Appearance of a tier in a bar."""
 
     name: str
     mark: str
@@ -33,7 +33,7 @@ FOUR_TIERS = (Tier("batch", "▚", "magenta"), Tier("stream", "█", "blue"), *T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Offsets of one partition by tier; ``tail`` is None when the log's end is not known."""
+    """Offsets of one partition by tier; ``tail`` is None if the end of the log is unknown."""
 
     partition: int
     lake: int  #: all of it, whichever view answers
@@ -43,7 +43,7 @@ class Spans:
 
     @property
     def stream(self) -> int:
-        """The part of the lake that only the stream view has."""
+        """Return the number of offsets that only the stream view of the lake has."""
         return self.lake - (self.batch or 0)
 
     @property
@@ -55,7 +55,7 @@ class Spans:
         return TIERS if self.batch is None else FOUR_TIERS
 
     def of(self, tier: Tier) -> int | None:
-        """Offsets of *tier*; None where they are not known."""
+        """Return the offsets of *tier*; None if unknown."""
         found: int | None = getattr(self, tier.name)
         return found
 
@@ -63,9 +63,9 @@ class Spans:
 def spans_of(
     positions: Sequence[PartitionStatus], ends: Mapping[int, int], *, batch: bool | None = None
 ) -> list[Spans]:
-    """What each tier answers for, from the bounds and the log's ends.
+    """Return the offsets that each tier answers for, from the bounds and the ends of the log.
 
-    *batch*: the table has a batch view; by default it has one as soon as that holds anything.
+    *batch*: whether the table has a batch view; by default it has one if the batch view is not empty.
     """
     if batch is None:
         batch = any(p.bounds.batch_hi > p.bounds.start for p in positions)
@@ -82,7 +82,7 @@ def spans_of(
 
 
 def cells(sizes: Sequence[int], *, scale: int, width: int) -> list[int]:
-    """Cells for each of *sizes* when *scale* fills *width*: proportional, but at least one for what is not empty."""
+    """Return the cells for each of *sizes* when *scale* fills *width*: proportional, but at least one if not empty."""
     if scale <= 0:
         return [0 for _ in sizes]
     found = [max(1, round(size * width / scale)) if size > 0 else 0 for size in sizes]
@@ -92,7 +92,7 @@ def cells(sizes: Sequence[int], *, scale: int, width: int) -> list[int]:
 
 
 def bar(spans: Spans, *, scale: int, width: int = BAR_CELLS) -> Text:
-    """One partition as a bar, tier by tier from the first offset on."""
+    """Return one partition as a bar, tier by tier from the first offset on."""
     from rich.text import Text
 
     text = Text()
@@ -104,13 +104,13 @@ def bar(spans: Spans, *, scale: int, width: int = BAR_CELLS) -> Text:
 
 
 def numbers(spans: Spans) -> str:
-    """The same in figures."""
+    """Return the figures of one partition as text."""
     sizes = [spans.of(tier) for tier in spans.tiers]
     return " | ".join("?" if size is None else f"{size:,}" for size in sizes)
 
 
 def bars(spans: Sequence[Spans], *, width: int = BAR_CELLS, topic: str = "") -> list[Text]:
-    """All partitions of *topic* on one scale, one line each."""
+    """Return all partitions of *topic* on one scale, one line each."""
     from rich.text import Text
 
     scale = max((s.total for s in spans), default=0)
@@ -124,7 +124,7 @@ def bars(spans: Sequence[Spans], *, width: int = BAR_CELLS, topic: str = "") -> 
 
 
 def legend(spans: Iterable[Spans] = ()) -> Text:
-    """What the marks in the bars of *spans* mean."""
+    """Return a legend for the bars of *spans*."""
     from rich.text import Text
 
     text = Text("  ")
@@ -137,7 +137,7 @@ def legend(spans: Iterable[Spans] = ()) -> Text:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that leaves words and widths alone where nobody watches."""
+    """Return a console that does not wrap lines unless it is a terminal."""
     from rich.console import Console
 
     found = Console(stderr=stderr, highlight=False)
@@ -145,7 +145,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def ago(seconds: float) -> str:
-    """A time span in two digits or so: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``, ``2 d``."""
+    """Return a duration with about two digits: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``, ``2 d``."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -153,7 +153,7 @@ def ago(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Return a byte count with a unit."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Where regions and files of the batch view lie on a picture: `harness layout --plot` and the status page draw it."""
+"""Positions of the batch view's regions and files in the plot of `harness layout --plot` and of the status page."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ LINEAR_SHARE_MIN = 0.25  #: of the axis, that the middle nine tenths of the rows
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Places of one column's values between 0 and 1: by value where that can be read, else by rank.
+    """Map values of one column to 0..1: by value if that is readable, else by rank.
 
-    By rank, equal steps hold equally many rows, so skewed values and text fill the axis evenly.
+    By rank, each step holds the same number of rows, so skewed values and text fill the axis evenly.
     """
 
     axis: int
@@ -59,7 +59,7 @@ class Axis:
         return cls(axis, column, known, ranks if by_rank else linear, by_rank, median)
 
     def place(self, value: Value | None, *, open_side: float) -> float:
-        """Between 0 and 1; *open_side* for None."""
+        """Return a position between 0 and 1; *open_side* for None."""
         if value is None or not self.known:
             return open_side
         if isinstance(value, str | bytes):
@@ -80,11 +80,11 @@ class Axis:
         return low, max(high, low)
 
     def holds(self, span: Span) -> bool:
-        """Whether *span* reaches over the median of the rows, where the picture is a slice."""
+        """Return whether *span* covers the median of the rows, if the picture is a slice."""
         return span.holds(self.median)
 
     def reaches(self, extent: Extent) -> bool:
-        """The same of a file; one that does not say may."""
+        """Return the same for a file; a file without bounds may cover it."""
         below = extent.lower is None or self.median is None or extent.lower <= self.median
         return below and (extent.upper is None or self.median is None or self.median <= extent.upper)
 
@@ -98,7 +98,7 @@ class Axis:
         return ([sum(SLAB) / 2, *places], ["NULL", *texts]) if slab else (places, texts)
 
     def _round_values(self) -> list[Value]:
-        """Round numbers, days or hours within the known values."""
+        """Return round numbers, days or hours within the known values."""
         from matplotlib.ticker import MaxNLocator
 
         if not self.known or (self.column.is_float and not np.isfinite(self.known).all()):
@@ -121,7 +121,7 @@ def _short(text: str) -> str:
 
 
 def _stretched(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Ascending *numbers* from 0 to 1; infinite ones at the ends."""
+    """Scale ascending *numbers* to 0..1; infinite ones go to the ends."""
     finite = numbers[np.isfinite(numbers)]
     if not len(finite) or finite[-1] == finite[0]:
         return np.zeros(len(numbers))
@@ -129,7 +129,7 @@ def _stretched(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def staged_files(seen: LayoutSeen) -> list[FileStats]:
-    """The files that their region's last rewrite did not leave, and those in no region."""
+    """Return the files written after their region's last rewrite, and those in no region."""
     settled = {region.path: region.clustered_sequence for region in seen.standing.regions}
     at = classify(seen.tree, seen.files)
     return [f for f, path in zip(seen.files, at, strict=True) if path is None or f.sequence > settled[path]]

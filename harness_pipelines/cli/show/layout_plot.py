@@ -22,7 +22,7 @@ TITLE_ABOVE_LEGEND = 24  #: points
 
 
 class PlotFailed(HarnessError):
-    """The picture could not be drawn or written."""
+    """The plot could not be drawn or written."""
 
 
 def draw(seen: LayoutSeen, path: str, *, columns: Sequence[str] | None = None) -> None:
@@ -73,9 +73,9 @@ _UNIT = (0.0, 1.0)
 
 
 def _draw_regions(ax: Axes, seen: LayoutSeen, axes: Sequence[Axis], across: Sequence[Axis]) -> None:
-    """Regions in the colour of their bytes; over them the outlines of the files that are not clustered yet.
+    """Draw regions coloured by their bytes, and over them the outlines of files that are not clustered yet.
 
-    Where there are more indexed columns, *across*, it is a slice through the median of each.
+    With more indexed columns, *across*, the picture is a slice through the median of each.
     """
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
@@ -100,7 +100,7 @@ def _draw_regions(ax: Axes, seen: LayoutSeen, axes: Sequence[Axis], across: Sequ
         slab = any(not boxes[r.path][axis.axis].values for r in shown)
         places, texts = axis.ticks(slab=slab)
         getattr(ax, f"set_{side}ticks")(places, texts)
-        note = " (equal steps hold equally many rows)" if axis.by_rank else ""
+        note = " (each step holds the same number of rows)" if axis.by_rank else ""
         getattr(ax, f"set_{side}label")(axis.column.name + note)
         getattr(ax, f"set_{side}lim")(SLAB[0] - 0.02 if slab else -0.01, 1.01)
     if len(axes) == 1:
@@ -117,7 +117,7 @@ def _draw_regions(ax: Axes, seen: LayoutSeen, axes: Sequence[Axis], across: Sequ
 
 
 def _draw_scores(ax: Axes, seen: LayoutSeen) -> None:
-    """What a reader feels, version by version, and how much waited to be clustered."""
+    """Draw the read cost and the unclustered bytes, version by version."""
     from matplotlib.ticker import MaxNLocator
 
     versions = [one.version for one in seen.history]
@@ -127,12 +127,12 @@ def _draw_scores(ax: Axes, seen: LayoutSeen) -> None:
     ax.set_ylim(bottom=0)
     ax.set_xlabel("version")
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    ax.set_ylabel("smaller is better: bytes opened per byte wanted, files per place")
+    ax.set_ylabel("smaller is better: bytes opened per byte needed, files per point")
     share = ax.twinx()
     share.bar(versions, [one.score.staged_share * 100 for one in seen.history], color=STAGED, alpha=0.25, width=0.6)
     share.set_ylim(0, 100)
     share.set_ylabel("staged bytes, %", color=STAGED)
     relaid = [one.version for one in seen.history if one.relaid]
     for i, version in enumerate(relaid):
-        ax.axvline(version, color="#999999", lw=0.8, ls=":", label="regions written anew" if i == 0 else None)
+        ax.axvline(version, color="#999999", lw=0.8, ls=":", label="regions rewritten" if i == 0 else None)
     ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncol=3, frameon=False, borderaxespad=0.2)

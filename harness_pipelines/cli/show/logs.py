@@ -15,7 +15,7 @@ from harness_pipelines.secret import redact
 
 
 class _StandardError:
-    """Writes to what standard error is at that moment: a live display and tests replace it."""
+    """Writes to the current standard error, which a live display and tests replace."""
 
     def msg(self, message: str) -> None:
         print(message, file=sys.stderr, flush=True)
@@ -24,7 +24,7 @@ class _StandardError:
 
 
 class _LogFile:
-    """Writes to a file, which is rotated when it has become large."""
+    """Writes to a file that rotates when it is large."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What commands print: one JSON object for programs, something readable for people."""
+"""Output of commands: one JSON object for programs, readable text for people."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def json_option(function: Function) -> Function:
 
 
 def emit(result: Mapping[str, Any], json_target: str | None, human: Callable[[], None] | None = None) -> None:
-    """Give out *result*: as JSON where `json_option` says so, else by calling *human* (also beside a FILE)."""
+    """Print *result* as JSON if `json_option` asks for it, else call *human* (also beside a FILE)."""
     if json_target == STANDARD_OUTPUT:
         click.echo(to_json(result))
         return
@@ -51,7 +51,7 @@ def emit(result: Mapping[str, Any], json_target: str | None, human: Callable[[],
 def to_json(result: Mapping[str, Any]) -> str:
     """Return one JSON object. Decimals keep their digits as strings; times are ISO 8601.
 
-    JSON has no NaN and no infinities: they are the strings "NaN", "Infinity" and "-Infinity", as in Protobuf's JSON.
+    JSON has no NaN and no infinities; they become the strings "NaN", "Infinity" and "-Infinity", as in Protobuf's JSON.
     """
     try:
         return json.dumps(result, default=_plain, ensure_ascii=False, allow_nan=False)
@@ -60,7 +60,7 @@ def to_json(result: Mapping[str, Any]) -> str:
 
 
 def json_floats(value: Any) -> Any:
-    """*value* with strings in the place of numbers that JSON does not have."""
+    """Return *value* with strings in place of numbers that JSON does not have."""
     if isinstance(value, float):
         return json_float(value)
     if isinstance(value, Mapping):
@@ -71,7 +71,7 @@ def json_floats(value: Any) -> Any:
 
 
 def json_float(value: float) -> float | str:
-    """A number as JSON can have it."""
+    """Return a number in a form that JSON has."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -90,5 +90,5 @@ def _plain(value: object) -> object:
 
 
 def note(message: str) -> None:
-    """Tell what is going on, on standard error: standard output is for results."""
+    """Print progress on standard error; standard output is for results."""
     click.echo(message, err=True)

@@ -1,4 +1,4 @@
-"""Progress of a worker: a live picture on a terminal, a line now and then elsewhere."""
+"""Progress of a worker: a live display on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Rates:
         self._seen: dict[str, deque[tuple[float, int]]] = {}
 
     def note(self, name: str, rows: int, *, now: float) -> float:
-        """Take down that *rows* were done at *now* (monotonic seconds); returns the present rate."""
+        """Record that *rows* were done at *now* (monotonic seconds); return the current rate."""
         seen = self._seen.setdefault(name, deque())
         seen.append((now, rows))
         while len(seen) > 2 and now - seen[0][0] > self._over_s:
@@ -47,7 +47,7 @@ class LineProgress:
         self._last = time.monotonic()
 
     def update(self, tables: Sequence[TableProgress]) -> None:
-        """Take the worker's figures; call it as often as you like."""
+        """Update with the worker's figures; frequent calls are cheap."""
         import structlog
 
         now = time.monotonic()
@@ -74,11 +74,11 @@ class LineProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to give back."""
+        """Release nothing."""
 
 
 class LiveProgress:
-    """A picture on standard error, drawn anew a few times per second."""
+    """A display on standard error, redrawn a few times per second."""
 
     def __init__(self, rates: Rates) -> None:
         self._rates = rates
@@ -99,7 +99,7 @@ class LiveProgress:
             self._live.stop()
 
     def update(self, tables: Sequence[TableProgress]) -> None:
-        """Take the worker's figures; call it as often as you like."""
+        """Update with the worker's figures; frequent calls are cheap."""
         now = time.monotonic()
         if self._live is None or now - self._last < REDRAW_EVERY_S:
             return
@@ -109,7 +109,7 @@ class LiveProgress:
 
 
 def picture(tables: Sequence[TableProgress], rates: dict[str, float]) -> RenderableType:
-    """All tables: rate, lag, a bar per partition, and what a stage waits for."""
+    """Show all tables: rate, lag, a bar per partition, and the reason why a stage waits."""
     from rich.console import Group
     from rich.text import Text
 
@@ -136,7 +136,7 @@ def picture(tables: Sequence[TableProgress], rates: dict[str, float]) -> Rendera
 
 
 def lags(one: TableProgress) -> dict[str, int | None]:
-    """Offsets that only Kafka has (None: unknown), and that only the buffer has."""
+    """Return the number of offsets only in Kafka (None: unknown) and only in the buffer."""
     spans = bars.spans_of(one.positions, one.ends)
     known = [s.tail for s in spans if s.tail is not None]
     return {

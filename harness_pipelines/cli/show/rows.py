@@ -1,4 +1,4 @@
-"""Rows for people and programs: text, JSON, CSV, Parquet."""
+"""Rows as text, JSON, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UUID_BYTES = 16
 
 
 def write(reader: pa.RecordBatchReader, form: str, sink: BinaryIO) -> int:
-    """Write all rows of *reader* to *sink* as ``json``, ``csv`` or ``parquet``; returns how many."""
+    """Write all rows of *reader* to *sink* as ``json``, ``csv`` or ``parquet``; return their number."""
     return {"json": _write_json, "csv": _write_csv, "parquet": _write_parquet}[form](reader, sink)
 
 
@@ -46,14 +46,14 @@ def _write_csv(reader: pa.RecordBatchReader, sink: BinaryIO) -> int:
 
 
 def _csv_writer(schema: pa.Schema, sink: BinaryIO, *, header: bool) -> pa.csv.CSVWriter:
-    """Quotes where needed; what CSV has no form for is written as JSON."""
+    """Write CSV with quotes where needed; nested values become JSON."""
     flat = _flat(pa.RecordBatch.from_pylist([], schema=schema)).schema
     options = pa.csv.WriteOptions(quoting_style="needed", include_header=header)
     return pa.csv.CSVWriter(sink, flat, write_options=options)
 
 
 def _write_json(reader: pa.RecordBatchReader, sink: BinaryIO) -> int:
-    """One array, one row per line."""
+    """Write one array, one row per line."""
     count = 0
     sink.write(b"[")
     for batch in reader:
@@ -70,7 +70,7 @@ def _json_line(row: dict[str, Any]) -> bytes:
 
 
 def json_lines(sink: BinaryIO) -> Callable[[pa.Table], None]:
-    """What writes rows to *sink* as they come: one JSON object per line."""
+    """Return a writer of rows to *sink*: one JSON object per line."""
 
     def write(rows: pa.Table) -> None:
         sink.writelines(_json_line(row) + b"\n" for row in json_rows(rows))
@@ -79,7 +79,7 @@ def json_lines(sink: BinaryIO) -> Callable[[pa.Table], None]:
 
 
 def csv_lines(sink: BinaryIO, *, header: bool) -> Callable[[pa.Table], None]:
-    """What writes rows to *sink* as they come, as CSV, all of one schema; with *header* its names first."""
+    """Return a writer of rows of one schema to *sink* as CSV; with *header* the column names come first."""
     writer: pa.csv.CSVWriter | None = None
 
     def write(rows: pa.Table) -> None:
@@ -92,10 +92,10 @@ def csv_lines(sink: BinaryIO, *, header: bool) -> Callable[[pa.Table], None]:
 
 
 def json_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Each row as plain JSON values.
+    """Yield each row as plain JSON values.
 
-    Decimals and uuids are text, bytes hex, times ISO 8601, maps objects, numbers that JSON does not have "NaN",
-    "Infinity" and "-Infinity"; a 32-bit float has the digits that tell it from its neighbours, not those of a double.
+    Decimals and uuids become text, bytes hex, times ISO 8601, maps objects. Numbers that JSON does not have become
+    "NaN", "Infinity" and "-Infinity". A 32-bit float has the shortest digits that identify it, not those of a double.
     """
     names = rows.schema.names
     columns = [_json_values(column) for column in rows.columns]
@@ -126,7 +126,7 @@ def _json_floats(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def _moments(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Times of *column*. Records' times may be of no year that Python has: rows that were taken long ago have such."""
+    """Return the times of *column*. Old rows may have times outside of the years that Python supports."""
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
     except (OverflowError, ValueError):
@@ -158,7 +158,7 @@ def _text(column: Any) -> Any:
 
 
 def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """*batch* with text where CSV has no form."""
+    """Return *batch* with text in place of types that CSV does not have."""
     return pa.RecordBatch.from_arrays([_flat_column(c) for c in batch.columns], names=batch.schema.names)
 
 
@@ -177,13 +177,13 @@ def _flat_column(column: pa.Array) -> pa.Array:
 
 
 def table_lines(rows: pa.Table) -> list[str]:
-    """Rows as aligned columns with a header; numbers to the right, long cells cut with an ellipsis."""
+    """Return rows as aligned columns with a header; numbers align right, long cells end with an ellipsis."""
     right = [_is_number(field.type) for field in rows.schema]
     return _aligned(rows.schema.names, [_json_values(column) for column in rows.columns], right)
 
 
 def text_lines(names: list[str], rows: list[tuple[Any, ...]]) -> list[str]:
-    """The same for rows of plain Python values."""
+    """Return rows of plain Python values as aligned columns."""
     columns = [[row[i] for row in rows] for i in range(len(names))]
     right = [all(v is None or isinstance(v, int | float | Decimal) for v in column) for column in columns]
     return _aligned(names, columns, right)
@@ -223,7 +223,7 @@ def _shown(value: Any) -> str:
 
 
 def _width(text: str) -> int:
-    """Cells that *text* takes on a terminal."""
+    """Return the width of *text* on a terminal in cells."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

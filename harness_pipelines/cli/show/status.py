@@ -1,4 +1,4 @@
-"""One table as people watch it: `harness status` prints it, the status page draws it."""
+"""Status of one table, for `harness status` and the status page."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _VIOLATION = ("check", "severity", "records", "first_at", "last_at")
 
 
 class Ends(Protocol):
-    """Who knows where the logs end."""
+    """A source of the ends of Kafka's logs."""
 
     def of(self, table: Table, positions: list[PartitionStatus]) -> tuple[Mapping[int, int], str | None]:
-        """Ends by partition; empty, with the reason, where they cannot be had."""
+        """Return the ends by partition; empty with the reason if unavailable."""
         ...
 
     def held(self, table: Table, positions: list[PartitionStatus]) -> Mapping[int, OpenTransaction]:
-        """What lies behind open transactions, by partition; empty where it cannot be had."""
+        """Return the records behind open transactions by partition; empty if unavailable."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSeen:
-    """One table at one moment."""
+    """Status of one table at one instant."""
 
     table: str
     topic: str
@@ -71,8 +71,8 @@ class TableSeen:
 
     @property
     def lag(self) -> dict[str, int | None]:
-        """Offsets that only Kafka has (None: unknown), that only the buffer has, and, with a batch view, those of
-        the lake that it lacks."""
+        """Return the number of offsets only in Kafka (None: unknown), only in the buffer, and, with a batch view, those
+        of the lake that are not in it."""
         known = all(p.partition in self.ends for p in self.positions)
         tail = sum(max(self.ends[p.partition] - p.bounds.buffer_hi, 0) for p in self.positions) if known else None
         found = {"tail": tail, "buffer": sum(p.bounds.buffer_hi - p.bounds.stream_hi for p in self.positions)}
@@ -86,7 +86,7 @@ class TableSeen:
 
     @property
     def recalled_rows(self) -> int:
-        """Rows of the batch view that lie in Postgres."""
+        """Return the number of rows of the batch view that are in Postgres."""
         return sum(one.rows for one in self.head.overlays)
 
     @property
@@ -97,7 +97,7 @@ class TableSeen:
 
     @property
     def late(self) -> list[str]:
-        """What waits for longer than the spec's objectives allow."""
+        """Return the lags that exceed the spec's objectives."""
         lag, goals = self.lag, self.goals
         found = []
         since_ingest_s = self.since_tier_s if self.since_ingest_s is None else self.since_ingest_s
@@ -109,17 +109,17 @@ class TableSeen:
 
     @property
     def stalled(self) -> list[str]:
-        """Stages that get no further, and errors that hold them."""
+        """Return the stages that make no progress, with their errors."""
         return [str(one) for one in self.stalls if one.is_alarm or one.error is not None]
 
     @property
     def undelivered(self) -> list[str]:
-        """Subscribers whose last delivery failed."""
+        """Return the subscribers whose last delivery failed."""
         return [str(lag) for lag in self.lags if lag.error is not None]
 
     @property
     def filling(self) -> str | None:
-        """That the buffers are full within a day."""
+        """Return a warning if the buffers will be full within a day."""
         if self.growth is None or self.growth.full_s > FULL_SOON_S:
             return None
         return (
@@ -129,15 +129,15 @@ class TableSeen:
 
     @property
     def behind(self) -> list[str]:
-        """Records behind open transactions."""
+        """Return the records behind open transactions."""
         return [f"partition {label(self.topic, p)}: {one}" for p, one in sorted(self.held.items())]
 
     @property
     def ahead(self) -> list[str]:
-        """Claims that wait for a time that no lease lasts until."""
+        """Return the claims with a lease end beyond any valid lease."""
         return [
             f"{claim['stage']} is claimed by {claim['holder']} until {claim['lease_until']:%Y-%m-%d %H:%M:%S %Z}, "
-            "longer than any lease lasts: the database's clock has run ahead; "
+            "longer than any valid lease: the database's clock was ahead; "
             f"`harness reconcile {self.table} --yes` ends it"
             for claim in self.claims
             if claim["ahead"]
@@ -145,12 +145,12 @@ class TableSeen:
 
     @property
     def way_on(self) -> str:
-        """How a table that stopped goes on."""
-        return f"a worker (`harness run {self.table}`) goes on once the cause is gone; reads go on all the time"
+        """Return the remedy for a stopped table."""
+        return f"a worker (`harness run {self.table}`) continues once the cause is gone; reads work meanwhile"
 
     @property
     def state(self) -> str | None:
-        """What is wrong with the table itself; None: nothing."""
+        """Return the fault of the table itself, or None."""
         if self.stopped:
             return "stopped"
         return "refusing" if self.refuses_much else None
@@ -210,7 +210,7 @@ def _bounds(seen: PartitionStatus) -> dict[str, int]:
 
 
 class KafkaEnds:
-    """Ends of the topics' partitions; asked with a short limit, and not again once Kafka is away."""
+    """Ends of the topics' partitions, queried with a short timeout and not again after Kafka failed to answer."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
@@ -218,7 +218,7 @@ class KafkaEnds:
         self.trouble: str | None = None
 
     def of(self, table: Table, positions: list[PartitionStatus]) -> tuple[dict[int, int], str | None]:
-        """Ends by partition; empty, with the reason, where they cannot be had."""
+        """Return the ends by partition; empty with the reason if unavailable."""
         if self.trouble:
             return {}, self.trouble
         try:
@@ -231,7 +231,7 @@ class KafkaEnds:
         return {partition: mark.end for partition, mark in marks.items()}, None
 
     def held(self, table: Table, positions: list[PartitionStatus]) -> dict[int, OpenTransaction]:
-        """What lies behind open transactions, by partition; empty where it cannot be had."""
+        """Return the records behind open transactions by partition; empty if unavailable."""
         if self.trouble or self._log is None:
             return {}
         try:
@@ -242,7 +242,7 @@ class KafkaEnds:
 
 
 def open_log(settings: Settings) -> Log:
-    """The log for somebody who only looks, and does not wait long. Raises: UsageError, what a client raises."""
+    """Return a read-only log client with short timeouts. Raises: UsageError and the client's errors."""
     from harness_pipelines.errors import UsageError
     from harness_pipelines.sources.joined import JoinedLog
     from harness_pipelines.sources.kafka.client import KafkaTimeouts
@@ -254,7 +254,7 @@ def open_log(settings: Settings) -> Log:
 
 
 def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:
-    """Ask the ledger about *table*, and *kafka* where its log ends."""
+    """Query the ledger for the state of *table*, and *kafka* for the ends of its log."""
     from harness_pipelines.ledgers.postgres.requests.recall import Recalls
     from harness_pipelines.ledgers.postgres.views.status import Overview
 

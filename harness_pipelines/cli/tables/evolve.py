@@ -30,39 +30,44 @@ _DEFAULT = re.compile(r"([^<>]*?)\s+default\s+(.+)", re.DOTALL)
     "--add",
     multiple=True,
     metavar='"NAME TYPE [default VALUE]"',
-    help="A new, optional column; NULL in older rows, also where it has a default.",
+    help="Add an optional column; it is NULL in older rows, even if it has a default.",
 )
-@click.option("--rename", multiple=True, metavar="OLD=NEW", help="Records may have either name from then on.")
-@click.option("--drop", multiple=True, metavar="NAME", help="Older versions keep it.")
-@click.option("--widen", multiple=True, metavar="NAME=TYPE", help="int to long, float to double, a decimal's digits.")
-@click.option("--optional", multiple=True, metavar="NAME", help="Records may lack it from then on.")
+@click.option("--rename", multiple=True, metavar="OLD=NEW", help="Rename a column; later records may use either name.")
+@click.option("--drop", multiple=True, metavar="NAME", help="Drop a column; older versions keep it.")
+@click.option(
+    "--widen",
+    multiple=True,
+    metavar="NAME=TYPE",
+    help="Widen a type: int to long, float to double, or more digits for a decimal.",
+)
+@click.option("--optional", multiple=True, metavar="NAME", help="Make a column optional: later records may lack it.")
 @click.option(
     "--default",
     multiple=True,
     metavar="NAME=VALUE",
-    help="The value where a record lacks the field from then on; null: none. Rows that are there keep what they have.",
+    help="Set the value for later records that lack the field; null removes it. Existing rows do not change.",
 )
-@click.option("--order", metavar="NAME,...", help="These columns first, in this order; the others follow.")
+@click.option("--order", metavar="NAME,...", help="Put these columns first, in this order; the others follow.")
 @click.option(
     "--to",
     "target",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="A spec with the columns as they shall be; one with the old name among its `aliases` is a rename.",
+    help="Take the target columns from this spec; a column with the old name in its `aliases` is a rename.",
 )
-@click.option("--dry-run", is_flag=True, help="Only check, and show the columns as they would be.")
+@click.option("--dry-run", is_flag=True, help="Check the change and show the resulting columns; change nothing.")
 @json_option
 @click.pass_obj
 def evolve(settings: Settings, /, table: str, *, json_target: str | None, **o: Any) -> None:
-    """Change the columns of TABLE: in Kafka's decoding, the buffer and both views of the lake at one instant.
+    """Change the columns of TABLE in decoding, buffer and both views with one commit.
 
-    Reads before that instant have the old columns, and so have old versions for as long as they are kept; reads after
-    it have the new ones, with the rows of all tiers. No file is rewritten and no row moves. Running workers and readers
-    go on. What older rows would not survive is refused, with what would be taken instead. With `evolution: compatible`
-    in the spec a new schema in the registry does the same by itself.
+    Earlier reads and retained old versions have the old columns. Later reads have the new columns, with the rows of
+    all tiers. No file is rewritten and no row moves. Running workers and readers continue. A change that older rows
+    cannot follow is refused, and the message names an accepted alternative. With `evolution: compatible` in the spec,
+    a new registry schema changes the columns automatically.
 
-    A field inside of a struct is named by its path, through lists and maps as well: customer.phone,
-    items.element.price, prices.value.net. It can be added, dropped, widened and put in another order, not renamed.
+    Name a struct field by its path, also through lists and maps: customer.phone, items.element.price,
+    prices.value.net. Such a field can be added, dropped, widened and reordered, but not renamed.
 
     \b
     Examples:
@@ -82,7 +87,7 @@ def evolve(settings: Settings, /, table: str, *, json_target: str | None, **o: A
         given = _changes(o)
         if (target := o["target"]) is not None:
             if given:
-                raise UsageError("--to says all columns as they shall be; it goes with no single change")
+                raise UsageError("--to describes all target columns and cannot be combined with a single change")
             wanted = _spec(target)
             if wanted.table != one.name:
                 raise TableUnknown(f"{target} describes {wanted.table}, not {one.name}; nothing was changed")
@@ -93,8 +98,8 @@ def evolve(settings: Settings, /, table: str, *, json_target: str | None, **o: A
             return
         published = one.evolve(given)
         shown = {**told.to_json(), "version": published.version, "done": True}
-        emit(shown, json_target, lambda: _show(told, f"has, from version {published.version} on,"))
-        note(f"`harness table show {one.name}` prints the spec as it is now, for the file that you keep")
+        emit(shown, json_target, lambda: _show(told, f"has from version {published.version} on"))
+        note(f"`harness table show {one.name}` prints the current spec for your file")
 
 
 def _spec(target: Path) -> TableSpec:
@@ -104,7 +109,7 @@ def _spec(target: Path) -> TableSpec:
 
 
 def _changes(o: dict[str, Any]) -> Changes:
-    """Raises: UsageError for a change that is not written as the help says."""
+    """Raises: UsageError for a change with the wrong syntax."""
     from harness_pipelines.protocol.schema.evolution import Changes
     from harness_pipelines.spec.columns import Column
     from harness_pipelines.spec.types import parse_type
@@ -119,7 +124,7 @@ def _changes(o: dict[str, Any]) -> Changes:
     def pair(text: str) -> tuple[str, str]:
         name, sign, value = text.partition("=")
         if not (sign and name.strip() and value.strip()):
-            raise UsageError(f"{text!r} is no pair; write NAME=VALUE")
+            raise UsageError(f"{text!r} is not a pair; write NAME=VALUE")
         return name.strip(), value.strip()
 
     return Changes(

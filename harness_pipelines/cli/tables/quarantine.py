@@ -1,4 +1,4 @@
-"""`harness quarantine`: records that did not fit."""
+"""`harness quarantine`: records that do not fit their table."""
 
 from __future__ import annotations
 
@@ -22,27 +22,29 @@ STATES = ("held", "replayed", "dropped")
 
 
 class NotQuarantined(HarnessError):
-    """No such record was set aside."""
+    """The quarantine has no such record."""
 
 
 _REASON = click.option(
     "--reason", "reasons", multiple=True, type=click.Choice([str(reason) for reason in Reason]),
-    help="Only these; may be repeated.",
+    help="Only records with this reason; may be repeated.",
 )  # fmt: skip
-_PARTITION = click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
-_OFFSET = click.option("--offset", type=click.IntRange(min=0), help="Only this offset, of --partition.")
-_SINCE = click.option("--since", type=MomentType(), help="Only those of that time in Kafka or later.")
-_UNTIL = click.option("--until", type=MomentType(), help="Only those from before that time in Kafka.")
-_ASIDE_SINCE = click.option("--set-aside-since", type=MomentType(), help="Only those set aside then or later.")
-_ASIDE_UNTIL = click.option("--set-aside-until", type=MomentType(), help="Only those set aside before.")
-_SCHEMA_ID = click.option(
-    "--schema-id", type=click.IntRange(0, 2**31 - 1), help="Only those whose value names this schema of the registry."
+_PARTITION = click.option("--partition", type=click.IntRange(min=0), help="Only records of this partition.")
+_OFFSET = click.option("--offset", type=click.IntRange(min=0), help="Only the record at this offset of --partition.")
+_SINCE = click.option("--since", type=MomentType(), help="Only records with this Kafka timestamp or a later one.")
+_UNTIL = click.option("--until", type=MomentType(), help="Only records with an earlier Kafka timestamp.")
+_ASIDE_SINCE = click.option(
+    "--set-aside-since", type=MomentType(), help="Only records quarantined at this time or later."
 )
-_DETAIL = click.option("--detail", metavar="TEXT", help="Only those whose detail contains this text.")
+_ASIDE_UNTIL = click.option("--set-aside-until", type=MomentType(), help="Only records quarantined before this time.")
+_SCHEMA_ID = click.option(
+    "--schema-id", type=click.IntRange(0, 2**31 - 1), help="Only records whose value names this registry schema."
+)
+_DETAIL = click.option("--detail", metavar="TEXT", help="Only records whose detail contains this text.")
 
 
 def _which(function: Function) -> Function:
-    """The options that choose records; what they give is a `Wanted`."""
+    """Add the options that select records; they produce a `Wanted`."""
     for option in (_DETAIL, _SCHEMA_ID, _ASIDE_UNTIL, _ASIDE_SINCE, _UNTIL, _SINCE, _OFFSET, _PARTITION, _REASON):
         function = option(function)
     return function
@@ -50,26 +52,27 @@ def _which(function: Function) -> Function:
 
 @click.group()
 def quarantine() -> None:
-    """Look at records that did not fit their table's columns, put them back, or give them up."""
+    """List, show, replay or drop records that do not fit their table's columns."""
 
 
 @quarantine.command("list")
 @click.argument("table")
 @_which
-@click.option("--state", type=click.Choice(STATES), default="held", show_default=True, help="Those, of what is listed.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=LIST_MAX, show_default=True, help="At most so many records."
+    "--state", type=click.Choice(STATES), default="held", show_default=True, help="Only records in this state."
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=LIST_MAX, show_default=True, help="List at most N records."
 )
 @json_option
 @click.pass_obj
 def list_command(
     settings: Settings, /, table: str, *, state: str, limit: int, json_target: str | None, **which: Any
 ) -> None:
-    """Count the records of a table that were set aside, by state and reason, and list the first ones.
+    """Count the quarantined records of a table by state and reason, and list the first ones.
 
-    A record is held until it is put back (replayed) or given up (dropped). The options that choose records are those of
-    replay and drop, and hold for what is counted too: look first what they choose. Times are UTC unless they name a
-    zone.
+    A record stays in quarantine until it is replayed or dropped. The options that select records also apply to replay
+    and drop, so list first what they select. Times are UTC unless they name a zone.
 
     \b
     Examples:
@@ -96,7 +99,7 @@ def list_command(
             click.echo(f"{one['records']:,} {one['reason']}{state}: {where}")
         for record in records:
             lies = " (bytes in the lake)" if record["in_lake"] else ""
-            lies += "" if record["whole"] else f" (the first of {_bytes(record):,} bytes are kept)"
+            lies += "" if record["whole"] else f" (only the first of {_bytes(record):,} bytes are kept)"
             click.echo(f"  {record['partition']}:{record['offset']}  {record['reason']}: {record['detail']}{lies}")
         if not reasons:
             click.echo("nothing is quarantined")
@@ -131,7 +134,7 @@ def show_command(settings: Settings, /, table: str, partition: int, offset: int,
     shown = _shown(record, row.spec)
 
     def human() -> None:
-        click.echo(f"{table}, partition {partition}, offset {offset}, set aside at {shown['recorded_at']:%F %T} UTC")
+        click.echo(f"{table}, partition {partition}, offset {offset}, quarantined at {shown['recorded_at']:%F %T} UTC")
         if shown["state"] != "held":
             click.echo(f"{shown['state']} by {shown['settled_by']} at {shown['settled_at']:%F %T} UTC")
         click.echo(f"{shown['reason']}: {shown['detail']}")
@@ -142,7 +145,7 @@ def show_command(settings: Settings, /, table: str, partition: int, offset: int,
         for part in ("key", "value"):
             click.echo(f"{part}:   {_text(record[part])}")
             if not record["whole"] and (size := record[f"{part}_bytes"]) is not None:
-                click.echo(f"        of its {size:,} bytes the first are kept")
+                click.echo(f"        only the first of its {size:,} bytes are kept")
         for name, value in shown["headers"]:
             click.echo(f"header {name}: {value}")
 
@@ -155,19 +158,20 @@ def show_command(settings: Settings, /, table: str, partition: int, offset: int,
 @click.option(
     "--decoder",
     type=click.Path(exists=True, dir_okay=False),
-    help="A spec with the table's columns that says otherwise how values are written; for this time only.",
+    help="Decode with this spec, for this run only. It has the table's columns and another value encoding.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show which records fit now.")
+@click.option("--dry-run", is_flag=True, help="Show which records fit now; change nothing.")
 @json_option
 @click.pass_obj
 def replay_command(
     settings: Settings, /, table: str, *, decoder: str | None, dry_run: bool, json_target: str | None, **which: Any
 ) -> None:
-    """Decode quarantined records again, and put those that fit now back into the table.
+    """Decode quarantined records again and add those that now fit to the table.
 
-    Each becomes a row at its own partition and offset, in both views at once and only once; versions from before do not
-    change. The table's spec decodes them as it is today. Records that the lake has not passed yet wait: run the table
-    until it is idle, and repeat the command. `harness revert` to an older version takes them back to quarantine.
+    Each record becomes a row at its own partition and offset, exactly once, in both views in one commit. Earlier
+    versions do not change. The current table spec decodes the records. Records at offsets that the lake has not
+    reached wait: run the table until it is idle and repeat the command. `harness revert` to an older version returns
+    the records to quarantine.
 
     \b
     Examples:
@@ -185,21 +189,21 @@ def replay_command(
         row = harness.table(table).row
         done = replay(
             harness.stores, row, wanted, decoder=spec, dry_run=dry_run,
-            progress=lambda done: note(f"{done.records:,} records looked at, {done.replayed:,} put back"),
+            progress=lambda done: note(f"{done.records:,} records decoded, {done.replayed:,} replayed"),
         )  # fmt: skip
 
     def human() -> None:
-        verb = "would be put back" if dry_run else "put back"
+        verb = "would be replayed" if dry_run else "put back"
         made = f" in version {', '.join(map(str, done.versions))}" if done.versions else ""
-        click.echo(f"{done.records:,} records looked at: {done.replayed:,} {verb}{made}")
+        click.echo(f"{done.records:,} records decoded: {done.replayed:,} {verb}{made}")
         for reason, count in done.refused.items():
             click.echo(f"{count:,} still refused: {reason}")
         for one in done.shown:
             click.echo(f"  {one['partition']}:{one['offset']}  {one['reason']}: {one['detail']}")
         if done.filtered:
-            click.echo(f"{done.filtered:,} fit, and the transform's filter leaves them out: `harness quarantine drop`")
+            click.echo(f"{done.filtered:,} fit but the transform's filter excludes them: `harness quarantine drop`")
         for why, count in done.waiting.items():
-            click.echo(f"{count:,} wait: {why}; `{done.way_on}`, then repeat this")
+            click.echo(f"{count:,} wait: {why}; `{done.way_on}`, then repeat this command")
 
     emit(done.to_json(), json_target, human)
 
@@ -207,13 +211,13 @@ def replay_command(
 @quarantine.command("drop")
 @click.argument("table")
 @_which
-@wish_options("Only count the records.")
+@wish_options("Count the records; change nothing.")
 @json_option
 @click.pass_obj
 def drop_command(
     settings: Settings, /, table: str, *, dry_run: bool, yes: bool, json_target: str | None, **which: Any
 ) -> None:
-    """Give quarantined records up: they are never put back, and stay accounted for with their bytes.
+    """Drop quarantined records: they are never replayed, but their bytes and their count are kept.
 
     \b
     Example:
@@ -227,15 +231,15 @@ def drop_command(
         count = drop(harness.stores, harness.table(table).row, wanted, dry_run=not yes)
 
     def human() -> None:
-        click.echo(f"{count:,} records {'given up' if yes else 'would be given up'}")
+        click.echo(f"{count:,} records {'dropped' if yes else 'would be dropped'}")
 
     emit({"table": table, "dry_run": not yes, "records": count}, json_target, human)
     if not (yes or dry_run):
-        raise not_asked("give them up")
+        raise not_asked("drop them")
 
 
 def _listed(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:
-    """A record for JSON, without its bytes."""
+    """Return a record for JSON, without its bytes."""
     from harness_pipelines.formats.columns.times import kafka_time
     from harness_pipelines.formats.schema.wire import schema_id_of
     from harness_pipelines.spec.formats import names_schema
@@ -248,14 +252,14 @@ def _listed(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:
 
 
 def _shown(record: Mapping[str, Any], spec: TableSpec) -> dict[str, Any]:
-    """The same with its bytes: as text where they are text, and as hex always."""
+    """Return a record for JSON with its bytes: as hex, and also as text if they are text."""
     raw = {part: None if record[part] is None else bytes(record[part]) for part in ("key", "value")}
     texts = {f"{part}_text": _decoded(value) for part, value in raw.items()}
     return _listed(record, spec) | raw | texts
 
 
 def _bytes(record: Mapping[str, Any]) -> int:
-    """Of key and value, as they were."""
+    """Return the original size of key and value together."""
     return (record["key_bytes"] or 0) + (record["value_bytes"] or 0)
 
 

@@ -1,4 +1,4 @@
-"""`harness recall`: bring rows of the lake back to Postgres ahead of a burst of updates, and put them back."""
+"""`harness recall`: move rows of the lake to Postgres before a burst of updates, and release them afterwards."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("table")
-@click.option("--where", metavar="SQL", help="Which rows of the lake.")
-@click.option("--release", is_flag=True, help="Put everything that is recalled back into the lake.")
-@click.option("--dry-run", is_flag=True, help="Only show how many rows, bytes and files that is.")
-@click.option("--no-wait", is_flag=True, help="Record the request and leave it to the workers of the table.")
-@click.option("--cancel", is_flag=True, help="Give up the requests that no worker has taken up.")
+@click.option("--where", metavar="SQL", help="Recall the rows of the lake for which this holds.")
+@click.option("--release", is_flag=True, help="Move all recalled rows back into the lake.")
+@click.option("--dry-run", is_flag=True, help="Show the number of rows, bytes and files; change nothing.")
+@click.option("--no-wait", is_flag=True, help="Record the request and return; the table's workers carry it out.")
+@click.option("--cancel", is_flag=True, help="Cancel the requests that no worker has started.")
 @json_option
 @click.pass_obj
 def recall(settings: Settings, /, table: str, *, json_target: str | None, **o: Any) -> None:
-    """Bring rows of TABLE's lake back to Postgres, where a burst of updates costs no rewritten files.
+    """Move rows of TABLE's lake to Postgres, where a burst of updates rewrites no files.
 
-    Of a keyed table with both views. Nothing that a read shows changes, before, meanwhile or after; one boundary commit
-    moves the rows. Merges leave recalled keys in Postgres until they are released; new keys go to the lake as ever.
-    `recall: max_rows` of the spec bounds how many rows there may be at a time. The request is kept in the ledger, so
-    after an interruption the same command goes on, and a worker of the table takes it up too.
+    TABLE must be keyed and have both views. One boundary commit moves the rows. Reads return the same rows before,
+    during and after it. Merges leave recalled keys in Postgres until they are released. New keys go to the lake as
+    usual. `recall: max_rows` of the spec limits the number of recalled rows. The ledger keeps the request: after an
+    interruption the same command continues it, and so does a worker of the table.
 
     \b
     Examples:
@@ -57,7 +57,7 @@ def recall(settings: Settings, /, table: str, *, json_target: str | None, **o: A
 def _check(o: dict[str, Any]) -> None:
     if o["cancel"]:
         if o["where"] or o["release"] or o["dry_run"] or o["no_wait"]:
-            raise UsageError("--cancel gives up the waiting requests of the table; it goes with no other option")
+            raise UsageError("--cancel cancels the waiting requests of the table and takes no other option")
     elif bool(o["where"]) == o["release"]:
         raise UsageError("give either --where SQL, the rows to recall, or --release")
     elif o["dry_run"] and o["no_wait"]:
@@ -69,8 +69,8 @@ def _cancel(one: Table, json_target: str | None) -> None:
     left = [request.recall_id for request in one.harness.stores.recalls.open(one.row)]
 
     def human() -> None:
-        taken = f"; {len(left)} taken up already" if left else ""
-        click.echo(f"{one.name}: gave up {len(given_up)} requests{taken}")
+        taken = f"; {len(left)} already started" if left else ""
+        click.echo(f"{one.name}: cancelled {len(given_up)} requests{taken}")
 
     emit({"table": one.name, "cancelled": given_up, "left": left}, json_target, human)
 
@@ -88,9 +88,9 @@ def _show_plan(plan: RecallPlan) -> None:
     from harness_pipelines.protocol.lake.overlays import Act
 
     if plan.act is Act.RELEASE:
-        click.echo(f"{plan.table}: would put {plan.rows:,} rows back into the lake, {size(plan.bytes)} in Postgres")
+        click.echo(f"{plan.table}: would move {plan.rows:,} rows back into the lake, {size(plan.bytes)} in Postgres")
         return
-    held = f"; {plan.held:,} are recalled already" if plan.held else ""
+    held = f"; {plan.held:,} are already recalled" if plan.held else ""
     click.echo(
         f"{plan.table}: would recall {plan.rows:,} rows, {size(plan.bytes)}, found in {plan.files:,} files{held}"
     )
@@ -123,5 +123,5 @@ def _show(table: str, request: RecallRequest, held: int) -> None:
         what = "nothing was recalled" if request.act is Act.RELEASE else "no row of the lake matches"
         click.echo(f"{table}: nothing to do, {what}; {held:,} rows are recalled")
         return
-    done = "recalled" if request.act is Act.RECALL else "put back into the lake"
+    done = "recalled" if request.act is Act.RECALL else "moved back into the lake"
     click.echo(f"{table}: {request.rows:,} rows {done}, {size(request.bytes or 0)}; {held:,} rows are recalled now")

@@ -1,4 +1,4 @@
-"""`harness recluster`: write parts of the batch view anew."""
+"""`harness recluster`: rewrite parts of the batch view."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ PARTS_SHOWN_MAX = 10
 @click.command()
 @click.argument("table")
 @click.option(
-    "--regions", multiple=True, metavar="PATH", help="A region or a larger part of the tree; may be repeated."
+    "--regions", multiple=True, metavar="PATH", help="Rewrite this region or larger part of the tree; may be repeated."
 )
-@click.option("--where", metavar="SQL", help="Only regions with files that may hold such rows.")
-@click.option("--rebuild", is_flag=True, help="Write what is clustered anew too, after a change of `layout`.")
-@wish_options("Only show parts, files, bytes and an estimate.")
-@click.option("--cancel", is_flag=True, help="Give up the open requests; what is done stays.")
+@click.option("--where", metavar="SQL", help="Only regions with files that may hold matching rows.")
+@click.option("--rebuild", is_flag=True, help="Also rewrite clustered files, for example after a change of `layout`.")
+@wish_options("Show parts, files, bytes and an estimated duration; change nothing.")
+@click.option("--cancel", is_flag=True, help="Cancel the open requests; finished parts stay rewritten.")
 @json_option
 @click.pass_obj
 def recluster(
     settings: Settings, /, table: str, *, dry_run: bool, yes: bool, json_target: str | None, **o: Any
 ) -> None:
-    """Write parts of TABLE's batch view anew: files that are not clustered yet go to their regions, large ones are cut.
+    """Rewrite parts of TABLE's batch view; rerunning resumes where it stopped.
 
-    No row changes, and readers are not disturbed: each move publishes within a byte budget what it has written. The
-    request is kept in the ledger, so after an interruption the same command goes on, and what is done is not done
-    again; a worker of the table takes it up too. Regions are named as `harness layout TABLE --json` names them; `root`
-    is all of them, which is the default.
+    Unclustered files move into their regions and large files are split. No row changes, and readers continue. Each
+    move rewrites and publishes at most its byte budget. The ledger keeps the request: after an interruption the same
+    command continues it, and so does a worker of the table. Regions have the names that `harness layout TABLE --json`
+    prints; `root`, the default, is the whole tree.
 
     \b
     Examples:
@@ -64,13 +64,13 @@ def recluster(
     shown = {**_told(plan), "done": yes}
     emit(shown, json_target, lambda: _show(plan, done=yes) if yes or dry_run else None)
     if not yes and not dry_run and plan.parts:
-        raise not_asked("write them anew")
+        raise not_asked("rewrite them")
 
 
 def _check(*, dry_run: bool, yes: bool, cancel: bool, chooses: bool) -> None:
     check_wish(dry_run=dry_run, yes=yes)
     if cancel and (dry_run or yes or chooses):
-        raise UsageError("--cancel gives up all open requests of the table; it goes with no other option")
+        raise UsageError("--cancel cancels all open requests of the table and takes no other option")
 
 
 def _cancel(one: Table, json_target: str | None) -> None:
@@ -79,19 +79,21 @@ def _cancel(one: Table, json_target: str | None) -> None:
     for request in given_up:
         stores.reclusters.end(one.row, request)
     numbers = [request.request_id for request in given_up]
-    emit({"table": one.name, "cancelled": numbers}, json_target, lambda: click.echo(f"gave up {len(numbers)} requests"))
+    emit(
+        {"table": one.name, "cancelled": numbers}, json_target, lambda: click.echo(f"cancelled {len(numbers)} requests")
+    )
 
 
 def _work(one: Table, plan: Reclustering) -> Reclustering:
-    """Ask, and work or look on until nothing is left; returns what was done."""
+    """Record the request and work on it, or follow another worker, until it is done; return the finished plan."""
     from harness_pipelines.cli.show.bars import size
     from harness_pipelines.stages.otree.recluster import ask, run
 
     begun = ask(one.harness.stores, one.row, plan)
     if begun.bytes < plan.bytes:
-        note(f"{one.name}: goes on with request {begun.request.request_id}, {size(begun.bytes)} are left of it")
+        note(f"{one.name}: continues request {begun.request.request_id}, {size(begun.bytes)} left")
     before = begun.bytes
-    note(f"{one.name}: {_count(len(begun.parts), 'part')} to write anew, {size(begun.bytes)}")
+    note(f"{one.name}: {_count(len(begun.parts), 'part')} to rewrite, {size(begun.bytes)}")
     for left in run(one.harness.stores, one.row, begun.request):
         if left.bytes != before:
             before = left.bytes
@@ -119,19 +121,17 @@ def _show(plan: Reclustering, *, done: bool) -> None:
     from harness_pipelines.cli.show.bars import ago, size
 
     if not plan.parts:
-        click.echo(
-            f"{plan.table}: nothing to do, all files there are clustered (--rebuild writes them anew all the same)"
-        )
+        click.echo(f"{plan.table}: nothing to do, all files there are clustered (--rebuild rewrites them anyway)")
         return
     pace = "" if plan.seconds is None or done else f", about {ago(plan.seconds)} at the pace of the last moves"
     click.echo(
-        f"{plan.table}: {'wrote' if done else 'would write'} {_count(len(plan.parts), 'part')} anew: "
+        f"{plan.table}: {'rewrote' if done else 'would rewrite'} {_count(len(plan.parts), 'part')}: "
         f"{_count(plan.files, 'file')}, {size(plan.bytes)} read and written in {_count(plan.moves, 'move')}{pace}"
     )
     for part in plan.parts[:PARTS_SHOWN_MAX]:
         click.echo(f"  {part.path or ROOT}  {size(part.bytes)}, {size(part.staged_bytes)} of it not clustered")
     if len(plan.parts) > PARTS_SHOWN_MAX:
-        click.echo(f"  and {len(plan.parts) - PARTS_SHOWN_MAX:,} more: --json has them all")
+        click.echo(f"  and {len(plan.parts) - PARTS_SHOWN_MAX:,} more: --json prints all of them")
 
 
 def _count(number: int, what: str) -> str:

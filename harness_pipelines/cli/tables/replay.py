@@ -1,4 +1,4 @@
-"""`harness replay`: records of a range are decoded anew."""
+"""`harness replay`: decode the records of an offset range again."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from harness_pipelines.spec.settings import Settings
 
 @click.command()
 @click.argument("table")
-@click.option("--partition", type=click.IntRange(min=0), required=True, help="The Kafka partition.")
-@click.option("--from", "low", type=click.IntRange(min=0), required=True, help="The first offset.")
-@click.option("--to", "high", type=click.IntRange(min=1), required=True, help="One above the last offset.")
+@click.option("--partition", type=click.IntRange(min=0), required=True, help="Kafka partition.")
+@click.option("--from", "low", type=click.IntRange(min=0), required=True, help="First offset to replay.")
+@click.option(
+    "--to", "high", type=click.IntRange(min=1), required=True, help="End of the range: one above the last offset."
+)
 @click.option(
     "--decoder",
     type=click.Path(exists=True, dir_okay=False),
-    help="A spec with the table's columns that says otherwise how values are written; for this time only.",
+    help="Decode with this spec, for this run only. It has the table's columns and another value encoding.",
 )
-@wish_options("Only count what would change, and show some of it.")
+@wish_options("Count the rows that would change and show some of them; change nothing.")
 @json_option
 @click.pass_obj
 def replay(
@@ -34,12 +36,12 @@ def replay(
     json_target: str | None,
     **wanted: int,
 ) -> None:
-    """Decode the records of [FROM, TO) of a partition anew, and replace the rows that come out otherwise.
+    """Decode the records of [FROM, TO) of a partition again and replace the rows that differ.
 
-    The table's spec decodes them as it is today, from Kafka, or from the column `from: raw_value` where Kafka has
-    dropped them. Rows that come out equal are left alone; the others are replaced in both views at once. A row whose
-    record does not fit any more goes to quarantine; a record in quarantine that fits becomes a row. Versions from
-    before do not change, and `harness revert` to one of them takes the replay back.
+    The current table spec decodes them. Records come from Kafka, or from the column `from: raw_value` where Kafka
+    has dropped them. Equal rows stay untouched. Rows that differ are replaced in both views in one commit. A row whose
+    record no longer fits goes to quarantine. A quarantined record that fits becomes a row. Earlier versions do not
+    change, and `harness revert` to one of them undoes the replay.
 
     \b
     Examples:
@@ -71,19 +73,19 @@ def replay(
             f"{told['changed']:,} changed, {told['added']:,} added, {told['removed']:,} removed"
         )
         if told["refused"]:
-            click.echo(f"{told['refused']:,} are no rows, and are held in quarantine from now on")
+            click.echo(f"{told['refused']:,} records do not fit and are now in quarantine")
         if told["kept"]:
-            click.echo(f"{told['kept']:,} rows stay: Kafka has no record of them any more")
+            click.echo(f"{told['kept']:,} rows stay: Kafka no longer has their records")
         if told["dropped"]:
-            click.echo(f"{told['dropped']:,} were given up, and stay so")
+            click.echo(f"{told['dropped']:,} dropped records stay dropped")
         for one in told["sample"]:
             click.echo(f"  {one['offset']}  {one['kind']}: {_difference(one)}")
         if told["waiting"]:
-            click.echo(f"it would have to wait: {told['waiting']}")
+            click.echo(f"the replay would have to wait: {told['waiting']}")
         if told["version"] is not None:
             click.echo(f"published as version {told['version']}")
         elif yes:
-            click.echo("nothing had to be changed: nothing was published")
+            click.echo("nothing changed: no version was published")
 
     emit(told, json_target, human)
     if not (yes or dry_run):

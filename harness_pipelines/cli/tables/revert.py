@@ -22,26 +22,26 @@ def _version(_ctx: click.Context, _option: click.Parameter, value: str) -> int |
     if value.upper() == HEAD:
         return None
     if not value.isdecimal() or int(value) < 1:
-        raise click.BadParameter(f"{value!r} is no version; write its number, or {HEAD} for the present one")
+        raise click.BadParameter(f"{value!r} is not a version; write its number, or {HEAD} for the current one")
     return int(value)
 
 
 @click.command()
 @click.argument("table")
 @click.option("--to", required=True, callback=_version, metavar="VERSION", help="Version to restore, or HEAD.")
-@wish_options("Only show what would happen, and how far back a revert can go.")
+@wish_options("Show the plan and the oldest version that a revert can reach; change nothing.")
 @json_option
 @click.pass_obj
 def revert(
     settings: Settings, table: str, *, to: int | None, dry_run: bool, yes: bool, json_target: str | None
 ) -> None:
-    """Publish a new version of TABLE that has the lake of an old one. No record is lost.
+    """Publish a new version of TABLE with the lake of an old version; no record is lost.
 
-    What the old version did not have yet is read from the buffer (or Kafka) again, and moved to the lake again.
-    Refused when a tier does not hold it any more. Workers may go on: what they had begun is abandoned.
+    The buffer or Kafka supplies the records that the old version lacks, and they move to the lake again. The revert
+    is refused if no tier holds them any more. Workers may keep running; their open moves are abandoned.
 
-    `--to HEAD` sets the Iceberg table back to what the ledger published, after another writer committed to it or
-    dropped it from the catalog.
+    `--to HEAD` restores the Iceberg table that the ledger published last. Use it after another writer committed to the
+    Iceberg table or dropped it from the catalog.
 
     \b
     Examples:
@@ -81,11 +81,13 @@ def _show(table: str, plan: RevertPlan, made: Version | None) -> None:
     if made is not None:
         click.echo(f"{table} is at version {made.version}: the lake of version {made.revert_of}")
     elif plan.limit is not None:
-        click.echo(f"{table} cannot go back to version {target}; the {plan.limit.tier} limits it: {plan.limit.detail}")
+        click.echo(f"{table} cannot revert to version {target}; the {plan.limit.tier} limits it: {plan.limit.detail}")
     elif plan.waits is not None:
-        click.echo(f"{table} cannot go back to version {target} yet: {plan.waits.why}; `{plan.waits.way_on}` first")
+        click.echo(f"{table} cannot revert to version {target} yet: {plan.waits.why}; run `{plan.waits.way_on}` first")
     else:
-        click.echo(f"{table} would go from version {plan.head.version} to a new one with the lake of version {target}")
+        click.echo(
+            f"{table} would move from version {plan.head.version} to a new version with the lake of version {target}"
+        )
     if plan.limit is None:
         for part in plan.back:
             click.echo(f"  partition {part.partition}  [{part.low}, {part.high}) is moved to the lake again")

@@ -1,4 +1,4 @@
-"""`harness snapshot`: states of tables that stay readable by name."""
+"""`harness snapshot`: named states of tables that stay readable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness_pipelines.spec.settings import Settings
 
 @click.group()
 def snapshot() -> None:
-    """Name states of tables, so that they stay readable."""
+    """Create, list and drop named states of tables."""
 
 
 @snapshot.command()
@@ -21,9 +21,9 @@ def snapshot() -> None:
 @json_option
 @click.pass_obj
 def create(settings: Settings, /, name: str, tables: tuple[str, ...], json_target: str | None) -> None:
-    """Name the state that all of TABLE have together at this instant, with what is buffered.
+    """Name the current state of all TABLEs as one consistent cut, buffered rows included.
 
-    Expire keeps the files that it needs until it is dropped.
+    Expire keeps the files of a snapshot until you drop it.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ def list_command(settings: Settings, /, json_target: str | None) -> None:
 @json_option
 @click.pass_obj
 def drop(settings: Settings, /, name: str, json_target: str | None) -> None:
-    """Forget a snapshot; the next runs of expire remove what only it needed.
+    """Drop a snapshot; the next runs of expire remove files that only it needed.
 
     \b
     Example:

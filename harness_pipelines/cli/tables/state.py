@@ -1,4 +1,4 @@
-"""`harness state`: where consumers are with what they keep elsewhere."""
+"""`harness state`: positions of consumers that keep their results elsewhere."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @click.group()
 def state() -> None:
-    """Positions that consumers keep here, beside the tables that they read."""
+    """List, show and drop the positions that consumers keep in the ledger."""
 
 
 @state.command("list")
 @json_option
 @click.pass_obj
 def list_command(settings: Settings, /, json_target: str | None) -> None:
-    """List all states, who of them is held, and what was committed last.
+    """List all states with their holders and last commits.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def list_command(settings: Settings, /, json_target: str | None) -> None:
 
 @state.command()
 @click.argument("name")
-@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="The newest so many commits.")
+@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="Show the newest N commits.")
 @json_option
 @click.pass_obj
 def show(settings: Settings, /, name: str, limit: int, json_target: str | None) -> None:
@@ -69,11 +69,11 @@ def show(settings: Settings, /, name: str, limit: int, json_target: str | None) 
 
 @state.command()
 @click.argument("name")
-@wish_options("Only say what it would let go of.")
+@wish_options("Show what would be dropped; change nothing.")
 @json_option
 @click.pass_obj
 def drop(settings: Settings, /, name: str, dry_run: bool, yes: bool, json_target: str | None) -> None:
-    """Forget a state; expire removes what only its cuts needed.
+    """Drop a state; expire then removes files that only its cuts needed.
 
     \b
     Example:
@@ -86,7 +86,7 @@ def drop(settings: Settings, /, name: str, dry_run: bool, yes: bool, json_target
             harness.states.drop(name)
 
     def human() -> None:
-        click.echo(f"{name}: {'forgotten' if yes else 'its last commit is' if last else 'nothing was committed'}")
+        click.echo(f"{name}: {'dropped' if yes else 'its last commit is' if last else 'nothing was committed'}")
         if last is not None:
             _show(last)
 

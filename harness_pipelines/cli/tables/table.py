@@ -27,10 +27,10 @@ def table() -> None:
 @json_option
 @click.pass_obj
 def apply_command(settings: Settings, file: str, json_target: str | None) -> None:
-    """Create the table that FILE describes, or take over its changed settings.
+    """Create the table that FILE describes, or apply its changed settings.
 
-    Checks the topic, then creates buffer and Iceberg table. A second call changes nothing. Of what is new, it decodes
-    the newest and oldest 20 records of each partition, and says how many fit.
+    Checks the topic, then creates the buffer and the Iceberg tables. A second call changes nothing. For a new table or
+    new columns it decodes the 20 newest and 20 oldest records of each partition and reports how many fit.
 
     \b
     Example:
@@ -57,13 +57,13 @@ def apply_command(settings: Settings, file: str, json_target: str | None) -> Non
 
 
 def _sample(harness: Harness, made: Table) -> dict[str, Any]:
-    """How a sample of the topic fits; that it cannot be had changes nothing of what was applied."""
+    """Report how a sample of the topic fits; a sample that fails does not undo the apply."""
     from harness_pipelines.stages.table.sampled import sample
 
     try:
         found = sample(harness.stores, made.row)
     except HarnessError as error:
-        return {"sample": None, "sample_summary": f"no record was looked at: {error}"}
+        return {"sample": None, "sample_summary": f"no sample was decoded: {error}"}
     return {"sample": found.to_json(), "sample_summary": found.summary()}
 
 
@@ -73,8 +73,8 @@ def _told(shown: dict[str, Any]) -> None:
     if "sample_summary" in shown:
         click.echo(f"a sample of its records: {shown['sample_summary']}")
     if shown.get("sample") and shown["sample"]["records"] and not shown["sample"]["fit"]:
-        note("harness: no record of the sample is a row: correct the spec and apply it again; how records are decoded "
-             "may change while none is")  # fmt: skip
+        note("harness: no record of the sample fits: correct the spec and apply it again; the decoding "
+             "may change until a record has become a row")  # fmt: skip
     if shown["result"] == "created":
         click.echo(f"next: harness run {name} --until-idle; harness read {name}")
 
@@ -121,11 +121,11 @@ def list_command(settings: Settings, json_target: str | None) -> None:
 @json_option
 @click.pass_obj
 def show_command(settings: Settings, name: str, json_target: str | None) -> None:
-    """Show the spec of a table as the ledger has it, with every default, and what its Iceberg tables hold and cost.
+    """Show a table's spec with every default, and the rows and bytes of its Iceberg tables.
 
     \b
     Example:
-      harness table show shop.orders > orders.yaml    # a spec that `table apply` takes
+      harness table show shop.orders > orders.yaml    # `table apply` accepts this file
     """
     from harness_pipelines.ledgers.postgres.views.quarantine import kept
     from harness_pipelines.protocol.claims import Stage
@@ -143,7 +143,7 @@ def show_command(settings: Settings, name: str, json_target: str | None) -> None
 
 
 def _views(one: Table) -> dict[str, Any]:
-    """The views of the head; what is known of them while the warehouse is away is only why."""
+    """Describe the views of the head; if the warehouse does not answer, report the reason instead."""
     from harness_pipelines.read.report.storage import costs
 
     head = one.harness.stores.tables.head(one.row)
@@ -171,7 +171,7 @@ def _show_spec(shown: dict[str, Any]) -> None:
     click.echo(f"# topic id {shown['topic_id']} of cluster {shown['cluster_id']}, schema {shown['schema_version']}")
     click.echo(f"# Iceberg metadata {shown['metadata']}")
     if shown["views"] is None:
-        note(f"harness: the lake cannot be looked at: {shown['views_trouble']}")
+        note(f"harness: the lake cannot be read: {shown['views_trouble']}")
         return
     for name, view in shown["views"].items():
         reached = ", ".join(f"{partition}: {high:,}" for partition, high in view["reached"].items())
@@ -180,7 +180,7 @@ def _show_spec(shown: dict[str, Any]) -> None:
             f"offsets below {reached}"
         )
     for overlay in shown["recalled"]:
-        kept = f"{overlay['rows']:,} rows of it are recalled to Postgres, {size(overlay['bytes'])}"
+        kept = f"{overlay['rows']:,} of its rows are recalled to Postgres, {size(overlay['bytes'])}"
         click.echo(f"# batch view: {kept} in {overlay['segment']}")
     aside = shown["quarantine"]
     if aside["in_lake"]:
@@ -192,14 +192,14 @@ def _show_spec(shown: dict[str, Any]) -> None:
 
 @table.command("drop")
 @click.argument("name", metavar="TABLE")
-@wish_options("Only list what would go.")
-@click.option("--purge", is_flag=True, help="Also delete the Iceberg files; without it they stay.")
+@wish_options("List what would be removed; change nothing.")
+@click.option("--purge", is_flag=True, help="Also delete the Iceberg files.")
 @json_option
 @click.pass_obj
 def drop_command(
     settings: Settings, name: str, *, dry_run: bool, yes: bool, purge: bool, json_target: str | None
 ) -> None:
-    """Drop a table: buffer, ledger rows and catalog rows, for good. The topic stays, and so do the Iceberg files.
+    """Drop a table for good: its buffer, ledger rows and catalog rows. The topic and the Iceberg files stay.
 
     Refused while a worker holds a claim on the table.
 
@@ -249,7 +249,7 @@ def _show_drop(gone: Dropped, files: list[LakeFiles], *, done: bool, purge: bool
         click.echo(f"  catalog  {view}")
     click.echo(f"  ledger   {gone.versions} versions, {gone.moves} moves, {gone.quarantined} quarantined records")
     if gone.readers:
-        click.echo(f"  readers  {gone.readers} reads are under way and will fail")
+        click.echo(f"  readers  {gone.readers} running reads will fail")
     for found in files:
         fate = "files" if purge else "files stay:"
         click.echo(f"  lake     {found.count} {fate} {found.location} ({found.bytes:,} bytes)")

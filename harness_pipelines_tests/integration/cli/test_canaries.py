@@ -114,7 +114,7 @@ class Canaries:
         if done.exc_info is not None and not isinstance(done.exception, SystemExit | None):
             with redirect_stderr(shown):
                 _show_defect(*done.exc_info)
-        assert done.exit_code != 0 or "no record was looked at: " in done.output, f"{words} {done.output}"
+        assert done.exit_code != 0 or "no sample was decoded: " in done.output, f"{words} {done.output}"
         self.keep(f"harness {' '.join(words)} {' '.join(changed)}", done.output + shown.getvalue())
 
     def keep(self, what: str, text: bytes | str) -> None:

@@ -71,7 +71,7 @@ def test_a_change_is_shown_and_made_in_one_version(harness: Cli, table: str, spe
         (("--default", "id=[1"), "not YAML"),
         (("--add", "x.y struct<default: int>", "--rename", "x.y=z"), "there is no column 'x.y'"),
         (("--drop", "nothing"), "there is no column 'nothing'; columns: "),
-        (("--rename", "id"), "'id' is no pair; write NAME=VALUE"),
+        (("--rename", "id"), "'id' is not a pair; write NAME=VALUE"),
         (("--add", "x number"), "'number'"),
     ],
 )

@@ -50,7 +50,7 @@ def test_people_get_a_few_lines(harness: Cli, tiered: str):
     assert f"{tiered}: a data file of the stream view\n" in file
     assert f"  path      {path}\n" in file
     assert "offsets [0, 30) of partition 0" in file
-    assert "in version 2, the newest (of those kept, 1 to 2)" in file
+    assert "in version 2, the newest (of the retained ones, 1 to 2)" in file
     assert f"  move      {move}: tier, COMMITTED in attempt 1" in file
     assert "  offsets   0: [0, 31), 1: [0, 30)\n" in file
     shown = harness("lineage", tiered, str(move)).stdout

@@ -38,7 +38,7 @@ def test_a_record_is_put_back_once_the_spec_takes_it_and_another_given_up(
 ):
     assert counts(harness, table) == {("held", "malformed"): 1, ("held", "unknown_field"): 1}
     refused = harness("quarantine", "replay", table).stdout
-    assert "2 records looked at: 0 put back" in refused
+    assert "2 records decoded: 0 replayed" in refused
     assert f"{LATE[0]}:{LATE[1]}  unknown_field" in refused
 
     _, file = spec
@@ -47,10 +47,10 @@ def test_a_record_is_put_back_once_the_spec_takes_it_and_another_given_up(
     tried = json.loads(harness("quarantine", "replay", table, "--dry-run", "--json").stdout)
     assert (tried["replayed"], tried["refused"], tried["versions"]) == (1, {"malformed": 1}, [])
     done = harness("quarantine", "replay", table, "--reason", "unknown_field").stdout
-    assert "1 records looked at: 1 put back in version " in done
+    assert "1 records decoded: 1 replayed in version " in done
     assert len(json.loads(harness("read", table, "--json").stdout)["rows"]) == GOOD + 1
 
-    assert harness("quarantine", "drop", table, "--dry-run").stdout == "1 records would be given up\n"
+    assert harness("quarantine", "drop", table, "--dry-run").stdout == "1 records would be dropped\n"
     assert "--yes" in harness("quarantine", "drop", table, code=2).stderr
     harness("quarantine", "drop", table, "--yes")
     assert counts(harness, table) == {("dropped", "malformed"): 1, ("replayed", "unknown_field"): 1}
@@ -82,12 +82,12 @@ def test_what_is_listed_is_chosen_by_every_word_that_is_given(harness: Cli, tabl
     assert chosen("--set-aside-until", second[0]) == [first[1]]
 
     drop = ("quarantine", "drop", table, "--yes")
-    assert harness(*drop, "--until", early["kafka_time"]).stdout == "0 records given up\n"
-    assert harness(*drop, "--since", late["kafka_time"]).stdout == "1 records given up\n"
+    assert harness(*drop, "--until", early["kafka_time"]).stdout == "0 records dropped\n"
+    assert harness(*drop, "--since", late["kafka_time"]).stdout == "1 records dropped\n"
     assert chosen("--state", "dropped", "--partition", str(LATE[0])) == [LATE]
 
 
 def test_what_cannot_be_asked_is_refused(harness: Cli, table: str):
     assert "name that too" in harness("quarantine", "replay", table, "--offset", "1", code=2).stderr
     assert "(format json)" in harness("quarantine", "list", table, "--schema-id", "1", code=2).stderr
-    assert "is no moment such as" in harness("quarantine", "list", table, "--since", "noon", code=2).stderr
+    assert "is not a time such as" in harness("quarantine", "list", table, "--since", "noon", code=2).stderr

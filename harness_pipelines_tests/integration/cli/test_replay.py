@@ -23,7 +23,7 @@ def test_a_range_is_shown_first_and_replaced_when_told(
     harness: Cli, table: str, spec: tuple[str, Path], tmp_path: Path
 ):
     part = ("--partition", "1", "--from", "0", "--to", "10")
-    assert "nothing had to be changed" in harness("replay", table, *part, "--yes").stdout
+    assert "nothing changed: no version was published" in harness("replay", table, *part, "--yes").stdout
     strict = tmp_path / "strict.yaml"
     strict.write_text(spec[1].read_text() + "contract: {columns: {id: {lt: 0}}}\n")
     named = (*part, "--decoder", str(strict))

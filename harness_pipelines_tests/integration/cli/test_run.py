@@ -85,10 +85,10 @@ def test_expire_shows_what_would_go_without_a_claim(harness, table):
         (("--dry-run",), "--stage expire"),
         (("--stage", "expire", "--until-idle"), "expire runs with"),
         (("--lease", "1s"), "too short"),
-        (("--for", "soon"), "no duration"),
+        (("--for", "soon"), "is not a duration"),
         (("--stage", "teir"), "'teir' is not one of"),
-        (("--metrics-host", "0.0.0.0"), "add --metrics-port"),
-        (("--stage", "expire", "--dry-run", "--metrics-port", "0"), "nothing to serve"),
+        (("--metrics-host", "0.0.0.0"), "--metrics-host needs --metrics-port"),
+        (("--stage", "expire", "--dry-run", "--metrics-port", "0"), "serves no metrics"),
         (("--metrics-port", "65536"), "0<=x<=65535"),
     ],
 )

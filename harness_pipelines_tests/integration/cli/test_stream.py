@@ -45,8 +45,12 @@ def test_wrong_words_end_with_2_and_say_why(harness: Cli, table: str, tmp_path: 
     position = tmp_path / "position"
     position.write_text("not a token\n")
     assert "partition 9" in harness("stream", table, "--partitions", "0,9", code=2).stderr
-    assert "takes numbers" in harness("stream", table, "--partitions", "a", code=2).stderr
-    assert "leave --from out" in harness("stream", table, "--from", "latest", "--resume", str(position), code=2).stderr
+    assert "--partitions needs numbers" in harness("stream", table, "--partitions", "a", code=2).stderr
+    said = harness("stream", table, "--from", "latest", "--resume", str(position), code=2).stderr
+    assert "--from and --resume cannot be combined" in said
+        "--from and --resume cannot be combined"
+        in harness("stream", table, "--from", "latest", "--resume", str(position), code=2).stderr
+    )
     assert "is no token" in harness("stream", table, "--resume", str(position), code=2).stderr
     assert "has no key" in harness("stream", table, "--state-first", code=2).stderr
 
@@ -67,7 +71,7 @@ def test_it_waits_for_more_until_it_is_interrupted_and_a_reader_may_leave(harnes
 
 
 def test_changes_go_on_with_each_version_that_comes(harness: Cli, table: str):
-    assert "leave --to" in harness("changes", table, "--from", "1", "--to", "1", "--follow", code=2).stderr
+    assert "omit --to" in harness("changes", table, "--from", "1", "--to", "1", "--follow", code=2).stderr
     with harness.start("changes", table, "--from", "1", "--columns", "id", "--follow") as process:
         harness("run", table, "--stage", "tier", "--until-idle")
         assert process.stdout is not None

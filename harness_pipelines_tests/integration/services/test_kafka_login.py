@@ -152,7 +152,7 @@ def test_an_older_home_keeps_its_records_and_gets_a_login(older_home):
         rig.produce(topic, 1, [b"%d" % number for number in range(500)])
         identity = rig.log.describe(topic)
         shown = CliRunner(env={"HARNESS_KAFKA": ""}).invoke(cli, [f"--home={older_home}", "services", "status"])
-        assert "`harness services up` gives it a login" in shown.output
+        assert "`harness services up` adds one" in shown.output
 
         after = services.up(only=["kafka"], progress=said.append)
 

@@ -233,4 +233,4 @@ def test_without_a_server_it_says_what_is_missing(moved: TableRig):
     assert refused.exit_code == 2
     assert "OPENLINEAGE_URL" in refused.stderr
     both = tell(moved, "sub", None, "--topic", "t")
-    assert "one of --webhook, --topic and --openlineage" in both.stderr
+    assert "--webhook, --topic and --openlineage exclude each other" in both.stderr

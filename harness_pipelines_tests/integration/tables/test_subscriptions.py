@@ -261,8 +261,8 @@ def records(rig: TableRig, topic: str, partition: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--webhook", "http://localhost:1"), "Name the --subscriber"),
-        (("--subscriber", "a", "--webhook", "http://x", "--topic", "t"), "for two of them run two subscribers"),
+        (("--webhook", "http://localhost:1"), "needs --subscriber NAME"),
+        (("--subscriber", "a", "--webhook", "http://x", "--topic", "t"), "run one subscriber for each"),
         (("--subscriber", "a", "--webhook", "ftp://u:secret@x"), "is no address of a webhook"),
         (("--subscriber", "No Name", "--webhook", "http://x"), "names no state"),
         (("--subscriber", "a", "--topic", "no-such-topic"), "no-such-topic"),

@@ -56,5 +56,5 @@ def test_durations_are_read_with_their_unit(text, seconds):
 def test_what_is_no_duration_is_refused(text):
     import click
 
-    with pytest.raises(click.BadParameter, match="no duration"):
+    with pytest.raises(click.BadParameter, match="is not a duration"):
         duration(None, None, text)  # type: ignore[arg-type]

@@ -78,16 +78,16 @@ def test_only_names_of_tables_are_replaced(query, expected):
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("SELECT * FROM orders", "names 'orders', which is no table .* did you mean old.orders or shop.orders"),
+        ("SELECT * FROM orders", "names 'orders', which is neither a table .* did you mean old.orders or shop.orders"),
         ("SELECT * FROM shop.ordesr", "names 'shop.ordesr', .* did you mean .*shop.orders"),
         ("SELECT * FROM shop.orders JOIN other.x", "names 'other.x'"),
         ("SELECT 'shop.orders' -- old.orders", "reads no table of the harness; tables: old.orders, shop.orders"),
-        ("SELECT * FORM shop.orders", "cannot be read"),
+        ("SELECT * FORM shop.orders", "cannot be parsed"),
         ("", "this text has 0"),
-        ("SELECT 1 FROM shop.orders; SELECT 2 FROM shop.orders", "one query at a time: this text has 2"),
+        ("SELECT 1 FROM shop.orders; SELECT 2 FROM shop.orders", "write one query at a time: this text has 2"),
         ("DROP TABLE shop.orders", "runs queries .* not DROP; nothing was done"),
         ("INSERT INTO shop.orders SELECT * FROM shop.people", "not INSERT"),
-        ("(" * 3000 + "SELECT 1", "cannot be read"),
+        ("(" * 3000 + "SELECT 1", "cannot be parsed"),
     ],
 )
 def test_what_is_no_query_of_known_tables_is_refused_by_name(query, message):
