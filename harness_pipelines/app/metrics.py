@@ -68,31 +68,32 @@ _TABLE, _STAGE = ("table",), ("table", "stage")
 #: In the order in which they are shown; docs/reference/metrics.md has the same.
 METRICS = (
     Metric("harness_worker_info", ("version", "ledger", "holder"),
-           "1. The worker: version of the harness, newest migration of the ledger that it knows, and its name as "
-           "a holder of claims."),
+           "Always 1. Labels of the worker: version of the harness, newest migration of the ledger that it knows, its "
+           "name as holder of claims."),
     Metric("harness_worker_ready", (),
-           "1 while the worker is at work and has seen the ledger and the log of each of its tables, else 0."),
+           "1 while the worker runs and has read the ledger and the log of each of its tables, else 0."),
     Metric("harness_scrape_ok", (),
-           "1 if the ledger answered this scrape in time, else 0: then the metrics from the ledger have no samples."),
+           "1 if the ledger answered this scrape in time, else 0; without an answer the metrics from the ledger have "
+           "no samples."),
     Metric("harness_service_answers", ("service",),
-           "1 if the server (postgres, kafka, spark, registry) answered a question of the worker within 4 s, else 0; "
-           "no sample of those that the worker was not given."),
+           "1 if the server (postgres, kafka, spark, registry) answered the worker within 4 s, else 0; no sample for "
+           "servers that are not configured."),
     # From the ledger, whoever did the work.
     Metric("harness_tail_offsets", _TABLE,
-           "Offsets that only Kafka has: from the buffer's bound to the end of the log when it was last looked at."),
+           "Offsets only in Kafka: from the buffer's bound to the end of the log when it was last read."),
     Metric("harness_log_seen_age_seconds", _TABLE,
-           "Seconds since the end of the log was last looked at, of the partition for which that is longest ago."),
+           "Seconds since the end of the log was last read; the largest value of all partitions."),
     Metric("harness_held_offsets", _TABLE,
-           "Offsets of the log that lie behind open transactions, which no reader of committed records gets."),
+           "Offsets behind open transactions, which readers of committed records do not get."),
     Metric("harness_open_transaction_age_seconds", _TABLE,
-           "Seconds since the first record of the oldest transaction that is open, by its own time; 0 without one."),
+           "Age of the oldest open transaction, by the timestamp of its first record; 0 without one."),
     Metric("harness_stage_stalled_seconds", _STAGE,
-           "Seconds for which the stage has had work and got no further, beyond what the spec's rules allow, or has "
-           "met an error without a success; 0 while it moves. `events` is the delivery to subscribers."),
+           "Seconds for which the stage has had work without progress, beyond the limits of the spec, or has only "
+           "failed; 0 while it moves. `events` is the delivery to subscribers."),
     Metric("harness_subscriber_lag_events", (*_TABLE, "subscriber"),
-           "Events of the table that the subscriber has not dealt with."),
+           "Events of the table that the subscriber has not acknowledged."),
     Metric("harness_subscriber_age_seconds", (*_TABLE, "subscriber"),
-           "Seconds since the subscriber last dealt with an event. It grows while there are none, too."),
+           "Seconds since the subscriber last acknowledged an event. It also grows while there are no events."),
     Metric("harness_subscriber_failing", (*_TABLE, "subscriber"),
            "1 if the last delivery to the subscriber failed, else 0; `harness status` has the error."),
     Metric("harness_buffer_offsets", _TABLE,
@@ -100,56 +101,56 @@ METRICS = (
     Metric("harness_stream_offsets", _TABLE,
            "Offsets of the stream view that are not in the batch view yet; no sample without a batch view."),
     Metric("harness_buffer_commit_age_seconds", _TABLE,
-           "Seconds since records were last committed (to the buffer, or with `buffer: none` to the lake), since "
-           "the table was made if never. It grows while the topic is silent, too."),
+           "Seconds since the last commit of records (to the buffer, or with `buffer: none` to the lake), or since "
+           "the table was created. It also grows while the topic is silent."),
     Metric("harness_tier_age_seconds", _TABLE,
-           "Seconds since tier last committed a move, since the table was made if never. It grows while there is "
-           "nothing to move, too."),
+           "Seconds since tier last committed a move, or since the table was created. It also grows while there is "
+           "nothing to move."),
     Metric("harness_buffer_bytes", _TABLE,
-           "Bytes of the buffer's segments in Postgres that are not retired, indexes too."),
+           "Bytes of the buffer's segments in Postgres that are not retired, including indexes."),
     Metric("harness_buffer_growth_bytes_per_second", _TABLE,
-           "How fast the buffer grew over the last minutes, in Postgres; below 0 it shrinks."),
+           "Growth of the buffer in Postgres over the last minutes; negative if it shrinks."),
     Metric("harness_buffer_full_seconds", _TABLE,
-           "Seconds until all buffers together take HARNESS_BUFFER_GB, at the pace of all that grow; +Inf for a table "
+           "Seconds until all buffers together reach HARNESS_BUFFER_GB at their current growth; +Inf for a table "
            "whose buffer does not grow."),
     Metric("harness_version", _TABLE,
            "Number of the newest version of the table."),
     Metric("harness_table_stopped", _TABLE,
-           "1 if the table is stopped by an error that needs a person, else 0."),
+           "1 if an error that needs an operator stopped the table, else 0."),
     Metric("harness_table_unreadable", _TABLE,
-           "1: the row of the table in the ledger cannot be understood, nobody works on it; no sample where it can."),
+           "1 if the ledger row of the table cannot be read, so that no worker runs it; otherwise no sample."),
     Metric("harness_quarantined_records", _TABLE,
-           "Records set aside and not replayed; no more than 100000 are counted."),
+           "Records in quarantine that are not replayed; the count stops at 100000."),
     Metric("harness_refused_share", _TABLE,
-           "Share of the last 10000 offsets that are set aside and not replayed, of the partition for which it is "
-           "largest."),
+           "Share of the last 10000 offsets that are in quarantine and not replayed; the largest value of all "
+           "partitions."),
     Metric("harness_filtered_records_total", _TABLE,
-           "Records that the filter of the table's transform did not take."),
+           "Records that the filter of the table's transform excluded."),
     Metric("harness_contract_violations_total", (*_TABLE, "check", "severity"),
-           "Records that broke a check of the table's contract, by what became of them: quarantine (each under the "
-           "check that it was set aside for) or warn (taken)."),
+           "Records that broke a check of the table's contract, by severity: quarantine (counted under the check that "
+           "refused the record) or warn (accepted)."),
     Metric("harness_leases", _TABLE,
            "Live leases of readers."),
     Metric("harness_oldest_lease_age_seconds", _TABLE,
-           "Seconds since the oldest live lease of a reader was taken; 0 without one."),
+           "Age of the oldest live lease of a reader in seconds; 0 without one."),
     Metric("harness_pins", _TABLE,
            "Versions that named snapshots and the last commits of states keep readable."),
     Metric("harness_oldest_pin_age_seconds", _TABLE,
-           "Seconds since the oldest of them was made; 0 without one."),
+           "Age of the oldest pin in seconds; 0 without one."),
     Metric("harness_oldest_pin_behind_versions", _TABLE,
-           "How many versions older the oldest of them is than the oldest that would be kept without it."),
+           "Versions between the oldest pinned version and the oldest version that would be retained without pins."),
     Metric("harness_claim_lease_seconds", _STAGE,
-           "Seconds until the lease of the stage's claim ends, whoever holds it; 0: nobody does."),
+           "Seconds until the lease of the stage's claim ends, for any holder; 0 without a holder."),
     Metric("harness_claim_own", _STAGE,
            "1 if this worker holds the stage's claim, else 0."),
     Metric("harness_open_move_attempts", _STAGE,
-           "Attempts of the stage's open move, the present one included; 0 without one."),
+           "Attempts of the stage's open move, including the current one; 0 without an open move."),
     Metric("harness_open_move_failures", _STAGE,
-           "Attempts of the stage's open move that failed by themselves; outages do not count."),
+           "Failed attempts of the stage's open move; outages do not count."),
     Metric("harness_open_move_age_seconds", _STAGE,
-           "Seconds since the stage's open move was planned; 0 without one."),
+           "Seconds since the stage's open move was planned; 0 without an open move."),
     Metric("harness_move_stuck", _STAGE,
-           "1 if a move that failed in every attempt holds the stage until a person has looked, else 0."),
+           "1 if a move that failed in every attempt blocks the stage until an operator acts, else 0."),
     # From the specs.
     Metric("harness_freshness_lake_goal_seconds", _TABLE,
            "`freshness.lake` of the table's spec."),
@@ -157,19 +158,18 @@ METRICS = (
            "`tier.max_rows` of the table's spec."),
     # Of this process, from its start.
     Metric("harness_moves_total", (*_STAGE, "outcome"),
-           "What this worker did, by outcome: committed, failed (attempts that an error ended, an outage too), "
-           "given_up (moves closed without effect). Of ingest its commits and the errors that held it."),
+           "Moves of this worker by outcome: committed, failed (attempts that ended with an error or an outage), "
+           "given_up (moves closed without effect). For ingest: its commits and errors."),
     Metric("harness_moved_records_total", _STAGE,
-           "Records that this worker's committed moves took; of ingest the rows that it committed to the buffer."),
+           "Records of this worker's committed moves; for ingest the rows that it committed to the buffer."),
     Metric("harness_moved_bytes_total", _STAGE,
            "Bytes of the files that this worker's committed moves wrote."),
     Metric("harness_refused_records_total", _TABLE,
-           "Records that this worker's ingest set aside because they do not fit."),
+           "Records that this worker's ingest sent to quarantine because they do not fit."),
     Metric("harness_stage_errors_total", _STAGE,
-           "Errors that held a stage of this worker for a moment or longer, each try counted; `watch` is its "
-           "look at the table itself."),
+           "Errors of a stage in this worker, counted per attempt; `watch` is its check of the table itself."),
     Metric("harness_stage_trouble", _STAGE,
-           "1 while an error holds the stage in this worker, else 0."),
+           "1 while an error blocks the stage in this worker, else 0."),
 )  # fmt: skip
 
 
