@@ -15,6 +15,7 @@ from harness_pipelines.protocol.versions import Version, VersionGone
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, fresh_view
 
 AT = (0, 5)  #: the record that is put back
+HELD = {AT: "held"}
 BESIDE = [(0, 4), (0, 6), (1, 5)]  #: records that are held as well
 SIGNED = [(0, 0, 5), (0, 5, 6), (0, 6, 10), (1, 0, 10)]  #: what audits have signed off
 KEPT = [one for one in SIGNED if one != (0, 5, 6)]
@@ -40,15 +41,20 @@ def corrections(real: RealRig, table: TableRow) -> Corrections:
     return Corrections(real.database, table, catalog=CATALOG)
 
 
-def put_back(real: RealRig, table: TableRow, *, meanwhile: Callable[[int], object] = lambda _: None) -> Version:
+def put_back(
+    real: RealRig,
+    table: TableRow,
+    *,
+    at: tuple[int, int] = AT,
+    states: Mapping[tuple[int, int], str] = HELD,
+    meanwhile: Callable[[int], object] = lambda _: None,
+) -> Version:
     def build(head: Any, pointers: Any, move_id: int) -> Any:
         meanwhile(move_id)
         base = head.stream.snapshot
         return {v: Swap(view=v, old=old, base_snapshot=base, new=fresh_view()) for v, old in pointers.items()}
 
-    correction = Correction(
-        changes={AT: Change(kind=Kind.ADDED, digest="0")}, states={AT: "held"}, bytes=1, decoder=None
-    )
+    correction = Correction(changes={at: Change(kind=Kind.ADDED, digest="0")}, states=states, bytes=1, decoder=None)
     return corrections(real, table).publish(correction, build, by="me", run_id=None)
 
 
@@ -96,6 +102,17 @@ def test_a_revert_holds_the_records_again_and_has_audits_read_their_ranges_again
     assert corrections(real, table).in_effect() == []
 
 
+def test_a_revert_takes_back_what_came_after_its_version_and_nothing_before(real: RealRig, table: TableRow):
+    for before in ((1, 5), (0, 4)):
+        kept = put_back(real, table, at=before, states={before: "held"}).version
+    put_back(real, table)
+    row = 'SELECT xmin::text AS written_by FROM harness.quarantine WHERE table_id = %s AND "offset" = 6'
+    was = real.ask(row, [table.table_id])
+    revert(real, table, kept)
+    assert states(real, table) == {AT: "held", (0, 6): "held", (1, 5): "replayed", (0, 4): "replayed"}
+    assert real.ask(row, [table.table_id]) == was, "there may be millions of them"
+
+
 def test_what_became_of_a_record_between_two_versions_is_known_of_each_pair(real: RealRig, table: TableRow):
     before = real.ledger.head(table).version
     added = put_back(real, table).version
@@ -116,6 +133,15 @@ def test_a_revert_of_a_revert_brings_a_correction_back(real: RealRig, table: Tab
     revert(real, table, added)
     assert states(real, table)[AT] == "replayed"
     assert [(one.partition, one.offset) for one in corrections(real, table).in_effect()] == [AT]
+
+
+def test_what_another_table_has_set_aside_at_the_same_place_does_not_matter(real: RealRig, table: TableRow):
+    other = (0, 7)
+    assert real.ask('SELECT 1 AS n FROM harness.quarantine WHERE partition = 0 AND "offset" = 7')
+    assert corrections(real, table).look([other]).states == {}
+    put_back(real, table, at=other, states={})
+    put_back(real, table)
+    assert [(one.partition, one.offset) for one in corrections(real, table).in_effect()] == [AT, other]
 
 
 def test_a_replay_whose_move_is_over_writes_nothing(real: RealRig, table: TableRow):

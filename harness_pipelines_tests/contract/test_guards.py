@@ -11,13 +11,18 @@ from typing import Any
 import pytest
 
 from harness_pipelines.drivers.postgres import LedgerPromoted
+from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
-from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
 from harness_pipelines.protocol.lake.history import PROMOTED, NamedMove
 from harness_pipelines.protocol.moves import Move, MoveClosed, MoveState
+from harness_pipelines.protocol.schema.evolution import Changes, evolved
+from harness_pipelines.protocol.schema.schemas import SchemaMoved
+from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stages.guard import Standing
-from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
+from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 from harness_pipelines_tests.contract.test_expire import orphan_of
 
 
@@ -136,6 +141,80 @@ def test_a_claim_that_is_over_is_not_renewed_though_nobody_took_it(real: RealRig
     with pytest.raises(FencedOut):
         real.ledger.renew(claim, lease=HOUR)
     assert real.claim(table).epoch == claim.epoch + 1
+
+
+# -- acts that people ask for -------------------------------------------------------------------------------
+
+
+def renamed(view: Any, base: str, head: Any, _target: Any, _move_id: int) -> Swap:
+    """A view of which only the name counts."""
+    return Swap(view=view, old=base, base_snapshot=head.views[view].snapshot, new=fresh_view())
+
+
+def test_a_change_of_columns_whose_move_is_over_writes_nothing(real: RealRig, table: TableRow):
+    changes = Changes(add=(Column(name="more", type=Primitive("string")),))
+    found = evolved(table.spec, table.history[-1].fields, changes, next_id=1000)
+    head = real.ledger.head(table)
+
+    def build(pointers: Any, move_id: int) -> Any:
+        real.ask("UPDATE harness.moves SET state = 'COMMITTED' WHERE move_id = %s", [move_id])
+        base = head.stream.snapshot
+        return {v: Swap(view=v, old=old, base_snapshot=base, new=fresh_view()) for v, old in pointers.items()}
+
+    with pytest.raises(SchemaMoved, match="is over already; nothing was written"):
+        Evolutions(real.database, table, catalog=CATALOG).publish(found, build, by="me")
+    assert real.ledger.head(table) == head
+    assert real.again(table).spec == table.spec
+
+
+def test_a_view_that_came_back_while_a_revert_put_it_back_stays(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    """A row that is not there cannot be locked."""
+    monkeypatch.setattr("harness_pipelines.ledgers.postgres.revert.OPTIMISTIC_BUILDS", 0)
+    head = real.ledger.head(table)
+    real.drop_view(table, "stream")
+
+    def build(view: Any, base: str, head: Any, target: Any, move_id: int) -> Swap:
+        key = {"catalog": CATALOG, "namespace": table.spec.namespace, "view": table.views[view]}
+        assert real.database.run("ledger/insert_pointer", {**key, "new": base}) == 1
+        return renamed(view, base, head, target, move_id)
+
+    with pytest.raises(PointerMoved, match="is in the catalog again; nothing was written"):
+        real.ledger.revert(table, to=None, log_from={}, build=build)
+    assert real.ledger.head(table) == head
+    assert real.ledger.pointer(table, "stream") == head.stream.metadata
+
+
+def test_a_revert_takes_back_no_move_of_another_table_and_no_revert(real: RealRig, table: TableRow):
+    """Versions of tables have the same numbers."""
+    other = real.table(partitions=1, views="stream")
+    real.ingest(other, {0: (0, 20)})
+    for one, moves in ((table, 2), (other, 3)):
+        for low in range(moves):
+            real.move(one, {0: low}, {0: low + 1})
+    was = undone(real, other)
+    real.ledger.revert(table, to=2, log_from={}, build=renamed)
+    real.ledger.revert(table, to=1, log_from={}, build=renamed)
+    assert undone(real, other) == was == {"tier": [False] * 3}
+    assert undone(real, table) == {"tier": [True, True], "revert": [False, False]}
+
+
+def undone(real: RealRig, table: TableRow) -> dict[str, list[bool]]:
+    """{stage: whether each of its moves was taken back}, but for ingest."""
+    found: dict[str, list[bool]] = {}
+    rows = real.ask("SELECT * FROM harness.moves WHERE table_id = %s ORDER BY move_id", [table.table_id])
+    for row in (row for row in rows if row["stage"] != "ingest"):
+        found.setdefault(row["stage"], []).append(row["undone_by"] is not None)
+    return found
+
+
+def test_who_a_revert_would_fence_is_named_in_the_order_of_stages(real: RealRig, table: TableRow):
+    wanted = [(Stage.COMPACT, 0), (Stage.TIER, 0), (Stage.TIER, 1), (Stage.TIER, 2)]
+    for stage, shard in reversed(wanted):
+        assert real.ledger.claim(table, stage, shard=shard, holder=str(uuid.uuid4()), lease=HOUR)
+    planned = real.ledger.plan_revert(table, to=None, log_from={})
+    assert [(one.stage, one.shard) for one in planned.claims] == wanted
 
 
 # -- condemned files ----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.requests.recall import Recalls
+from harness_pipelines.ledgers.postgres.requests.recluster import Reclusters
 from harness_pipelines.ports.ledger import Boundary, Swap, TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import Act as Asked
@@ -147,7 +148,9 @@ def revert(real: RealRig, table: TableRow) -> Act:
     def build(view: Any, base: str, head: Any, _target: Any, _move_id: int) -> Swap:
         return Swap(view=view, old=base, base_snapshot=head.stream.snapshot, new=fresh_view())
 
-    real.ledger.release(real.claim(table))  # there is a row to lock
+    claim = real.claim(table)  # there are rows to lock
+    real.plan(table, claim, {0: 10}, {0: 20})
+    real.ledger.release(claim)
     return lambda: real.ledger.revert(table, to=None, log_from={}, build=build)
 
 
@@ -178,6 +181,10 @@ def move_bytes(real: RealRig, table: TableRow) -> Act:
 
 def ask_recall(real: RealRig, table: TableRow) -> Act:
     return lambda: Recalls(real.database).ask(table, Asked.RECALL, where="id = 1", by="me")
+
+
+def ask_recluster(real: RealRig, table: TableRow) -> Act:
+    return lambda: Reclusters(real.database).ask(table, paths=(), upto=1, rebuild=False)
 
 
 def cancel_recall(real: RealRig, table: TableRow) -> Act:
@@ -261,12 +268,13 @@ ACTS: Mapping[Callable[[RealRig, TableRow], Act], tuple[str, ...]] = {
     give_up: ("table",),
     evolve: ("table", "pointer", "trim", "ingest", "segments"),
     plan_revert: ("table", "pointer", "positions", "trim"),
-    revert: ("table", "pointer", "positions", "trim", "claims"),
+    revert: ("table", "pointer", "move", "positions", "trim", "claims"),
     trim: ("table", "positions", "trim", "claims"),
     delete_files: ("trim", "claims"),
     move_bytes: ("table", "pointer", "claims"),
     ask_recall: ("table",),
     cancel_recall: ("table",),
+    ask_recluster: ("table",),
     drop: ("table", "pointer", "trim"),
     take_snapshot: ("trim",),
     drop_snapshot: ("trim",),

@@ -16,10 +16,10 @@ from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.revert import Reverts
-from harness_pipelines.ports.ledger import TableRow
+from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
-from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig
+from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, fresh_view
 from harness_pipelines_tests.producer import wait_until
 
 Act = Callable[[], object]
@@ -102,6 +102,26 @@ def test_a_replay_and_a_revert_wait_for_readers_that_are_looking(
     """Else a lease that is being taken is not among those that may read an old version."""
     key = {"table_id": table.table_id}
     assert waits(real, act(real, table), hold=locked("reads/share_trim_lock", key)) == []
+
+
+def test_a_revert_does_not_wait_for_ingest(real: RealRig, table: TableRow):
+    """Its commits hold the row of their claim and that of their move until they end, one after the other."""
+    real.claim(table, Stage.INGEST)
+
+    def build(view: Any, base: str, head: Any, _target: Any, _move_id: int) -> Swap:
+        return Swap(view=view, old=base, base_snapshot=head.views[view].snapshot, new=fresh_view())
+
+    with real.owner.transaction() as connection:
+        for what, how in (("claims", "KEY SHARE"), ("moves", "NO KEY UPDATE")):
+            held = f"SELECT FROM harness.{what} WHERE table_id = %s AND stage = 'ingest' FOR {how}"
+            connection.execute(held.encode(), [table.table_id])
+        thread = threading.Thread(target=lambda: real.ledger.revert(table, to=None, log_from={}, build=build))
+        pid = connection.info.backend_pid
+        thread.start()
+        wait_until(lambda: _held_up(real, pid) or not thread.is_alive(), "it waits or is over")
+        assert not _held_up(real, pid)
+    thread.join(30)
+    assert real.ledger.head(table).revert_of is not None
 
 
 def test_what_quarantine_says_is_read_when_who_changes_it_is_done(real: RealRig, table: TableRow):

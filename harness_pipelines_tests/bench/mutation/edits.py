@@ -22,6 +22,7 @@ _TOKEN = re.compile(
       | (?P<sign><=|>=|<>|->>|->|\#>>|\|\||::|:=|@>|<@|.)""",
     re.VERBOSE,
 )
+_COMMENT = re.compile(r"--[^\n]*")
 _LOCK = re.compile(r"\s*\bFOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)(?: OF \w+)?\b")
 _ADVISORY = re.compile(r"pg_(?:try_)?advisory_xact_lock(?:_shared)?\([^()]*(?:\([^()]*\)[^()]*)*\)")
 _CALL = re.compile(r"\bPERFORM harness\.\w+\([^()]*\)")
@@ -62,11 +63,12 @@ class _Token:
 def edits(text: str) -> list[Edit]:
     """All ways to break *text*, with details that differ."""
     tokens = _tokens(text)
+    said = _COMMENT.sub(lambda m: " " * len(m.group()), text)  # a comment may name a lock
     found = [
-        *(_cut(text, m.start(), m.end(), "", kind="lock") for m in _LOCK.finditer(text)),
-        *(_cut(text, m.start(), m.end(), "NULL", kind="lock") for m in _ADVISORY.finditer(text)),
-        *(_cut(text, m.start(), m.end(), "", kind="conflict") for m in _CONFLICT.finditer(text)),
-        *(_cut(text, m.start(), m.end(), "PERFORM 1", kind="call") for m in _CALL.finditer(text)),
+        *(_cut(text, m.start(), m.end(), "", kind="lock") for m in _LOCK.finditer(said)),
+        *(_cut(text, m.start(), m.end(), "NULL", kind="lock") for m in _ADVISORY.finditer(said)),
+        *(_cut(text, m.start(), m.end(), "", kind="conflict") for m in _CONFLICT.finditer(said)),
+        *(_cut(text, m.start(), m.end(), "PERFORM 1", kind="call") for m in _CALL.finditer(said)),
         *_conditions(text, tokens),
         *_orders(text, tokens),
         *(

@@ -15,7 +15,7 @@ COUNTED = frozenset(
     {
         *("corrections/record_move", "evolve/record_move", "ledger/move_pointer", "ledger/start_table"),
         *("ledger/advance_stream_hi", "ledger/advance_batch_hi", "ledger/reach_ingest", "ledger/advance_ingest"),
-        *("quarantine/follow", "quarantine/empty", "revert/put_back", "snapshots/drop", "reconcile/put_pointer"),
+        *("quarantine/follow", "quarantine/empty", "revert/put_back", "snapshots/drop"),
     }
 )
 #: Statements that fence by what they return or do; a mutant has the claim always held, or nobody fenced.

@@ -39,6 +39,14 @@ REASONS: Mapping[str, str] = {
     r"ledger/move_pointer: where table_(name|namespace) = .*": (
         "no two tables of a catalog have the same metadata file, and the old one is asked for too"
     ),
+    r"(corrections|evolve|revert)/record_move: where table_id = .*": "a move's number is its own, whatever its table",
+    r"reconcile/put_pointer: where (metadata_location|table_name) = .*": (
+        "the row was locked and compared with the old file, which no other table of the catalog has"
+    ),
+    r"reconcile/(leases_over|end_leases_over): or born <= .*": (
+        "a check of the table: no lease lasts longer than a day after it was born, so it has ended"
+    ),
+    r"ledger/settle_taken: where m\.move_id <> .*": "the move itself is not committed yet",
     r"corrections/any_between: (where v\.version .*|where \(v\.revert_of .*|where v\.table_id .*|compare .*)": (
         "says only that corrections have to be looked for: looked for in vain, there are none"
     ),

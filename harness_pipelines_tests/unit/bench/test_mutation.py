@@ -44,6 +44,10 @@ def test_one_thing_of_a_statement_is_broken_and_the_rest_is_as_it_was(text: str,
     assert wanted in [(one.kind, one.text) for one in edits(text)]
 
 
+def test_a_lock_that_a_comment_names_is_none():
+    assert edits("-- Not FOR UPDATE: a reader waits\nSELECT 1 FROM t") == []
+
+
 def test_a_case_and_a_between_do_not_end_what_is_asked_for():
     text = "SELECT 1 FROM t WHERE CASE WHEN a AND b THEN c END AND d"
     assert [e.detail for e in edits(text) if e.kind == "where"] == ["CASE WHEN a AND b THEN c END", "d"]

@@ -1,6 +1,3 @@
--- name: states
-SELECT state, count(*) AS records FROM harness.quarantine WHERE table_id = %(table_id)s GROUP BY state
-
 -- name: reserve_move
 -- The metadata names the move, so the ledger has its row before any file is written.
 INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, trigger, run_id, error)
