@@ -193,7 +193,7 @@ class Stores:
     def catalog(self) -> StagingCatalog:
         from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 
-        return StagingCatalog(self.settings.catalog_name, dsn=self.dsn, warehouse=self.warehouse, digests=self.digests)
+        return StagingCatalog(self.settings.catalog_name, warehouse=self.warehouse, digests=self.digests)
 
     @property
     def warehouse(self) -> str:

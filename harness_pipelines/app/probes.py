@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from harness_pipelines.errors import TryAgain
@@ -29,7 +30,8 @@ def probes(settings: Settings) -> Mapping[str, Ask]:
         found["postgres"] = partial(ask_postgres, settings.dsn)
     if settings.kafka:
         found["kafka"] = partial(ask_kafka, settings)
-    if settings.spark and settings.spark.startswith("sc://"):  # any other is started by who uses it
+    if settings.spark and settings.spark.startswith("sc://") and find_spec("grpc"):
+        # Any other is started by who uses it, and a reader without PySpark asks Spark for nothing.
         found["spark"] = partial(ask_spark, settings.spark)
     if settings.registry:
         found["registry"] = partial(ask_registry, settings.registry)

@@ -1,3 +1,6 @@
 """Dagster definitions; no rule about data lives here."""
 
-from harness_pipelines.defs.component import Table as Table
+from harness_pipelines.extras import needs
+
+with needs("dagster", "A code location of Dagster"):
+    from harness_pipelines.defs.component import Table as Table

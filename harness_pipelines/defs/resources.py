@@ -1,6 +1,6 @@
 """What Dagster's steps get: the harness, and Spark by way of dagster-pyspark."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from pydantic import Field
 from harness_pipelines.app.client import Harness, connect
 from harness_pipelines.defs.liveness import beating
 from harness_pipelines.defs.work import STAGE_TAG
+from harness_pipelines.extras import needs
 from harness_pipelines.spec.settings import Settings
 
 
@@ -39,11 +40,13 @@ class HarnessResource(ConfigurableResource[Harness]):
 
     @contextmanager
     def opened_with_spark(self) -> Iterator[Harness]:
-        """The harness with a Spark session that dagster-pyspark makes on first use (Connect or any master)."""
-        from dagster_pyspark import LazyPySparkResource  # with PySpark behind it: only runs that need Spark wait for it
-
+        """The harness with Spark: of Connect, or the session of a master that dagster-pyspark makes on first use."""
         with self.opened() as harness:
-            harness.stores.spark_sessions.use(
-                lambda options: LazyPySparkResource(spark_config=dict(options)).spark_session
-            )
+            harness.stores.spark_sessions.use(_session)
             yield harness
+
+
+def _session(options: Mapping[str, str]) -> Any:
+    with needs("dagster-pyspark", "A Spark master under Dagster"):
+        from dagster_pyspark import LazyPySparkResource  # with PySpark behind it: only runs that need Spark wait for it
+    return LazyPySparkResource(spark_config=dict(options)).spark_session

@@ -21,6 +21,7 @@ from harness_pipelines.demo.show import Moment, Show
 from harness_pipelines.demo.verify import Verdict
 from harness_pipelines.demo.worker import WorkerProcess
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.extras import ExtraMissing
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.spec.settings import Settings
@@ -347,7 +348,7 @@ def _views(table: Table, judged: BatchAudit | None, name: str) -> Views:
     picture: Path | None = table.harness.settings.home / "demo" / name
     try:
         draw(seen, str(picture))
-    except PlotFailed:  # a demo without matplotlib is one without a picture
+    except (PlotFailed, ExtraMissing):  # a demo without matplotlib is one without a picture
         picture = None
     head = table.harness.stores.tables.head(table.row)
     return Views(

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.extras import ExtraMissing
 
 ROWS_PER_SCALE = {"lineitem": 6_001_215, "orders": 1_500_000}  #: at scale factor 1
 SCALE_MIN = 0.001
@@ -25,7 +26,7 @@ class GeneratorFailed(HarnessError):
 def generate(folder: Path, rows: int, *, table: str, schema: pa.Schema) -> Path:
     """Make a Parquet file of exactly *rows* rows of a *table* of TPC-H in *folder*.
 
-    Raises: UsageError, GeneratorFailed.
+    Raises: ExtraMissing, GeneratorFailed.
     """
     program = _program()
     scale, path = max(rows / ROWS_PER_SCALE[table] * 1.01, SCALE_MIN), folder / f"{table}.parquet"
@@ -53,7 +54,7 @@ def _program() -> str:
     beside = Path(sys.executable).with_name("tpchgen-cli")
     found = str(beside) if beside.exists() else shutil.which("tpchgen-cli")
     if not found:
-        raise UsageError("the demo makes its input with tpchgen-cli: pip install 'harness-pipelines[demo]'")
+        raise ExtraMissing("demo", what="The demo's input", package="tpchgen-cli")
     return found
 
 

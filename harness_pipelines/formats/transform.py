@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.extras import pip_install
 from harness_pipelines.formats.base import Decoded, Reason, Refused
 from harness_pipelines.formats.columns.storable import unstorable
 from harness_pipelines.formats.contract.checks import shown_value
@@ -360,8 +361,7 @@ def _database(table: str) -> DuckDBPyConnection:
         import duckdb
     except ImportError as error:
         raise TransformUnusable(
-            f"{table}: a `transform` is evaluated by DuckDB, which is not installed; "
-            "`pip install 'harness-pipelines[transform]'`"
+            f"{table}: a `transform` is evaluated by DuckDB, which is not installed: {pip_install('transform')}"
         ) from error
     made = duckdb.connect(
         ":memory:",

@@ -16,6 +16,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.extras import require
 from harness_pipelines.services.state import make_home, make_private, secret
 from harness_pipelines.spec.settings import Settings
 
@@ -49,6 +50,7 @@ class ControlRoom:
         """Make Dagster's home and its database; returns what its processes need to be told."""
         from harness_pipelines.services.dagster_database import ensure_database
 
+        require("dagster", "Dagster's UI", "dagster_webserver")
         settings, source = self._settings, Path(__file__).resolve().parents[2]
         if not (source / "workspace.yaml").is_file():
             raise UsageError("Dagster needs a checkout: workspace.yaml and dagster.yaml are not part of the wheel")

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
+from harness_pipelines.extras import ExtraMissing
 from harness_pipelines.services.base import Place, Progress
-from harness_pipelines.services.errors import ToolMissing
 from harness_pipelines.services.java import jars, java_home
 from harness_pipelines.services.process import Launch, ProcessId, child_environment, has_marker, launch
 from harness_pipelines.services.state import LOOPBACK, answers, replace_file, secret
@@ -99,9 +99,9 @@ class Spark:
     def launch(self, ports: tuple[int, ...]) -> ProcessId:
         """Start the server through ``spark-submit``, whose scripts replace themselves by the JVM."""
         found = importlib.util.find_spec("pyspark")  # finds, does not import
-        if found is None or found.origin is None:
-            raise ToolMissing("the Python package pyspark is not installed; nothing was started")
-        spark_home = Path(found.origin).parent
+        spark_home = Path(found.origin).parent if found is not None and found.origin is not None else Path()
+        if not (spark_home / "bin" / "spark-submit").is_file():  # the client of Spark Connect has no server
+            raise ExtraMissing("local", what="The embedded Spark", package="pyspark")
         return launch(
             Launch(
                 command=[str(spark_home / "bin" / "spark-submit"), "--class", SERVER, "spark-internal"],

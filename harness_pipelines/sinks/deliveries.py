@@ -11,6 +11,7 @@ import httpx
 import orjson
 
 from harness_pipelines.errors import TryAgain, UsageError
+from harness_pipelines.extras import needs
 from harness_pipelines.ports.events import Event
 from harness_pipelines.secret import redact
 from harness_pipelines.sources.kafka.producer import RecordProducer
@@ -80,12 +81,10 @@ def openlineage(tell: Callable[[str, Event], Iterable[Any]]) -> Iterator[Deliver
     """Emit what *tell* makes of each event, the ``RunEvent``s of a run or nothing, by OpenLineage's own client.
 
     Its transport is configured in its own way (``OPENLINEAGE_URL``, ``openlineage.yml``, ...).
-    Raises: UsageError when the client is not installed, or would send nothing anywhere.
+    Raises: ExtraMissing; UsageError when the client would send nothing anywhere.
     """
-    try:
+    with needs("openlineage", "--openlineage"):
         from openlineage.client import OpenLineageClient
-    except ImportError as error:
-        raise UsageError("for --openlineage: pip install 'harness-pipelines[openlineage]'") from error
     client = OpenLineageClient()
     kind = client.transport.kind
     if kind in {"noop", "console"} and not client.config.transport:  # they stand for what nobody has configured

@@ -13,26 +13,29 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
-import attr
 import structlog
-from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
-from openlineage.client.facet_v2 import (
-    DatasetFacet,
-    RunFacet,
-    column_lineage_dataset,
-    dataset_version_dataset,
-    job_type_job,
-    output_statistics_output_dataset,
-    processing_engine_run,
-    schema_dataset,
-    symlinks_dataset,
-)
 
+from harness_pipelines.extras import needs
 from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.topics import topics_of
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.read.report.lineage import MoveLineage, MoveTold, lineage, without_files
+
+with needs("openlineage", "OpenLineage"):
+    import attr
+    from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
+    from openlineage.client.facet_v2 import (
+        DatasetFacet,
+        RunFacet,
+        column_lineage_dataset,
+        dataset_version_dataset,
+        job_type_job,
+        output_statistics_output_dataset,
+        processing_engine_run,
+        schema_dataset,
+        symlinks_dataset,
+    )
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores

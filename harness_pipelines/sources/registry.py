@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness_pipelines.drivers.certificates import CertificateRefused, why_refused
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
+from harness_pipelines.extras import needs
 from harness_pipelines.formats.schema.registry import NoSchemas, Schemas, WrittenSchema
 from harness_pipelines.secret import redact
 from harness_pipelines.spec.settings import Settings
@@ -26,7 +27,6 @@ REFERENCES_MAX = 1_000
 _DEFAULTS: Mapping[str, float] = {"timeout": 5.0, "max.retries": 0}  # who waits between the tries is the worker
 _NUMBERS = frozenset({"timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity"})
 _NOT_THERE = frozenset({40401, 40402, 40403})  #: the registry's codes for subject, version and schema
-_EXTRA = "pip install 'harness-pipelines[formats]'"
 
 
 class RegistryAway(TryAgain):
@@ -86,7 +86,7 @@ class Registry:
         self._absent: dict[int, float] = {}  #: until when
 
     def by_id(self, schema_id: int) -> WrittenSchema | None:
-        """Raises: RegistryAway, RegistryLoginFailed, CertificateRefused, RegistryPropertyRefused, UsageError."""
+        """Raises: RegistryAway, RegistryLoginFailed, CertificateRefused, RegistryPropertyRefused, ExtraMissing."""
         found = self._known.get(schema_id)
         if found is not None:
             return found
@@ -168,10 +168,8 @@ class Registry:
 
     def _opened(self) -> SchemaRegistryClient:
         if self._client is None:
-            try:
+            with needs("formats", "HARNESS_REGISTRY"):
                 from confluent_kafka.schema_registry import SchemaRegistryClient
-            except ImportError as error:
-                raise UsageError(f"for HARNESS_REGISTRY: {_EXTRA} ({error})") from error
             try:
                 self._client = SchemaRegistryClient({"url": self._url, **_DEFAULTS, **self._converted()})
             except (ValueError, TypeError, OSError) as error:  # OSError: a file of certificates

@@ -327,7 +327,7 @@ class RealRig(StoresRig):
         self.sessions = AdbcSessions(dsn, role=WORKER)
         self.database, self.readers = Database(dsn), Database(dsn, role=READER)
         self.owner = Database(dsn, role=None, size=1)
-        self.catalog = StagingCatalog(CATALOG, dsn=dsn, warehouse=folder.as_uri())
+        self.catalog = StagingCatalog(CATALOG, warehouse=folder.as_uri())
         self.ledger = PostgresLedger(self.database, catalog=CATALOG)
         self.leases = Leases(self.readers)
         self.segments = Segments(self.database)

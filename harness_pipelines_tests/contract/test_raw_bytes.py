@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from psycopg.types.json import Jsonb
+from pyiceberg.table import Table
 
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
@@ -26,6 +28,7 @@ from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.reading.queries import LakeQuery, LakeStats
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
 from harness_pipelines_tests.contract.test_expire import expire
+from harness_pipelines_tests.other_catalog import sql_catalog
 
 SIZE = 400_000
 RECORDS = 6  #: more than a megabyte, of which half a megabyte stays: one record
@@ -81,9 +84,16 @@ def pointers(real: RealRig, table: TableRow) -> list[str]:
     return [row["metadata_location"] for row in real.ask(f"SELECT * FROM public.iceberg_tables {where}", key)]
 
 
+def by_name(real: RealRig, table: TableRow) -> Table:
+    """The Iceberg table as PyIceberg finds it in the catalog."""
+    catalog = sql_catalog(real.catalog.name, dsn=real.dsn, warehouse=real.catalog.properties["warehouse"])
+    with closing(catalog):
+        return catalog.load_table((table.spec.namespace, table.quarantine))
+
+
 def in_the_lake(real: RealRig, table: TableRow) -> list[dict[str, Any]]:
     """The rows of the Iceberg table as PyIceberg reads them by its name in the catalog."""
-    found = real.catalog.load_table((table.spec.namespace, table.quarantine)).scan().to_arrow()
+    found = by_name(real, table).scan().to_arrow()
     return sorted(found.to_pylist(), key=lambda row: row["_kafka_offset"])
 
 
@@ -123,7 +133,7 @@ def test_batches_are_bounded_and_what_is_read_of_them_is_what_can_hold_it(
     monkeypatch.setattr(raw_bytes, "BATCH_RECORDS", 2)
     monkeypatch.setattr(raw_bytes, "SNAPSHOTS", 2)
     assert real.raw_bytes.move(table, claim).records == RECORDS - 1
-    view = real.catalog.load_table((table.spec.namespace, table.quarantine))
+    view = by_name(real, table)
     assert len(list(view.scan().plan_files())) == 3
     assert len(view.metadata.snapshots) == 2
 

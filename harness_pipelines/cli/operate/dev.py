@@ -14,6 +14,7 @@ import click
 
 from harness_pipelines.cli.common import page_port_option
 from harness_pipelines.cli.show.output import note
+from harness_pipelines.extras import require
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def dev(settings: Settings, port: int | None, page_port: int | None, demo_rows: 
     from harness_pipelines.services import Services
     from harness_pipelines.services.control_room import control_room
 
+    require("dagster", "`harness dev`", "dagster_webserver")
     services = Services.from_settings(settings)
     filled = services.up(progress=note).fill(settings)
     with (

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness_pipelines.errors import UsageError
+from harness_pipelines.extras import needs
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -109,7 +110,8 @@ def parse_query(text: str, known: Collection[str]) -> Query:
 
 
 def _parse(text: str) -> exp.Expr:
-    import sqlglot
+    with needs("spark", "`harness sql`"):
+        import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 

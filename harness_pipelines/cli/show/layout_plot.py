@@ -9,6 +9,7 @@ import numpy as np
 
 from harness_pipelines.cli.show.layout_axes import SLAB, Axis, staged_files
 from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.extras import needs
 from harness_pipelines.layout.labels import label
 from harness_pipelines.layout.outline import outline
 from harness_pipelines.layout.tree import LAYER
@@ -28,12 +29,10 @@ class PlotFailed(HarnessError):
 def draw(seen: LayoutSeen, path: str, *, columns: Sequence[str] | None = None) -> None:
     """Write the picture of *seen* to *path*, over the first two indexed columns or over *columns*.
 
-    Raises: UsageError, PlotFailed.
+    Raises: UsageError, PlotFailed, ExtraMissing.
     """
-    try:
+    with needs("plot", "A picture"):
         import matplotlib as mpl
-    except ImportError as missing:
-        raise PlotFailed("--plot needs matplotlib, which is not installed: pip install matplotlib") from missing
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 

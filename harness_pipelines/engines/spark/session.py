@@ -23,11 +23,24 @@ from psycopg.conninfo import conninfo_to_dict
 from harness_pipelines.drivers.postgres import READER, SPARK, WORKER, session_dsn
 from harness_pipelines.engines.spark.stage_session import METHOD_BYTES
 from harness_pipelines.errors import TryAgain, UsageError
+from harness_pipelines.extras import ExtraMissing
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+def _jvm_errors() -> tuple[type[Exception], type[Exception]]:
+    """py4j's errors; the client of Spark Connect alone (`pyspark-client`) comes without py4j, and raises none."""
+    try:
+        from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]  # py4j has no types
+    except ModuleNotFoundError:
+        never = type("Py4JError", (Exception,), {})
+        return never, never
+    return Py4JError, Py4JNetworkError
+
+
+Py4JError, Py4JNetworkError = _jvm_errors()
 DRIVER = "org.postgresql.Driver"
 CONNECT_PORT = 15002
 CATALOG_IDLE_S = 60
@@ -268,9 +281,13 @@ def _connect(remote: str) -> SparkSession:
 def _master(
     settings: Settings, master: str, *, app_name: str, opener: Callable[[Mapping[str, str]], Any] | None
 ) -> SparkSession:
-    from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
+    from pyspark.util import is_remote_only
+
+    if is_remote_only():
+        raise ExtraMissing("spark", what=f"The Spark master {master} of HARNESS_SPARK", package="pyspark")
+    from pyspark import SparkContext
 
     # PySpark takes the executors' interpreter from here, not from its own setting, when it starts the JVM itself.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from harness_pipelines.engines.spark.session import (
+    Py4JError,
     SessionLost,
     close_spark,
     hang_up,
@@ -103,8 +104,6 @@ class SparkSessions:
         is raised as it is, interrupted or not. Raises: SparkInterrupted, in place of a named error; SparkUnreachable,
         SparkAway, SessionLost, SessionUnfit.
         """
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
-
         if self._interrupted.is_set():
             raise SparkInterrupted("Spark is not asked for anything more: this process is ending")
         session = self._begin()
@@ -144,7 +143,6 @@ class SparkSessions:
 
     def _ask(self, sessions: Collection[SparkSession]) -> None:
         import grpc
-        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         for session in sessions:
@@ -169,7 +167,6 @@ class SparkSessions:
 def _settled(session: SparkSession) -> None:
     """`settle` *session*; raises SessionLost where its server does not answer any more."""
     import grpc
-    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:

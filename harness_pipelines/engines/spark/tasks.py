@@ -15,13 +15,12 @@ from weakref import WeakSet
 
 import grpc
 import pyarrow as pa
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import harness_pipelines
 from harness_pipelines.engines.spark.python import Work, standing
-from harness_pipelines.engines.spark.session import SessionLost, is_closed_channel
+from harness_pipelines.engines.spark.session import Py4JError, SessionLost, is_closed_channel
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.secret import redact

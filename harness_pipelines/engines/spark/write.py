@@ -12,13 +12,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
-from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]  # py4j has no types
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from harness_pipelines.drivers.certificates import CertificateRefused, why_refused
-from harness_pipelines.engines.spark.session import SessionLost, SparkAway, is_closed_channel
+from harness_pipelines.engines.spark.session import (
+    Py4JError,
+    Py4JNetworkError,
+    SessionLost,
+    SparkAway,
+    is_closed_channel,
+)
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import OffsetRange

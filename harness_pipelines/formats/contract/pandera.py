@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.extras import MODULES, needs, pip_install
 from harness_pipelines.formats.contract.checks import ArrowRule, Places, RowRule
 from harness_pipelines.spec.contract import Check, Contract, Severity, TextRule, check_regex, column_check, shown
 from harness_pipelines.spec.predicate import Ref
@@ -123,8 +124,8 @@ def _schema(spec: TableSpec, contract: Contract) -> Any:
                 f"{spec.table}: the contract's module {contract.module!r} is not there ({error}). {way_on}"
             ) from error
         raise ContractUnusable(
-            f"{spec.table}: the contract's module {contract.module!r} needs {error.name!r}, which is not there. "
-            f"{way_on}"
+            f"{spec.table}: the contract's module {contract.module!r} needs {error.name!r}, which is not there"
+            f"{_of_the_extra(error.name)}. {way_on}"
         ) from error
     except Exception as error:  # whatever the user's code raises, other tables go on
         raise ContractUnusable(
@@ -139,6 +140,10 @@ def _schema(spec: TableSpec, contract: Contract) -> Any:
             )
         found = getattr(found, part)
     return _as_schema(spec, contract, found)
+
+
+def _of_the_extra(module: str | None) -> str:
+    return f": {pip_install('contracts')}" if (module or "").partition(".")[0] in MODULES["contracts"] else ""
 
 
 def _look_again() -> None:
@@ -156,8 +161,9 @@ def _look_again() -> None:
 
 
 def _as_schema(spec: TableSpec, contract: Contract, found: Any) -> Any:
-    from pandera.api.dataframe.container import DataFrameSchema
-    from pandera.api.dataframe.model import DataFrameModel
+    with needs("contracts", f"{spec.table}: the contract {_where(contract)}"):
+        from pandera.api.dataframe.container import DataFrameSchema
+        from pandera.api.dataframe.model import DataFrameModel
 
     if isinstance(found, type) and issubclass(found, DataFrameModel):
         try:

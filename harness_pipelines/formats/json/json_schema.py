@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jsonschema_rs
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from harness_pipelines.extras import needs
 from harness_pipelines.formats.base import Codec, Decoded, Reason, Refused
 from harness_pipelines.formats.columns.shapes import Unfit
 from harness_pipelines.formats.refusals import DETAIL_CHARS, refusal
 from harness_pipelines.formats.schema.registry import WrittenSchema
 from harness_pipelines.formats.schema.writer_schema import NoFit
+
+with needs("formats", "A format with a schema"):
+    import jsonschema_rs
 
 _any_json = msgspec.json.Decoder().decode
 

@@ -16,14 +16,16 @@ from math import isfinite
 from operator import itemgetter
 from typing import Any
 
-import fastavro
-from fastavro.schema import SchemaParseException, UnknownType
-
+from harness_pipelines.extras import needs
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.columns.shapes import Unfit
 from harness_pipelines.formats.schema.avro_numbers import SUSPECT, Numbers, may_be_suspect
 from harness_pipelines.formats.schema.registry import WrittenSchema
 from harness_pipelines.formats.schema.writer_schema import Kind, NoFit, Unit, Written, WrittenField, malformed
+
+with needs("formats", "A format with a schema"):
+    import fastavro
+    from fastavro.schema import SchemaParseException, UnknownType
 
 NESTING_MAX = 64
 ANY_NAME = "*"  #: of the only field of what is no record

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from harness_pipelines.errors import UsageError
+from harness_pipelines.extras import ExtraMissing
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.schema.writer_schema import NoFit
 
@@ -163,7 +163,7 @@ def _includes() -> list[str]:
         spec = find_spec(package)
         locations = spec.submodule_search_locations if spec else None
         if not locations:
-            raise UsageError(f"for Protobuf: pip install 'harness-pipelines[formats]' (no package {package})")
+            raise ExtraMissing("formats", what="Protobuf", package=package)
         found.append(f"-I{(Path(next(iter(locations))) / below).resolve()}")
     return found
 

@@ -11,16 +11,18 @@ from datetime import date
 from operator import attrgetter
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
-from google.protobuf.message import DecodeError
-
+from harness_pipelines.extras import needs
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.columns.encodings import Scaled
 from harness_pipelines.formats.columns.shapes import Unfit
 from harness_pipelines.formats.schema.proto_text import MAIN, compiled
 from harness_pipelines.formats.schema.registry import WrittenSchema
 from harness_pipelines.formats.schema.writer_schema import Cut, Kind, NoFit, Unit, Written, WrittenField, malformed
+
+with needs("formats", "A format with a schema"):
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
+    from google.protobuf.message import DecodeError
 
 _TOGETHER = "harness_together.proto"
 _EPOCH_DAY = date(1970, 1, 1).toordinal()

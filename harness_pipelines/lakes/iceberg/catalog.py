@@ -1,8 +1,8 @@
-"""PyIceberg over the shared catalog rows, with commits that stage and never publish.
+"""PyIceberg without a catalog's database: commits stage, and the ledger publishes.
 
-The only module that leans on PyIceberg's private names; each has a test in ``unit/lakes/test_catalog.py``:
-``MetastoreCatalog._update_and_stage_table``, ``._write_metadata``, ``._create_staged_table``, ``._load_file_io``;
-`lake` uses ``Transaction._apply``.
+Four methods of ``MetastoreCatalog`` that PyIceberg does not promise are used, each with a test in
+``unit/lakes/test_catalog.py``: ``_update_and_stage_table``, ``_write_metadata``, ``_create_staged_table``,
+``_load_file_io``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from psycopg.conninfo import conninfo_to_dict
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -24,10 +24,8 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import EMPTY_DICT, Properties
-from sqlalchemy.engine import URL
 
 from harness_pipelines.drivers.file_notes import Notes
-from harness_pipelines.drivers.postgres import session_dsn
 from harness_pipelines.lakes.iceberg.checked_io import CheckedIO
 from harness_pipelines.lakes.iceberg.parquet import write_checksums
 from harness_pipelines.ports.errors import MetadataMissing
@@ -49,17 +47,16 @@ BY_PARTITION = PartitionSpec(
 BY_OFFSET = SortOrder(SortField(source_id=OFFSET_ID, transform=IdentityTransform()))
 
 
-class StagingCatalog(SqlCatalog):
-    """A `SqlCatalog` whose `commit_table` writes the new metadata file and leaves the pointer alone.
+class StagingCatalog(MetastoreCatalog, NoopCatalog):
+    """A catalog whose `commit_table` writes the new metadata file and knows no pointer.
 
     So that anything PyIceberg can do to a table (append, branch, snapshot removal, schema change) is staged on the
-    metadata that it was built on, and the ledger moves the pointer in its own transaction.
+    metadata that it was built on, and the ledger moves the pointer in its own transaction. What would ask a catalog's
+    database (`load_table`, `drop_table`, ...) is not implemented: where a view is says the ledger.
     """
 
-    def __init__(self, name: str, *, dsn: str, warehouse: str, digests: Notes | None = None) -> None:
-        super().__init__(
-            name, uri=_sqlalchemy_url(dsn), warehouse=warehouse, init_catalog_tables="false", pool_pre_ping="true"
-        )
+    def __init__(self, name: str, *, warehouse: str, digests: Notes | None = None) -> None:
+        super().__init__(name, warehouse=warehouse)
         self.digests = digests  #: where it is noted what was written; None: nowhere
         write_checksums()
 
@@ -143,15 +140,3 @@ class _Io:
 @lru_cache(maxsize=256)
 def _parsed(held: _Io, location: str) -> TableMetadata:
     return FromInputFile.table_metadata(held.io.new_input(location))
-
-
-def _sqlalchemy_url(dsn: str) -> str:
-    """The SQLAlchemy form of a libpq DSN, driven by psycopg 3."""
-    parts = {k: str(v) for k, v in conninfo_to_dict(session_dsn(dsn, role="harness_worker")).items() if v is not None}
-    known = {name: parts.pop(key, None) for name, key in _URL_PARTS.items()}
-    port = known.pop("port")
-    url = URL.create("postgresql+psycopg", **known, port=int(port) if port else None, query=parts)
-    return url.render_as_string(hide_password=False)
-
-
-_URL_PARTS = {"username": "user", "password": "password", "host": "host", "port": "port", "database": "dbname"}

@@ -16,18 +16,13 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, OutputFile
 from pyiceberg.io.fileformat import FileFormatFactory
-from pyiceberg.io.pyarrow import (
-    DataFileStatistics,
-    ParquetFormatModel,
-    ParquetFormatWriter,
-    StatsAggregator,
-    _dataframe_to_data_files,
-)
+from pyiceberg.io.pyarrow import DataFileStatistics, ParquetFormatModel, ParquetFormatWriter, StatsAggregator
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Properties
 from pyiceberg.types import StringType
 
+from harness_pipelines.lakes.iceberg.private import dataframe_to_data_files
 from harness_pipelines.protocol.lake.file_digests import Digest, FileDamaged, digest_of
 
 if TYPE_CHECKING:
@@ -74,7 +69,7 @@ def write_table(table: pa.Table, stream: Any, **options: Any) -> None:
 def data_files(metadata: TableMetadata, rows: pa.Table, io: FileIO) -> list[DataFile]:
     """Write *rows* to files of the table that *metadata* describes, of which nobody knows yet."""
     write_checksums()
-    return list(_dataframe_to_data_files(metadata, rows, io))
+    return list(dataframe_to_data_files(metadata, rows, io))
 
 
 def text_above(text: str, length: int) -> str | None:

@@ -17,7 +17,6 @@ from uuid import uuid4
 
 import structlog
 
-from harness_pipelines.engines.spark.session import import_pyspark
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.schema.policy import SchemaDue
 from harness_pipelines.ports.errors import LedgerOlderThanLake, WarehouseTaken
@@ -87,6 +86,8 @@ class Worker:
         what broke it, when it ends with such a stage.
         """
         if self.options.stages & _ON_SPARK or self.options.ingest_on == "spark":
+            from harness_pipelines.engines.spark.session import import_pyspark
+
             import_pyspark()
         deadline = None if self.options.for_s is None else time.monotonic() + self.options.for_s
         for worker in self._tables:

@@ -6,11 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from harness_pipelines.audit.fsck.run import fsck as check
 from harness_pipelines.audit.proof.complete import audit_table
-from harness_pipelines.lakes.iceberg.catalog import _sqlalchemy_url
 from harness_pipelines.lakes.iceberg.read import scan
 from harness_pipelines.ports.errors import LakeFileMissing
 from harness_pipelines_tests.integration.audit.conftest import (
@@ -28,6 +26,7 @@ from harness_pipelines_tests.integration.audit.damage import (
     of,
     restored,
 )
+from harness_pipelines_tests.other_catalog import sql_catalog
 
 # -- files --------------------------------------------------------------------------------------------------
 
@@ -117,7 +116,7 @@ def test_a_foreign_append_is_named_with_its_snapshot_and_rows(sound: Rig):
     where = "catalog_name = %s AND table_namespace = %s AND table_name = %s"
     catalog_name = sound.harness.settings.catalog_name
     [(before,)] = sound.sql(f"SELECT metadata_location FROM iceberg_tables WHERE {where}", catalog_name, *key)
-    foreign = SqlCatalog(catalog_name, uri=_sqlalchemy_url(sound.dsn), warehouse=sound.harness.stores.warehouse)
+    foreign = sql_catalog(catalog_name, dsn=sound.dsn, warehouse=sound.harness.stores.warehouse)
     table = foreign.load_table(key)
     table.append(table.scan(limit=3).to_arrow())
     snapshot = table.current_snapshot()

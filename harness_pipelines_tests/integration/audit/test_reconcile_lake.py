@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 import yaml
 from click.testing import CliRunner
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
 
 import harness_pipelines as hp
@@ -24,12 +23,12 @@ from harness_pipelines.audit.repair.foreign import ForeignRefused, accept_foreig
 from harness_pipelines.audit.repair.rebuild import SchemaDiffers, plan_rebuild, rebuild
 from harness_pipelines.cli.main import cli
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.lakes.iceberg.catalog import _sqlalchemy_url
 from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ports.errors import TableHeld, TopicRecreated, WarehouseTaken
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.load import dump_spec
+from harness_pipelines_tests.other_catalog import sql_catalog
 from harness_pipelines_tests.rig import TableRig
 
 from .scratch import Scratch, assert_sound, forget, work
@@ -175,7 +174,7 @@ def harness(place: Scratch, *arguments: str, code: int = 0) -> str:
 @contextmanager
 def foreign(place: Scratch, rig: TableRig) -> Iterator[IcebergTable]:
     """The stream view as another engine's catalog gives it."""
-    catalog = SqlCatalog("harness", uri=_sqlalchemy_url(place.dsn), warehouse=place.warehouse)
+    catalog = sql_catalog("harness", dsn=place.dsn, warehouse=place.warehouse)
     try:
         yield catalog.load_table((rig.table.spec.namespace, rig.table.row.tiered_view))
     finally:

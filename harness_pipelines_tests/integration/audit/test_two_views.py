@@ -121,11 +121,9 @@ def away(path: Path) -> Iterator[None]:
 
 def append_foreign(place: Scratch, rig: TableRig) -> None:
     """Another engine commits a copy of a file to the batch view."""
-    from pyiceberg.catalog.sql import SqlCatalog
+    from harness_pipelines_tests.other_catalog import sql_catalog
 
-    from harness_pipelines.lakes.iceberg.catalog import _sqlalchemy_url
-
-    catalog = SqlCatalog("harness", uri=_sqlalchemy_url(place.dsn), warehouse=place.warehouse)
+    catalog = sql_catalog("harness", dsn=place.dsn, warehouse=place.warehouse)
     try:
         view = catalog.load_table((rig.table.spec.namespace, rig.table.row.views["batch"]))
         view.append(view.scan().to_arrow().slice(0, 1))

@@ -17,7 +17,6 @@ import psycopg
 import pyarrow as pa
 import pytest
 from psycopg import sql as compose
-from pyiceberg.catalog.sql import SqlCatalog
 
 import harness_pipelines as hp
 from harness_pipelines import faults
@@ -32,6 +31,7 @@ from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.table import expire
 from harness_pipelines.stages.table.revert import plan_revert, revert_table
 from harness_pipelines.stages.tier import tier
+from harness_pipelines_tests.other_catalog import sql_catalog
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import COORDINATES, TIER, Command, PostgresProxy, Row, TableRig
 
@@ -362,8 +362,7 @@ def test_a_lost_answer_of_commit_is_found_out(
 
 def append_with_pyiceberg(rig: TableRig) -> None:
     """What somebody does who has the catalog's address: append rows above all that the table has."""
-    properties = rig.stores.catalog.properties
-    foreign = SqlCatalog(rig.stores.catalog.name, uri=properties["uri"], warehouse=properties["warehouse"])
+    foreign = sql_catalog(rig.stores.catalog.name, dsn=rig.stores.dsn, warehouse=rig.stores.warehouse)
     view = foreign.load_table((rig.table.spec.namespace, rig.table.row.tiered_view))
     rows = view.scan(row_filter="_kafka_offset < 3").to_arrow()
     offsets = pa.array([o + 1000 for o in rows["_kafka_offset"].to_pylist()], pa.int64())
@@ -398,8 +397,7 @@ def alter_with_spark(rig: TableRig) -> None:
 
 def recreate_with_pyiceberg(rig: TableRig) -> None:
     """Another table under the view's name."""
-    properties = rig.stores.catalog.properties
-    foreign = SqlCatalog(rig.stores.catalog.name, uri=properties["uri"], warehouse=properties["warehouse"])
+    foreign = sql_catalog(rig.stores.catalog.name, dsn=rig.stores.dsn, warehouse=rig.stores.warehouse)
     name = (rig.table.spec.namespace, rig.table.row.tiered_view)
     schema = foreign.load_table(name).schema()
     foreign.drop_table(name)
@@ -409,8 +407,7 @@ def recreate_with_pyiceberg(rig: TableRig) -> None:
 
 def drop_with_pyiceberg(rig: TableRig) -> None:
     """The view leaves the catalog, its files stay."""
-    properties = rig.stores.catalog.properties
-    foreign = SqlCatalog(rig.stores.catalog.name, uri=properties["uri"], warehouse=properties["warehouse"])
+    foreign = sql_catalog(rig.stores.catalog.name, dsn=rig.stores.dsn, warehouse=rig.stores.warehouse)
     foreign.drop_table((rig.table.spec.namespace, rig.table.row.tiered_view))
     foreign.close()
 

@@ -21,7 +21,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, ManifestFile
@@ -35,6 +34,7 @@ from harness_pipelines.drivers.conform import FIELD_ID, by_field_ids
 from harness_pipelines.drivers.file_notes import KNOWN
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.parquet import ParquetFragment, Scanner, damage_named, fragment_of, scanner_of
+from harness_pipelines.lakes.iceberg.private import InclusiveMetricsEvaluator
 from harness_pipelines.lakes.iceberg.read.deletes import Positions, positions_of, split
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of, understood
 from harness_pipelines.lakes.iceberg.read.predicates import to_iceberg
@@ -183,7 +183,7 @@ def paths_matching(metadata: str, where: Predicate) -> frozenset[str]:
     """Paths of the files whose column bounds do not rule out that a row in them is one of *where*."""
     view = pinned(metadata)
     pushed = to_iceberg(where)
-    might_match = _InclusiveMetricsEvaluator(view.schema, pushed).eval
+    might_match = InclusiveMetricsEvaluator(view.schema, pushed).eval
     return frozenset(file.data.file_path for file in view.files if might_match(file.data))
 
 
@@ -316,7 +316,7 @@ def choose_files(view: PinnedView, query: LakeQuery, stats: LakeStats) -> list[L
     stats.files += len(view.files)
     inside = [file for file in view.files if _overlaps(file, query.ranges)]
     pushed = _pushed(view, query)
-    might_match = (lambda _: True) if pushed == AlwaysTrue() else _InclusiveMetricsEvaluator(view.schema, pushed).eval
+    might_match = (lambda _: True) if pushed == AlwaysTrue() else InclusiveMetricsEvaluator(view.schema, pushed).eval
     chosen = [file for file in inside if might_match(file.data)]
     if query.files is not None:
         chosen = [file for file in chosen if file.data.file_path in query.files]

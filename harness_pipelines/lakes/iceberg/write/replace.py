@@ -25,9 +25,9 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import TableProperties, Transaction
 from pyiceberg.table.snapshots import Operation, Summary
-from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 from pyiceberg.utils.properties import property_as_int
 
+from harness_pipelines.lakes.iceberg.private import ManifestMergeManager, OverwriteFiles
 from harness_pipelines.lakes.iceberg.read.deletes import Hidden, split
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.protocol.lake.files import check_untouched
@@ -44,7 +44,7 @@ class Replacement:
     sequence: int | None = None  #: data sequence number of what is added; None: that of the snapshot
 
 
-class _SwapFiles(_OverwriteFiles):
+class _SwapFiles(OverwriteFiles):
     """An overwrite by name of files, their delete files among them."""
 
     sequence: int | None = None
@@ -122,14 +122,14 @@ class _DeleteManifestWriter(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
-def _merging(producer: _SwapFiles) -> _ManifestMergeManager[Any]:
+def _merging(producer: _SwapFiles) -> ManifestMergeManager[Any]:
     properties = producer._transaction.table_metadata.properties
 
     def told(name: str, default: int) -> int:
         return property_as_int(properties, name, default) or default
 
     size, count = TableProperties.MANIFEST_TARGET_SIZE_BYTES, TableProperties.MANIFEST_MIN_MERGE_COUNT
-    return _ManifestMergeManager(
+    return ManifestMergeManager(
         target_size_bytes=told(size, TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT),
         min_count_to_merge=told(count, TableProperties.MANIFEST_MIN_MERGE_COUNT_DEFAULT),
         merge_enabled=True,
