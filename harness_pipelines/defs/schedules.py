@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 from dagster import (
     AssetCheckKey,
+    AssetKey,
     Config,
+    DagsterInstance,
     DefaultScheduleStatus,
     JobDefinition,
     OpExecutionContext,
@@ -24,7 +26,13 @@ from dagster import (
 )
 from pydantic import Field
 
-from harness_pipelines.defs.history import purge_events, purge_runs
+from harness_pipelines.defs.history import (
+    last_snapshot,
+    purge_backfills,
+    purge_events,
+    purge_runs,
+    purge_snapshots,
+)
 from harness_pipelines.defs.names import step_name, table_key
 from harness_pipelines.defs.private import UnresolvedAssetJobDefinition
 from harness_pipelines.defs.replays import REPLAY_JOBS
@@ -106,17 +114,31 @@ class PurgeConfig(Config):
     keep_days: int = Field(default=KEEP_DAYS, ge=1, description="runs that began later stay, events too")
 
 
+def purge_all(instance: DagsterInstance, keys: Sequence[AssetKey], *, before: datetime) -> dict[str, int]:
+    """Delete from *before* what has to do with the assets *keys*; returns how much of each kind went."""
+    until = time.monotonic() + PURGE_S
+    planned = last_snapshot(instance, before=before)  # while the runs are there that are so old
+    return {
+        "events": purge_events(instance, keys, before=before, until=until),
+        "runs": purge_runs(instance, OUR_JOBS, keys, before=before, until=until),
+        "backfills": purge_backfills(instance, keys, before=before),
+        "snapshots": purge_snapshots(instance, up_to=planned),
+    }
+
+
+def keys_of(specs: Sequence[TableSpec]) -> list[AssetKey]:
+    """All assets of tables."""
+    return [table_key(spec.table, *part) for spec in specs for part in ((), *((name,) for name in PARTS))]
+
+
 def purge_job(specs: Sequence[TableSpec]) -> JobDefinition:
     """Delete what nobody asks for any more from Dagster's history; see `harness_pipelines.defs.history`."""
-    keys = [table_key(spec.table, *part) for spec in specs for part in ((), *((name,) for name in PARTS))]
+    keys = keys_of(specs)
 
     @op
     def purge(context: OpExecutionContext, config: PurgeConfig) -> None:
         before = datetime.now(UTC) - timedelta(days=config.keep_days)
-        until = time.monotonic() + PURGE_S
-        events = purge_events(context.instance, keys, before=before, until=until)
-        runs = purge_runs(context.instance, OUR_JOBS, before=before, until=until)
-        context.log.info(f"{runs} runs and {events} events deleted that are from before {before:%Y-%m-%d}")
+        context.log.info(f"deleted from before {before:%Y-%m-%d}: {purge_all(context.instance, keys, before=before)}")
 
     @job(name=PURGE, executor_def=in_process_executor, description=purge_job.__doc__)
     def made() -> None:

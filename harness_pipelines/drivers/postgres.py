@@ -479,12 +479,15 @@ def migrations() -> list[tuple[int, str, str]]:
 def migrate(dsn: str) -> list[str]:
     """Bring the database to this harness's state; returns the names of the migrations that were applied.
 
-    All in one transaction under an advisory lock, so two `harness init` at once do it once.
-    Raises: NotInitialised when the database is newer than this harness or a migration was edited.
+    All in one transaction under an advisory lock, so two `harness init` at once do it once. A migration may rewrite
+    a table of millions of rows, so neither the server nor this side ends it after a time; a lock is waited for as
+    ever. Raises: NotInitialised when the database is newer than this harness or a migration was edited.
     """
     with explained(dsn), Connection.of(session_dsn(dsn, role=None)) as connection:
         _check_direct(connection, dsn=dsn, role=None)
         connection.execute(sql("init/lock"))
+        connection.execute(sql("init/without_limit"))
+        connection.deadline_s = inf
         connection.execute(sql("init/create_migrations"))
         missing = _not_applied(connection, migrations())
         for number, name, text in missing:  # a number that was left free may come after higher ones

@@ -49,6 +49,7 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, decoded, fresh_view
 from harness_pipelines_tests.producer import wait_until
+from harness_pipelines_tests.rig import with_session
 
 # -- rights -------------------------------------------------------------------------------------------------
 
@@ -193,6 +194,35 @@ def test_a_table_of_an_earlier_harness_keeps_a_batch_view_without_a_sample_layer
     with psycopg.connect(dsn) as owner:
         found = {name: layout for name, layout in owner.execute("SELECT name, spec -> 'layout' FROM harness.tables")}
     assert found == {"plain": {"sample": 0}, "clustered": {"columns": ["a"], "sample": 0}, "chosen": {"sample": 0.1}}
+
+
+REFUSED = """
+INSERT INTO harness.quarantine (table_id, partition, "offset", reason, detail, value)
+SELECT table_id, 0, n, 'malformed', 'no JSON', decode(repeat(md5(n::text), 8), 'hex')
+FROM harness.tables, generate_series(1, %s) n
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit"),
+    [(30_000, "250ms"), pytest.param(1_000_000, "5s", marks=[pytest.mark.long, pytest.mark.timeout(600)])],
+)
+def test_a_migration_that_rewrites_a_large_quarantine_is_not_ended_by_the_limit_of_a_statement(
+    make_database: Callable[[], str], rows: int, limit: str
+):
+    dsn, every = make_database(), postgres.migrations()
+    with patch.object(postgres, "migrations", return_value=[m for m in every if m[0] < 36]):
+        migrate(dsn)
+    with psycopg.connect(dsn) as owner:
+        owner.execute(
+            "INSERT INTO harness.tables (namespace, name, spec, cluster_id, topic, topic_id) "
+            "VALUES ('old', 'orders', '{}', 'c', 't', 't')"
+        )
+        owner.execute(REFUSED, [rows])
+    assert migrate(with_session(dsn, statement_timeout=limit)) == [name for number, name, _ in every if number >= 36]
+    with psycopg.connect(dsn) as owner:
+        sealed = owner.execute("SELECT count(*) FROM harness.quarantine q WHERE digest = harness.refused_digest(q)")
+        assert sealed.fetchone() == (rows,)
 
 
 # -- locks --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,10 +12,10 @@ from typing import Any
 
 import pytest
 from dagster import DagsterInstance, Definitions, build_sensor_context
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from harness_pipelines.defs import reports, schedules, work
 from harness_pipelines.defs.build import build
-from harness_pipelines.defs.history import purge_events, purge_runs
 from harness_pipelines.defs.names import table_key
 from harness_pipelines.defs.resources import HarnessResource
 from harness_pipelines.defs.tables import job_name, stage_assets
@@ -38,34 +39,47 @@ def test_what_a_day_writes_a_purge_takes_away(
     monkeypatch.setattr(reports, "OBSERVE_S", 0.0)
     monkeypatch.setattr(reports, "RUNLESS_S", 0.0)
     rig = make_rig()
-    definitions = build([rig.table.spec])
     with dagster_over(replace(settings, home=tmp_path), tmp_path, []) as dagster:
         left, written = [], []
-        for _ in range(3):
+        for day in range(3):
             before = dagster.rows()
-            a_day(definitions, dagster.instance, rig)
+            a_day(f"shop.of_day_{day}", dagster.instance, rig)
             written.append({name: count - before.get(name, 0) for name, count in dagster.rows().items()})
             purge(dagster.instance, rig)
             left.append(dagster.rows())
         print({name: (count, left[-1][name]) for name, count in written[-1].items() if count or left[-1][name]})
 
         grown = {name: count - left[1][name] for name, count in left[2].items() if count != left[1][name]}
-        assert written[2]["runs"] > len(STAGES)
+        assert written[2]["runs"] > len(STAGES) + 1
+        assert written[2]["snapshots"] > len(STAGES)  # what is defined changes each day
+        assert written[2]["bulk_actions"] == 1
         assert not grown, f"a year would leave { ({name: count * DAYS_A_YEAR for name, count in grown.items()}) }"
 
 
-def a_day(definitions: Definitions, instance: DagsterInstance, rig: TableRig) -> None:
-    """One of all that the sensors, the clock and people start, and what a worker outside of Dagster lets be shown."""
+def a_day(newcomer: str, instance: DagsterInstance, rig: TableRig) -> None:
+    """One of all that the sensors, the clock and people start, and what a worker outside of Dagster lets be shown.
 
-    def done(name: str, **words: Any) -> None:
-        assert definitions.resolve_job_def(name).execute_in_process(instance=instance, **words).success
+    Then the definitions are others than yesterday: there is a table that is a *newcomer*.
+    """
+    definitions = build([rig.table.spec])
+    changed = build([rig.table.spec, rig.table.spec.model_copy(update={"table": newcomer})])
+
+    def done(name: str, of: Definitions = definitions, **words: Any) -> None:
+        assert of.resolve_job_def(name).execute_in_process(instance=instance, **words).success
 
     rig.produce(5)
     for stage in STAGES:
         tags = {TABLE_TAG: rig.name, STAGE_TAG: stage.value, WHY_TAG: "age"}
-        done(job_name(stage), asset_selection=stage_assets(rig.name, stage), tags=tags)
+        done(job_name(stage), changed, asset_selection=stage_assets(rig.name, stage), tags=tags)
     for name in (schedules.AUDITS, schedules.FULL_AUDITS, schedules.PURGE):  # by hand they have no table's tag
         done(name)
+    by_hand = [table_key(rig.name, "tier"), table_key(rig.name, "ingest")]  # chosen in the graph of all assets
+    every = changed.resolve_implicit_global_asset_job_def()
+    assert every.execute_in_process(instance=instance, asset_selection=by_hand).success
+    backfill = PartitionBackfill(
+        uuid.uuid4().hex[:8], BulkActionStatus.CANCELED, False, {}, time.time(), asset_selection=by_hand
+    )
+    instance.add_backfill(backfill)
     replayed: Mapping[str, Any] = {"ops": {"replay_quarantine": {"config": {"table": rig.name}}}}
     done("harness_replay_quarantine", run_config=replayed)
     rig.produce(5)
@@ -80,7 +94,4 @@ def a_day(definitions: Definitions, instance: DagsterInstance, rig: TableRig) ->
 
 def purge(instance: DagsterInstance, rig: TableRig) -> None:
     """As the schedule does it, some weeks later."""
-    before, until = datetime.now(UTC) + timedelta(minutes=5), time.monotonic() + 120
-    keys = [table_key(rig.name, *part) for part in ((), *((name,) for name in schedules.PARTS))]
-    purge_events(instance, keys, before=before, until=until)
-    purge_runs(instance, schedules.OUR_JOBS, before=before, until=until)
+    schedules.purge_all(instance, schedules.keys_of([rig.table.spec]), before=datetime.now(UTC) + timedelta(minutes=5))

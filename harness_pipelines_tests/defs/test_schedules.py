@@ -7,26 +7,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from dagster import (
     AssetCheckEvaluation,
     AssetCheckKey,
     AssetKey,
     AssetMaterialization,
     AssetObservation,
+    AssetsDefinition,
     DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
+    Definitions,
     RunRequest,
+    StaticPartitionsDefinition,
+    asset,
     build_schedule_context,
     validate_run_config,
 )
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._utils.schedules import schedule_execution_time_iterator
 
 from harness_pipelines.audit.proof.checks import Finding, is_complete
 from harness_pipelines.defs import history, tables
 from harness_pipelines.defs.build import build
-from harness_pipelines.defs.history import purge_events
-from harness_pipelines.defs.schedules import AUDITS, FULL_AUDITS, KEEP_DAYS, PURGE, audit_op
+from harness_pipelines.defs.history import last_snapshot, purge_events, purge_snapshots
+from harness_pipelines.defs.private import SnapshotsTable, SqlRunStorage
+from harness_pipelines.defs.schedules import AUDITS, FULL_AUDITS, KEEP_DAYS, PURGE, audit_op, purge_all
 from harness_pipelines.defs.work import STAGE_TAG, TABLE_TAG
 from harness_pipelines.spec.load import load_spec
 from harness_pipelines_tests.faults.conftest import MakeRig
@@ -185,3 +192,94 @@ def test_events_of_no_run_and_evaluations_go_but_the_newest_and_those_of_others_
         assert last is not None
         assert last.asset_materialization is not None
         assert last.asset_materialization.metadata["n"].value == 4
+
+
+TIER, OTREE, OTHER = AssetKey(["shop", "orders", "tier"]), AssetKey(["shop", "orders", "otree"]), AssetKey(["other"])
+PARTS = StaticPartitionsDefinition(["a", "b"])
+
+
+def made(instance: DagsterInstance, *chosen: AssetKey, part: str | None = None, words: str = "") -> str:
+    """The run that a person starts who chooses assets in Dagster's graph; *words* describe them."""
+
+    def asset_of(key: AssetKey, parts: StaticPartitionsDefinition | None = None) -> AssetsDefinition:
+        return asset(key=key, partitions_def=parts, description=words)(lambda: None)
+
+    assets = [asset_of(TIER), asset_of(OTREE, PARTS), asset_of(OTHER)]
+    job = Definitions(assets=assets).resolve_implicit_global_asset_job_def()
+    done = job.execute_in_process(instance=instance, asset_selection=chosen, partition_key=part)
+    assert done.success
+    return str(done.run_id)
+
+
+def purge(instance: DagsterInstance) -> dict[str, int]:
+    """As the schedule does it, weeks later."""
+    return purge_all(instance, [TIER, OTREE], before=datetime.now(UTC) + timedelta(minutes=5))
+
+
+def test_old_runs_that_people_started_go_but_the_last_of_each_asset_and_those_with_assets_of_others_stay(
+    instance: DagsterInstance,
+) -> None:
+    gone = [made(instance, TIER), made(instance, TIER, OTREE, part="a"), made(instance, OTREE, part="a")]
+    kept = [
+        made(instance, TIER),
+        made(instance, OTREE, part="a"),
+        made(instance, OTREE, part="b"),
+        made(instance, OTHER),
+        made(instance, OTHER, TIER),
+        made(instance, TIER),
+    ]
+    gone.append(kept.pop(0))
+    purge(instance)
+    assert {run.run_id for run in instance.get_runs()} == set(kept)
+    assert not set(gone) & set(kept)
+    assert instance.get_materialized_partitions(OTREE) == {"a", "b"}
+
+
+def test_what_runs_were_planned_from_goes_with_the_last_of_them(instance: DagsterInstance) -> None:
+    def snapshots() -> int:
+        storage = instance.run_storage
+        assert isinstance(storage, SqlRunStorage)
+        with storage.connect() as connection:
+            return len(connection.execute(sa.select(SnapshotsTable.c.id)).fetchall())
+
+    made(instance, TIER, words="first")
+    at_first = snapshots()
+    for number in range(3):
+        made(instance, TIER, words=f"of_day_{number}")
+    last = instance.get_run_by_id(made(instance, TIER, words="last"))
+    assert snapshots() > 4 * at_first > 4
+    assert purge(instance)["snapshots"] == 4 * at_first
+    assert snapshots() == at_first
+
+    assert last is not None
+    assert last.job_snapshot_id is not None
+    assert instance.get_historical_job(last.job_snapshot_id).name == last.job_name
+    assert last.execution_plan_snapshot_id is not None
+    assert instance.get_execution_plan_snapshot(last.execution_plan_snapshot_id).step_keys_to_execute
+    made(instance, TIER, words="first")  # which comes back
+    assert snapshots() == 2 * at_first
+
+
+def test_what_a_run_of_today_was_planned_from_stays_though_no_run_has_it_yet(instance: DagsterInstance) -> None:
+    run = instance.get_run_by_id(made(instance, TIER))
+    assert run is not None
+    before = datetime.now(UTC) + timedelta(minutes=5)
+    planned = last_snapshot(instance, before=before)
+    made(instance, TIER, words="of_today")
+    instance.run_storage.delete_run(instance.get_runs(limit=1)[0].run_id)  # as if it were about to be noted
+    assert purge_snapshots(instance, up_to=planned) == 0
+    assert last_snapshot(instance, before=before - timedelta(days=1)) == 0
+
+
+def test_backfills_that_are_over_go_and_those_of_others_stay(instance: DagsterInstance) -> None:
+    def backfill(status: BulkActionStatus, *chosen: AssetKey) -> None:
+        name = f"{status.value}-{'-'.join(key.path[-1] for key in chosen)}"
+        found = PartitionBackfill(name, status, False, {"a": "tag"}, time.time(), asset_selection=list(chosen))
+        instance.add_backfill(found)
+
+    over, at_work = BulkActionStatus.CANCELED, BulkActionStatus.REQUESTED
+    for status, chosen in ((over, [OTREE]), (over, [OTREE, OTHER]), (over, [OTHER]), (at_work, [OTREE])):
+        backfill(status, *chosen)
+    assert purge(instance)["backfills"] == 1
+    left = {one.backfill_id for one in instance.get_backfills()}
+    assert left == {"CANCELED-otree-other", "CANCELED-other", "REQUESTED-otree"}

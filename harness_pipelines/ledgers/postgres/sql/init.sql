@@ -1,6 +1,9 @@
 -- name: lock
 SELECT pg_advisory_xact_lock(1752330864, 0)
 
+-- name: without_limit
+SET LOCAL statement_timeout = 0
+
 -- name: create_migrations
 CREATE TABLE IF NOT EXISTS public.harness_migrations (
     number     integer PRIMARY KEY,
