@@ -140,12 +140,12 @@ def test_who_claims_while_reconcile_is_about_to_commit_is_fenced(
     """It saw the table as it was before."""
     made, run = [], reconcile._run
 
-    def claimed_first(connection: Connection, statement: str, /, **parameters: Any) -> int:
+    def _run(connection: Connection, statement: str, /, **parameters: Any) -> int:  # a claim is taken first
         if statement == "fence_all":
             made.append(real.claim(table))
         return run(connection, statement, **parameters)
 
-    monkeypatch.setattr(reconcile, "_run", claimed_first)
+    monkeypatch.setattr(reconcile, "_run", _run)
     Reconciler(real.owner, catalog=CATALOG).go_on(table, lost=(), retained_from=0)
     [late] = made
     with pytest.raises(FencedOut):

@@ -10,6 +10,7 @@ import pytest
 from harness_pipelines.drivers.postgres import Connection
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.named_snapshots import (
+    SnapshotExists,
     SnapshotInUse,
     Snapshots,
     SnapshotUnknown,
@@ -72,6 +73,14 @@ def test_a_snapshot_pins_the_head_of_each_of_its_tables_with_what_is_buffered(
             version_named(connection, table, f"{name}-2")
     snapshots.drop(f"{name}-2")
     assert {one.name for one in snapshots.all()} & {name, f"{name}-2"} == {name}
+    snapshots.drop(name)
+
+
+def test_a_name_is_given_once(snapshots: Snapshots, table: TableRow, name: str):
+    was = snapshots.create(name, [table])
+    with pytest.raises(SnapshotExists, match=f"there is a snapshot {name} already"):
+        snapshots.create(name, [table])
+    assert [one for one in snapshots.all() if one.name == name] == [was]
     snapshots.drop(name)
 
 

@@ -10,7 +10,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection
-from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
+from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots, version_named
 from harness_pipelines.ledgers.postgres.states import Held, StateHeld, States, StateUnknown
 from harness_pipelines.ports.ledger import NotInTime, TableRow, TableUnknown
 from harness_pipelines.protocol.claims import FencedOut
@@ -238,6 +238,16 @@ def test_a_commit_lets_go_of_what_older_ones_pin_but_for_the_one_before_and_thos
     real.leases.end(busy.lease_id)
     assert snapshot in [one.name for one in Snapshots(real.database).all()]
     Snapshots(real.database).drop(snapshot)
+
+
+def test_a_state_is_read_as_of_its_own_last_commit(real: RealRig, states: States, table: TableRow, name: str):
+    held, other = states.hold(name), states.hold(f"{name}-other")
+    for _ in range(3):
+        commit(other, table, {0: 9})
+    commit(held, table, {0: 6})
+    with real.database.session() as connection:
+        version, _ = version_named(connection, table, f"state:{name}")
+    assert version == pins(real, name)[1]["version"]
 
 
 def test_a_thousand_commits_of_each_state_are_kept(real: RealRig, states: States, table: TableRow, name: str):

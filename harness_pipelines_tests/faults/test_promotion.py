@@ -101,6 +101,9 @@ def place(make_place: Callable[..., Place]) -> Place:
     return make_place()
 
 
+HISTORY = "SELECT harness.history()"
+
+
 def work(rig: TableRig) -> None:
     rig.worker(MOVING, until_idle=True).run()
 
@@ -190,6 +193,7 @@ def test_a_promoted_stand_by_that_lacks_commits_stops_its_tables_and_no_number_i
     rig.produce(20)
     work(rig)
     standby.await_caught_up(place.primary)
+    assert standby.run(HISTORY) == place.primary.run(HISTORY)
     standby.cut_off()
 
     subscriber = "hooked"

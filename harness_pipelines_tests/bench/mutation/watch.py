@@ -85,9 +85,13 @@ class _OneRow(psycopg.Cursor[Any]):
 
 def _caller(frame: FrameType | None) -> str | None:
     """The function of the package that wants the statement; ``None``: a test does."""
-    while frame is not None and frame.f_code.co_name in _PASS_ON:
-        frame = frame.f_back
+    while frame is not None and (frame.f_code.co_name in _PASS_ON or _module(frame) == "contextlib"):
+        frame = frame.f_back  # what stands behind a `yield` runs for whoever has the block
     if frame is None:
         return None
-    module: str = frame.f_globals.get("__name__", "")
+    module = _module(frame)
     return f"{module.removeprefix(_PACKAGE)}.{frame.f_code.co_qualname}" if module.startswith(_PACKAGE) else None
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
