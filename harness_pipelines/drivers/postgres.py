@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -33,13 +34,36 @@ class Connection(psycopg.Connection[DictRow]):
 
     used_at = -inf  #: monotonic seconds
     deadline_s = 130.0  #: how long an answer is waited for
+    pulse_s = 10.0  #: how often a transaction is kept from being idle
 
     @classmethod
     def of(cls, dsn: str, *, autocommit: bool = False) -> Connection:
         """A session outside of any pool. Raises: psycopg.Error."""
         connection = cls.connect(dsn, autocommit=autocommit, row_factory=dict_row)
-        connection.deadline_s = deadline_s(dsn)
+        connection.deadline_s, connection.pulse_s = deadline_s(dsn), pulse_s(dsn)
         return connection
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Inside of a transaction, work that asks the database nothing and may take longer than it lets one be idle.
+
+        Meanwhile the session is asked for nothing now and then, by this process: one that is stopped does not do that,
+        and holds nobody up for longer than the timeouts. A session that is lost meanwhile is met by the next statement.
+        """
+        over = threading.Event()
+
+        def keep() -> None:
+            with suppress(psycopg.Error):
+                while not over.wait(self.pulse_s):
+                    self.execute("SELECT")
+
+        keeper = threading.Thread(target=keep, name="keep-transaction", daemon=True)
+        keeper.start()
+        try:
+            yield
+        finally:
+            over.set()
+            keeper.join()
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         """Wait for an answer, and not for ever: a stopped server's kernel goes on to acknowledge what it is sent."""
@@ -63,6 +87,7 @@ SESSION_OPTIONS: Mapping[str, str] = {
     "statement_timeout": "120s",
     "idle_in_transaction_session_timeout": "30s",
 }
+MINUTE_S = 60.0
 LATE_S = 5.0  #: after Postgres itself should have ended a statement, it is not waited for any longer
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _KEEPALIVES: Mapping[str, str] = {
@@ -210,11 +235,21 @@ def _flags(options: Mapping[str, str]) -> str:
 
 def deadline_s(dsn: str) -> float:
     """How long an answer over a session of *dsn* is waited for: a little longer than Postgres lets a statement run."""
-    options = f"-c statement_timeout={SESSION_OPTIONS['statement_timeout']} {conninfo_to_dict(dsn).get('options', '')}"
-    found = re.findall(r"\bstatement_timeout\s*=\s*'?(\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d)?", options)
-    number, unit = found[-1]  # of several, the last one counts
-    own_s = float(number) * _SECONDS[unit or "ms"]
+    own_s = _limit_s(dsn, "statement_timeout")
     return own_s + LATE_S if own_s else inf  # 0: without a limit, as somebody wished
+
+
+def pulse_s(dsn: str) -> float:
+    """How often a transaction over a session of *dsn* must be asked something so as not to be ended as idle."""
+    return _limit_s(dsn, "idle_in_transaction_session_timeout") / 3 or MINUTE_S
+
+
+def _limit_s(dsn: str, name: str) -> float:
+    """The timeout *name* of a session of *dsn*; 0: none."""
+    options = f"-c {name}={SESSION_OPTIONS[name]} {conninfo_to_dict(dsn).get('options', '')}"
+    found = re.findall(rf"\b{name}\s*=\s*'?(\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d)?", options)
+    number, unit = found[-1]  # of several, the last one counts
+    return float(number) * _SECONDS[unit or "ms"]
 
 
 @contextmanager
@@ -336,7 +371,7 @@ class Database:
 
     def __init__(self, dsn: str, *, role: str | None = WORKER, size: int = 8) -> None:
         self.dsn = session_dsn(dsn, role=role)
-        self._deadline_s = deadline_s(self.dsn)
+        self._deadline_s, self._pulse_s = deadline_s(self.dsn), pulse_s(self.dsn)
         self._role = role
         self.connections = 0  #: made so far: another one may lead to another server
         self._lost_at = -inf
@@ -389,7 +424,7 @@ class Database:
         _check_direct(connection, dsn=self.dsn, role=self._role)
         connection.autocommit = False
         self.connections += 1
-        connection.deadline_s = self._deadline_s
+        connection.deadline_s, connection.pulse_s = self._deadline_s, self._pulse_s
 
     def _try_out(self, connection: Connection) -> None:
         """Let the pool replace a session that ended while it was idle; a round trip, so not after each use."""

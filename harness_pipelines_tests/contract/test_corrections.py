@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from harness_pipelines.ledgers.postgres.corrections import Corrections
+from harness_pipelines.drivers.postgres import Database
+from harness_pipelines.ledgers.postgres.corrections import OPTIMISTIC_BUILDS, Corrections
 from harness_pipelines.ports.corrections import Correction
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.changes.corrections import Change, CorrectionsMoved, Kind
 from harness_pipelines.protocol.versions import Version, VersionGone
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, fresh_view
+from harness_pipelines_tests.rig import with_session
 
 AT = (0, 5)  #: the record that is put back
 HELD = {AT: "held"}
 BESIDE = [(0, 4), (0, 6), (1, 5)]  #: records that are held as well
 SIGNED = [(0, 0, 5), (0, 5, 6), (0, 6, 10), (1, 0, 10)]  #: what audits have signed off
+OF_VIEW = "WHERE table_name = %s AND table_namespace = 'contract'"
 KEPT = [one for one in SIGNED if one != (0, 5, 6)]
 
 
@@ -175,6 +179,31 @@ def test_reads_begin_while_a_replay_builds_under_its_locks(
     put_back(real, table, meanwhile=look)
 
     assert begun == [real.ledger.head(table).version - 1]
+    assert states(real, table)[AT] == "replayed"
+
+
+def test_a_replay_that_others_overtake_builds_under_its_locks_for_longer_than_a_session_may_be_idle(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    """Or a long range of a table that moves often would never be replayed."""
+    impatient = Database(with_session(real.dsn, idle_in_transaction_session_timeout="600ms"))
+    monkeypatch.setattr(real, "database", impatient)
+    builds: list[int] = []
+
+    def long(move_id: int) -> None:
+        builds.append(move_id)
+        if len(builds) <= OPTIMISTIC_BUILDS:  # somebody publishes meanwhile
+            real.ask("UPDATE public.iceberg_tables SET metadata_location = metadata_location || '+' " + OF_VIEW, [view])
+        else:
+            time.sleep(1.5)
+
+    view = table.views["stream"]
+    try:
+        put_back(real, table, meanwhile=long)
+    finally:
+        impatient.close()
+
+    assert len(builds) == OPTIMISTIC_BUILDS + 1
     assert states(real, table)[AT] == "replayed"
 
 

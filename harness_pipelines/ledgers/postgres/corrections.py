@@ -229,7 +229,8 @@ class Corrections:
         known = connection.execute(sql("corrections/states_at"), {**self._key, **_places(wanted)}).fetchall()
         self._check_states(correction, {(row["partition"], row["offset"]): row["state"] for row in known})
         # Files may be written here, which takes its time: before the trim lock, for which every read waits.
-        swaps = build(head, pointers, move_id)
+        with connection.building():
+            swaps = build(head, pointers, move_id)
         found = self._stand(connection, wanted, pointers)
         self._check_unmoved(correction, found)
         for name, swap in swaps.items():
