@@ -56,6 +56,11 @@ _OUTAGES = (
     "too many clients",
     "too many connections",
     "remaining connection slots",
+    "The connection attempt failed",
+    "An I/O error occurred while sending to the backend",
+    "This connection has been closed",
+    # The catalog in Postgres. Iceberg's own message leaves out why: a login that is refused is met by others, too.
+    "org.apache.iceberg.jdbc.UncheckedSQLException",
 )
 #: What they say when a task could not ask the schema registry.
 _REGISTRY = ("RegistryAway", "RegistryLoginFailed", "RegistryPropertyRefused", "no schema registry is known")

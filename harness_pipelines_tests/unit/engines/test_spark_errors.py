@@ -55,6 +55,23 @@ def test_a_postgres_that_takes_no_more_sessions_is_waited_for_and_does_not_count
 @pytest.mark.parametrize(
     "said",
     [
+        "(org.postgresql.util.PSQLException) The connection attempt failed.",
+        "(org.postgresql.util.PSQLException) An I/O error occurred while sending to the backend.",
+        "(org.postgresql.util.PSQLException) This connection has been closed.",
+        "(org.apache.iceberg.jdbc.UncheckedSQLException) Failed to connect: jdbc:postgresql://127.0.0.1:5432/harness",
+        "(org.apache.iceberg.jdbc.UncheckedSQLException) Failed to get table shop.orders from catalog harness",
+        "(org.apache.iceberg.jdbc.UncheckedSQLException) Unknown failure",
+    ],
+)
+def test_a_postgres_that_goes_away_under_spark_does_not_count_against_the_move(said: str):
+    """Or three restarts would halve a move, and some more hold its stage by name."""
+    with pytest.raises(SparkAway, match="move 7, attempt 2"), explained(TABLE, MOVE):
+        raise PySparkException(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
         'StatusCode.UNAVAILABLE details = "keepalive watchdog timeout"',
         'StatusCode.RESOURCE_EXHAUSTED details = "GOAWAY received; Error code: 11; Debug Text: too_many_pings"',
     ],

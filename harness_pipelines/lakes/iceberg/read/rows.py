@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.drivers.conform import by_field_ids, conformed, has_field_ids
+from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.lakes.iceberg.parquet import damage_named, parquet_file
+from harness_pipelines.lakes.iceberg.read.field_ids import by_field_ids, has_field_ids
 from harness_pipelines.lakes.iceberg.read.scan import LakeFile, PinnedView
 from harness_pipelines.ports.errors import LakeFileBroken, LakeFileMissing, LakeUnreadable
 from harness_pipelines.ports.ledger import TableRow

@@ -30,12 +30,12 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import BooleanType, LongType, NestedField
 
 from harness_pipelines.drivers.arrow_filter import to_arrow
-from harness_pipelines.drivers.conform import FIELD_ID, by_field_ids
 from harness_pipelines.drivers.file_notes import KNOWN
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.parquet import ParquetFragment, Scanner, damage_named, fragment_of, scanner_of
 from harness_pipelines.lakes.iceberg.private import InclusiveMetricsEvaluator
 from harness_pipelines.lakes.iceberg.read.deletes import Positions, positions_of, split
+from harness_pipelines.lakes.iceberg.read.field_ids import FIELD_ID, by_field_ids
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of, understood
 from harness_pipelines.lakes.iceberg.read.predicates import to_iceberg
 from harness_pipelines.layout.tree import LAYER
