@@ -20,7 +20,8 @@ from harness_pipelines.services.values import ServiceName
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 #: `spark.local.dir` is split at commas, so it is relative to the folder that the server works in.
 SETTINGS = """\
-spark.master                                  local[*]
+spark.master                                  local[{slots}]
+spark.scheduler.mode                          FAIR
 spark.app.name                                harness
 spark.driver.host                             127.0.0.1
 spark.driver.bindAddress                      127.0.0.1
@@ -40,6 +41,14 @@ spark.sql.session.timeZone                    UTC
 spark.sql.shuffle.partitions                  {partitions}
 spark.sql.execution.arrow.pyspark.enabled     true
 """
+#: A pool is FIFO by itself, and all jobs are in this one: the tasks of a long query would all come before those of a
+#: stage that began later.
+POOLS = """\
+<allocations>
+  <pool name="default"><schedulingMode>FAIR</schedulingMode><weight>1</weight><minShare>0</minShare></pool>
+</allocations>
+"""
+SLOTS_MIN = 4  #: a task that waits for Kafka, Postgres or its Python process uses no core, and others can go on
 LOGGING = """\
 status = error
 appender.out.type = Console
@@ -64,7 +73,7 @@ def in_properties(value: str) -> str:
 
 
 class Spark:
-    """A Spark Connect server on ``local[*]`` with the Iceberg, Kafka and Postgres jars; catalogs come per session."""
+    """A Spark Connect server on all cores with the Iceberg, Kafka and Postgres jars; catalogs come per session."""
 
     name: ServiceName = "spark"
     port_count = 1
@@ -92,7 +101,9 @@ class Spark:
             token=self._token(),
             folder=in_properties(str(self._folder)),
             partitions=max(4, 2 * (os.cpu_count() or 1)),
+            slots=max(SLOTS_MIN, os.cpu_count() or 1),
         )
+        replace_file(conf / "fairscheduler.xml", POOLS)  # in the class path, where Spark looks for it
         replace_file(conf / "spark-defaults.conf", settings, 0o600)
         replace_file(conf / "log4j2.properties", LOGGING)
 

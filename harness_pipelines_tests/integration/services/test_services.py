@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from harness_pipelines.services import Endpoints, ServiceDied, Services, ServiceState
 from harness_pipelines.services.process import identify, is_alive
+from harness_pipelines.services.spark import SLOTS_MIN
 from harness_pipelines.services.state import StateFile
 
 
@@ -162,6 +165,30 @@ def test_spark_reads_batches_by_a_decompressor_without_known_flaws(endpoints):
 
     assert "lz4-java-1.8." not in where
     assert "lz4-java-1.10." in where
+
+
+def test_a_long_query_does_not_hold_up_what_is_asked_of_spark_after_it(endpoints):
+    from pyspark.sql import SparkSession
+
+    busy, other = (SparkSession.builder.remote(endpoints.spark).create() for _ in range(2))
+    tasks = 10 * max(SLOTS_MIN, os.cpu_count() or 1)
+    nap = busy.range(0, tasks, 1, tasks).selectExpr("java_method('java.lang.Thread', 'sleep', 1000L)")
+    long = threading.Thread(target=nap.collect)
+    try:
+        other.range(5).count()
+        long.start()
+        time.sleep(1.5)  # its tasks take all places
+        asked = time.monotonic()
+        assert other.range(0, 8, 1, 4).count() == 8
+        waited_s = time.monotonic() - asked
+        is_at_work = long.is_alive()
+    finally:
+        long.join()
+        busy.stop()
+        other.stop()
+
+    assert is_at_work
+    assert waited_s < 5, "half of what the long one takes"
 
 
 def test_spark_takes_nobody_without_its_token(endpoints):
