@@ -25,6 +25,7 @@ from harness_pipelines_tests.model.restores import Restores
 from harness_pipelines_tests.model.schemas import Schemas
 from harness_pipelines_tests.model.snapshots import Snapshots
 from harness_pipelines_tests.model.specs import Specs
+from harness_pipelines_tests.model.streams import Streams
 from harness_pipelines_tests.model.views import Left as ViewsLeft
 from harness_pipelines_tests.model.views import Views
 
@@ -100,6 +101,7 @@ CORRECTIONS_CALM = Corrections(crashes=0, name="corrections: without crashes")
 HISTORY = History(name="history: promotions, backups, a server that comes back")
 DROPS = Schemas(name="schemas: a drop by two at once, old reads")
 SPECS = Specs()
+STREAMS = Streams()
 
 #: What the suite explores; each holds without a mutant.
 SUITE: tuple[AnyModel, ...] = (
@@ -126,7 +128,7 @@ SUITE: tuple[AnyModel, ...] = (
     *(RANGES, RANGES_CALM, RANGES_TWICE),
     *(RESTORES, RESTORES_LONG),
     DROPS,
-    *(SPECS, HISTORY),
+    *(SPECS, HISTORY, STREAMS),
 )
 STATES_MAX = 120_000  #: of a model of the suite
 #: Larger bounds, by hand: ``python -m harness_pipelines_tests.model --large``.
@@ -377,6 +379,15 @@ MUTANTS: Mapping[str, Mutant] = {
         None, ("bounds_read_apart",), VIEWS_READ, "S2"
     ),
     "a snapshot is read with the bounds of its version": Mutant(None, ("bounds_of_version",), SNAPSHOTS, "S2"),
+    # -- open streams
+    "a stream leaves out what does not fit its spec": Mutant(None, ("leaves_out_what_does_not_fit",), STREAMS, "S18"),
+    "a stream goes on behind a record that ingest has judged": Mutant(
+        None, ("goes_on_behind_what_waited",), STREAMS, "S18"
+    ),
+    "a stream's token passes the record that it waits at": Mutant(None, ("token_passes_what_waits",), STREAMS, "S18"),
+    "a stream goes on where the log ends": Mutant(None, ("leg_to_the_end_of_the_log",), STREAMS, "S18"),
+    "a stream begins anew with its history": Mutant(None, ("leg_from_the_start",), STREAMS, "S18"),
+    "a stream does not tell what was put back behind it": Mutant(None, ("corrections_not_told",), STREAMS, "S18"),
     # -- named snapshots
     "a snapshot is created without the trim lock": Mutant(None, ("create_without_lock",), SNAPSHOTS, "S10"),
     "version and bounds of a snapshot are read in two statements": Mutant(None, ("two_statements",), SNAPSHOTS, "S36"),
