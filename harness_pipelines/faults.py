@@ -157,6 +157,15 @@ _REPLAY = (
     ),
     ("after_commit", "the version is published, who asked for it does not know", "finds the records put back"),
 )
+_REPAIR = (
+    ("before_lock", "the file and new metadata are written, no lock is held", "is asked once more, and makes it again"),
+    (
+        "in_transaction",
+        "pointer and version are written, the COMMIT was not sent",
+        "is asked once more, and makes it again: Postgres has rolled it back",
+    ),
+    ("after_commit", "the version is published, who asked for it does not know", "finds no such file in the table"),
+)
 _EVOLVE = (
     ("before_lock", "the new metadata is written, no lock is held", "goes on as if nobody had asked for a change"),
     (
@@ -191,6 +200,7 @@ POINTS: Mapping[str, Point] = {
     **_declared("expire", _EXPIRE, unbuffered=_OF_EVERY_TABLE),
     **_declared("revert", _REVERT, unbuffered=_OF_EVERY_TABLE),
     **_declared("replay", _REPLAY, unbuffered=()),
+    **_declared("repair", _REPAIR, unbuffered=()),
     **_declared("evolve", _EVOLVE, unbuffered={name for name, _, _ in _EVOLVE}),
     **_declared("snapshot", _SNAPSHOT, unbuffered={name for name, _, _ in _SNAPSHOT}),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from harness_pipelines.ports.ledger import RefusedRecord, Swap
 from harness_pipelines.protocol.bounds import Vector
@@ -65,3 +66,4 @@ class Correction:
     refused: Sequence[RefusedRecord] = ()  #: those of them that are set aside
     bytes: int
     decoder: str | None  #: digest of the spec that decoded them, if it was not the table's
+    act: Literal["replay", "repair"] = "replay"  #: whose crash points it passes

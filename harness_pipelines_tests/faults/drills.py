@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest import mock
+from urllib.parse import urlsplit
 
 import psycopg
+from pyarrow import parquet
 
 import harness_pipelines as hp
 from harness_pipelines.app import installation as stores_open
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.lakes.iceberg.write.quarantine import Moved, RawBytes
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.compaction import FILES_MIN
@@ -23,6 +27,7 @@ from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stages import compact
+from harness_pipelines.stages.replay.damaged_file import repair_file
 from harness_pipelines.stages.run import worker
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines.stages.table.expire import expire_once
@@ -48,6 +53,7 @@ class Drill:
     caught_up: Callable[[TableRig], bool]
     by_hand: ByHand | None = None  #: what dies in place of a worker, for a stage that a person asks for
     until_idle: bool = True  #: or the worker ends by the clock
+    damages: bool = False  #: versions of before keep a damaged file, and so may the newest until it is repaired
     spec: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -287,6 +293,60 @@ def _snapshot_again(rigs: Rigs) -> None:
     _buffer(rigs, 5)
 
 
+# -- repair -------------------------------------------------------------------------------------------------
+
+
+def _a_bit_is_flipped(rigs: Rigs) -> None:
+    """In the rows of a file. One that is gone would stop expire by name, which shall work on beside repairs."""
+    _moved_twice(rigs)
+    for rig in rigs:
+        path = _files(rig.table)[0]
+        chunk = parquet.read_metadata(path).row_group(0).column(0)
+        content = bytearray(path.read_bytes())
+        content[(chunk.dictionary_page_offset or chunk.data_page_offset) + chunk.total_compressed_size - 1] ^= 8
+        path.write_bytes(content)
+        assert _damaged(rig.table) == [path]
+
+
+def _files(table: hp.Table) -> list[Path]:
+    """The data files of the newest version."""
+    head = table.harness.stores.ledger.head(table.row)
+    return sorted(Path(urlsplit(file.data.file_path).path) for file in pinned(head.stream.metadata).files)
+
+
+def _damaged(table: hp.Table) -> list[Path]:
+    return [path for path in _files(table) if not _is_whole(path)]
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        parquet.read_table(path, page_checksum_verification=True)
+    except OSError:
+        return False
+    return True
+
+
+def repair(harness: hp.Harness, tables: Sequence[str]) -> None:
+    """Make the files again that are damaged. Who asked is told why when it did not happen."""
+    for name in tables:
+        table = harness.table(name)
+        for path in _damaged(table):
+            with suppress(HarnessError):
+                repair_file(harness.stores, table.row, path.name)
+
+
+def _repaired_again(rigs: Rigs) -> None:
+    """Whoever asked repeats it, until a transaction that nobody ends has ended by the timeouts."""
+
+    def is_whole(rig: TableRig) -> bool:
+        repair(rig.harness, [rig.name])
+        return not _damaged(rig.table)
+
+    for rig in rigs:
+        wait_until(lambda rig=rig: is_whole(rig), f"the files of {rig.name} are made again")  # type: ignore[misc]
+    _buffer(rigs, 5)
+
+
 DRILLS: Mapping[str, Drill] = {
     "ingest": Drill(
         stages=INGEST,
@@ -335,6 +395,14 @@ DRILLS: Mapping[str, Drill] = {
         caught_up=_in_the_lake,
         by_hand=replay,
         spec={"unknown_fields": "quarantine"},
+    ),
+    "repair": Drill(
+        stages=TIER,
+        prepare=_a_bit_is_flipped,
+        more=_repaired_again,
+        caught_up=_in_the_lake,
+        by_hand=repair,
+        damages=True,
     ),
     "evolve": Drill(
         stages=TIER,

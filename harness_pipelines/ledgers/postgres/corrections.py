@@ -146,7 +146,7 @@ class Corrections:
             found = self.look(wanted)
             self._check_unmoved(correction, found)  # else the views have rows of these records already
             swaps = build(found.head, found.pointers, move_id)
-            faults.point("replay.before_lock")
+            faults.point(f"{correction.act}.before_lock")
             try:
                 return self._commit_known(correction, move_id, _prepared(found.pointers, swaps), by)
             except PointerMoved as moved:
@@ -164,8 +164,8 @@ class Corrections:
         try:
             with self._database.transaction() as connection:
                 published = self._commit(connection, correction, move_id, build, by)
-                faults.point("replay.in_transaction")
-            faults.point("replay.after_commit")
+                faults.point(f"{correction.act}.in_transaction")
+            faults.point(f"{correction.act}.after_commit")
             return published
         except OutcomeUnknown as unknown:
             return published_by(self._database, self._table, move_id, unknown)

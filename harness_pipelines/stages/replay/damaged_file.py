@@ -117,7 +117,7 @@ def repair_file(stores: Stores, table: TableRow, path: str, *, dry_run: bool = F
         base = pointers[target.view]
         return {target.view: build_repair(stores.lake, table, move_id, rows, target.file, view=target.view, base=base)}
 
-    nothing = Correction(changes={}, states={}, bytes=rows.nbytes, decoder=None)
+    nothing = Correction(changes={}, states={}, bytes=rows.nbytes, decoder=None, act="repair")
     version = stores.corrections(table).publish(nothing, build, by=who(), run_id=None)
     log.info("repair.published", table=table.name, file=done.file, rows=done.rows, version=version.version)
     return Repaired(**{**done.to_json(), "version": version.version, "move": version.move_id})
@@ -155,7 +155,7 @@ def _metadata_again(stores: Stores, table: TableRow, head: Version, view: ViewNa
     )
     if dry_run:
         return done
-    nothing = Correction(changes={}, states={}, bytes=0, decoder=None)
+    nothing = Correction(changes={}, states={}, bytes=0, decoder=None, act="repair")
     version = stores.corrections(table).publish(nothing, build, by=who(), run_id=None)
     return Repaired(**{**done.to_json(), "version": version.version, "move": version.move_id})
 

@@ -245,7 +245,7 @@ def test_the_command_asks_first(both: TableRig, place: Scratch, monkeypatch: pyt
     both.assert_exact()
 
 
-@pytest.mark.parametrize("point", ["replay.before_lock", "replay.in_transaction", "replay.after_commit"])
+@pytest.mark.parametrize("point", ["repair.before_lock", "repair.in_transaction", "repair.after_commit"])
 def test_a_repair_that_dies_is_done_wholly_or_not_at_all(both: TableRig, point: str):
     path, before = file_of(both, "stream"), both.stores.ledger.head(both.table.row).version
     damage(path)
@@ -255,7 +255,7 @@ def test_a_repair_that_dies_is_done_wholly_or_not_at_all(both: TableRig, point: 
             repair_file(both.stores, both.table.row, path)
     finally:
         faults.disarm()
-    if point == "replay.after_commit":
+    if point == "repair.after_commit":
         assert both.stores.ledger.head(both.table.row).version == before + 1
     else:
         repaired(both, path, source="the buffer")
