@@ -1,11 +1,12 @@
-"""One exactly-once table over Kafka, Postgres and Iceberg.
+"""Exactly-once tables over Kafka, Postgres and Iceberg.
 
     with harness_pipelines.connect() as harness:       # HARNESS_DSN, HARNESS_KAFKA, ... or the embedded services
         orders = harness.apply("orders.yaml")          # or `harness.table("shop.orders")`
         orders.read(columns=["order_id"], where="amount > 10")  # pyarrow.Table
         orders.to_spark(spark, view="orders")          # the same rows as a DataFrame
 
-Every error is a `HarnessError`; a `TryAgain` may be repeated as it is, after an `OutcomeUnknown` the ledger knows.
+Every error is a `HarnessError`. After a `TryAgain` repeat the same call. After an `OutcomeUnknown` check the ledger
+first.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public names when they are used, so that the command line starts fast."""
+    """Import public names on first use, so that the command line starts fast."""
     if name in _HOMES:
         from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""One taxonomy of errors: what was expected, what was found, what was written, and which way on is safe.
+"""One taxonomy of errors. Each states the expected and the found value, what was written, and the safe next step.
 
 Idea: dlt's terminal and transient errors, PyIceberg's unknown commit state.
 """
@@ -12,7 +12,7 @@ from harness_pipelines.secret import redact
 
 
 class Recovery(StrEnum):
-    """What the caller may do next."""
+    """The caller's safe next step."""
 
     NEVER = "never"  #: the same call can never succeed; a person (or another spec) has to change something
     REFRESH = "refresh"  #: read the present state again and plan anew
@@ -22,8 +22,8 @@ class Recovery(StrEnum):
 class HarnessError(Exception):
     """Base of every error that the harness raises on purpose.
 
-    Its text may quote a library, and goes to terminals, logs, the ledger and Dagster: secrets are hidden here, once for
-    all of them.
+    Its text may quote a library and appears in terminals, logs, the ledger and Dagster. Therefore this class redacts
+    secrets for all of them.
     """
 
     recovery: ClassVar[Recovery] = Recovery.NEVER
@@ -35,7 +35,7 @@ class HarnessError(Exception):
 
     @classmethod
     def todo(cls) -> str:
-        """What an operator does about it."""
+        """Return the remedy for an operator."""
         if cls.way_on:
             return cls.way_on
         if cls.exit_code == 1 and cls.recovery is Recovery.REFRESH:
@@ -45,10 +45,10 @@ class HarnessError(Exception):
 
 #: By exit code, where a class says nothing itself.
 _WAYS_ON = {
-    1: "change what the message names, then the same command",
+    1: "change what the message names, then run the same command",
     2: "correct the command or the spec; nothing was done",
-    75: "the same command again; workers go on by themselves",
-    76: "`harness status TABLE` says whether it took effect, before anything else",
+    75: "run the same command again; workers continue automatically",
+    76: "first check with `harness status TABLE` whether it took effect",
 }
 
 

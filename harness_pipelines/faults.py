@@ -1,10 +1,11 @@
 """Named crash points: no-ops until a test, or ``HARNESS_FAULT``, arms one.
 
-``HARNESS_FAULT="tier.in_transaction=kill"`` kills the process with SIGKILL when it gets there, ``=stop`` stops it with
-SIGSTOP (somebody else must continue it), ``=raise`` raises `FaultInjected`. A count, ``=kill@3``, waits for the
-third time. Idea: Neon's failpoints.
+``HARNESS_FAULT="tier.in_transaction=kill"`` kills the process with SIGKILL at that point, ``=stop`` stops it with
+SIGSTOP (another process must continue it), ``=raise`` raises `FaultInjected`. The count in ``=kill@3`` means the third
+time.
+Idea: Neon's failpoints.
 
-`POINTS` declares them all: the crash matrix of the tests is made from it, and it says what must happen after a death.
+`POINTS` declares all of them with the recovery after a death. The crash matrix of the tests is generated from it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from harness_pipelines.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One place where a process may die, as it is declared."""
+    """One declared place where a process may die."""
 
     stage: str
     where: str  #: what was done and what was not
@@ -29,7 +30,8 @@ class Point:
 
 
 def _declared(stage: str, points: Iterable[tuple[str, str, str]], *, unbuffered: Iterable[str]) -> dict[str, Point]:
-    """*points* as (name, where, recovery), by their full names; *unbuffered* are reached with ``buffer: none`` too."""
+    """Return *points* as (name, where, recovery) with full names; *unbuffered* are also reached with ``buffer:
+    none``."""
     without = set(unbuffered)
     return {
         f"{stage}.{name}": Point(stage=stage, where=where, recovery=recovery, buffered=name not in without)
@@ -41,8 +43,8 @@ BEFORE_CLAIM = ("before_claim", "nothing is held", "nothing to do: the claim is 
 AFTER_CLAIM = ("after_claim", "the claim is held, nothing was begun", "takes the claim when its lease has ended")
 BEFORE_RELEASE = (
     "before_release",
-    "the work is done, the claim is not given back",
-    "takes the claim when its lease has ended; the work is not done again",
+    "the work is done, the claim is not released",
+    "takes the claim when its lease has ended; does not repeat the work",
 )
 _INGEST = (
     BEFORE_CLAIM,
@@ -57,7 +59,7 @@ _INGEST = (
     (
         "after_commit",
         "the COMMIT took effect, the worker does not know",
-        "goes on from the bound that the ledger shows",
+        "continues from the bound in the ledger",
     ),
     BEFORE_RELEASE,
 )
@@ -88,7 +90,11 @@ _OTREE = (
         "pointer, bound, version, layout and the fence are written, the COMMIT was not sent",
         "takes the next attempt: Postgres has rolled the publish back",
     ),
-    ("after_commit", "the version is published, the worker does not know", "finds no open move, looks what is left"),
+    (
+        "after_commit",
+        "the version is published, the worker does not know",
+        "finds no open move, checks for remaining work",
+    ),
     BEFORE_RELEASE,
 )
 _COMPACT = (
@@ -103,7 +109,11 @@ _COMPACT = (
         "pointer, version and the fence are written, the COMMIT was not sent",
         "takes the next attempt: Postgres has rolled the publish back",
     ),
-    ("after_commit", "the version is published, the worker does not know", "finds no open move, looks what is left"),
+    (
+        "after_commit",
+        "the version is published, the worker does not know",
+        "finds no open move, checks for remaining work",
+    ),
     BEFORE_RELEASE,
 )
 _EXPIRE = (
@@ -114,80 +124,84 @@ _EXPIRE = (
         "a retired segment is dropped, the COMMIT was not sent",
         "drops it again: Postgres has rolled the drop back",
     ),
-    ("during_trim", "a condemned file is deleted, it is still listed as condemned", "deletes what is left of the list"),
-    ("before_trim", "what earlier runs condemned is gone, nothing new is decided", "decides anew"),
+    ("during_trim", "a condemned file is deleted, it is still listed as condemned", "deletes the rest of the list"),
+    ("before_trim", "the files that earlier runs condemned are deleted, nothing new is decided", "decides again"),
     (
         "in_transaction",
         "the trim floor, retired segments and the fence are written, the COMMIT was not sent",
-        "decides anew: Postgres has rolled the decision back",
+        "decides again: Postgres has rolled the decision back",
     ),
     ("after_commit", "segments are retired, dead branches are still there", "removes the branches, condemns the files"),
     (
         "quarantine_in_transaction",
         "bytes of quarantined records are in files, pointer and records are written, the COMMIT was not sent",
-        "moves them anew: Postgres has rolled it back, and has the bytes; the files are orphans",
+        "moves them again: Postgres has rolled back and has the bytes; the files are orphans",
     ),
-    ("quarantine_moved", "bytes are in the lake alone, the worker does not know", "finds them moved"),
-    ("before_condemn", "dead branches are gone, their files are not condemned", "condemns what nothing reaches"),
+    ("quarantine_moved", "the bytes are only in the lake, the worker does not know", "finds them moved"),
+    ("before_condemn", "dead branches are gone, their files are not condemned", "condemns files that nothing reaches"),
     BEFORE_RELEASE,
 )
 _REVERT = (
-    ("before_lock", "the new metadata is written, no lock is held", "goes on as if nobody had asked for a revert"),
+    ("before_lock", "the new metadata is written, no lock is held", "continues as if no revert was requested"),
     (
         "in_transaction",
         "pointer, bounds, version and closed moves are written, the COMMIT was not sent",
-        "goes on as if nobody had asked for a revert: Postgres has rolled it back",
+        "continues as if no revert was requested: Postgres has rolled it back",
     ),
     (
         "after_commit",
-        "the version is published, who asked for it does not know",
-        "claims anew, and moves to the lake again what the old version did not have",
+        "the version is published, the caller does not know",
+        "claims again, and moves to the lake again the records that the old version did not have",
     ),
 )
 _REPLAY = (
     (
         "before_lock",
         "rows and new metadata are written, no lock is held",
-        "goes on as if nobody had asked for a replay",
+        "continues as if no replay was requested",
     ),
     (
         "in_transaction",
         "pointers, version, corrections and the records' state are written, the COMMIT was not sent",
-        "goes on as if nobody had asked for a replay: Postgres has rolled it back",
+        "continues as if no replay was requested: Postgres has rolled it back",
     ),
-    ("after_commit", "the version is published, who asked for it does not know", "finds the records put back"),
+    ("after_commit", "the version is published, the caller does not know", "finds the records replayed"),
 )
 _REPAIR = (
-    ("before_lock", "the file and new metadata are written, no lock is held", "is asked once more, and makes it again"),
+    (
+        "before_lock",
+        "the file and new metadata are written, no lock is held",
+        "repeats the command, which creates the file again",
+    ),
     (
         "in_transaction",
         "pointer and version are written, the COMMIT was not sent",
-        "is asked once more, and makes it again: Postgres has rolled it back",
+        "repeats the command, which creates the file again: Postgres has rolled it back",
     ),
-    ("after_commit", "the version is published, who asked for it does not know", "finds no such file in the table"),
+    ("after_commit", "the version is published, the caller does not know", "finds no such file in the table"),
 )
 _EVOLVE = (
-    ("before_lock", "the new metadata is written, no lock is held", "goes on as if nobody had asked for a change"),
+    ("before_lock", "the new metadata is written, no lock is held", "continues as if no change was requested"),
     (
         "in_transaction",
         "schema, pointers, segments, positions and version are written, the COMMIT was not sent",
-        "goes on as if nobody had asked for a change: Postgres has rolled it back",
+        "continues as if no change was requested: Postgres has rolled it back",
     ),
-    ("after_commit", "the table has the new schema, who asked for it does not know", "finds the schema changed"),
+    ("after_commit", "the table has the new schema, the caller does not know", "finds the schema changed"),
 )
 _SNAPSHOT = (
     (
         "in_transaction",
         "the name and the versions that it keeps are written, the COMMIT was not sent",
-        "makes it again: Postgres has rolled it back",
+        "creates it again: Postgres has rolled it back",
     ),
-    ("after_commit", "the snapshot is there, who asked for it does not know", "finds that there is one of this name"),
+    ("after_commit", "the snapshot exists, the caller does not know", "finds a snapshot of this name"),
     (
         "drop_in_transaction",
-        "the name is forgotten, the COMMIT was not sent",
+        "the name is dropped, the COMMIT was not sent",
         "drops it again: Postgres has rolled the drop back",
     ),
-    ("drop_after_commit", "the name is gone, who asked for it does not know", "finds no snapshot of this name"),
+    ("drop_after_commit", "the name is dropped, the caller does not know", "finds no snapshot of this name"),
 )
 _OF_EVERY_TABLE = {name for name, _, _ in (*_TIER, *_EXPIRE, *_REVERT)} - {"in_drop"}
 
@@ -207,7 +221,7 @@ POINTS: Mapping[str, Point] = {
 
 
 class FaultInjected(BaseException):
-    """Raised by an armed crash point; deliberately no Exception, so that nothing handles it on purpose."""
+    """Raised by an armed crash point; deliberately not an Exception, so that no handler catches it."""
 
 
 @dataclass(slots=True)
@@ -226,7 +240,7 @@ def arm(name: str, act: Callable[[], None], *, at: int = 1) -> None:
     Raises: UsageError for a name that is not in `POINTS`.
     """
     if name not in POINTS:
-        raise UsageError(f"no crash point is called {name!r}; there are: {', '.join(POINTS)}")
+        raise UsageError(f"no crash point is called {name!r}; the crash points are {', '.join(POINTS)}")
     _armed[name] = _Armed(act=act, wait_for=at)
 
 
@@ -235,7 +249,7 @@ def disarm() -> None:
 
 
 def point(name: str) -> None:
-    """A place where a process may die; the name says which, `POINTS` what follows."""
+    """Mark the crash point *name*; `POINTS` declares its recovery."""
     if not _armed:
         return
     armed = _armed.get(name)
@@ -249,7 +263,7 @@ def point(name: str) -> None:
 
 
 def arm_from(environment: Mapping[str, str]) -> None:
-    """Arm what ``HARNESS_FAULT`` asks for: ``point=action[@count]``, several with commas.
+    """Arm the crash points of ``HARNESS_FAULT``: ``point=action[@count]``, separated by commas.
 
     Raises: UsageError.
     """

@@ -1,4 +1,4 @@
-"""Pauses between tries of what fails: they grow, and two that failed together do not come back together."""
+"""Pauses between retries: they grow, and jitter spreads retries that failed together."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ JITTER = 0.25  #: of a pause, at most
 
 
 class Pauses:
-    """Each pause is twice the one before, up to a limit, until something worked."""
+    """Each pause is twice the previous one, up to a limit, until a success."""
 
     def __init__(self, first_s: float, longest_s: float) -> None:
         self._first_s, self._longest_s = first_s, longest_s
         self._next_s = first_s
 
     def worked(self) -> None:
-        """The next pause is the first one again."""
+        """Start over with the first pause."""
         self._next_s = self._first_s
 
     def next_s(self) -> float:
-        """Seconds to wait now."""
+        """Return the next pause in seconds."""
         pause_s = self._next_s
         self._next_s = min(pause_s * 2, self._longest_s)
         return pause_s * random.uniform(1 - JITTER, 1 + JITTER)

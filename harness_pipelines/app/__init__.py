@@ -1,1 +1,1 @@
-"""Where everything comes together: what the settings name is opened here, and given to flows."""
+"""The composition root: opens the systems in the settings and passes them to flows."""

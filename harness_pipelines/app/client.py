@@ -1,4 +1,4 @@
-"""The public surface in Python: `connect` and `Harness`, which gives a `Table`."""
+"""The public Python API: `connect` and `Harness`, which returns a `Table`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def connect(settings: Settings | None = None, *, home: str | Path | None = None) -> Harness:
     """Open the harness that the environment describes (``HARNESS_DSN``, ``HARNESS_KAFKA``, ...).
 
-    What is not set comes from the embedded services under *home*, if they run. Nothing is opened before it is used.
+    Unset variables use the embedded services under *home*, if they run. Connections open on first use.
 
-    Raises: UsageError when an address is missing.
+    Raises: UsageError if an address is missing.
     """
     chosen = settings or Settings.from_env(home=Path(home) if home else None)
     faults.arm_from(os.environ)
@@ -56,59 +56,61 @@ class Harness:
 
     @cached_property
     def waits(self) -> Waits:
-        """Who waits for records of any table."""
+        """Waiters for records of any table."""
         from harness_pipelines.read.waiting import Waits
 
         return Waits(self.stores.news, self.stores.tables)
 
     def init(self) -> list[str]:
-        """Create the ledger, the catalog rows and the roles, or bring them up to date; returns what was applied."""
+        """Create or update the ledger, the catalog rows and the roles; return the applied migrations."""
         from harness_pipelines.drivers.postgres import migrate
 
         return migrate(self.stores.owner_dsn)
 
     def apply(self, spec: str | Path | TableSpec) -> Table:
-        """Create the table that *spec* (a file's path, or a `TableSpec`) describes, or take over changed settings.
+        """Create the table that *spec* (a file's path or a `TableSpec`) describes, or apply its changed settings.
 
-        Raises: SpecError, TopicMissing, TableExists when a word differs that cannot change.
+        Raises: SpecError, TopicMissing, TableExists if a setting differs that cannot change.
         """
         from harness_pipelines.stages.table.apply import apply_spec
 
         return Table(self, apply_spec(self.stores, spec))
 
     def table(self, name: str) -> Table:
-        """The table called ``namespace.name``. Raises: TableUnknown."""
+        """Return the table ``namespace.name``. Raises: TableUnknown."""
         return Table(self, self.stores.tables.table(name))
 
     def tables(self) -> list[Table]:
-        """Those whose row in the ledger can be understood; `sick_tables` are the others."""
+        """Return the tables whose ledger row can be read; `sick_tables` returns the others."""
         return [Table(self, row) for row in self.stores.tables.tables()]
 
     def sick_tables(self) -> list[SickTable]:
-        """Tables whose row in the ledger cannot be understood, with the reason: nobody works on them."""
+        """Return the tables whose ledger row cannot be read, with the reason; no worker runs them."""
         return self.stores.tables.survey()[1]
 
     def snapshot(self, name: str, tables: Sequence[str]) -> NamedSnapshot:
-        """Name the state that *tables* have together at this instant: `read(at=name)` shows it until it is dropped.
+        """Name the current state of *tables* as one consistent cut; `read(at=name)` returns it until it is dropped.
 
-        What is buffered belongs to it. Raises: SnapshotExists, TableUnknown, ValueError.
+        Buffered rows are included. Raises: SnapshotExists, TableUnknown, ValueError.
         """
         return self.stores.snapshots.create(name, [self.table(table).row for table in tables])
 
     def snapshots(self) -> list[NamedSnapshot]:
-        """Every named snapshot, oldest first."""
+        """Return all named snapshots, oldest first."""
         return self.stores.snapshots.all()
 
     def drop_snapshot(self, name: str) -> None:
-        """Forget a snapshot; what only it needed is removed by expire. Raises: SnapshotUnknown, SnapshotInUse."""
+        """Drop a snapshot; expire then removes files that only it needed. Raises: SnapshotUnknown, SnapshotInUse."""
         self.stores.snapshots.drop(name)
 
     def register_spark(self, spark: SparkSession) -> None:
-        """Let *spark* know the source ``harness``: ``spark.readStream.format("harness").option("table", ...).load()``.
+        """Register the source ``harness`` in *spark*: ``spark.readStream.format("harness").option("table",
+        ...).load()``.
 
-        As a stream its offsets are offset vectors and its rows those of `Table.stream`; as a batch (`spark.read`, and
-        in SQL ``CREATE TEMP VIEW ... USING harness``) it has the rows of `Table.read`, of a new cut in each query. What
-        only Kafka has comes once it is ingested. The settings, the password of the DSN among them, go to Spark.
+        A stream has offset vectors as offsets and returns the rows of `Table.stream`. A batch (`spark.read`, or
+        ``CREATE TEMP VIEW ... USING harness`` in SQL) returns the rows of `Table.read`, with a new cut in each query.
+        Records that are only in Kafka appear once they are ingested. The settings, including the password of the DSN,
+        are sent to Spark.
         """
         from harness_pipelines.engines.spark.data_source import register
         from harness_pipelines.engines.spark.data_source_rows import OpenTables
@@ -117,7 +119,8 @@ class Harness:
 
     @property
     def states(self) -> States:
-        """Where consumers are with what they keep elsewhere; `read(at="state:NAME")` is the cut that agrees with it."""
+        """Positions of consumers that keep their results elsewhere; `read(at="state:NAME")` returns the matching
+        cut."""
         return self.stores.states
 
     def close(self) -> None:

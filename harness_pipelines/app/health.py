@@ -1,4 +1,4 @@
-"""Whether the servers of an installation answer, said in time also where they hang."""
+"""Health of an installation's servers, reported in time even if a server hangs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_S_MAX = 4.0  #: a server that has not answered by then does not answer
 
 
 class Health:
-    """Asks all servers at once. A question that is still out is waited for, and not asked a second time."""
+    """Probes all servers in parallel. A running probe is awaited, not started a second time."""
 
     def __init__(
         self, settings: Settings, *, wait_s: float = LOOK_S_MAX, asks: Mapping[str, Ask] | None = None
@@ -31,7 +31,7 @@ class Health:
         self._out: dict[str, Future[str | None]] = {}
 
     def begin(self) -> None:
-        """Ask each server that is not being asked."""
+        """Probe each server without a running probe."""
         with self._lock:
             for name, ask in self._asks.items():
                 if name not in self._out or self._out[name].done():
@@ -40,7 +40,7 @@ class Health:
                     threading.Thread(target=_answer, args=(ask, answer), name=f"ask-{name}", daemon=True).start()
 
     def look(self) -> dict[str, str | None]:
-        """By service why it does not answer; None: it does."""
+        """Return by service the reason why it does not answer, or None."""
         self.begin()
         deadline, found = time.monotonic() + self._wait_s, dict[str, str | None]()
         for name, answer in list(self._out.items()):
@@ -51,7 +51,7 @@ class Health:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """What ``/health`` says."""
+        """Return the body of ``/health``."""
         found = self.look()
         return {
             "ok": not any(found.values()),
@@ -66,6 +66,6 @@ def _answer(ask: Ask, answer: Future[str | None]) -> None:
         answer.set_result(redact(str(error)))
     except Exception as error:  # a thread has no caller: logged with its trace, and `/health` says no
         log.exception("health.broken")
-        answer.set_result(f"an error that has no name: {type(error).__name__}")
+        answer.set_result(f"an unexpected error: {type(error).__name__}")
     else:
         answer.set_result(None)

@@ -107,7 +107,7 @@ class Stores:
 
     @property
     def owner_dsn(self) -> str:
-        """The login that made the ledger: for its migrations, and to drop tables."""
+        """The login that created the ledger: for migrations and for dropping tables."""
         return self.settings.owner_dsn or self.dsn
 
     @once

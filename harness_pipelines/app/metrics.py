@@ -1,4 +1,4 @@
-"""What Prometheus scrapes from a worker: how its tables are by the ledger, and what this process did for them."""
+"""Prometheus metrics of a worker: the state of tables from the ledger, and the work of this process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Family = GaugeMetricFamily | CounterMetricFamily
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One family. What counts up is a counter and has the ending of one."""
+    """One metric family; a counter has the suffix of counters."""
 
     name: str
     labels: tuple[str, ...]
@@ -175,7 +175,7 @@ METRICS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What the ledger says of the tables that are shown."""
+    """The ledger's data of the exported tables."""
 
     specs: Mapping[str, TableSpec]  #: by name: they are shown
     sick: Sequence[SickTable]  #: and those that cannot be
@@ -187,10 +187,9 @@ class Found:
 
 
 class WorkerCollector(Collector):
-    """Everything about one worker and its tables, worked out when it is asked for.
+    """All metrics of one worker and its tables, computed on each scrape.
 
-    What the ledger says is shown of all tables that are left to workers: a table is seen for as long as any worker
-    lives, not only its own.
+    Ledger metrics cover all tables with ``mode: external_worker``, so a table is exported while any worker lives.
     """
 
     def __init__(self, worker: Worker, tables: Sequence[Table]) -> None:
@@ -204,11 +203,11 @@ class WorkerCollector(Collector):
         self.health = Health(worker.stores.settings)
 
     def describe(self) -> Iterable[Family]:
-        """All families, without samples."""
+        """Return all families without samples."""
         return [metric.family() for metric in METRICS]
 
     def collect(self) -> Iterable[Family]:
-        """All families; those of the ledger stay without samples while it does not answer."""
+        """Return all families; those of the ledger have no samples while it does not answer."""
         shown = {metric.name: metric.family() for metric in METRICS}
         self.health.begin()
         found = self._look()
@@ -352,7 +351,7 @@ def _show_stage(shown: dict[str, Family], state: TableState, stage: str) -> None
 
 
 class Timely(Generic[T]):
-    """Asks something that may hang, and waits for so long only. Whoever asks meanwhile waits for the same answer."""
+    """Runs a call that may hang and waits a limited time. Concurrent callers wait for the same answer."""
 
     def __init__(self, ask: Callable[[], T], *, wait_s: float) -> None:
         self._ask, self._wait_s = ask, wait_s
@@ -360,7 +359,7 @@ class Timely(Generic[T]):
         self._pending: Future[T] | None = None
 
     def __call__(self) -> T | None:
-        """The answer; ``None`` when it is late, or an error."""
+        """Return the answer; ``None`` if it is late or an error."""
         with self._lock:
             pending = self._pending
             if pending is None or pending.done():
@@ -391,21 +390,21 @@ class _Handler(WSGIRequestHandler):
     timeout = CLIENT_S_MAX
 
     def log_message(self, *_: Any) -> None:
-        """Scrapes are not news."""
+        """Do not log scrapes."""
 
 
 class Registry(CollectorRegistry):
-    """What is served: metrics, and beside them ``/health``."""
+    """The HTTP application: ``/metrics`` and ``/health``."""
 
     def watch(self, collector: WorkerCollector) -> None:
-        """Serve all of one worker."""
+        """Serve the metrics of one worker."""
         self.register(collector)
         self.health = collector.health
 
     health: Health | None = None
 
     def application(self) -> Callable[..., Iterable[bytes]]:
-        """As WSGI has it."""
+        """Implement WSGI."""
         metrics = make_wsgi_app(self)
 
         def serve(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
@@ -420,7 +419,7 @@ class Registry(CollectorRegistry):
 
 @contextmanager
 def endpoint(host: str, port: int) -> Iterator[tuple[Registry, str]]:
-    """Serve a registry over HTTP while the block lasts, at that URL; *port* 0 takes a free one. Raises: UsageError."""
+    """Serve a registry over HTTP during the block; yield the URL. *port* 0 takes a free one. Raises: UsageError."""
     registry = Registry()
 
     class Server(_Server):

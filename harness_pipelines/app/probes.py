@@ -1,6 +1,6 @@
-"""Does a server answer? One cheap question to each that the settings name, for those who look after an installation.
+"""Probes: one cheap request to each server in the settings, to check that it answers.
 
-A server that hangs goes on to take connections: each question needs an answer of the server itself.
+A hanging server may still accept connections, so each probe needs an answer of the server itself.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Ask = Callable[[], None]
 
 
 class NoAnswer(TryAgain):
-    """A server did not answer a question that costs it nothing."""
+    """A server did not answer a cheap request."""
 
 
 def probes(settings: Settings) -> Mapping[str, Ask]:
-    """A question to each server that *settings* name, by the service. They raise what is wrong, a HarnessError."""
+    """Return a probe for each server in *settings*, by service. A probe raises a HarnessError."""
     found: dict[str, Ask] = {}
     if settings.dsn:
         found["postgres"] = partial(ask_postgres, settings.dsn)
@@ -78,7 +78,7 @@ def ask_spark(remote: str) -> None:
 
 
 def ask_registry(url: str) -> None:
-    """Any answer is one, but that it cannot. Raises: NoAnswer."""
+    """Accept any answer except a server error. Raises: NoAnswer."""
     import httpx
 
     try:

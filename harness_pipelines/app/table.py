@@ -1,4 +1,4 @@
-"""One logical table as Python programs see it."""
+"""The Python API of one logical table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Table:
-    """One logical table: reads of it are consistent cuts, whichever tiers hold the rows."""
+    """One logical table. Each read is a consistent cut over all tiers."""
 
     def __init__(self, harness: Harness, row: TableRow) -> None:
         self.harness, self.row = harness, row
@@ -62,11 +62,12 @@ class Table:
         limit: int | None = None,
         tail: bool = False,
     ) -> pa.Table:
-        """All rows of one consistent cut as Arrow, without a JVM.
+        """Return all rows of one consistent cut as Arrow, without a JVM.
 
-        *columns* may name coordinate columns; *where* is a SQL-like predicate; *at* is a version, the name of a
-        snapshot, or a moment: the version that was the newest then. Each of them gives the same rows for ever. Without
-        *at* the newest rows are read; *tail* adds what only Kafka has. Raises: VersionGone, SnapshotUnknown, ...
+        **columns* may name coordinate columns. *where* is an SQL-like predicate. *at* is a version, the name of a
+        snapshot, or a time, which means the newest version at that time. Each of them always returns the same rows.
+        Without *at* the newest rows are read. *tail* adds records that are only in Kafka. Raises: VersionGone,
+        SnapshotUnknown, LeaseEnded, WhereError, TryAgain if a service is away.
         """
         from harness_pipelines.engines.arrow.union import read_arrow
         from harness_pipelines.read.tail import read_tail
@@ -85,7 +86,7 @@ class Table:
     def get(
         self, key: Any, *, columns: Sequence[str] | None = None, at: At | None = None, tail: bool = False
     ) -> dict[str, Any] | None:
-        """The newest row of *key*, None if it has none or is deleted; arguments and errors are those of `get_many`."""
+        """Return the newest row of *key*, or None if it has none or is deleted. Arguments and errors as `get_many`."""
         [found] = self.get_many([key], columns=columns, at=at, tail=tail)
         return found
 
@@ -97,10 +98,10 @@ class Table:
         at: At | None = None,
         tail: bool = False,
     ) -> list[dict[str, Any] | None]:
-        """The newest row of each of *keys* in one consistent cut of a keyed table, in their order.
+        """Return the newest row of each of *keys* in one consistent cut of a keyed table, in the order of *keys*.
 
-        A key is ``{column: value}``, a tuple in the key's order or, of one column, its value. The lake is read only
-        for keys that the buffer does not know. Raises: KeyUnfit, and as `read`.
+        A key is ``{column: value}``, a tuple in the key's order or, for one column, its value. The lake is read only
+        for keys that are not in the buffer. Raises: KeyUnfit, and as `read`.
         """
         from harness_pipelines.read.point import HotRows, rows_by_key
 
@@ -120,10 +121,10 @@ class Table:
         at: At | None = None,
         tail: bool = False,
     ) -> pa.Table:
-        """The newest rows of all keys that begin with *prefix*, in no order: of a keyed table with several key columns.
+        """Return the newest rows of all keys that start with *prefix*, unordered; needs several key columns.
 
-        *prefix* are values of the first of them: ``{column: value}``, a tuple, or one value of the first column alone.
-        Files and segments are asked for these keys alone. Raises: KeyUnfit, and as `read`.
+        **prefix* has values of the first key columns: ``{column: value}``, a tuple, or one value of the first column.
+        Only files and segments that may hold these keys are read. Raises: KeyUnfit, and as `read`.
         """
         from harness_pipelines.protocol.reading.selection import Selection
         from harness_pipelines.read.point import key_form
@@ -141,12 +142,13 @@ class Table:
         where: str | None = None,
         pre_images: bool = False,
     ) -> pa.Table:
-        """Every record that *to_version* (default: this instant) has and *from_version* had not, in offset order.
+        """Return the records that are in *to_version* (default: now) and not in *from_version*, in offset order.
 
-        The columns are *columns* (default: the user's) and the five coordinates; `_op` tells puts from deletes. Changes
-        from 1 to 2 and from 2 to 3 are those from 1 to 3. With *pre_images*, of a keyed table, each record is what it
-        did: `_change_type` is ``+I``, ``-U`` (the row that it replaced) and ``+U``, or ``-D`` (the row that it
-        deleted), each with the coordinates of the record; a delete of what was not there is left out.
+        The columns are *columns* (default: the user's) and the five coordinates; `_op` is put or delete. The changes
+        from 1 to 2 and from 2 to 3 together equal those from 1 to 3. *pre_images*, for keyed tables, returns the effect
+        of each record: `_change_type` is ``+I``, ``-U`` (the replaced row) and ``+U``, or ``-D`` (the deleted row),
+        each
+        with the coordinates of the record. A delete of a missing row is omitted.
         Raises: VersionGone, UsageError, and as `read`.
         """
         from harness_pipelines.protocol.reading.selection import Selection
@@ -165,8 +167,8 @@ class Table:
                 if old.schema_version != plan.schema_version:
                     raise UsageError(
                         f"{self.name}: the columns were changed between versions {from_version} and {plan.version}, so "
-                        "there is no one shape for rows before and after; ask for the changes up to that version and "
-                        "from it on, or without pre-images"
+                        "rows before and after have different columns; request the changes up to that version and "
+                        "from it on separately, or without pre-images"
                     )
                 found = read_pre_images(reader, part, old, wanted, check_lease=older.check)
             hold.finish()
@@ -180,10 +182,11 @@ class Table:
         columns: Sequence[str] | None = None,
         where: str | None = None,
     ) -> pa.Table:
-        """What became in *to_version* of records that *from_version* had passed, which `changes` does not tell.
+        """Return corrections of records that *from_version* had already passed; `changes` does not return them.
 
-        `_correction` says ``added``, ``replaced`` (both with the row) or ``removed`` (partition and offset alone).
-        Of a keyed table it tells of the changelog: what a key shows now says `get`. Raises: as `changes`.
+        `_correction` is ``added``, ``replaced`` (both with the row) or ``removed`` (only partition and offset).
+        For a keyed table the corrections concern the changelog; `get` returns the current row of a key. Raises: as
+        `changes`.
         """
         from harness_pipelines.protocol.reading.selection import Selection
         from harness_pipelines.read.stream.corrections import corrections_passed
@@ -203,11 +206,11 @@ class Table:
         pre_images: bool = False,
         follow: bool = True,
     ) -> Iterator[tuple[int, pa.Table]]:
-        """The `changes` of each version after *from_version*, with its number, in order; with *follow* for ever.
+        """Yield the `changes` of each version after *from_version*, with its number, in order; with *follow* forever.
 
-        All of them together are the changes from *from_version* on: keep the number of the last version that you have
-        dealt with, and a later call goes on there. Each version comes some milliseconds after it is published.
-        Raises: VersionGone when the reader is behind what is retained, and as `changes`.
+        Keep the number of the last version that you processed; a later call continues from it. A version arrives some
+        milliseconds after it is published. Raises: VersionGone if the version of the reader is no longer retained, and
+        as `changes`.
         """
         at = from_version
         for event in self.events(follow=follow):
@@ -227,20 +230,23 @@ class Table:
         state_first: bool = False,
         corrections: bool = False,
     ) -> Stream:
-        """All records in offset order within each partition: the history, then what Kafka brings, for ever.
+        """Yield all records in offset order within each partition: the history, then new records, forever.
 
-        Each batch is of one partition, may be empty, and brings the *token* with which a later reader goes on behind
-        it. *from_* is ``earliest``, ``latest``, a token, offsets per partition (one that is not named begins at its
-        start), a version or the name of a snapshot (behind what it had), or a moment (the first record of each
-        partition that is not older). Columns are *columns* (default: the user's) and the five coordinates; `_op` tells
-        puts from deletes, and *where* is asked of each record. *partitions*: only these, so that several readers share
-        the work; else those that join the table are followed too. Without *follow* it ends where Kafka ends now.
-        With *state_first* a keyed table's stream begins with the newest row of each key, in no order, up to an empty
-        batch that is `is_state` too; then come the records behind it. What does not fit the spec is left out.
-        With *corrections* batches that are `is_correction` come between, with what a replay or a revert made of records
-        that went before, marked as `corrections` says.
-        Raises: UsageError, VersionGone, SnapshotUnknown, RecordsLost, LogTruncated, TopicRecreated, ...; when iterated
-        over what `Stream.__iter__` says.
+        Each batch has records of one partition, may be empty, and has the *token* with which a later reader continues
+        after it.
+
+        *from_* is ``earliest``, ``latest``, a token, offsets per partition (a missing partition starts at its start), a
+        version or the name of a snapshot (continue after it), or a time (the first record of each partition that is not
+        older). Columns are *columns* (default: the user's) and the five coordinates; `_op` is put or delete. *where*
+        filters records. *partitions* limits the stream, so that several readers share the work; by default it also
+        follows partitions that join the table. Without *follow* it ends at Kafka's current end.
+        With *state_first* the stream of a keyed table starts with the newest row of each key, unordered, and ends this
+        part with an empty batch that is also `is_state`. Then it continues with later records. Records that do not fit
+        the spec are omitted.
+        With *corrections* the stream also yields `is_correction` batches for earlier records that a replay or a revert
+        changed, marked as in `corrections`.
+        Raises: UsageError, VersionGone, SnapshotUnknown, RecordsLost, LogTruncated, TopicRecreated; during
+        iteration as `Stream.__iter__`.
         """
         from harness_pipelines.protocol.reading.selection import Selection
         from harness_pipelines.read.stream.start import stream_plan
@@ -268,7 +274,7 @@ class Table:
         limit: int | None = None,
         tail: bool = False,
     ) -> Iterator[pa.RecordBatchReader]:
-        """The rows of `read` batch by batch, in bounded memory; the lease lasts as long as the block."""
+        """Return the rows of `read` batch by batch in bounded memory; the lease lasts as long as the block."""
         with self._reader(columns=columns, where=where, at=at, limit=limit, tail=tail) as batches:
             yield batches
 
@@ -313,11 +319,11 @@ class Table:
         limit: int | None = None,
         tail: bool = False,
     ) -> pa.Table:
-        """About *fraction* (above 0, up to 1) of the rows that `read` gives, as Arrow, in bounded memory.
+        """Return about *fraction* (above 0, up to 1) of the rows of `read`, as Arrow, in bounded memory.
 
-        A hash of the coordinate chooses them: the same rows each time, of which a smaller fraction takes some;
-        `sample_to_spark` gives them in Spark. Up to ``layout.sample`` of the spec only files of the batch view's
-        sample layer are read, and what is not clustered yet; beyond it every row is looked at, until *limit* are taken.
+        A hash of the coordinate selects them, so the rows are always the same, and a smaller fraction is a subset.
+        `sample_to_spark` returns the same rows in Spark. Up to ``layout.sample`` of the spec, only the sample layer of
+        the batch view and unclustered files are read; above it all rows are scanned until *limit* are found.
         Raises: UsageError, and as `read`.
         """
         from harness_pipelines.layout.row_hash import threshold
@@ -340,7 +346,7 @@ class Table:
         lease_s: float | None = None,
         view: str | None = None,
     ) -> DataFrame:
-        """The rows of `sample` as a lazy DataFrame; *lease_s* and *view* are those of `to_spark`.
+        """Return the rows of `sample` as a lazy DataFrame; *lease_s* and *view* as in `to_spark`.
 
         Raises: UsageError, and as `to_spark`.
         """
@@ -368,12 +374,14 @@ class Table:
         view: str | None = None,
         plan: ReadPlan | None = None,
     ) -> DataFrame:
-        """The same rows as a lazy DataFrame; it fails by name when it is used after *lease_s* (the spec's
-        ``retention.lease`` by default, at most 24 h). With *view* it is registered as a temp view for SQL.
-        *where* narrows what is read of lake and buffer; a filter that is added to the frame, or the WHERE of SQL over
-        the view, leaves out files of the lake only: all of the buffer is read for it. Such a filter that compares a
-        float with zero goes to Iceberg, to which -0.0 and 0.0 are two numbers; *where* finds both.
-        With *plan*, the caller's own, the caller also ends its lease.
+        """Return the rows of `read` as a lazy DataFrame. Using it after *lease_s* (default: ``retention.lease`` of the
+        spec,
+        at most 24 h) fails with a named error. With *view* it is registered as a temp view for SQL.
+        **where* filters the reads of lake and buffer. A filter added to the frame, or the WHERE of SQL over the view,
+        prunes only files of the lake, and the whole buffer is read. Such a filter may compare a float with zero;
+        Iceberg
+        treats -0.0 and 0.0 as two numbers, while *where* finds both.
+        With the caller's own *plan* the caller must also end its lease.
         """
         frame = self._frame(spark, columns=columns, where=where, at=at, lease_s=lease_s, plan=plan)
         if view is not None:
@@ -425,7 +433,7 @@ class Table:
         return ArrowReader(buffer=stores.buffer_reader, tail_rows=lambda part: read_tail(stores, self.row, part))
 
     def plan(self, *, at: At | None = None, tail: bool = False, lease: timedelta | None = None) -> ReadPlan:
-        """Lease a read state and say what a reader of it opens; end the lease with `release`."""
+        """Lease a read state and return its read plan; end the lease with `release`."""
         from harness_pipelines.read.plan import make_plan
 
         tail = tail or self.spec.buffer == "none"
@@ -449,7 +457,7 @@ class Table:
 
     @contextmanager
     def _leased(self, *, at: At | None, tail: bool) -> Iterator[tuple[ReadPlan, Hold]]:
-        """A plan whose lease is renewed until the block ends."""
+        """Return a plan whose lease is renewed until the block ends."""
         from harness_pipelines.read.lease import Hold
 
         lease = timedelta(seconds=self.spec.retention.lease)
@@ -463,11 +471,12 @@ class Table:
     def replay(
         self, wanted: Wanted | None = None, *, decoder: TableSpec | None = None, dry_run: bool = False
     ) -> Replayed:
-        """Decode records in quarantine again, and put those that fit now back at their own offsets, each once.
+        """Decode quarantined records again, and add those that now fit at their own offsets, each exactly once.
 
-        *wanted*: these alone. *decoder*: a spec with the table's columns that says otherwise how values are written,
-        for this time only. What has to wait or is refused still is told, and stays.
-        Raises: ReplayRefused, KeyInTwoPartitions, UsageError; TableStopped, TryAgain when a store is away.
+        **wanted* selects records. *decoder* is a spec with the table's columns and another value encoding, for this
+        call
+        only. Records that must wait or are still refused are reported and stay.
+        Raises: ReplayRefused, KeyInTwoPartitions, UsageError, TableStopped, TryAgain if a service is away.
         """
         from harness_pipelines.protocol.changes.corrections import Wanted
         from harness_pipelines.stages.replay.quarantine import replay
@@ -475,10 +484,10 @@ class Table:
         return replay(self.harness.stores, self.row, wanted or Wanted(), decoder=decoder, dry_run=dry_run)
 
     def evolve(self, changes: Changes) -> Version:
-        """Change the columns in every tier at once; returns the version that begins with them.
+        """Change the columns in every tier with one commit; return the first version with them.
 
-        Older versions keep the columns that they had. Raises: EvolutionRefused, which says what would be taken;
-        SchemaMoved when another change came first; TableStopped.
+        Older versions keep their columns. Raises: EvolutionRefused, which names an accepted alternative; SchemaMoved if
+        another change came first; TableStopped.
         """
         from harness_pipelines.stages.table.evolve import evolve
 
@@ -490,12 +499,12 @@ class Table:
     def replay_range(
         self, *, partition: int, low: int, high: int, decoder: TableSpec | None = None, dry_run: bool = False
     ) -> RangeReplayed:
-        """Decode the records of ``[low, high)`` anew, and make exactly the rows that differ what they come out as.
+        """Decode the records of ``[low, high)`` again and replace exactly the rows that differ.
 
-        All in one version; older ones keep their rows. *decoder* as for `replay`. Without a difference nothing is
-        published.
-        Raises: RangeRefused, RangeWaits, ReplayRefused, KeyInTwoPartitions, UsageError; TableStopped, TryAgain when a
-        store is away.
+        One version holds all changes; older versions keep their rows. *decoder* as in `replay`. Without a difference no
+        version is published.
+        Raises: RangeRefused, RangeWaits, ReplayRefused, KeyInTwoPartitions, UsageError, TableStopped, TryAgain if a
+        service is away.
         """
         from harness_pipelines.protocol.bounds import OffsetRange
         from harness_pipelines.stages.replay.ranges import replay_range
@@ -504,18 +513,19 @@ class Table:
         return replay_range(self.harness.stores, self.row, wanted, decoder=decoder, dry_run=dry_run)
 
     def recall(self, where: str, *, wait: bool = True) -> RecallRequest:
-        """Bring the rows of the lake for which *where* holds back to Postgres, where updates of them cost little.
+        """Move the rows of the lake that match *where* to Postgres, where updates are cheap.
 
-        Reads show the same rows before, meanwhile and after. The request is kept in the ledger, and whoever runs
-        otree for the table does it; with *wait* that may be this call, which returns when it is done.
-        Raises: NotRecallable, RecallTooLarge, WhereError; with *wait* TableStopped, MoveStuck, TryAgain.
+        Reads return the same rows before, during and after it. The ledger keeps the request, and the worker that runs
+        otree for the table carries it out. With *wait* this call may do the work itself, and it returns when it is
+        done.
+        Raises: NotRecallable, RecallTooLarge, WhereError; with *wait* also TableStopped, MoveStuck, TryAgain.
         """
         from harness_pipelines.protocol.lake.overlays import Act
 
         return self._asked(Act.RECALL, where=where, wait=wait)
 
     def release_recalled(self, *, wait: bool = True) -> RecallRequest:
-        """Put everything that is recalled back into the lake; arguments and errors are those of `recall`."""
+        """Move all recalled rows back into the lake; arguments and errors as `recall`."""
         from harness_pipelines.protocol.lake.overlays import Act
 
         return self._asked(Act.RELEASE, where=None, wait=wait)
@@ -529,7 +539,7 @@ class Table:
         return request
 
     def mover(self, *, offsets_max: int = 1_000_000) -> OwnMover:
-        """Do what the tier stage does with a writer of your own: see `OwnMover.move`; a move takes *offsets_max*.
+        """Run tier moves with your own writer, see `OwnMover.move`; a move takes at most *offsets_max* offsets.
 
         Raises: UsageError for a table without a buffer or without a stream view.
         """
@@ -538,28 +548,28 @@ class Table:
         return own_mover(self.harness.stores, self.row, offsets_max=offsets_max)
 
     def positions(self) -> list[PartitionStatus]:
-        """Bounds of every partition now."""
+        """Return the current bounds of every partition."""
         return self.harness.stores.tables.positions(self.row)
 
     def versions(self) -> list[Version]:
-        """Versions that can be read, oldest first."""
+        """Return the readable versions, oldest first."""
         return self.harness.stores.tables.versions(self.row)
 
     def events(self, *, after: int = 0, follow: bool = False) -> Iterator[Event]:
-        """What happened to the table behind event number *after*: versions published, reverted, reconciled, in order.
+        """Yield the events after number *after* in order: versions published, reverted, reconciled.
 
-        With *follow* it goes on for ever and hands out each event some milliseconds after its commit. Keep the `seq` of
-        the last one that you have dealt with: a later call goes on there, so each comes at least once.
+        With *follow* it never ends and yields each event some milliseconds after its commit. Keep the `seq` of the last
+        event that you processed; a later call continues from it, so each event arrives at least once.
         """
         return self.harness.stores.outbox.events(self.row, after=after, follow=follow)
 
     @contextmanager
     def subscription(self, name: str, *, after: int = 0, follow: bool = False) -> Iterator[Subscription]:
-        """The same events for a subscriber, whose cursor the ledger keeps: ``for event in subscription: ...``.
+        """Return the events for a subscriber whose cursor the ledger keeps: ``for event in subscription: ...``.
 
-        Asking for the next event says that the one before is dealt with; so each comes at least once, in order, to one
-        process at a time. *name* is that of a state (`Harness.states`); *after* is where a new subscriber begins.
-        Raises: StateHeld while another process has it, UsageError when the state is of something else.
+        Requesting the next event acknowledges the previous one, so each arrives at least once, in order, in one process
+        at a time. *name* is the name of a state (`Harness.states`); a new subscriber starts after *after*.
+        Raises: StateHeld while another process holds it, UsageError if the state belongs to something else.
         """
         harness = self.harness
         held = harness.states.hold(name)
@@ -568,22 +578,21 @@ class Table:
             yield found
 
     def wait_for(self, partition: int, offset: int, *, timeout_s: float = 30.0) -> None:
-        """Return as soon as a read shows the record at *offset*, some milliseconds after its commit.
+        """Return when reads can return the record at *offset*, some milliseconds after its commit.
 
-        Any number of threads may wait: one connection listens for all, and one of them looks. Raises: NotInTime.
+        Any number of threads may wait; they share one listening connection and one query. Raises: NotInTime.
         """
         self.harness.waits.for_offset(self.row, partition, offset, timeout_s=timeout_s)
 
     def lineage(self, what: str | int | tuple[int, int]) -> FileLineage | MoveLineage | RecordLineage:
-        """Where *what* came from, down to moves and offsets; `to_json` gives what ``harness lineage --json`` prints.
+        """Return the origin of *what*, down to moves and offsets; `to_json` returns the output of ``lineage --json``.
 
-        *what* is a data file of a view (its path or its name), the number of a move, or a record: ``(partition,
-        offset)`` or ``"PARTITION:OFFSET"``. A file leads to the snapshot that added it, the versions that have it and
-        its move; a move to the files that it added and removed; a record to the tier that answers for it at this
-        instant, the moves that brought it there, and the files or tables that have it. Only metadata is read, and for
-        a record one file at most. What the ledger knows it keeps for ever; files are known as far as the versions that
-        are kept reach.
-        Raises: FileUnknown, MoveUnknown, OffsetUnknown, UsageError, LakeAway; of what only Kafka has KafkaUnreachable.
+        *what* is a data file of a view (path or name), the number of a move, or a record: ``(partition, offset)`` or
+        ``"PARTITION:OFFSET"``. For a file it returns the snapshot that added it, the versions that hold it and its
+        move. For a move it returns the files that it added and removed. For a record it returns the tier that answers
+        for it now, the moves that brought it there, and the files or tables that hold it. It reads only metadata and, for a
+        record, at most one file. The ledger keeps moves forever; files are known only for retained versions.
+        Raises: FileUnknown, MoveUnknown, OffsetUnknown, UsageError, LakeAway; KafkaUnreachable for tail records.
         """
         from harness_pipelines.read.report.lineage import lineage
 
@@ -593,7 +602,7 @@ class Table:
     def audit(self, *, full: bool = False) -> Any:
         """Prove that every record of the topic is in exactly one tier; see `harness_pipelines.audit`.
 
-        What earlier audits signed off is read again only with *full*, or when other files answer for it.
+        Ranges that earlier audits signed off are read again only with *full*, or if other files hold them.
         """
         from harness_pipelines.audit.proof.complete import audit_table
 

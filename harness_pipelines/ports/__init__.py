@@ -1,1 +1,1 @@
-"""What flows may ask of the outside: protocols and plain values, nothing else."""
+"""Ports: the protocols and plain values through which flows use the outside."""

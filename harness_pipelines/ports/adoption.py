@@ -1,4 +1,4 @@
-"""What a ledger takes over from the lake: moves, bounds and the batch view."""
+"""What a ledger adopts from the lake: moves, bounds and the batch view."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness_pipelines.protocol.versions import View
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptedMove:
-    """A move that becomes part of the ledger as committed; *move_id* ``None``: the ledger gives it a number."""
+    """A move to insert as committed; with *move_id* ``None`` the ledger assigns a number."""
 
     move_id: int | None
     stage: str
@@ -25,7 +25,7 @@ class AdoptedMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBatch:
-    """The batch view that the next version has: one of the lake's states, or an empty one. No row of it is recalled."""
+    """The batch view of the next version: a state in the lake, or an empty one. It has no recalled rows."""
 
     pointer: str  #: what the catalog names now
     view: View
@@ -35,7 +35,7 @@ class NewBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """All that changes when the ledger takes the lake's newest metadata over."""
+    """All changes when the ledger adopts the newest metadata of the lake."""
 
     pointer: str  #: what the catalog names now
     head: View  #: what it names then

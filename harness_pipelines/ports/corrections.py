@@ -1,4 +1,4 @@
-"""What a replay asks the ledger to correct, and what is in effect at the coordinates it names."""
+"""Corrections of a replay, and the corrections in effect at its coordinates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HeldRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InEffect:
-    """A record that was put back, replaced or removed, and is so; digests as text, None where there is no row."""
+    """A correction in effect: added, replaced or removed; digests are text, None without a row."""
 
     partition: int
     offset: int
@@ -44,7 +44,7 @@ class InEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The table as a replay found it under the locks."""
+    """The table as the replay reads it under the locks."""
 
     head: Version
     pointers: Mapping[ViewName, str]
@@ -53,13 +53,13 @@ class Standing:
 
     @property
     def held(self) -> frozenset[Coordinate]:
-        """Records that are set aside."""
+        """Records for the quarantine."""
         return frozenset(at for at, state in self.states.items() if state == HELD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """What one boundary commit makes of some records."""
+    """The corrections of one boundary commit."""
 
     changes: Mapping[Coordinate, Change]
     states: Mapping[Coordinate, str]  #: what quarantine must say of them; it must not know the others

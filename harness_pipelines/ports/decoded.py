@@ -1,4 +1,4 @@
-"""A batch of records as rows with their coordinates, and what was refused."""
+"""A decoded batch of records: rows with coordinates, and refused records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFUSED_TOGETHER = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violations:
-    """So many records of a range break a check of the contract: set aside for it, or taken with a warning."""
+    """The number of records of a range that break a check of the contract: quarantined, or accepted with a warning."""
 
     check: str
     severity: Literal["quarantine", "warn"]
@@ -46,21 +46,21 @@ class DecodedRange:
 
 
 class RowsUnfit(HarnessError):
-    """Postgres does not store some row; nothing was written."""
+    """Postgres cannot store a row; nothing was written."""
 
-    way_on = "`harness quarantine list TABLE`: such rows are set aside by themselves, one by one"
+    way_on = "`harness quarantine list TABLE`: ingest quarantines such rows one by one"
 
     def __init__(self, table: str, *, said: str, is_too_large: bool) -> None:
         self.said, self.is_too_large = said, is_too_large
-        super().__init__(f"{table}: Postgres does not store a row: {said}; nothing was written")
+        super().__init__(f"{table}: Postgres cannot store a row: {said}; nothing was written")
 
 
 def with_coordinates(
     rows_: pa.Table, *, partition: int, offsets: pa.Array, timestamps_ms: pa.Array, columns: Sequence[Column]
 ) -> pa.Table:
-    """Put the stored coordinate columns in front of decoded user columns; of a keyed table `_op` stands between them.
+    """Put the stored coordinate columns before the decoded user columns; for a keyed table with `_op` between them.
 
-    *offsets* and *timestamps_ms* are int64 of the same length; what is no time (-1 is none) becomes NULL.
+    *offsets* and *timestamps_ms* are int64 of the same length; an invalid time (-1 means none) becomes NULL.
     """
     length = rows_.num_rows
     coordinates = {
@@ -73,16 +73,16 @@ def with_coordinates(
 
 
 class RecordRefused(HarnessError):
-    """A record that does not fit, and `on_error` or a check of the contract says that the table stops there."""
+    """A record does not fit, and `on_error` or a check of the contract stops the table there."""
 
-    way_on = "repair the producer, or `on_error: quarantine` and `harness table apply`"
+    way_on = "repair the producer, or set `on_error: quarantine` and run `harness table apply`"
 
 
 def decode_batch(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> DecodedRange:
     """Decode one batch into rows with coordinates and refused records.
 
-    Raises: RecordRefused for a record that does not fit when the spec says ``on_error: stop``, or its contract that the
-    table stops.
+    Raises: RecordRefused for a record that does not fit if the spec has ``on_error: stop`` or its contract stops the
+    table.
     """
     decoded = codec.decode(batch.values, batch.keys, batch.headers)
     refused = [
@@ -122,12 +122,12 @@ def decode_batch(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> 
 
 
 def _stopped(table: TableRow, record: RefusedRecord, *, by_check: bool) -> RecordRefused:
-    says, way_on = "the table says `on_error: stop`", "set `on_error: quarantine`"
+    says, way_on = "the table has `on_error: stop`", "set `on_error: quarantine`"
     if by_check:
         says, way_on = "its contract says `stop`", f"set the check's severity (`severities: {{{record.check}: warn}}`)"
     return RecordRefused(
         f"{table.name}: partition {record.partition}, offset {record.offset}: {record.reason}: {record.detail}; "
-        f"{says}, nothing from this offset on was taken. Repair the producer or {way_on} and apply the spec"
+        f"{says}, nothing from this offset on was ingested. Repair the producer or {way_on} and apply the spec"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the systems behind a table find wrong. Each message says what was expected, what was found, and the way on."""
+"""Errors of the systems behind a table. Each message states the expected and the found value and the remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness_pipelines.protocol.topics import place
 class KafkaUnreachable(TryAgain):
     """No broker of the cluster answered within the time allowed; nothing was written."""
 
-    way_on = "nothing: workers go on by themselves; is HARNESS_KAFKA right?"
+    way_on = "nothing: workers continue automatically; check HARNESS_KAFKA"
 
     def __init__(self, bootstrap: str, *, waited_s: float, doing: str, detail: str = "") -> None:
         self.bootstrap, self.waited_s, self.doing = bootstrap, waited_s, doing
@@ -27,7 +27,7 @@ class KafkaPropertyRefused(UsageError):
 
 
 class KafkaLoginFailed(HarnessError):
-    """The broker answered and refused who we say we are."""
+    """The broker answered and refused the login."""
 
     way_on = "`HARNESS_KAFKA_*`; then start the worker again"
 
@@ -35,13 +35,13 @@ class KafkaLoginFailed(HarnessError):
         self.bootstrap = bootstrap
         super().__init__(
             f"the login at Kafka {bootstrap} failed: {detail}. Check HARNESS_KAFKA_SECURITY_PROTOCOL, "
-            "HARNESS_KAFKA_SASL_* and HARNESS_KAFKA_SSL_*; the embedded broker's login is found without HARNESS_KAFKA, "
+            "HARNESS_KAFKA_SASL_* and HARNESS_KAFKA_SSL_*; without HARNESS_KAFKA the embedded broker's login is used, "
             "and `harness services kafka` prints it"
         )
 
 
 class KafkaFailed(HarnessError):
-    """The Kafka client gave up for a reason that has no error class."""
+    """The Kafka client failed with an error that has no class of its own."""
 
     recovery = Recovery.REFRESH
 
@@ -51,14 +51,14 @@ class KafkaFailed(HarnessError):
 
 
 class TopicForbidden(HarnessError):
-    """The topic may exist, but this user may not look at it or read it."""
+    """The topic may exist, but this user has no right to describe or read it."""
 
     way_on = "give the user Describe and Read on the topic"
 
     def __init__(self, topic: str, *, bootstrap: str) -> None:
         self.topic, self.bootstrap = topic, bootstrap
         super().__init__(
-            f"topic {topic!r} at {bootstrap} may not be read by this user; nothing was read. "
+            f"this user has no right to read topic {topic!r} at {bootstrap}; nothing was read. "
             "Grant DESCRIBE and READ on the topic, or log in as another user"
         )
 
@@ -72,29 +72,29 @@ class TopicMissing(HarnessError):
         self.topic, self.bootstrap = topic, bootstrap
         super().__init__(
             f"topic {topic!r} does not exist at {bootstrap}. Create it, or correct `topic` in the spec. If it was "
-            "deleted under a table, what was ingested stays readable; a topic created anew needs a new table"
+            "deleted under a table, what was ingested stays readable; a recreated topic needs a new table"
         )
 
 
 class TopicCompacted(UsageError):
-    """Kafka drops records of the topic that have a successor, and the table would keep every record."""
+    """The topic is compacted, so Kafka drops records with a newer one, but the table must keep every record."""
 
-    way_on = "give the spec a `key`, or the topic `cleanup.policy=delete`"
+    way_on = "add a `key` to the spec, or set `cleanup.policy=delete` on the topic"
 
     def __init__(self, topic: str, *, table: str, policy: str) -> None:
         self.topic, self.policy = topic, policy
         super().__init__(
             f"{table} keeps every record (it has no `key`), but topic {topic!r} is compacted "
-            f"(cleanup.policy={policy}): Kafka drops records of it, taken or not, and nothing would tell which; "
-            "nothing was made. "
-            "Give the spec a `key`, so that the newest record of each key counts; or set cleanup.policy=delete"
+            f"(cleanup.policy={policy}): Kafka drops records of it, ingested or not, without a trace; "
+            "nothing was created. "
+            "Add a `key` to the spec, so that the newest record of each key wins; or set cleanup.policy=delete"
         )
 
 
 class TopicRecreated(HarnessError):
-    """A topic of the same name, but not the one that the table follows: offsets mean other records now."""
+    """The topic was recreated under the same name: its offsets now mean other records."""
 
-    way_on = "let HARNESS_KAFKA lead to the old cluster; else the spec under another name"
+    way_on = "point HARNESS_KAFKA to the old cluster; else apply the spec under another name"
 
     def __init__(self, topic: str, *, expected_id: str, found_id: str) -> None:
         self.topic, self.expected_id, self.found_id = topic, expected_id, found_id
@@ -105,9 +105,9 @@ class TopicRecreated(HarnessError):
 
 
 class ClusterChanged(HarnessError):
-    """The bootstrap address leads to another cluster than the one that the table follows."""
+    """The bootstrap address belongs to another cluster than the table's."""
 
-    way_on = "let HARNESS_KAFKA lead to the cluster that the table was made from; else the spec under another name"
+    way_on = "point HARNESS_KAFKA to the table's cluster; else apply the spec under another name"
 
     def __init__(self, topic: str, *, expected_id: str, found_id: str) -> None:
         self.topic, self.expected_id, self.found_id = topic, expected_id, found_id
@@ -118,9 +118,9 @@ class ClusterChanged(HarnessError):
 
 
 class PartitionsMissing(HarnessError):
-    """The topic has fewer partitions than the table follows, which Kafka never does to a living topic."""
+    """The topic has fewer partitions than the table follows; Kafka never removes partitions of an existing topic."""
 
-    way_on = "restore the broker; else the spec under another name"
+    way_on = "restore the broker; else apply the spec under another name"
 
     def __init__(self, topic: str, *, expected: Sequence[int], found: Sequence[int]) -> None:
         self.topic, self.expected, self.found = topic, tuple(expected), tuple(found)
@@ -132,9 +132,9 @@ class PartitionsMissing(HarnessError):
 
 
 class LogTruncated(HarnessError):
-    """The log ends below the position: records that were read are gone from Kafka (an unclean leader election)."""
+    """The log ends below the position: Kafka lost records that were read (an unclean leader election)."""
 
-    way_on = "restore the broker before anything new is produced; else the spec under another name"
+    way_on = "restore the broker before anything new is produced; else apply the spec under another name"
 
     def __init__(self, topic: str, *, partition: int, expected: int, end: int) -> None:
         self.topic, self.partition, self.expected, self.end = topic, partition, expected, end
@@ -143,30 +143,30 @@ class LogTruncated(HarnessError):
             f"topic {name!r} partition {there} ends at offset {end}, below the position {expected}: Kafka lost "
             f"[{end}, {expected}) after it was read; nothing was written. New records would reuse these offsets, so "
             "the table stops here and stays readable. Restore the broker from a replica that has them before anything "
-            "new is produced; else apply the spec under another name to go on"
+            "new is produced; else apply the spec under another name to continue"
         )
 
 
 class LogRewritten(HarnessError):
-    """The log was cut below the position and has grown again: other records have the offsets of what was read."""
+    """The log was truncated below the position and has grown again: other records now have offsets that were read."""
 
-    way_on = "the spec under another name"
+    way_on = "apply the spec under another name"
 
     def __init__(self, topic: str, *, partition: int, position: int, expected: int, found: int) -> None:
         self.topic, self.partition, self.position = topic, partition, position
         name, there = place(topic, partition)
         super().__init__(
-            f"topic {name!r} partition {there}: the last record below the position {position} is of leader epoch "
+            f"topic {name!r} partition {there}: the last record below the position {position} has leader epoch "
             f"{found}, the table read it in epoch {expected}: Kafka lost records after they were read (an unclean "
-            "leader election) and gave their offsets to others; nothing was written. The table stops here and stays "
-            "readable; apply the spec under another name to take the log as it is now"
+            "leader election) and reused their offsets; nothing was written. The table stops here and stays "
+            "readable; apply the spec under another name to ingest the log as it is now"
         )
 
 
 class RecordsLost(HarnessError):
     """The log starts above the position: retention removed records that were never read."""
 
-    way_on = "stop the worker, `harness accept-loss`, start it; then find out why ingest stood still"
+    way_on = "stop the worker, run `harness accept-loss`, start it; then find out why ingest had stopped"
 
     def __init__(self, topic: str, *, partition: int, expected: int, log_start: int) -> None:
         self.topic, self.partition, self.expected, self.log_start = topic, partition, expected, log_start
@@ -174,13 +174,13 @@ class RecordsLost(HarnessError):
         super().__init__(
             f"topic {name!r} partition {there} starts at offset {log_start}, above the position {expected}: "
             f"retention removed [{expected}, {log_start}) before it was read; nothing was written. Restore these "
-            "records, or stop the worker and go on behind them: "
+            "records, or stop the worker and continue after them: "
             f"`harness accept-loss TABLE --partition {partition} --to {log_start} --yes`"
         )
 
 
 class RecordUnreadable(HarnessError):
-    """The bytes of a record batch are damaged (checksum, compression): the log itself is sick, not one value."""
+    """The bytes of a record batch are damaged (checksum, compression): the log is damaged, not one value."""
 
     way_on = "restore the broker's log from a replica"
 
@@ -193,13 +193,13 @@ class RecordUnreadable(HarnessError):
 
 
 class LakeFileMissing(HarnessError):
-    """A metadata file, manifest or data file that a read plan reaches is not there."""
+    """A metadata file, manifest or data file of a read plan is missing."""
 
     way_on = "`harness fsck TABLE`; copy it back, or `harness revert` to a version that does not need it"
 
 
 class LakeFileBroken(HarnessError):
-    """A file that a read plan reaches is there, but is not what was written: cut off, or written over."""
+    """A file of a read plan exists but its content changed: it was truncated or overwritten."""
 
     way_on = (
         "`harness fsck TABLE`; copy it back, or `harness reconcile TABLE --repair-file FILE --dry-run`, then `--yes`"
@@ -207,7 +207,7 @@ class LakeFileBroken(HarnessError):
 
 
 class LakeUnreadable(TryAgain):
-    """The storage of the lake did not answer as it should."""
+    """The storage of the lake failed."""
 
 
 class MetadataMissing(HarnessError):
@@ -217,33 +217,33 @@ class MetadataMissing(HarnessError):
 
 
 class ManifestDamaged(MetadataMissing):
-    """A manifest, or a list of them, cannot be understood: it was cut off or overwritten."""
+    """A manifest or manifest list cannot be parsed: it was truncated or overwritten."""
 
     way_on = "copy it back, or `harness revert` to a version that does not need it"
 
 
 class StagedWrong(HarnessError):
-    """What Spark staged is not what the move said; it is never published."""
+    """The files that Spark staged do not match the move; they are never published."""
 
     recovery = Recovery.REFRESH
 
 
 class BaseGone(HarnessError):
-    """The base snapshot of a move is not in the view's metadata any more: plan the move again."""
+    """The base snapshot of a move is no longer in the view's metadata: plan the move again."""
 
     recovery = Recovery.REFRESH
 
 
 class LakeAway(TryAgain):
-    """The warehouse could not be read or written: full, unreachable, or not ours to write."""
+    """The warehouse could not be read or written: it is full, unreachable or not writable."""
 
-    way_on = "mount the warehouse, make room, or give the user its rights; workers go on by themselves"
+    way_on = "mount the warehouse, free space, or grant the user its rights; workers continue automatically"
 
 
 class LakeHistoryMissing(HarnessError):
-    """No metadata from which the table could be taken over."""
+    """The lake has no metadata from which the table can be rebuilt."""
 
-    way_on = "bring the warehouse back from a backup"
+    way_on = "restore the warehouse from a backup"
 
 
 class WarehouseTaken(HarnessError):
@@ -255,28 +255,28 @@ class WarehouseTaken(HarnessError):
 
 
 class ForeignDeletes(HarnessError):
-    """A view has deletes that the harness did not write: of equality, or of several data files."""
+    """A view has delete files that the harness did not write: equality deletes, or deletes for several data files."""
 
     way_on = "`harness revert TABLE --to HEAD --yes`"
 
 
 class DeletesBroken(HarnessError):
-    """A delete file does not hold what its view says of it: it was damaged, or written over."""
+    """A delete file does not match its manifest entry: it was damaged or overwritten."""
 
     way_on = "`harness fsck TABLE`; copy the file back, or `harness revert` to a version that does not need it"
 
 
 class TableHeld(TryAgain):
-    """Somebody works on the table; nothing was changed."""
+    """A worker holds the table; nothing was changed."""
 
-    way_on = "stop the worker that the message names, or wait for its lease (30 s)"
+    way_on = "stop the worker that the message names, or wait until its lease ends (30 s)"
 
 
 class LedgerOlderThanLake(HarnessError):
-    """The lake names moves that the ledger does not have: it lost a part of its history."""
+    """The lake names moves that the ledger does not have: the ledger lost a part of its history."""
 
     way_on = "stop the worker, `harness reconcile TABLE --dry-run`, then `--yes`"
 
 
 class SparkInterrupted(TryAgain):
-    """Work on Spark was given up because this process ends; whoever moves next begins it again."""
+    """Work on Spark was cancelled because this process ends; the next worker starts it again."""

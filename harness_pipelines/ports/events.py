@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that happened to a table."""
+    """One event of a table."""
 
     seq: int  #: 1, 2, 3, ... of the table, larger ones behind `promoted` and `history_lost`: who has it has all before
     event: str  #: created, published, reverted, reconciled, accepted-foreign, promoted, history_lost

@@ -1,4 +1,4 @@
-"""Is the log still the one that the table was made from?"""
+"""Checks that the log is still the one that the table was created from."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from harness_pipelines.protocol.schema.schemas import check_columns
 
 
 def check_topic(table: TableRow, found: TopicIdentity, *, known: Collection[int] | None = None) -> None:
-    """Is *found* the topic that the table was made from?
+    """Check that *found* is the topic that the table was created from.
 
-    *known* are all partitions of the table: those of a keyed one must be all that the topic has.
+    *known* are all partitions of the table; for a keyed table they must be all partitions of the topic.
     Raises: TopicRecreated, ClusterChanged, PartitionsMissing, PartitionsGrown.
     """
     added_partitions(table.identity, found)
@@ -24,11 +24,11 @@ def check_topic(table: TableRow, found: TopicIdentity, *, known: Collection[int]
 def check_source(
     table: TableRow, stream: Log, positions: Mapping[int, int], *, known: Collection[int] | None = None
 ) -> None:
-    """Is the log still the one that the table was made from, and does it hold all from *positions* on?
+    """Check that the log is still the table's and holds all records from *positions* on.
 
-    *known* are all partitions of the table, given by those who take more of it.
+    *known* are all partitions of the table; callers that ingest give them.
     Raises: TopicMissing, TopicRecreated, ClusterChanged, PartitionsMissing, PartitionsGrown, RecordsLost, LogTruncated;
-    SpecDisagrees, where nothing says what its records are to be decoded to.
+    SpecDisagrees if the spec does not determine how records are decoded.
     """
     check_columns(table.spec, fields=table.fields, schema_version=table.schema_version)
     check_topic(table, stream.describe(table.spec.topic), known=known)

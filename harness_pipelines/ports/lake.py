@@ -1,4 +1,4 @@
-"""What flows and the lake say to each other."""
+"""Values that flows and the lake exchange."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTHING_STAGED = Staged(files=(), rows=0, bytes=0)
 
 @contextmanager
 def reachable(table: str, doing: str) -> Iterator[None]:
-    """Trouble of the warehouse by the harness's name; nothing is published while it lasts."""
+    """Convert an error of the warehouse to a HarnessError; nothing is published."""
     try:
         yield
     except (ForeignDeletes, DeletesBroken, ManifestDamaged) as error:
@@ -36,4 +36,4 @@ def reachable(table: str, doing: str) -> Iterator[None]:
     except FileDamaged as error:
         raise ManifestDamaged(f"{table}: {doing}: {error}; nothing was published") from error
     except OSError as error:
-        raise LakeAway(f"{table}: {doing}: {error}; nothing was published, it is tried again") from error
+        raise LakeAway(f"{table}: {doing}: {error}; nothing was published, the next attempt follows") from error

@@ -1,4 +1,4 @@
-"""What the stages need of the ledger, as ports. `PostgresLedger` is the real one, `MemoryLedger` the reference."""
+"""The ledger as a port. `PostgresLedger` is the real one, `MemoryLedger` the reference."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from harness_pipelines.spec.table import QUARANTINE_SUFFIX, STREAM_SUFFIX, Table
 
 
 class TableUnknown(HarnessError):
-    """No table of that name in the ledger."""
+    """The ledger has no table of that name."""
 
-    way_on = "`harness table list` names those that exist"
+    way_on = "`harness table list` shows the existing tables"
 
 
 class TableExists(HarnessError):
-    """The table is there already with a spec that does not fit."""
+    """The table exists with a spec that cannot change to the new one."""
 
-    way_on = "`harness evolve` changes columns; another name makes another table"
+    way_on = "`harness evolve` changes columns; another name creates another table"
 
 
 class TableStopped(HarnessError):
-    """The table was stopped by an error that needs a decision."""
+    """An error that needs a decision stopped the table."""
 
-    way_on = "`harness status TABLE` says why; a worker goes on once the cause is gone"
+    way_on = "`harness status TABLE` shows the reason; a worker continues once the cause is gone"
 
 
 class PointerMoved(HarnessError):
-    """The catalog pointer is not the one that was built on: rebuild on the new head."""
+    """The catalog pointer moved since the metadata was built: rebuild on the new head."""
 
     recovery = Recovery.REFRESH
 
 
 class LeaseEnded(HarnessError):
-    """The lease of a read ended before the read did; its rows may be incomplete and are not returned."""
+    """The lease of a read ended during the read; its rows may be incomplete and are not returned."""
 
     way_on = "read again; `to_spark(lease_s=...)` or `retention.lease`"
 
@@ -54,35 +54,35 @@ class LeaseEnded(HarnessError):
 
 
 class TableDamaged(HarnessError):
-    """What the ledger says of a table cannot be understood, so nothing can be said of the rest."""
+    """The ledger's row of a table cannot be read."""
 
     way_on = (
-        "bring the table's row back from a backup, or repair its spec as the owner of the database; `harness fsck` "
-        "names all such"
+        "restore the table's row from a backup, or repair its spec as the owner of the database; `harness fsck` "
+        "lists all such tables"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SickTable:
-    """A table whose row in the ledger cannot be understood."""
+    """A table whose ledger row cannot be read, with the reason."""
 
     name: str
     why: str
 
 
 class NotInTime(TryAgain):
-    """What was waited for did not happen in time; it may still."""
+    """The awaited event did not happen in time; it still may."""
 
 
 def view_names(spec: TableSpec) -> dict[ViewName, str]:
-    """Names of the Iceberg tables of *spec* inside its namespace."""
+    """Return the names of the Iceberg tables of *spec* inside its namespace."""
     names: dict[ViewName, str] = {"stream": f"{spec.name}{STREAM_SUFFIX}", "batch": spec.name}
     return names if spec.views == "both" else {spec.views: names[spec.views]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """One table as the ledger knows it."""
+    """One table in the ledger."""
 
     table_id: int
     spec: TableSpec
@@ -105,7 +105,7 @@ class TableRow:
         return self.history[-1].fields
 
     def at_schema(self, schema_version: int) -> TableRow:
-        """The table as it was with an older schema. Raises: SchemaMoved for one that it does not know yet."""
+        """Return the table with an older schema. Raises: SchemaMoved for a schema that it does not know yet."""
         if schema_version == self.schema_version:
             return self
         if schema_version > self.schema_version:
@@ -114,13 +114,13 @@ class TableRow:
         return replace(self, spec=TableSpec.model_validate(until[-1].spec), history=until)
 
     def decoded_with(self, partition: int, offset: int) -> int:
-        """The schema that the record at *offset* was, or is to be, decoded with."""
+        """Return the schema with which the record at *offset* is decoded."""
         newest = (s.schema_version for s in reversed(self.history[1:]) if offset >= s.starts.get(partition, 0))
         return next(newest, self.history[0].schema_version)
 
     @property
     def first_names(self) -> dict[str, str]:
-        """By the columns' names of now those that they had first, by which the digests of rows are made."""
+        """Map current column names to the original names, which the digests of rows use."""
         if len(self.history) == 1:
             return {}
         first = first_names(self.history)
@@ -128,14 +128,14 @@ class TableRow:
 
     @property
     def first_layouts(self) -> dict[str, Layout]:
-        """By the names that columns had first how digests are made of those whose structs were changed."""
+        """Map original column names to the digest form of columns whose structs changed."""
         if len(self.history) == 1:
             return {}
         first = first_names(self.history)
         return {first[id_]: layout for id_, layout in first_layouts(self.history).items()}
 
     def seen(self, segments: Sequence[SegmentRef]) -> tuple[SegmentRef, ...]:
-        """*segments*, each with what its rows have otherwise than the table's schema. Raises: SchemaMoved."""
+        """Return *segments*, each with its differences from the table's schema. Raises: SchemaMoved."""
         return tuple(
             one
             if one.schema_version is None or one.schema_version == self.schema_version
@@ -150,12 +150,12 @@ class TableRow:
 
     @property
     def quarantine(self) -> str:
-        """Name of the Iceberg table that has bytes of records that were set aside, inside the namespace, if any."""
+        """Name of the Iceberg table with the bytes of quarantined records, inside the namespace, if any."""
         return f"{self.spec.name}{QUARANTINE_SUFFIX}"
 
     @property
     def effects(self) -> Mapping[Stage, Effect]:
-        """What moves of its stages change."""
+        """The views that moves of its stages change."""
         return effects_of(self.spec.views)
 
     @property
@@ -165,16 +165,16 @@ class TableRow:
 
 
 def view_dropped(table: TableRow, view: ViewName) -> TableUnknown:
-    """What is said of a view without a row in the catalog. The ledger knows its metadata, so it can come back."""
+    """Return the message for a view without a catalog row. The ledger knows its metadata, so a revert restores it."""
     return TableUnknown(
         f"{table.name}: the catalog has no view {table.views[view]}: another engine dropped it. Nothing was written; "
-        f"`harness revert {table.name} --to HEAD --yes` puts it back as the ledger published it"
+        f"`harness revert {table.name} --to HEAD --yes` restores it as the ledger published it"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestPosition:
-    """How far one partition is in the buffer."""
+    """Ingest position of one partition."""
 
     partition: int
     start: int
@@ -185,7 +185,7 @@ class IngestPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """What became of the first records of a table."""
+    """Counts of the first records of a table."""
 
     refused: int  #: records that were set aside
     taken: bool  #: some record became a row, or was left out by the filter
@@ -211,7 +211,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveDraft:
-    """A move as planned, before it has an id."""
+    """A planned move without an id."""
 
     stage: Stage
     shard: int
@@ -228,7 +228,7 @@ class MoveDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutState:
-    """How the batch view is clustered from a version on."""
+    """The region tree of the batch view from a version on."""
 
     tree: str  #: JSON of the region tree
     digest: str  #: of the tree
@@ -238,7 +238,7 @@ class LayoutState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """A catalog pointer that goes from one metadata file to the next."""
+    """A change of a catalog pointer from one metadata file to the next."""
 
     view: ViewName
     old: str
@@ -254,7 +254,7 @@ BuildRevert = Callable[[ViewName, str, Version, Version, int], Swap]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedRecord:
-    """A record that is set aside, with its raw bytes."""
+    """A record for the quarantine, with its raw bytes."""
 
     partition: int
     offset: int
@@ -269,14 +269,14 @@ class RefusedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDraft:
-    """What a consumer commits to its state, with its right to; `stores.states` makes it."""
+    """A consumer's commit to its state, with its claim; `states` creates it."""
 
     parameters: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """What a move claims to have staged; the ledger checks it against what it has locked."""
+    """What a move staged; the ledger checks it against the locked rows."""
 
     claim: Claim
     move: Move
@@ -292,7 +292,7 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadState:
-    """What a leased reader may see: one version, the bounds of one instant, and the segments that hold the rest."""
+    """The read state of a leased reader: one version, the bounds of one instant, and the segments above the lake."""
 
     version: Version
     bounds: Mapping[int, Bounds]
@@ -311,14 +311,14 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What a table is stopped by."""
+    """The error that stopped a table."""
 
     why: str
     stage: str | None  #: that met it; None: it is not known
 
 
 class Ledger(Protocol):
-    """Truth of the lake side: tables, claims, moves, versions, leases. Every method is one transaction."""
+    """The ledger's tables, claims, moves, versions and leases. Every method is one transaction."""
 
     def create_table(
         self,

@@ -1,7 +1,7 @@
-"""A record that is set aside, as Postgres takes it: whole, or of one that is very large the head.
+"""A quarantined record in the form that Postgres stores: complete, or the head of a very large one.
 
-A value may have more bytes than Postgres stores or sends, and no codec decodes one of more than `VALUE_BYTES_MAX`.
-What is kept of it tells which record it was: the first bytes, the length and the digest.
+A value may have more bytes than Postgres can store or send, and no codec decodes more than `VALUE_BYTES_MAX`. The
+first bytes, the length and the digest are kept; they identify the record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEAD_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What is kept of a record; lengths and digests are of what it was, None of one that is kept whole."""
+    """The stored form of a record; lengths and digests of the original, None if it is stored completely."""
 
     record: RefusedRecord
     whole: bool = True
@@ -34,7 +34,7 @@ class Kept:
         return len(self.record.key or b"") + len(self.record.value or b"") + _size(self.record.headers)
 
     def parameters(self) -> dict[str, Any]:
-        """Parameters of a statement, without the headers."""
+        """Return the parameters of a statement, without the headers."""
         record = self.record
         return {
             "partition": record.partition,
@@ -52,7 +52,7 @@ class Kept:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """The same for Postgres' JSON, with the headers: bytes are hexadecimal."""
+        """Return the same as JSON for Postgres, with the headers; bytes are hexadecimal."""
         told = self.parameters()
         named = {name: one.hex() if isinstance(one, bytes) else one for name, one in told.items()}
         return {**named, "headers": self.headers()}
@@ -65,7 +65,7 @@ class Kept:
 
 
 def kept(record: RefusedRecord) -> Kept:
-    """What quarantine keeps of *record*."""
+    """Return the stored form of *record*."""
     sizes = len(record.key or b""), len(record.value or b""), _size(record.headers)
     if max(sizes) <= WHOLE_BYTES_MAX:
         return Kept(record=record)
@@ -85,7 +85,7 @@ def _head(value: bytes | None) -> bytes | None:
 
 
 def _first(headers: Headers) -> Headers:
-    """The first ones of *headers*, as far as there is room."""
+    """Return the first of *headers*, up to the size limit."""
     found: list[tuple[str, bytes | None]] = []
     room = HEAD_BYTES
     for name, value in headers:

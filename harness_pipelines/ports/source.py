@@ -1,4 +1,4 @@
-"""The log as the harness sees it: identities, watermarks and batches with exact ranges, whoever serves them."""
+"""The log as a port: identities, watermarks and batches with exact ranges."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicIdentity:
-    """Which topic this is: a topic deleted and created again has the same name and another `topic_id`.
+    """Identity of a topic: a topic that was deleted and created again has the same name but another `topic_id`.
 
-    Of several, which a table follows as one, names and ids are joined by commas; see `protocol.topics`.
+    For a table of several topics, names and ids are joined with commas; see `protocol.topics`.
     """
 
     cluster_id: str
@@ -36,7 +36,7 @@ class TopicIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """What a partition holds for a reader of committed records: ``[low, end)``."""
+    """The offsets of a partition for a reader of committed records: ``[low, end)``."""
 
     low: int  #: log start
     end: int  #: last stable offset: no record of an open transaction lies below it
@@ -44,7 +44,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """What lies behind the oldest open transaction of a partition, committed records of others too."""
+    """Records behind the oldest open transaction of a partition, including committed records of other producers."""
 
     end: int  #: the transaction's first record; readers of committed records come no further
     newest: int  #: where the log ends for all others
@@ -86,20 +86,21 @@ class LogReader(Protocol):
         ...
 
     def poll(self, max_records: int, timeout_s: float, *, max_bytes: int = MAX_BYTES) -> list[PartitionBatch]:
-        """Return what is there, at most one batch per partition; wait up to *timeout_s* only while nothing is.
+        """Return available records, at most one batch per partition; wait up to *timeout_s* if there are none.
 
-        A batch starts where the one before it ended. *max_bytes* (of values) is passed by at most what the client had
-        fetched ahead. Raises: KafkaUnreachable when the cluster was silent for too long, TopicMissing, TopicRecreated,
-        TopicForbidden, LogTruncated, RecordsLost, RecordUnreadable, KafkaLoginFailed, CertificateRefused.
+        A batch starts where the previous one ended. Batches exceed *max_bytes* (of values) at most by the records that
+        the client had prefetched. Raises: KafkaUnreachable if the cluster was silent for too long, TopicMissing,
+        TopicRecreated, TopicForbidden, LogTruncated, RecordsLost, RecordUnreadable, KafkaLoginFailed,
+        CertificateRefused.
         """
         ...
 
     def seek(self, partition: int, offset: int) -> None:
-        """Let the next batch of *partition* start at *offset*; what was fetched ahead is dropped."""
+        """Let the next batch of *partition* start at *offset*; prefetched records are dropped."""
         ...
 
     def assign(self, positions: Mapping[int, int]) -> None:
-        """Read exactly these partitions; one that stays at its position keeps what was fetched ahead."""
+        """Read exactly these partitions; a partition that stays at its position keeps its prefetched records."""
         ...
 
     def pause(self, partition: int) -> None: ...
@@ -121,7 +122,7 @@ class Log(Protocol):
         ...
 
     def identity_async(self, topic: str) -> Callable[[], TopicIdentity]:
-        """Ask for the identity now; the returned callable waits for the answer and raises what `describe` raises."""
+        """Request the identity; the returned callable waits for the answer and raises the errors of `describe`."""
         ...
 
     def watermarks(self, topic: str, partitions: Iterable[int]) -> dict[int, Watermark]:
@@ -129,11 +130,11 @@ class Log(Protocol):
         ...
 
     def watermarks_of(self, wanted: Mapping[str, Collection[int]]) -> dict[str, dict[int, Watermark] | HarnessError]:
-        """The watermarks of partitions of many topics; of a topic that has none the reason, which is no other's."""
+        """Return the watermarks of partitions of many topics; for a topic that fails, its error."""
         ...
 
     def held(self, topic: str, partitions: Iterable[int]) -> dict[int, OpenTransaction]:
-        """Those of *partitions* in which records lie behind an open transaction. Raises: as `watermarks`."""
+        """Return those of *partitions* with records behind an open transaction. Raises: as `watermarks`."""
         ...
 
     def start_offsets(self, topic: str, partitions: Iterable[int], start: Start) -> dict[int, int]:
@@ -144,21 +145,21 @@ class Log(Protocol):
         ...
 
     def cleanup_policy(self, topic: str) -> str | None:
-        """Kafka's ``cleanup.policy``: ``delete``, ``compact`` or both. None where the user may not see it.
+        """Return Kafka's ``cleanup.policy``: ``delete``, ``compact`` or both. None if the user has no right to read it.
 
         Raises: TopicMissing.
         """
         ...
 
     def reader(self, topic: str, positions: Mapping[int, int], *, identity: TopicIdentity | None = None) -> LogReader:
-        """Open a reader. With *identity* a lost position is told apart from a topic that was created again."""
+        """Open a reader. With *identity* it distinguishes a lost position from a recreated topic."""
         ...
 
     def close(self) -> None: ...
 
 
 def added_partitions(expected: TopicIdentity, found: TopicIdentity) -> tuple[int, ...]:
-    """Return the partitions that *found* has beyond *expected*, once both are known to be the same topic.
+    """Return the partitions that *found* has beyond *expected*, after checking that both are the same topic.
 
     Raises: ClusterChanged, TopicRecreated, PartitionsMissing.
     """
@@ -174,7 +175,7 @@ def added_partitions(expected: TopicIdentity, found: TopicIdentity) -> tuple[int
 
 
 def check_positions(topic: str, positions: Mapping[int, int], watermarks: Mapping[int, Watermark]) -> None:
-    """Check that the log still holds everything from each position on.
+    """Check that the log still holds all records from each position on.
 
     Raises: RecordsLost, LogTruncated.
     """
@@ -187,7 +188,7 @@ def check_positions(topic: str, positions: Mapping[int, int], watermarks: Mappin
 
 
 def above(batch: PartitionBatch, low: int) -> PartitionBatch:
-    """The records of *batch* at and above *low*."""
+    """Return the records of *batch* at and above *low*."""
     if batch.low >= low:
         return batch
     drop = int((batch.offsets < low).sum())
@@ -205,7 +206,7 @@ def above(batch: PartitionBatch, low: int) -> PartitionBatch:
 
 
 def below(batch: PartitionBatch, high: int) -> PartitionBatch:
-    """The records of *batch* below *high*."""
+    """Return the records of *batch* below *high*."""
     if batch.high <= high:
         return batch
     keep = int((batch.offsets < high).sum())

@@ -1,4 +1,4 @@
-"""All that the ledger says of one table at one instant: plain values, nothing is judged."""
+"""A consistent, unvalidated dump of one table's ledger rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OFFSETS_END = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Bounds of one partition as written, in order or not."""
+    """Unvalidated bounds of one partition."""
 
     start: int
     batch_hi: int
@@ -35,7 +35,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionRow:
-    """One partition in `lake_positions` and `ingest_positions`; ``None`` where one of them lacks it."""
+    """One partition in `lake_positions` and `ingest_positions`; ``None`` if one of them lacks it."""
 
     partition: int
     lake_start: int | None
@@ -89,13 +89,13 @@ class MoveRow:
 
     @property
     def ranges(self) -> dict[int, tuple[int, int]]:
-        """``[low, high)`` by partition of the log, without the empty ones."""
+        """Return the non-empty ranges ``[low, high)`` by partition of the log."""
         found = {p: (self.lo[p], self.hi.get(p, -1)) for p in sorted(self.lo) if p >= 0}
         return {p: (low, high) for p, (low, high) in found.items() if low != high}
 
     @property
     def accepted(self) -> bool:
-        """It took over another writer's rows, which belong to no partition of the log."""
+        """Whether it accepted another writer's rows, which belong to no partition of the log."""
         return any(p < 0 for p in self.lo)
 
 
@@ -121,7 +121,7 @@ class OverlayRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRow:
-    """How the batch view is clustered from a version on, as written."""
+    """The unvalidated region tree of the batch view from a version on."""
 
     version: int
     tree: str
@@ -131,7 +131,7 @@ class LayoutRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffered:
-    """What the stored segments hold, seen by the bounds of the same instant."""
+    """Rows of the stored segments relative to the bounds of the same instant."""
 
     waiting: Mapping[int, int]  #: partition -> rows in ``[stream_hi, buffer_hi)``
     kept: Mapping[int, int]  #: partition -> rows in ``[low, buffer_hi)`` of `kept_from`
@@ -142,7 +142,7 @@ class Buffered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrected:
-    """What a replay made of one record."""
+    """The result of a replay for one record."""
 
     partition: int
     offset: int
@@ -152,7 +152,7 @@ class Corrected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """Records that were set aside, whose bytes are in the lake."""
+    """Quarantined records whose bytes are in the lake."""
 
     title: str = ""  #: of their table in the catalog, with the namespace
     metadata: str | None = None  #: that was published last; None: none was
@@ -162,7 +162,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
-    """All rows of one table."""
+    """All ledger rows of one table."""
 
     table_id: int
     name: str
@@ -203,16 +203,16 @@ class Books:
 
     @property
     def retained(self) -> list[VersionRow]:
-        """Versions that may be read now: retained, or held by a live lease."""
+        """Return the versions that can be read now: retained, or held by a live lease."""
         leased = {lease["version"] for lease in self.leases if lease["alive"]}
         return [v for v in self.versions if v.version >= self.retained_from or v.version in leased]
 
 
 def kept_from(positions: Mapping[int, PositionRow], moves: Sequence[MoveRow]) -> tuple[list[MoveRow], dict[int, int]]:
-    """The moves of ingest all of whose rows must be in the buffer, and from where on they are per partition.
+    """Return the ingest moves whose rows must all be in the buffer, and their first offset per partition.
 
-    Those wholly above the trim floor. A move that reaches below it says of all its partitions together how many rows
-    it brought, so that what it has above the floor cannot be counted.
+    These moves lie entirely above the trim floor. A move that reaches below it records one row count for all its
+    partitions, so its rows above the floor cannot be counted.
     """
     low = {p: row.trim_floor for p, row in positions.items() if row.trim_floor is not None}
     left = [m for m in moves if m.stage == "ingest" and m.state == "COMMITTED" and m.rows is not None]
@@ -227,7 +227,7 @@ def kept_from(positions: Mapping[int, PositionRow], moves: Sequence[MoveRow]) ->
 
 
 def protocol_versions(found: Sequence[VersionRow]) -> list[Version]:
-    """The versions whose bounds are in order, as the rules of the protocol take them."""
+    """Return the versions with ordered bounds, in the form of the protocol."""
     return [
         Version(
             table_id=0,

@@ -1,7 +1,6 @@
-"""The other ports of the stores: leases, segments and the ingest commit, trimming, the lake's views.
+"""Ports for leases, segments, the ingest commit, trimming and the lake's views.
 
-The classes that talk to Postgres and Iceberg and those in `memory` beside them both fit; the contract
-tests run over both.
+The adapters for Postgres and Iceberg and those in `memory` implement them; the contract tests run over both.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Files = TypeVar("Files")
 
 
 class ReadLeases(Protocol):
-    """A reader's side: lease first, then look."""
+    """Leases and read states for readers: lease first, then read the state."""
 
     def look(self, table: TableRow, *, holder: str, lease: timedelta, at: int | None = None) -> ReadState: ...
     def renew(self, lease_id: str, *, lease: timedelta) -> datetime: ...
@@ -33,7 +32,7 @@ class ReadLeases(Protocol):
 
 
 class BufferSegments(Protocol):
-    """The life of segments until they are closed, and how far ingest is."""
+    """Opening and closing segments, and the positions of ingest."""
 
     def all(self, table: TableRow) -> list[Segment]: ...
     def positions(self, table: TableRow) -> dict[int, IngestPosition]: ...
@@ -50,14 +49,14 @@ class BufferWriter(Protocol):
 
 
 class Trimmer(Protocol):
-    """Retiring segments, and in a later run dropping them."""
+    """Retiring segments, and dropping them in a later run."""
 
     def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision: ...
     def drop_retired(self, table: TableRow, *, retired_for: timedelta) -> list[str]: ...
 
 
 class LakeViews(Protocol[Files]):
-    """Views made, branched, checked and published by append; *Files* is what one attempt staged."""
+    """Creating views and branches, checking and publishing appends; *Files* is the staged output of one attempt."""
 
     def make_views(
         self, spec: TableSpec, fields: Sequence[Mapping[str, Any]]

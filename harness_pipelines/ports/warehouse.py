@@ -1,4 +1,4 @@
-"""What a look at the files of a view finds."""
+"""Results of reading the files of a view."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GONE = "there is no such file"
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A file that is not there or that cannot be understood."""
+    """A file that is missing or cannot be parsed."""
 
     path: str
     why: str
@@ -18,7 +18,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSeen:
-    """One snapshot as a metadata file names it."""
+    """One snapshot in a metadata file."""
 
     snapshot: int
     parent: int | None
@@ -44,7 +44,7 @@ class MetadataSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSeen:
-    """One live file as a manifest names it."""
+    """One live file in a manifest."""
 
     path: str
     added: int | None  #: sequence number of the snapshot that added it; a rewrite never keeps it

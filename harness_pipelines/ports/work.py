@@ -1,4 +1,4 @@
-"""What is to do for the stages of a table, as one look at the ledger finds it."""
+"""Pending work of a table's stages, from one query of the ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWork:
-    """How far a table's tiers are from each other, and who works on it. Offsets are sums over its partitions."""
+    """Lags between a table's tiers, and its claims. Offsets are sums over its partitions."""
 
     name: str
     stopped: str | None
@@ -29,7 +29,7 @@ class TableWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenEnds:
-    """Where the log of a table ended when somebody looked."""
+    """The last known ends of a table's log."""
 
     table: str
     ends: Mapping[int, int]
@@ -46,7 +46,7 @@ class ClaimState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenMove:
-    """A move that is not over."""
+    """An open move."""
 
     attempt: int
     failures: int
@@ -56,7 +56,7 @@ class OpenMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """How often records broke a check of the contract."""
+    """The number of records that broke a check of the contract."""
 
     check: str
     severity: str

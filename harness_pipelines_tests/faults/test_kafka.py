@@ -108,7 +108,7 @@ def test_a_topic_deleted_under_a_table_is_named_and_what_was_read_stays_readable
         rig.await_exact()
         rig.kafka.delete(rig.topic)
         said = await_trouble(worker, Stage.INGEST)
-    assert re.search(rf"'{rig.topic}' does not exist.*stays readable; a topic created anew needs a new table", said)
+    assert re.search(rf"'{rig.topic}' does not exist.*stays readable; a recreated topic needs a new table", said)
     rig.assert_exact()
 
 

@@ -21,7 +21,7 @@ from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
 from harness_pipelines_tests.producer import KafkaRig, wait_until
 from harness_pipelines_tests.rig import TableRig
 
-SAYS = r"the last record below the position 20 is of leader epoch \d+, the table read it in epoch \d+"
+SAYS = r"the last record below the position 20 has leader epoch \d+, the table read it in epoch \d+"
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def test_a_topic_that_the_user_may_not_see_is_forbidden_and_not_missing(private_
     topic = private_rig.create(1)
     log = KafkaLog(private_broker.login, login("nobody"), timeouts=TIMEOUTS)
     with pytest.raises(
-        TopicForbidden, match=rf"'{topic}' at {private_broker.login} may not be read.*Grant DESCRIBE and READ"
+        TopicForbidden, match=rf"no right to read topic '{topic}' at {private_broker.login}.*Grant DESCRIBE and READ"
     ):
         log.describe(topic)
 
