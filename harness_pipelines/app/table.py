@@ -590,8 +590,8 @@ class Table:
         *what* is a data file of a view (path or name), the number of a move, or a record: ``(partition, offset)`` or
         ``"PARTITION:OFFSET"``. For a file it returns the snapshot that added it, the versions that hold it and its
         move. For a move it returns the files that it added and removed. For a record it returns the tier that answers
-        for it now, the moves that brought it there, and the files or tables that hold it. It reads only metadata and, for a
-        record, at most one file. The ledger keeps moves forever; files are known only for retained versions.
+        for it now, the moves that brought it there, and the files or tables that hold it. It reads only metadata and,
+        for a record, at most one file. The ledger keeps moves forever; files are known only for retained versions.
         Raises: FileUnknown, MoveUnknown, OffsetUnknown, UsageError, LakeAway; KafkaUnreachable for tail records.
         """
         from harness_pipelines.read.report.lineage import lineage
