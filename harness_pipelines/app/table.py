@@ -66,8 +66,8 @@ class Table:
 
         **columns* may name coordinate columns. *where* is an SQL-like predicate. *at* is a version, the name of a
         snapshot, or a time, which means the newest version at that time. Each of them always returns the same rows.
-        Without *at* the newest rows are read. *tail* adds records that are only in Kafka. Raises: VersionGone,
-        SnapshotUnknown, LeaseEnded, WhereError, TryAgain if a service is away.
+        Default: the newest rows. *tail* adds records only in Kafka. Raises: VersionGone, SnapshotUnknown, WhereError,
+        ...
         """
         from harness_pipelines.engines.arrow.union import read_arrow
         from harness_pipelines.read.tail import read_tail
@@ -145,10 +145,10 @@ class Table:
         """Return the records that are in *to_version* (default: now) and not in *from_version*, in offset order.
 
         The columns are *columns* (default: the user's) and the five coordinates; `_op` is put or delete. The changes
-        from 1 to 2 and from 2 to 3 together equal those from 1 to 3. *pre_images*, for keyed tables, returns the effect
-        of each record: `_change_type` is ``+I``, ``-U`` (the replaced row) and ``+U``, or ``-D`` (the deleted row),
-        each
-        with the coordinates of the record. A delete of a missing row is omitted.
+        from 1 to 2 and from 2 to 3 are those from 1 to 3. *pre_images*, for keyed tables, returns each record's effect:
+        `_change_type` is ``+I``, ``-U`` (the replaced row) and ``+U``, or ``-D`` (the deleted row). A delete of a
+        missing
+        row is omitted.
         Raises: VersionGone, UsageError, and as `read`.
         """
         from harness_pipelines.protocol.reading.selection import Selection
@@ -185,8 +185,7 @@ class Table:
         """Return corrections of records that *from_version* had already passed; `changes` does not return them.
 
         `_correction` is ``added``, ``replaced`` (both with the row) or ``removed`` (only partition and offset).
-        For a keyed table the corrections concern the changelog; `get` returns the current row of a key. Raises: as
-        `changes`.
+        For a keyed table they concern the changelog; `get` returns the current row of a key. Raises: as `changes`.
         """
         from harness_pipelines.protocol.reading.selection import Selection
         from harness_pipelines.read.stream.corrections import corrections_passed
@@ -209,8 +208,7 @@ class Table:
         """Yield the `changes` of each version after *from_version*, with its number, in order; with *follow* forever.
 
         Keep the number of the last version that you processed; a later call continues from it. A version arrives some
-        milliseconds after it is published. Raises: VersionGone if the version of the reader is no longer retained, and
-        as `changes`.
+        milliseconds after it is published. Raises: VersionGone if *from_version* is not retained, and as `changes`.
         """
         at = from_version
         for event in self.events(follow=follow):
@@ -232,21 +230,17 @@ class Table:
     ) -> Stream:
         """Yield all records in offset order within each partition: the history, then new records, forever.
 
-        Each batch has records of one partition, may be empty, and has the *token* with which a later reader continues
-        after it.
-
+        Each batch is of one partition, may be empty, and has the *token* with which a later reader continues.
         *from_* is ``earliest``, ``latest``, a token, offsets per partition (a missing partition starts at its start), a
         version or the name of a snapshot (continue after it), or a time (the first record of each partition that is not
         older). Columns are *columns* (default: the user's) and the five coordinates; `_op` is put or delete. *where*
         filters records. *partitions* limits the stream, so that several readers share the work; by default it also
         follows partitions that join the table. Without *follow* it ends at Kafka's current end.
-        With *state_first* the stream of a keyed table starts with the newest row of each key, unordered, and ends this
-        part with an empty batch that is also `is_state`. Then it continues with later records. Records that do not fit
-        the spec are omitted.
-        With *corrections* the stream also yields `is_correction` batches for earlier records that a replay or a revert
-        changed, marked as in `corrections`.
-        Raises: UsageError, VersionGone, SnapshotUnknown, RecordsLost, LogTruncated, TopicRecreated; during
-        iteration as `Stream.__iter__`.
+        With *state_first* the stream of a keyed table starts with the newest row of each key, unordered, and an empty
+        batch that is also `is_state` ends this part. Records that do not fit the spec are omitted.
+        With *corrections* it also yields `is_correction` batches, marked as in `corrections`, for earlier records that
+        a replay or a revert changed.
+        Raises: UsageError, VersionGone, SnapshotUnknown, RecordsLost, LogTruncated, TopicRecreated, ...
         """
         from harness_pipelines.protocol.reading.selection import Selection
         from harness_pipelines.read.stream.start import stream_plan
@@ -501,8 +495,8 @@ class Table:
     ) -> RangeReplayed:
         """Decode the records of ``[low, high)`` again and replace exactly the rows that differ.
 
-        One version holds all changes; older versions keep their rows. *decoder* as in `replay`. Without a difference no
-        version is published.
+        One version holds all changes; older ones keep their rows. Without a difference none is published. *decoder* as
+        in `replay`.
         Raises: RangeRefused, RangeWaits, ReplayRefused, KeyInTwoPartitions, UsageError, TableStopped, TryAgain if a
         service is away.
         """
@@ -588,10 +582,9 @@ class Table:
         """Return the origin of *what*, down to moves and offsets; `to_json` returns the output of ``lineage --json``.
 
         *what* is a data file of a view (path or name), the number of a move, or a record: ``(partition, offset)`` or
-        ``"PARTITION:OFFSET"``. For a file it returns the snapshot that added it, the versions that hold it and its
-        move. For a move it returns the files that it added and removed. For a record it returns the tier that answers
-        for it now, the moves that brought it there, and the files or tables that hold it. It reads only metadata and,
-        for a record, at most one file. The ledger keeps moves forever; files are known only for retained versions.
+        ``"PARTITION:OFFSET"``. The answer for a file has its snapshot, its versions and its move; for a move the files
+        that it added and removed; for a record its tier now, its moves, and the files or tables that hold it. Only
+        metadata is read and, for a record, at most one file. Files are known only for retained versions.
         Raises: FileUnknown, MoveUnknown, OffsetUnknown, UsageError, LakeAway; KafkaUnreachable for tail records.
         """
         from harness_pipelines.read.report.lineage import lineage
