@@ -64,10 +64,9 @@ class Table:
     ) -> pa.Table:
         """Return all rows of one consistent cut as Arrow, without a JVM.
 
-        **columns* may name coordinate columns. *where* is an SQL-like predicate. *at* is a version, the name of a
+        *columns* may name coordinate columns. *where* is an SQL-like predicate. *at* is a version, the name of a
         snapshot, or a time, which means the newest version at that time. Each of them always returns the same rows.
-        Default: the newest rows. *tail* adds records only in Kafka. Raises: VersionGone, SnapshotUnknown, WhereError,
-        ...
+        Default: the newest rows. *tail* adds records only in Kafka. Raises: VersionGone, SnapshotUnknown, ...
         """
         from harness_pipelines.engines.arrow.union import read_arrow
         from harness_pipelines.read.tail import read_tail
@@ -123,7 +122,7 @@ class Table:
     ) -> pa.Table:
         """Return the newest rows of all keys that start with *prefix*, unordered; needs several key columns.
 
-        **prefix* has values of the first key columns: ``{column: value}``, a tuple, or one value of the first column.
+        *prefix* has values of the first key columns: ``{column: value}``, a tuple, or one value of the first column.
         Only files and segments that may hold these keys are read. Raises: KeyUnfit, and as `read`.
         """
         from harness_pipelines.protocol.reading.selection import Selection
@@ -371,7 +370,7 @@ class Table:
         """Return the rows of `read` as a lazy DataFrame. Using it after *lease_s* (default: ``retention.lease`` of the
         spec,
         at most 24 h) fails with a named error. With *view* it is registered as a temp view for SQL.
-        **where* filters the reads of lake and buffer. A filter added to the frame, or the WHERE of SQL over the view,
+        *where* filters the reads of lake and buffer. A filter added to the frame, or the WHERE of SQL over the view,
         prunes only files of the lake, and the whole buffer is read. Such a filter may compare a float with zero;
         Iceberg
         treats -0.0 and 0.0 as two numbers, while *where* finds both.
@@ -467,10 +466,10 @@ class Table:
     ) -> Replayed:
         """Decode quarantined records again, and add those that now fit at their own offsets, each exactly once.
 
-        **wanted* selects records. *decoder* is a spec with the table's columns and another value encoding, for this
+        *wanted* selects records. *decoder* is a spec with the table's columns and another value encoding, for this
         call
-        only. Records that must wait or are still refused are reported and stay.
-        Raises: ReplayRefused, KeyInTwoPartitions, UsageError, TableStopped, TryAgain if a service is away.
+        only. Records that must wait or are still refused are reported and stay. Raises: ReplayRefused,
+        KeyInTwoPartitions, UsageError, TableStopped, TryAgain if a service is away.
         """
         from harness_pipelines.protocol.changes.corrections import Wanted
         from harness_pipelines.stages.replay.quarantine import replay
@@ -495,10 +494,8 @@ class Table:
     ) -> RangeReplayed:
         """Decode the records of ``[low, high)`` again and replace exactly the rows that differ.
 
-        One version holds all changes; older ones keep their rows. Without a difference none is published. *decoder* as
-        in `replay`.
-        Raises: RangeRefused, RangeWaits, ReplayRefused, KeyInTwoPartitions, UsageError, TableStopped, TryAgain if a
-        service is away.
+        One version holds all changes; older ones keep their rows. Without a difference none is published. *decoder*
+        and errors as in `replay`. Raises also: RangeRefused, RangeWaits.
         """
         from harness_pipelines.protocol.bounds import OffsetRange
         from harness_pipelines.stages.replay.ranges import replay_range
