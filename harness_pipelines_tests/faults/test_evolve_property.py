@@ -11,16 +11,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
+from unittest.mock import patch
 
 import orjson
 import pyarrow as pa
 import pytest
 
+from harness_pipelines import faults
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.errors import HarnessError
+from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.spec.columns import Column
+from harness_pipelines.spec.load import dump_spec
+from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines_tests.faults.conftest import MakeRig
 from harness_pipelines_tests.rig import OTREE, TableRig
@@ -174,6 +181,9 @@ class Run:
         )
         self.ref.note(1)
         self.id = 0
+        self.age_s = 61  #: a setting
+        self.file = self._with_age(self.age_s)  #: what a person has at hand, perhaps from before a change
+        self.rig.harness.apply(self.file)
 
     def produce(self) -> None:
         """Records of producers that know any of the names that the columns had, or lack fields."""
@@ -261,6 +271,52 @@ class Run:
         published = self.rig.harness.table(self.rig.name).evolve(changes)
         ref.note(published.schema_version)
 
+    def _with_age(self, age_s: int) -> TableSpec:
+        """The spec of now with that setting."""
+        words = dump_spec(self.rig.harness.table(self.rig.name).spec)
+        return TableSpec.model_validate({**words, "tier": {"max_age": f"{age_s}s"}})
+
+    def apply(self) -> None:
+        """A file is applied that may be from before a change of columns: then it is refused, and nothing is changed."""
+        fits = self.file.columns == self.rig.harness.table(self.rig.name).spec.columns
+        self._apply(self.file, refused=not fits)
+        if self.rng.random() < 0.5:
+            self.file = self._with_age(self.age_s + 1)
+
+    def apply_over_a_change(self) -> None:
+        """The columns are changed after an apply has read them: it is refused."""
+        update = PostgresLedger.update_spec
+
+        def late(*arguments: Any, **words: Any) -> TableRow:
+            self.evolve()
+            return update(*arguments, **words)
+
+        with patch.object(PostgresLedger, "update_spec", late):
+            self._apply(self._with_age(self.age_s + 1), refused=True)
+
+    def change_over_an_apply(self) -> None:
+        """A setting is applied after a change of columns was planned: both are so in the end."""
+        faults.arm("evolve.before_lock", lambda: self._apply(self._with_age(self.age_s + 1), refused=False))
+        self.evolve()
+        faults.disarm()
+        self._has_both()
+
+    def _apply(self, spec: TableSpec, *, refused: bool) -> None:
+        try:
+            self.rig.harness.apply(spec)
+        except HarnessError as error:
+            assert refused, error
+        else:
+            assert not refused
+            self.age_s = int(spec.tier.max_age)
+        self._has_both()
+
+    def _has_both(self) -> None:
+        """The ledger's spec has the setting that was applied last and the columns that were published last."""
+        table = self.rig.harness.table(self.rig.name)
+        assert table.spec.tier.max_age == self.age_s
+        assert [one.name for one in table.spec.columns] == self.ref.names(table.row.schema_version)
+
     def _inside(self) -> Changes:
         """A change of the structs' fields."""
         ref, rng, column = self.ref, self.rng, self.ref.columns[ITEMS]
@@ -329,6 +385,7 @@ def test_every_version_reads_in_its_own_columns_whatever_changed_since(make_rig:
     rig = make_rig(columns=columns, layout={"columns": ["id"]}, partitions=PARTITIONS, **KINDS[kind])
     run, views = Run(rig, rng, around), rig.table.spec.views
     steps = [run.produce, run.produce, run.ingest, run.tier, run.evolve, run.evolve]
+    steps += [run.apply, run.apply_over_a_change, run.change_over_an_apply]
     steps += [run.merge, run.compact, run.relayout] if views == "both" else [run.compact] if views == "stream" else []
     for number in range(STEPS):
         step = rng.choice(steps)
