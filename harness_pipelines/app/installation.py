@@ -389,8 +389,12 @@ class Stores:
 
         registry = RegistryAddress.of(self.settings)
         rows_of = kafka.decoded_rows(read(), table, registry)
-        rows, seen = write.append_counted(cluster.with_layer(rows_of, _tiered_layer(table)), target)
-        return rows, seen, kafka.refused_records(read(headers=True), table, registry) if seen > rows else []
+        counted = write.append_counted(cluster.with_layer(rows_of, _tiered_layer(table)), target)
+        if counted is not None and counted[0] == counted[1]:
+            return *counted, []
+        again, refused = kafka.judged_again(read(headers=True), table, registry)
+        rows, seen = counted or (again, again + len(refused))
+        return rows, seen, refused
 
     def recalled_rows(self, spark: SparkSession, table: TableRow, version: Version) -> DataFrame:
         """The rows of the batch view of *version* that lie in Postgres, with all coordinates, in Spark."""

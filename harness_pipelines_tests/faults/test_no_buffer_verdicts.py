@@ -11,6 +11,7 @@ from pyspark.sql import Observation
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.audit.repair.accept_loss import NothingLost, accept_loss, find_loss
+from harness_pipelines.engines.spark import kafka
 from harness_pipelines.ledgers.postgres.views.quarantine import set_aside, with_bytes
 from harness_pipelines.ports.errors import RecordsLost
 from harness_pipelines.protocol.changes.corrections import Wanted
@@ -66,12 +67,20 @@ def test_a_write_whose_counts_spark_did_not_send_is_counted_and_not_written_agai
 ):
     """Spark's server waits a tenth of a second for them; on a busy machine that can be too short every time."""
     monkeypatch.setattr(Observation, "get", property(lambda _: {}))
+    read, reads = kafka.read_kafka, list[object]()
+
+    def counted(*arguments: Any, **words: Any) -> Any:
+        reads.append(words)
+        return read(*arguments, **words)
+
+    monkeypatch.setattr(kafka, "read_kafka", counted)
     rig = make_rig(buffer="none", unknown_fields="quarantine", partitions=1)
     rig.kafka.produce(rig.topic, 0, [*rig.values(3), BAD])
     rig.tier()
     [move] = rig.stores.ledger.moves(rig.table.row, limit=10)
     assert (move["rows"], move["attempt"]) == (3, 1)
     assert [row["offset"] for row in aside(rig)] == [3]
+    assert len(reads) == 2, "what does not fit is found on the way"
 
 
 def test_what_a_replay_puts_back_has_its_headers_and_its_time(make_rig: MakeRig):

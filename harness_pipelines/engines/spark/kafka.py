@@ -49,6 +49,7 @@ REFUSED = pa.schema(
         pa.field("check", pa.string()),
         pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
         pa.field("kafka_ms", pa.int64()),
+        pa.field("rows", pa.int64()),  #: of a batch, in a row that tells nothing else
     ]
 )
 #: librdkafka's names that the Java client spells otherwise; all others are the same in both.
@@ -186,14 +187,15 @@ def tail_frame(spark: SparkSession, settings: Settings, table: TableRow, part: T
     return rows.where("NOT _refused").drop("_refused")
 
 
-def refused_records(records: DataFrame, table: TableRow, registry: RegistryAddress) -> list[RefusedRecord]:
-    """The records that do not fit, whole; decodes all of *records*, read with their headers, once more."""
+def judged_again(records: DataFrame, table: TableRow, registry: RegistryAddress) -> tuple[int, list[RefusedRecord]]:
+    """How many rows all of *records*, read with their headers, make, and those that do not fit, whole."""
     from harness_pipelines.engines.spark.python import standing
 
     narrow = records.select("partition", "offset", "timestamp", "key", "value", "headers")
     decoder = standing(_refusal_decoder(dump_spec(table.spec), registry))
     found = narrow.mapInArrow(decoder, spark_struct(REFUSED)).collect()
-    return [
+    rows = sum(row["rows"] or 0 for row in found)
+    return rows, [
         RefusedRecord(
             partition=row["partition"],
             offset=row["offset"],
@@ -208,6 +210,7 @@ def refused_records(records: DataFrame, table: TableRow, registry: RegistryAddre
             kafka_ms=row["kafka_ms"],
         )
         for row in found
+        if row["rows"] is None
     ]
 
 
@@ -319,7 +322,8 @@ def _refusal_decoder(spec: dict[str, Any], registry: RegistryAddress) -> Callabl
             for batch in batches:
                 # A codec that is given headers where no column has them would still see what others do not.
                 seen = batch if has_headers(table) else batch.drop_columns(["headers"])
-                refused = codec.decode(*_bytes_of(seen)).refused
+                decoded = codec.decode(*_bytes_of(seen))
+                refused = decoded.refused
                 where = pa.array([r.index for r in refused], pa.int64())
                 columns = [
                     batch.column("partition").take(where),
@@ -331,7 +335,9 @@ def _refusal_decoder(spec: dict[str, Any], registry: RegistryAddress) -> Callabl
                     pa.array([r.check for r in refused], pa.string()),
                     batch.column("headers").take(where).cast(REFUSED.field("headers").type),
                     _milliseconds(batch.column("timestamp").take(where)),
+                    pa.nulls(len(refused), pa.int64()),
                 ]
                 yield pa.record_batch(columns, schema=REFUSED)
+                yield pa.RecordBatch.from_pylist([{"rows": len(decoded.accepted)}], schema=REFUSED)
 
     return decode

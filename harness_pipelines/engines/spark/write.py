@@ -115,18 +115,18 @@ def append_to_branch(frame: DataFrame, target: BranchTarget, *, file_bytes: int 
     writer.append()
 
 
-def append_counted(frame: DataFrame, target: BranchTarget) -> tuple[int, int]:
+def append_counted(frame: DataFrame, target: BranchTarget) -> tuple[int, int] | None:
     """Write the rows of *frame* that are not ``_refused``; returns (rows written, rows and refused together).
 
-    A server of Spark Connect waits a tenth of a second for what a write has counted and then answers without it, which
-    on a busy machine may be so each time. Nor is it there where the connection was lost under the last part of the
-    answer. What was written is not written once more for that: the rows are counted again.
+    None: Spark did not say. A server of Spark Connect waits a tenth of a second for what a write has counted and then
+    answers without it, which on a busy machine may be so each time. Nor is it there where the connection was lost under
+    the last part of the answer. What was written is not written once more for that.
     """
     seen = Observation()
     counts = f.count(f.lit(1)).alias("records"), f.count_if(~f.col("_refused")).alias("rows")
     append_to_branch(frame.observe(seen, *counts).where(~f.col("_refused")).drop("_refused"), target)
-    told = seen.get or frame.agg(*counts).collect()[0].asDict()
-    return int(told["rows"]), int(told["records"])
+    told = seen.get
+    return (int(told["rows"]), int(told["records"])) if told else None
 
 
 @contextmanager
