@@ -1,1 +1,1 @@
-"""What a user writes: table specs, types, settings. No I/O but reading the file that is named."""
+"""User input: table specs, types, settings. The only I/O is reading the spec file."""

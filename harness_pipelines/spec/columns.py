@@ -1,4 +1,4 @@
-"""What a user writes about columns."""
+"""Columns of a spec."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MAP_KEYS = ("string", "int", "long", "date", "time", "timestamp", "timestamptz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of the user's."""
+    """One user column."""
 
     name: str
     type: Type
@@ -56,7 +56,7 @@ class Column:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names of the field; of those that a record has the first counts."""
+        """All names of the field; the first one that a record has wins."""
         return (self.name, *self.aliases)
 
     def name_in(self, fields: Container[str]) -> str:
@@ -86,18 +86,19 @@ class ColumnWords(BaseModel):
         Source | None,
         Field(
             alias="from",
-            description="How a value, or each of a list, is written. Dates and times: iso8601 text (default), or a "
+            description="Encoding of a value, or of each list element. Dates and times: iso8601 text (default), or a "
             "whole number since 1970 UTC (epoch_days, epoch_ms, ...) or midnight (ms_of_day, ...). Decimals: a number "
-            "or text (number, the default), or as Kafka Connect does (base64). headers, raw_key, raw_value: all of the "
-            "record's headers, the bytes of its key or value.",
+            "or text (number, the default), or Kafka Connect's encoding (base64). headers, raw_key, raw_value: all "
+            "headers of the record, or the bytes of its key or value.",
         ),
     ] = None
     aliases: Annotated[
         tuple[str, ...],
         BeforeValidator(list_of_names),
         Field(
-            description="Names that the field has, or had, in records besides the column's own; of those that a record "
-            "has the first counts, the column's own before all.",
+            description="Other current or former names of the field in records. The column's own name comes first, "
+            "then "
+            "the aliases in order; the first one that a record has wins.",
             examples=[["old_name"]],
         ),
     ] = ()
@@ -105,8 +106,8 @@ class ColumnWords(BaseModel):
         Default | None,
         BeforeValidator(lambda value: None if value is None else plain_default(value)),
         Field(
-            description="The value where a record lacks the field; a field that is null stays NULL. Dates and times "
-            "are ISO 8601 text, binaries hexadecimal text. Rows that are there already keep what they have.",
+            description="The value for records that lack the field; a field that is null stays NULL. Dates and times "
+            "are ISO 8601 text, binaries hexadecimal text. Existing rows do not change.",
             examples=[0, "unknown"],
         ),
     ] = None
@@ -130,7 +131,7 @@ def _columns(value: Any) -> tuple[Column, ...]:
     for name, words in pairs:
         try:
             if other := seen.get(str(name).lower()):
-                raise _Misfit((), f"the column is there twice, also as {other!r} (case does not count)")
+                raise _Misfit((), f"the column occurs twice, also as {other!r} (names ignore case)")
             seen[str(name).lower()] = str(name)
             found.append(_column(name, words))
         except _Misfit as why:
@@ -158,9 +159,9 @@ def alias_troubles(column: Column, others: Mapping[str, str]) -> Iterator[tuple[
         elif alias == column.name:
             yield at, f"the alias {alias!r} is the column's own name; remove it"
         elif alias in column.aliases[:at]:
-            yield at, f"the alias {alias!r} is there twice"
+            yield at, f"the alias {alias!r} occurs twice"
         elif other := others.get(alias.lower()):
-            yield at, f"{alias!r} is a name of column {other!r} (case does not count); a field is one column's"
+            yield at, f"{alias!r} is a name of column {other!r} (names ignore case); a field belongs to one column"
 
 
 class _Misfit(Exception):
@@ -210,7 +211,10 @@ def _column(name: Any, words: Any) -> Column:
     if why := _type_trouble(column.type):
         raise _Misfit(("type",), why)
     if column.aliases and column.source in WHOLE:
-        raise _Misfit(("aliases",), f"`from: {column.source}` takes no field of the record, so it has no other names")
+        raise _Misfit(
+            ("aliases",),
+            f"`from: {column.source}` reads no field of the record; remove its aliases",
+        )
     if column.default is not None and (why := _default_trouble(column, column.default)):
         raise _Misfit(("default",), why)
     return column
@@ -218,7 +222,7 @@ def _column(name: Any, words: Any) -> Column:
 
 def _default_trouble(column: Column, default: Default) -> str | None:
     if column.source in WHOLE:
-        return f"`from: {column.source}` takes no field of the record, so none can be missing"
+        return f"`from: {column.source}` reads no field of the record, so none can be missing; remove the default"
     try:
         default_value(column.type, default)
     except WhereError as error:
@@ -242,7 +246,7 @@ def _letter_trouble(name: str) -> str | None:
     if not name.isprintable():
         return "holds characters that cannot be printed"
     if '"' in name or "\\" in name:
-        return 'holds " or \\, which JSON writes in other ways; fields of such names cannot be decoded'
+        return 'holds " or \\, which JSON escapes; fields with such names cannot be decoded'
     return None
 
 

@@ -1,7 +1,7 @@
-"""What a spec says about the values of records: ``contract``.
+"""The setting ``contract`` of a spec: checks of records' values.
 
-Either the name of a pandera schema in the user's Python code, or checks written here. A check says something about one
-value or about one row, never about rows together: a record's verdict does not depend on the records beside it.
+Either the name of a pandera schema in the user's Python code, or checks written here. A check tests one
+value or one row, never several rows: the result for a record does not depend on other records.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _share(value: Any) -> float:
         except InvalidOperation:
             share = None
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise ValueError(f"{value!r} is no share; write 0% to 100%, such as 5%, or a number such as 0.05")
+        raise ValueError(f"{value!r} is not a share; write 0% to 100%, such as 5%, or a number such as 0.05")
     return float(share)
 
 
@@ -72,7 +72,7 @@ Share = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string", "pattern": r"^\d+(\.\d+)?\s*%$"}, {"type": "number", "minimum": 0}]}),
 ]
 Says = Annotated[
-    Severity | None, Field(description="In place of the contract's: quarantine, warn or stop.")
+    Severity | None, Field(description="Overrides the contract's severity: quarantine, warn or stop.")
 ]  # fmt: skip
 
 
@@ -94,9 +94,9 @@ class ColumnChecks(_Part):
     matches: Annotated[
         str | None, Field(description="The whole text matches this regular expression (RE2).", strict=True)
     ] = None
-    min_length: Annotated[Length | None, Field(description="The text has at least so many characters.")] = None
-    max_length: Annotated[Length | None, Field(description="The text has at most so many characters.")] = None
-    not_null: Annotated[bool, Field(description="There is a value.", strict=True)] = False
+    min_length: Annotated[Length | None, Field(description="The text has at least this number of characters.")] = None
+    max_length: Annotated[Length | None, Field(description="The text has at most this number of characters.")] = None
+    not_null: Annotated[bool, Field(description="The value is not null.", strict=True)] = False
     severity: Says = None
 
     @property
@@ -115,11 +115,12 @@ class ColumnChecks(_Part):
 class RowCheck(_Part):
     """A condition on columns of one row."""
 
-    name: Annotated[str, Field(description="What the check is called.", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+    name: Annotated[str, Field(description="Name of the check.", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
     expr: Annotated[
         str,
         Field(
-            description="What holds for every row, as in `where`; both sides of a comparison may be columns. A row for "
+            description="A condition for every row, as in `where`; both sides of a comparison may be columns. A row "
+            "for "
             "which it is unknown (NULL) passes.",
             examples=["shipped_at >= ordered_at"],
         ),
@@ -128,7 +129,7 @@ class RowCheck(_Part):
 
 
 class Contract(_Part):
-    """What the values of a record must be."""
+    """Constrain values with a contract."""
 
     module: Annotated[
         str | None,
@@ -153,30 +154,34 @@ class Contract(_Part):
     severity: Annotated[
         Severity,
         Field(
-            description="What becomes of a record that breaks a check: quarantine: it is kept apart; warn: it is taken "
+            description="Action for a record that breaks a check. quarantine: the record goes to quarantine; warn: it "
+            "is accepted "
             "and counted; stop: the table stops at it."
         ),
     ] = "quarantine"
     severities: Annotated[
         dict[str, Severity],
         Field(
-            description="In place of `severity`, by the check's name: `amount.ge`, or a row check's.",
+            description="Overrides `severity` per check: `amount.ge`, or the name of a row check.",
             examples=[{"amount.ge": "warn"}],
         ),
     ] = Field(default_factory=dict)
 
     @property
     def is_code(self) -> bool:
-        """The checks are those of a pandera schema."""
+        """Whether the checks come from a pandera schema."""
         return self.module is not None
 
 
 class StopAbove(_Part):
-    """When refused records are too many to go on."""
+    """The limit of refused records that stops the table."""
 
-    refused: Annotated[Share, Field(description="More than this share of them are refused.", examples=["5%"])]
+    refused: Annotated[Share, Field(description="Stop if more than this share is refused.", examples=["5%"])]
     of_last: Annotated[
-        int, Field(ge=1, le=OF_LAST_MAX, strict=True, description="Of so many offsets of a partition, one by one.")
+        int,
+        Field(
+            ge=1, le=OF_LAST_MAX, strict=True, description="Length of the sliding window, in offsets of a partition."
+        ),
     ] = OF_LAST_DEFAULT
 
     @property
@@ -209,7 +214,7 @@ class TextRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """What is wrong with a contract, and where below `contract`."""
+    """An error in a contract, with its place below `contract`."""
 
     place: _PLACES
     why: str
@@ -228,7 +233,7 @@ def column_check(word: str, value: Any, column: Ref) -> tuple[str, Predicate | T
     if word == "not_null":
         return "a value", p.IsNull(column, negated=True)
     if column.type != Primitive("string"):
-        raise WhereError(f"`{word}` is for text, {column.column} is {column.type}")
+        raise WhereError(f"`{word}` needs text, {column.column} is {column.type}")
     if word == "matches":
         check_regex(value)
         return f"text that matches {value}", TextRule(column=column.column, regex=rf"\A(?:{value})\z")
@@ -254,7 +259,8 @@ def check_regex(pattern: str) -> None:
         pc.match_substring_regex(pa.array([""]), pattern)
     except pa.ArrowInvalid as error:
         raise WhereError(
-            f"{pattern!r} is no regular expression of RE2 ({str(error).splitlines()[0]}); it has no look-around and no "
+            f"{pattern!r} is not a regular expression of RE2 ({str(error).splitlines()[0]}); it has no look-around "
+            f"and no "
             "back-references"
         ) from error
 
@@ -314,7 +320,7 @@ def contract_troubles(spec: TableSpec) -> list[Trouble]:
     found += wrong
     names = [row.name for row in contract.rows]
     found += [
-        Trouble(place=("rows", i, "name"), why=f"the check {name!r} is there twice", found=name)
+        Trouble(place=("rows", i, "name"), why=f"the check {name!r} occurs twice", found=name)
         for i, name in enumerate(names)
         if name in names[:i]
     ]
@@ -336,13 +342,13 @@ def _wording(contract: Contract) -> Iterator[Trouble]:
         yield Trouble(place=(), why=f"`{given}` needs `{missing}`: write {{module: my_contracts, name: Orders}}")
     if contract.is_code and (contract.columns or contract.rows):
         word = "columns" if contract.columns else "rows"
-        yield Trouble(place=(word,), why="the checks are those of `module`; write them there, or leave `module` out")
+        yield Trouble(place=(word,), why="the checks come from `module`; write them there, or remove `module`")
     if (
         contract.module is contract.name is None
         and not any(checks.said for checks in contract.columns.values())
         and not contract.rows
     ):
-        yield Trouble(place=(), why="a contract has checks: write `columns`, `rows`, or `module` and `name`")
+        yield Trouble(place=(), why="a contract needs checks: write `columns`, `rows`, or `module` and `name`")
 
 
 def _without_buffer(contract: Contract, checks: Sequence[Check]) -> Iterator[Trouble]:

@@ -1,4 +1,4 @@
-"""What a spec says about fields that a record lacks: ``default``."""
+"""The setting ``default`` of a column: the value for records that lack the field."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plain_default(value: Any) -> Any:
 def default_value(type_: Type, default: Default) -> Value:
     """*default* in the physical form of a column of *type_*. Raises: WhereError when it does not fit exactly."""
     if isinstance(type_, ListType | MapType | StructType):
-        raise WhereError(f"a column of type {type_} has no default; only single values have")
+        raise WhereError(f"a column of type {type_} cannot have a default; only single values can")
     found = compared(Ref(("the column",), type_), Op.EQ, literal(default, type_))
     value = found.value if isinstance(found, Compare) else None
     if value is None or (isinstance(value, float) and not math.isfinite(value)):

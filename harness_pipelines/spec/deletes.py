@@ -1,4 +1,4 @@
-"""Rules of deletion that no record can meet: rows that are deleted at the source would stay, without a word."""
+"""Delete rules that no record can match: rows deleted at the source would silently stay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BITS = {"int": 31, "long": 63}
 
 
 def never_fires(spec: TableSpec) -> str | None:
-    """Why no record can be a delete by the rule of *spec*, and what to write; None where one can."""
+    """Return why no record can match the delete rule of *spec*, and a remedy; None if one can."""
     rule = spec.delete
     if not isinstance(rule, DeleteRule):
         return None
@@ -34,7 +34,7 @@ def never_fires(spec: TableSpec) -> str | None:
     inner = rule.field[len(name) + 1 :].split(".") if rule.field != name else []
     said = f"`{rule.field}` can never delete: "
     if column.source in WHOLE:
-        return f"{said}column {name!r} is `from: {column.source}`, no field; derive a column of it, and name that"
+        return f"{said}column {name!r} is `from: {column.source}`, not a field; derive a column from it and name that"
     found = _type_at(column.type, inner)
     if isinstance(found, str):
         return said + found
@@ -51,7 +51,7 @@ def _type_at(type_: Type, path: list[str]) -> Type | str:
             type_ = type_.value
             continue
         if not isinstance(type_, StructType):
-            return f"{name!r} would be inside of a {type_}; name a field of a struct"
+            return f"{name!r} would be inside a {type_}; name a field of a struct"
         inner = next((field.type for field in type_.fields if field.name == name), None)
         if inner is None:
             return f"the struct has no field {name!r}; fields: {', '.join(field.name for field in type_.fields)}"

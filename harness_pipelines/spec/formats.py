@@ -1,4 +1,4 @@
-"""What a spec says about how records are written: ``format``, ``key_format``, ``schema`` and ``key_schema``."""
+"""The encoding settings of a spec: ``format``, ``key_format``, ``schema`` and ``key_schema``."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SAYS_COLUMNS = frozenset({"avro", "protobuf", "debezium-avro"})  #: their schema
 Evolution = Annotated[
     Literal["manual", "compatible", "strict"],
     Field(
-        description="What a new schema in the registry does to the table. manual: nothing, columns change by `harness "
-        "evolve`; compatible: what can be taken changes the columns; strict: its records are refused until the columns "
-        "are those of the schema."
+        description="Effect of a new schema in the registry. manual: none, columns change only by `harness "
+        "evolve`; compatible: compatible schemas change the columns; strict: records are refused until the columns "
+        "match the schema."
     ),
 ]
 SCHEMA_CHARS_MAX = 2**20
@@ -61,8 +61,8 @@ Schema = Annotated[
     GivenSchema | None,
     Field(
         description="avro, protobuf, json-schema: the schema of all records, {file: PATH} or {text: ...}, for Protobuf "
-        "with {message: NAME}. Without: records begin with the id of theirs, which the schema registry "
-        "(HARNESS_REGISTRY) knows."
+        "with {message: NAME}. Without it records start with the id of a schema in the registry "
+        "(HARNESS_REGISTRY)."
     ),
 ]
 
@@ -85,11 +85,11 @@ def _evolution_trouble(spec: TableSpec) -> tuple[str, str] | None:
         which = ", ".join(sorted(SAYS_COLUMNS))
         why = f"records of `format: {spec.format}` name no schema that says what columns there are; those of {which} do"
     elif spec.value_schema is not None:
-        why = "with a `schema` in the spec records name none, so there is no other to follow"
+        why = "with a `schema` in the spec, records name no schema that could change the columns"
     elif spec.transform is not None:
         why = "with `transform` the columns are not the fields of the records"
     elif spec.evolution == "compatible" and spec.buffer == "none":
-        why = "the columns change where ingest meets a schema, and with `buffer: none` nothing is ingested"
+        why = "ingest changes the columns when it reads a new schema, and with `buffer: none` there is no ingest"
     return None if why is None else ("evolution", f"{why}; write `evolution: manual`, or remove it")
 
 
@@ -104,7 +104,7 @@ def _debezium_trouble(spec: TableSpec) -> tuple[str, str] | None:
             f"`format: {spec.format}` needs it: without a key each update of a row would count as one more row",
         )
     if spec.delete != "tombstone":
-        return "delete", f"the events of `format: {spec.format}` say themselves what they delete; remove it"
+        return "delete", f"the events of `format: {spec.format}` state themselves which row they delete; remove it"
     if spec.format == "debezium-avro":
         if spec.key_format not in {"avro", "json"}:
             return "key_format", "the record keys of `format: debezium-avro` are avro or json"
@@ -128,9 +128,9 @@ def _schema_trouble(spec: TableSpec) -> tuple[str, str] | None:
             which = "key_format" if word == "key_schema" else "format"
             return word, f"`{which}: {format_}` has no schema; remove it, or write `{which}: avro`"
         if schema.message is not None and format_ != "protobuf":
-            return word, "`message` is a word of Protobuf; remove it"
+            return word, "`message` is only for Protobuf; remove it"
     if spec.key_schema is not None and not spec.key:
-        return "key_schema", "record keys are read only where the table has a `key`; remove it"
+        return "key_schema", "record keys are read only if the table has a `key`; remove it"
     return None
 
 
@@ -155,7 +155,7 @@ def _raw_trouble(spec: TableSpec) -> tuple[str, str] | None:
     elif not fields:
         return (
             "columns",
-            f"none is a field of the value; name one, or write `format: raw` in place of {spec.format}",
+            f"no column is a field; name one, or write `format: raw` in place of {spec.format}",
         )
     return _raw_key_trouble(spec)
 
@@ -164,7 +164,11 @@ def _raw_key_trouble(spec: TableSpec) -> tuple[str, str] | None:
     named = [c for c in spec.columns if c.name in spec.key]
     for column in named:
         if column.source in {"headers", "raw_value"} or (spec.format == "raw" and column.source is None):
-            return "key", f"column {column.name!r} is of the value, which a tombstone has not; take one `from: raw_key`"
+            return (
+                "key",
+                f"column {column.name!r} comes from the value, which tombstones lack; use a column with "
+                f"`from: raw_key`",
+            )
         if column.source == "raw_key" and spec.key_format != "raw":
             return (
                 "key_format",

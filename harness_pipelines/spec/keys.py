@@ -1,4 +1,4 @@
-"""What a spec says about keys: which columns, and which records delete."""
+"""The settings ``key`` and ``delete`` of a spec."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DeleteRule(BaseModel):
     ]
     values: Annotated[
         tuple[Annotated[str | int | bool, Field(union_mode="smart")], ...],
-        Field(min_length=1, description="A record with one of these there is a delete."),
+        Field(min_length=1, description="A record with one of these values is a delete."),
     ]
 
     def column_of(self, names: Container[str]) -> str | None:
@@ -48,7 +48,7 @@ def _delete(value: Any) -> Any:
         return value
     if isinstance(value, dict):
         return DeleteRule.model_validate(value)
-    raise ValueError(f"{value!r} is no rule of deletion; allowed: tombstone, {{field: op, values: [d]}}")
+    raise ValueError(f"{value!r} is not a delete rule; allowed: tombstone, {{field: op, values: [d]}}")
 
 
 Delete = Annotated[Literal["tombstone"] | DeleteRule, BeforeValidator(_delete)]
@@ -60,7 +60,7 @@ def key_trouble(key: tuple[str, ...], types: Mapping[str, Type]) -> str | None:
         return f"{max(key, key=key.count)!r} is named twice"
     for name in key:
         if name not in types:
-            return f"{name!r} is no column; columns: {', '.join(types)}"
+            return f"{name!r} is not a column; columns: {', '.join(types)}"
         if not isinstance(types[name], DecimalType) and str(types[name]) not in KEY_TYPES:
-            return f"column {name!r} of type {types[name]} is no key; types that are: {', '.join(KEY_TYPES)}"
+            return f"column {name!r} of type {types[name]} cannot be a key; key types: {', '.join(KEY_TYPES)}"
     return None

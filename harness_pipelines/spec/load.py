@@ -1,4 +1,4 @@
-"""Specs from and to text; what is wrong is said with file, line and the allowed words."""
+"""Specs from and to text; errors name the file, the line and the allowed settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Place = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecProblem:
-    """One thing that is wrong in a spec."""
+    """One error in a spec."""
 
     line: int | None  #: from 1; None when no line is to blame
     field: str  #: dotted, such as ``columns.amount.type``; empty for the whole
@@ -53,7 +53,7 @@ class SpecProblem:
 
 
 class SpecError(UsageError):
-    """A spec that cannot be used; nothing was done. The message has one line per problem."""
+    """The spec is invalid; nothing was done. The message has one line per problem."""
 
     def __init__(self, source: str, problems: Iterable[SpecProblem]) -> None:
         self.source = source
@@ -83,7 +83,7 @@ def load_spec_text(text: str, *, source: str = "<text>", folder: Path | None = N
     words = reader.read(text, source)
     problems = reader.problems
     if not isinstance(words, dict):
-        raise _whole(source, "a spec is a mapping of words, beginning with `table: namespace.name`", line=1)
+        raise _whole(source, "a spec is a mapping of settings, starting with `table: namespace.name`", line=1)
     problems += _read_schemas(words, reader, folder or Path())
     reserved = reserved_words({word: value for word, value in words.items() if value is not None})
     problems += [SpecProblem(line=reader.line((word,)), field=word, message=why) for word, why in reserved.items()]
@@ -212,7 +212,7 @@ class _Reader:
         except yaml.YAMLError as error:
             raise _whole(source, f"not YAML: {' '.join(str(error).split())}") from error
         if node is None:
-            raise _whole(source, "the spec is empty; it begins with `table: namespace.name`")
+            raise _whole(source, "the spec is empty; it starts with `table: namespace.name`")
         found = self._value(node, ())
         if self._values > _VALUES_MAX:
             line = node.start_mark.line + 1
@@ -236,7 +236,7 @@ class _Reader:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, place)
         if id(node) in self._open:
-            self._wrong(node, place, "an alias stands inside of what it names")
+            self._wrong(node, place, "an alias is inside the node that it names")
             return None
         self._open.add(id(node))
         try:
@@ -258,14 +258,14 @@ class _Reader:
         for key, value in node.value:
             word = key.value if isinstance(key, yaml.ScalarNode) else None
             if word is None:
-                self._wrong(key, place, "a word is text, not a list or a mapping")
+                self._wrong(key, place, "the name of a setting is text, not a list or a mapping")
                 continue
             if (why := unstorable(word)) is not None:
-                self._wrong(key, place, f"a word with {why}")
+                self._wrong(key, place, f"the name of a setting with {why}")
                 continue
             here = (*place, word)
             if word in found:
-                self._wrong(key, here, f"`{word}` is there twice, first in line {self._lines[here]}")
+                self._wrong(key, here, f"`{word}` occurs twice, first in line {self._lines[here]}")
                 continue
             self._lines[here] = key.start_mark.line + 1
             found[word] = self._value(value, here)
@@ -332,7 +332,9 @@ def _message(error: dict[str, Any], place: Place) -> str:
     match error["type"]:
         case "extra_forbidden":
             allowed = _allowed_words(place[:-1])
-            return f"unknown word `{place[-1]}`{_did_you_mean(str(place[-1]), allowed)}; allowed: {', '.join(allowed)}"
+            return (
+                f"unknown setting `{place[-1]}`{_did_you_mean(str(place[-1]), allowed)}; allowed: {', '.join(allowed)}"
+            )
         case "missing":
             return f"`{place[-1]}` is missing"
         case "literal_error":
@@ -346,7 +348,7 @@ def _message(error: dict[str, Any], place: Place) -> str:
         case "timezone_aware":
             return f"{found} has no offset; write it with one, such as 2026-01-01T00:00:00Z"
         case "model_type":
-            return f"write words below it, not {found}; allowed: {', '.join(_allowed_words(place))}"
+            return f"write settings below it, not {found}; allowed: {', '.join(_allowed_words(place))}"
     return f"{str(error['msg']).replace('Input should', 'it should')}, found {found}"
 
 

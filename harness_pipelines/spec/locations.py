@@ -1,4 +1,4 @@
-"""How files and folders of the warehouse are spelled: one normal form, by which paths are compared and kept.
+"""The normal form of file and folder paths in the warehouse; paths are compared and stored in it.
 
 The same local file has many spellings: Java writes ``file:/x``, PyIceberg ``file:///x``, and Java takes ``//`` and
 ``/./`` out where PyIceberg keeps them. So no two paths are compared, and none is a key, but in their normal form. What
@@ -52,8 +52,8 @@ def warehouse_location(text: str) -> str:
     """
     if (odd := _READ_DIFFERENTLY.search(text)) is not None:
         raise UsageError(
-            f"HARNESS_WAREHOUSE {text!r} has {odd[0]!r}, by which engines find different folders: some decode or cut "
-            "it, some do not. Nothing was done. Write the folder as it is on the disk, with its spaces and umlauts; a "
+            f"HARNESS_WAREHOUSE {text!r} has {odd[0]!r}, with which engines find different folders: some decode or cut "
+            "it, some do not. Nothing was done. Write the folder's name as on the disk, with its spaces and umlauts; a "
             "folder whose name has this character cannot be a warehouse"
         )
     if (path := local_path(text)) is None and not _SCHEME.match(text):
@@ -69,7 +69,7 @@ def warehouse_location(text: str) -> str:
             f"HARNESS_WAREHOUSE {text!r} names another machine; expected file:///folder or the folder itself"
         )
     if (plain := _plain(path)) == "/":
-        raise UsageError(f"HARNESS_WAREHOUSE {text!r} is the root of all files; expected a folder below it")
+        raise UsageError(f"HARNESS_WAREHOUSE {text!r} is the root folder; expected a folder below it")
     return f"file://{plain}"
 
 

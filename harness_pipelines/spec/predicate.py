@@ -1,7 +1,7 @@
-"""What a `where` means: a tree without NOT, typed by the table's columns, that every engine evaluates alike.
+"""Predicates: a tree without NOT, typed by the table's columns, that every engine evaluates alike.
 
-A comparison with NULL is not true, so such a row is left out, by `!=` and `not in` too. NaN equals nothing and is
-neither above nor below anything. Text compares by its bytes in UTF-8.
+A comparison with NULL is not true, so the row is excluded, also by `!=` and `not in`. NaN is neither equal to, above
+nor below any number. Text compares by its bytes in UTF-8.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one `Settings` object: where the services are.
+"""The `Settings` object: the addresses of the services.
 
 What else is read from the environment is read where it is used: ``HARNESS_FAULT`` (`harness_pipelines.faults`),
 ``HARNESS_TABLES`` (`harness_pipelines.defs.definitions`) and ``JAVA_HOME`` (`harness_pipelines.services.java`).
@@ -22,7 +22,7 @@ BUFFER_GB = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where the services are. A value of ``None`` means: the embedded service under `home`.
+    """Addresses of the services. ``None`` means the embedded service under `home`.
 
     Every setting comes from an environment variable of the same name: ``HARNESS_DSN``, ``HARNESS_KAFKA``,
     ``HARNESS_REGISTRY``, ``HARNESS_SPARK``, ``HARNESS_WAREHOUSE``, ``HARNESS_HOME``, ``HARNESS_JARS``,
@@ -31,7 +31,7 @@ class Settings:
     ``sasl.password``, ``HARNESS_REGISTRY_BASIC_AUTH_USER_INFO`` and its like properties of Confluent's client of the
     schema registry; libpq reads its own settings from the DSN and from ``PG*``.
 
-    ``HARNESS_OWNER_DSN`` is for `harness init` and `harness table drop` alone, ``HARNESS_SPARK_DSN`` is Spark's login.
+    ``HARNESS_OWNER_DSN`` is only for `harness init` and `harness table drop`; ``HARNESS_SPARK_DSN`` is Spark's login.
     """
 
     home: Path
@@ -88,7 +88,7 @@ class Settings:
     ) -> Settings:
         """Return these settings with every unset address filled in from the embedded services.
 
-        The logins of the embedded database and Kafka are no logins of those that are set.
+        The embedded logins are not used for a database or a Kafka that is set.
         """
         is_embedded = self.dsn is None
         return replace(

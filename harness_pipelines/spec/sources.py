@@ -1,4 +1,4 @@
-"""What a spec says about how the values of a column are written: ``from``."""
+"""The setting ``from`` of a column: the encoding of its values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user writes about one table."""
+"""The spec of one table."""
 
 from __future__ import annotations
 
@@ -86,42 +86,44 @@ class _Part(BaseModel):
 class TierRules(_Part):
     """When buffered rows move to the lake: whichever comes first."""
 
-    max_rows: Annotated[Count, Field(description="So many rows wait in the buffer.")] = 500_000
-    max_bytes: Annotated[Bytes, Field(description="They take so many bytes (KB = 1024 bytes).")] = 256 * 2**20
-    max_age: Annotated[Seconds, Field(description="So long after tier's last move, if anything is buffered.")] = 60.0
+    max_rows: Annotated[Count, Field(description="Move when this number of rows is buffered.")] = 500_000
+    max_bytes: Annotated[
+        Bytes, Field(description="Move when the buffered rows have this number of bytes (KB = 1024 bytes).")
+    ] = 256 * 2**20
+    max_age: Annotated[
+        Seconds, Field(description="Move buffered rows at the latest this long after tier's last move.")
+    ] = 60.0
 
 
 class RecallRules(_Part):
-    """How much of the lake may be brought back to Postgres."""
+    """The limit of rows recalled to Postgres."""
 
     max_rows: Annotated[
-        Count, Field(description="So many rows at most are recalled at one time; merges hold them in memory.")
+        Count, Field(description="At most this number of rows is recalled at a time; merges hold them in memory.")
     ] = 1_000_000
 
 
 class Layout(_Part):
-    """How the batch view is clustered."""
+    """Clustering of the batch view."""
 
     columns: Annotated[
         tuple[str, ...],
         BeforeValidator(list_of_names),
         Field(
             max_length=LAYOUT_COLUMNS_MAX,
-            description="The columns to cluster by, most often filtered first; default: the times and whole numbers "
+            description="The columns to cluster by, the most filtered first; default: times and whole numbers "
             f"of the table, at most {LAYOUT_COLUMNS_DEFAULT}.",
         ),
     ] = ()
-    target_file_mb: Annotated[Count, Field(description="A region of values becomes one file of so many megabytes.")] = (
-        128
+    target_file_mb: Annotated[Count, Field(description="Target size of a region's file in megabytes.")] = 128
+    regions: Annotated[Count | None, Field(description="Target number of regions, regardless of their file sizes.")] = (
+        None
     )
-    regions: Annotated[
-        Count | None, Field(description="Aim for so many regions, whatever the size of their files.")
-    ] = None
     queries: Annotated[
         tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...],
         Field(
-            description="Sets of `columns` that readers filter by together, each as often as another (or named more "
-            "than once); default: all of them, and each by itself.",
+            description="Sets of `columns` that readers filter by together, equally often (repeat a set to weight it); "
+            "default: all columns together, and each alone.",
         ),
     ] = ()
     sample: Annotated[
@@ -129,30 +131,30 @@ class Layout(_Part):
         Field(
             ge=0,
             le=0.5,
-            description="Such a share of the rows lies in files of its own, all that a sample reads; 0: none.",
+            description="Share of rows kept in separate files, which samples read; 0: none.",
         ),
     ] = 0.01
     staged_ratio: Annotated[
-        float, Field(gt=0, le=10, description="A region is rewritten once so much was added to it, by its own size.")
+        float, Field(gt=0, le=10, description="Rewrite a region when the added bytes exceed this share of its size.")
     ] = 0.5
 
 
 class Retention(_Part):
-    """How long what is superseded stays readable."""
+    """How long old versions and files are kept."""
 
-    versions: Annotated[Seconds, Field(description="Old versions of the table can be read for so long.")] = 24 * 3600.0
+    versions: Annotated[Seconds, Field(description="How long old versions of the table can be read.")] = 24 * 3600.0
     snapshots: Annotated[Count, Field(description="Snapshots kept in the current Iceberg metadata.")] = 50
     lease: Annotated[
-        Seconds, Field(le=LEASE_S_MAX, description="A reader's hold on its version without a renewal; at most 24h.")
+        Seconds, Field(le=LEASE_S_MAX, description="Lease of a reader without a renewal; at most 24h.")
     ] = 15 * 60.0
-    grace: Annotated[Seconds, Field(description="Time from unreachable to deleted.")] = 10 * 60.0
+    grace: Annotated[Seconds, Field(description="Delay between unreachable and deleted.")] = 10 * 60.0
 
 
 class Freshness(_Part):
-    """Objectives that alarms are judged by."""
+    """Objectives for alerts."""
 
-    visible: Annotated[Seconds, Field(description="From the log to readable.")] = 5.0
-    lake: Annotated[Seconds, Field(description="From the log to the lake.")] = 15 * 60.0
+    visible: Annotated[Seconds, Field(description="Time from the log until a record is readable.")] = 5.0
+    lake: Annotated[Seconds, Field(description="Time from the log until a record is in the lake.")] = 15 * 60.0
 
 
 class StartAt(_Part):
@@ -171,21 +173,21 @@ def _start(value: Any) -> Any:
         return StartAt.model_validate(value)
     if value in ("earliest", "latest"):
         return value
-    raise ValueError(f"{value!r} is no start; allowed: earliest, latest, {{timestamp: 2026-01-01T00:00:00Z}}")
+    raise ValueError(f"{value!r} is not a start; allowed: earliest, latest, {{timestamp: 2026-01-01T00:00:00Z}}")
 
 
 Start = Annotated[Literal["earliest", "latest"] | StartAt, BeforeValidator(_start)]
 
 
 def reserved_words(words: Mapping[str, Any]) -> dict[str, str]:
-    """The words of a spec that have a meaning but do not work yet, each with what to do."""
+    """Settings that are reserved but not implemented yet, each with a remedy."""
     found: dict[str, str] = {}
     for word, (later, why, now) in LATER_VALUES.items():
         if isinstance(value := words.get(word), str) and value in later:
             found[word] = f"`{word}: {value}` is reserved: {why}; write `{word}: {now}` or remove it"
     shards = words.get("shards")
     if isinstance(shards, int) and shards > 1:
-        found["shards"] = f"`shards: {shards}` is reserved: a table has one shard yet; write `shards: 1` or remove it"
+        found["shards"] = f"`shards: {shards}` is reserved: tables have one shard; write `shards: 1` or remove it"
     return found
 
 
@@ -214,19 +216,21 @@ class TableSpec(BaseModel):
         BeforeValidator(list_of_names),
         Field(
             max_length=TOPICS_MAX,
-            description="Instead of `topic`: several, for append tables, in an order that stays. Partition p of the "
-            "first is partition p of the table, of the second 65,536 + p, and so on.",
+            description="Instead of `topic`: several topics, for append tables; their order cannot change. Partition "
+            "p of the "
+            "first is partition p of the table, partition p of the second is 65,536 + p, and so on.",
         ),
     ] = ()
     start: Annotated[
         Start,
-        Field(description="Where a new table begins: earliest, latest or {timestamp: 2026-01-01T00:00:00Z}."),
+        Field(description="Start of a new table: earliest, latest or {timestamp: 2026-01-01T00:00:00Z}."),
     ] = "earliest"
     format: Annotated[
         Format,
         Field(
-            description="Form of the record values. json: an object with the columns; avro, protobuf, json-schema: by "
-            "the schema registry, or by `schema`; raw: any bytes, one column; debezium: change events in JSON, with or "
+            description="Format of the record values. json: an object with the columns; avro, protobuf, json-schema: "
+            "with "
+            "the schema registry or `schema`; raw: any bytes, one column; debezium: change events in JSON, with or "
             "without their schema block; debezium-avro: in Avro."
         ),
     ] = "json"
@@ -239,15 +243,16 @@ class TableSpec(BaseModel):
         BeforeValidator(list_of_names),
         Field(
             max_length=KEY_COLUMNS_MAX,
-            description="Columns whose values name a row: the record with the highest offset stands for all of a key. "
-            "Without: every record is a row.",
+            description="Key columns: of all records with the same key, the one with the highest offset wins. "
+            "Without a key every record is a row.",
         ),
     ] = ()
     key_format: Annotated[
         KeyFormat,
         Field(
-            description="Form of the record keys, which tombstones are told by; default: that of the values. json: an "
-            "object with the key's columns, or the value of the only one; text, raw: the value of the only one, "
+            description="Format of the record keys, which identify tombstones; default: the format of the values. "
+            "json: an "
+            "object with the key's columns, or the value of the only one; text, raw: the value of the only one "
             "without quotes, or its bytes.",
         ),
     ] = "json"
@@ -255,59 +260,61 @@ class TableSpec(BaseModel):
     delete: Annotated[
         Delete,
         Field(
-            description="`key`: which records delete besides those without a value (tombstones): {field: op, values: "
+            description="With `key`: which records delete, besides those without a value (tombstones): "
+            "{field: op, values: "
             "[d]}."
         ),
     ] = "tombstone"
     unavailable_value: UnavailableValue = UNAVAILABLE_VALUE
     views: Annotated[
         Literal["stream", "batch", "both"],
-        Field(description="Iceberg tables that are kept: in offset order, in value order, or both."),
+        Field(description="Iceberg tables to keep: in offset order, in value order, or both."),
     ] = "both"
-    layout: Annotated[Layout, Field(description="How the batch view is clustered.")] = Layout()
+    layout: Annotated[Layout, Field(description="Clustering of the batch view.")] = Layout()
     buffer: Annotated[
         Literal["postgres", "none"],
-        Field(description="postgres: readable at once; none: rows go from Kafka to the lake."),
+        Field(description="postgres: records are readable at once; none: records go directly from Kafka to the lake."),
     ] = "postgres"
-    shards: Annotated[Literal[1], Field(description="Sets of partitions that are worked on apart.")] = 1
+    shards: Annotated[Literal[1], Field(description="Number of sets of partitions with separate workers.")] = 1
     tier: Annotated[TierRules, Field(description="When buffered rows move to the lake.")] = TierRules()
-    recall: Annotated[RecallRules, Field(description="What `harness recall` may bring back.")] = RecallRules()
+    recall: Annotated[RecallRules, Field(description="Limit of `harness recall`.")] = RecallRules()
     on_error: Annotated[
         Literal["quarantine", "stop"],
-        Field(description="A record that does not fit: keep it apart, or stop the table."),
+        Field(description="Action for a record that does not fit: quarantine it, or stop the table."),
     ] = "quarantine"
     unknown_fields: Annotated[
         Literal["ignore", "quarantine"],
-        Field(description="A field that no column names: ignore it, or refuse the record."),
+        Field(description="Action for a field without a column: ignore it, or refuse the record."),
     ] = "ignore"
     evolution: Evolution = "manual"
     stop_above: Annotated[
-        StopAbove | None, Field(description="Stop the table when too many are refused: {refused: 5%, of_last: 10000}.")
+        StopAbove | None,
+        Field(description="Stop the table if too many records are refused: {refused: 5%, of_last: 10000}."),
     ] = None
     quarantine_mb: Annotated[
         Count,
         Field(
-            description="Of the bytes of records that were set aside so many megabytes lie in Postgres; with more, "
+            description="Megabytes of quarantined bytes that stay in Postgres; above it, "
             "expire moves the oldest to an Iceberg table."
         ),
     ] = 64
     transform: Annotated[
-        Transform | None, Field(description="What is made of a record's fields before it is a row, and which are none.")
+        Transform | None, Field(description="Derive columns from a record's fields, and filter records.")
     ] = None
-    contract: Annotated[Contract | None, Field(description="What the values of a record must be.")] = None
-    retention: Annotated[Retention, Field(description="How long what is superseded stays readable.")] = Retention()
+    contract: Annotated[Contract | None, Field(description="Constrain values with a contract.")] = None
+    retention: Annotated[Retention, Field(description="How long old versions and files are kept.")] = Retention()
     freshness: Annotated[
-        Freshness, Field(description="Objectives of checks; `lake` also says how often otree merges.")
+        Freshness, Field(description="Objectives of checks; `lake` also sets how often otree merges.")
     ] = Freshness()
     mode: Annotated[
         Mode,
-        Field(description="Who runs the stages: Dagster runs, a worker of your own (`harness run`), or nobody."),
+        Field(description="Who runs the stages: Dagster runs, an external worker (`harness run`), or manual commands."),
     ] = "runs"
 
     @model_validator(mode="before")
     @classmethod
     def _present_words(cls, value: Any) -> Any:
-        """A word without a value counts as absent; the topic is the table's name unless it is given."""
+        """Treat a setting without a value as absent; the default topic is the table's name."""
         if not isinstance(value, dict):
             return value
         given = {word: v for word, v in value.items() if v is not None}
@@ -325,7 +332,7 @@ class TableSpec(BaseModel):
     def _table_name(cls, value: str) -> str:
         if not _TABLE.fullmatch(value):
             raise ValueError(
-                f"{value!r} is no table name; write namespace.name, each of a-z, 0-9 and _, beginning with a letter"
+                f"{value!r} is not a table name; write namespace.name, each of a-z, 0-9 and _, beginning with a letter"
             )
         if max(map(len, value.split("."))) > PART_MAX:
             raise ValueError(f"{value!r} is too long; each part has at most {PART_MAX} characters")
@@ -358,12 +365,12 @@ class TableSpec(BaseModel):
         if len(set(found)) != len(found):
             return f"{max(found, key=found.count)!r} is named twice"
         if self.topics and self.key:
-            return "a keyed table has one topic: a key is in one partition, and several topics have their own each"
+            return "a keyed table has one topic: all records of a key must be in one partition"
         return None
 
     def _default_trouble(self) -> str | None:
         named = [c.name for c in self.columns if c.default is not None and c.name in self.key]
-        return f"column {named[0]!r} is of the key and has a `default`; a record tells its key" if named else None
+        return f"key column {named[0]!r} has a `default`; each record must have its key" if named else None
 
     def _key_format_trouble(self) -> str | None:
         if self.key_format == "text" and len(self.key) > 1:
@@ -377,7 +384,7 @@ class TableSpec(BaseModel):
 
     def _delete_trouble(self) -> str | None:
         if not self.key and self.delete != "tombstone":
-            return "a record can delete only where the table has a `key`"
+            return "records can delete only in a table with a `key`"
         return None
 
     @model_validator(mode="after")
@@ -405,7 +412,7 @@ class TableSpec(BaseModel):
         wanted = self.layout.columns
         for name in wanted:
             if name not in types:
-                return f"{name!r} is no column; columns: {', '.join(types)}"
+                return f"{name!r} is not a column; columns: {', '.join(types)}"
             if not isinstance(types[name], DecimalType) and str(types[name]) not in LAYOUT_TYPES:
                 ordered = ", ".join(LAYOUT_TYPES)
                 return f"column {name!r} of type {types[name]} has no order; types that have: {ordered}"
@@ -415,7 +422,7 @@ class TableSpec(BaseModel):
         for together in self.layout.queries:
             for name in together:
                 if name not in self.indexed:
-                    return f"the view is not clustered by {name!r}; it is by {', '.join(self.indexed)}"
+                    return f"the view is not clustered by {name!r}, but by {', '.join(self.indexed)}"
             if len(set(together)) != len(together):
                 return f"{max(together, key=together.count)!r} is named twice in [{', '.join(together)}]"
         return None
@@ -425,7 +432,7 @@ class TableSpec(BaseModel):
     def _topic_name(cls, value: str) -> str:
         for name in value.split(","):
             if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) or name in {".", ".."}:
-                raise ValueError(f"{name!r} is no topic name; Kafka allows 1 to 249 of A-Z, a-z, 0-9, `.`, `_` and `-`")
+                raise ValueError(f"{name!r} is not a topic name; use 1 to 249 of A-Z, a-z, 0-9, `.`, `_` and `-`")
         return value
 
     @property

@@ -1,4 +1,4 @@
-"""Text that no system behind a table can hold."""
+"""Text that Postgres or UTF-8 cannot hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a spec says about records before they are rows: ``transform``.
+"""The setting ``transform`` of a spec: derived columns and a filter.
 
 Fields of the record that are not stored, columns that an expression makes of fields, and a condition that a record has
 to hold to become a row. Expressions are SQL over one record; what they may hold is judged where they are compiled
@@ -37,17 +37,17 @@ Expression = Annotated[str, BeforeValidator(_expression)]
 
 
 class Transform(BaseModel):
-    """What is made of a record's fields before it is a row."""
+    """Derived columns and a filter for records."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     fields: Annotated[
         Columns | None,
-        Field(description="Fields of the record that expressions use and that are no columns: names to types."),
+        Field(description="Fields of the record for expressions that are not columns: names to types."),
     ] = None
     derive: Annotated[
         Mapping[str, Expression],
-        Field(description="Columns that are made: name to an SQL expression over fields, such as price * quantity."),
+        Field(description="Derived columns: name to an SQL expression over fields, such as price * quantity."),
     ] = {}
     filter: Annotated[
         Expression | None, Field(description="Only records for which this SQL condition is true become rows.")
@@ -56,7 +56,7 @@ class Transform(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformTrouble:
-    """What is wrong with a transform: its place below ``transform``, and why."""
+    """An error in a transform: its place below ``transform`` and the reason."""
 
     place: tuple[str | int, ...]
     why: str
@@ -102,7 +102,7 @@ def transform_troubles(spec: TableSpec) -> Iterator[TransformTrouble]:
     for one in transform.fields or ():
         if other := taken.get(one.name.lower()):
             what = f"{other!r} is a column" if other.lower() == one.name.lower() else f"column {other!r} has this alias"
-            why = f"{what} already (case does not count); `fields` are those that are no columns"
+            why = f"{what} already (names ignore case); `fields` are fields without a column"
             yield TransformTrouble(place=("fields", one.name), why=why, found=one.name)
         elif one.source in WHOLE:
             yield TransformTrouble(
@@ -114,21 +114,23 @@ def transform_troubles(spec: TableSpec) -> Iterator[TransformTrouble]:
         if trouble := _derived_trouble(spec, columns.get(name), name):
             yield TransformTrouble(place=("derive", name), why=trouble, found=name)
     if not input_columns(spec):
-        yield TransformTrouble(place=("derive",), why="nothing of the record is left; name its `fields`", found=None)
+        yield TransformTrouble(
+            place=("derive",), why="no field of the record is decoded; name its `fields`", found=None
+        )
 
 
 def _derived_trouble(spec: TableSpec, column: Column | None, name: str) -> str | None:
     if column is None:
-        return f"{name!r} is no column; give it a type in `columns`: {', '.join(c.name for c in spec.columns)}"
+        return f"{name!r} is not a column; add it with a type to `columns`: {', '.join(c.name for c in spec.columns)}"
     if name in spec.key:
-        return "is of the key; a tombstone tells its key as the record's key has it, so key columns are fields"
+        return "is a key column; a tombstone has only the record's key, so key columns must be fields"
     if column.source is not None:
-        return f"has `from: {column.source}`, and a column that is made is not read from the record"
+        return f"has `from: {column.source}`, and a derived column is not read from the record"
     if column.aliases:
-        return f"has `aliases: [{', '.join(column.aliases)}]`, and a column that is made is not read from the record"
+        return f"has `aliases: [{', '.join(column.aliases)}]`, and a derived column is not read from the record"
     if column.default is not None:
-        return "has a `default`, and a column that is made is not read from the record; write coalesce(...)"
-    return "a uuid cannot be made by an expression; store its text" if _has_uuid(column.type) else None
+        return "has a `default`, and a derived column is not read from the record; write coalesce(...)"
+    return "an expression cannot derive a uuid; store its text" if _has_uuid(column.type) else None
 
 
 def _has_uuid(type_: Type) -> bool:

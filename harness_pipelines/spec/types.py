@@ -229,7 +229,7 @@ class _Parser:
         for field in fields:
             if field.name.lower() in seen:
                 raise TypeSpecError(
-                    f"type {self._text!r}: the struct has the field {field.name!r} twice (case does not count)"
+                    f"type {self._text!r}: the struct has the field {field.name!r} twice (names ignore case)"
                 )
             seen.add(field.name.lower())
         return StructType(tuple(fields))

@@ -47,7 +47,7 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 class WhereError(UsageError):
-    """A `where` that cannot be read, or that names what the table does not have."""
+    """A `where` that cannot be parsed, or that names an unknown column or value."""
 
 
 def parse_where(text: str, columns: Mapping[str, Type]) -> Predicate:

@@ -43,7 +43,7 @@ def mutated_bytes(value: bytes, dice: Random) -> bytes:
 
 
 def mutated_json(value: Any, dice: Random) -> str:
-    """JSON text of *value*, one part of which is another, is gone or is there twice."""
+    """JSON text of *value*, one part of which is another, is gone or occurs twice."""
     made = json.loads(json.dumps(value))
     places = list(_places(made))
     for _ in range(dice.choice((1, 1, 2))):

@@ -117,7 +117,7 @@ def test_a_default_of_each_type_is_kept_with_the_spec(type_: str, default: Any, 
         ("{type: string, default: 0}", "cannot be compared with a number"),
         ("{type: date, default: 2026-02-30}", "is not a date"),
         ("{type: 'decimal(4,2)', default: 0.125}", r"does not fit decimal\(4, 2\) exactly"),
-        ("{type: list<int>, default: 1}", "only single values have"),
+        ("{type: list<int>, default: 1}", "only single values can"),
         ("{type: int, default: [1]}", "write a number, text, true or false"),
         ("{type: binary, from: raw_key, default: 00}", "none can be missing"),
     ],
@@ -131,7 +131,7 @@ def test_a_default_that_does_not_fit_its_column_is_refused_where_it_stands(colum
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ({"key": ["state"]}, "of the key"),
+        ({"key": ["state"]}, "key column"),
         ({"columns": {"v": {"type": "string", "default": "x"}}, "format": "raw"}, "remove `default`"),
         (
             {

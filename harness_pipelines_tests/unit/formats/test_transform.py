@@ -275,14 +275,14 @@ def test_a_field_that_is_a_word_of_sql_is_quoted_and_the_message_says_so():
     ("words", "place", "why"),
     [
         ("{}", "transform", "write `derive`, `filter` or both"),
-        ("{derive: {y: id}}", "transform.derive.y", "no column"),
-        ("{derive: {id: n}}", "transform.derive.id", "is of the key"),
-        ("{derive: {u: id}}", "transform.derive.u", "a uuid cannot be made"),
-        ("{derive: {us: id}}", "transform.derive.us", "a uuid cannot be made"),
+        ("{derive: {y: id}}", "transform.derive.y", "not a column"),
+        ("{derive: {id: n}}", "transform.derive.id", "is a key column"),
+        ("{derive: {u: id}}", "transform.derive.u", "an expression cannot derive a uuid"),
+        ("{derive: {us: id}}", "transform.derive.us", "an expression cannot derive a uuid"),
         ("{derive: {n: 3}}", "transform.derive.n", "write an SQL expression as text"),
         ("{fields: {ID: long}, filter: n > 1}", "transform.fields.ID", "'id' is a column already"),
         ("{fields: {h: raw}, filter: n > 1}", "transform.fields.h.type", "raw"),
-        ("{filter: n > 1, drop: [n]}", "transform.drop", "unknown word"),
+        ("{filter: n > 1, drop: [n]}", "transform.drop", "unknown setting"),
     ],
 )
 def test_what_does_not_fit_the_spec_is_named_with_its_line(words: str, place: str, why: str):

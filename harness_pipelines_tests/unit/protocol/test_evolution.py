@@ -172,7 +172,7 @@ def test_the_columns_that_a_view_is_clustered_by_are_written_down():
         ({"key": ["id"]}, {"drop": ("id",)}, "column 'id' is part of the key.*cannot be dropped"),
         ({"key": ["n"]}, {"widen": (("n", parse_type("long")),)}, "column 'n' is part of the key.*cannot be widened"),
         ({}, {"rename": (("n", "s"),)}, "column 'n' cannot become 's': there is such a column"),
-        ({}, {"rename": (("n", "S"),)}, "the column is there twice"),
+        ({}, {"rename": (("n", "S"),)}, "the column occurs twice"),
         ({}, {"rename": (("n", "_op"),)}, "the column name '_op' is reserved"),
         ({}, {"add": (column("N", "int"),)}, "there is a column 'n' already"),
         ({}, {"add": (column("x", "int", required=True),)}, "cannot be required: older rows have no value for it"),

@@ -43,14 +43,14 @@ def test_a_name_that_differs_from_the_columns_own_in_case_alone_is_another_field
     ("alias", "why"),
     [
         ("total", "the alias 'total' is the column's own name; remove it"),
-        ("ID", "'ID' is a name of column 'id' (case does not count); a field is one column's"),
-        ("Later", "'Later' is a name of column 'later' (case does not count); a field is one column's"),
-        ("was_later", "'was_later' is a name of column 'later' (case does not count); a field is one column's"),
-        ("first", "the alias 'first' is there twice"),
+        ("ID", "'ID' is a name of column 'id' (names ignore case); a field belongs to one column"),
+        ("Later", "'Later' is a name of column 'later' (names ignore case); a field belongs to one column"),
+        ("was_later", "'was_later' is a name of column 'later' (names ignore case); a field belongs to one column"),
+        ("first", "the alias 'first' occurs twice"),
         ("''", "an alias has 1 to 63 bytes, not 0"),
         ("_op", "the alias '_op' is reserved, as are _kafka_*"),
         ("_kafka_x", "the alias '_kafka_x' is reserved, as are _kafka_*"),
-        ("a\\b", "the alias 'a\\\\b' holds \" or \\, which JSON writes in other ways"),
+        ("a\\b", "the alias 'a\\\\b' holds \" or \\, which JSON escapes"),
     ],
 )
 def test_an_alias_is_a_name_that_no_other_column_has_and_is_told_at_its_place(alias: str, why: str):
@@ -72,21 +72,21 @@ def test_aliases_are_a_list_of_names(written: str):
     ("text", "message"),
     [
         (HEAD + "  k: {type: binary, from: raw_key, aliases: [x]}\n",
-         "t.yaml:4: columns.k.aliases: `from: raw_key` takes no field of the record, so it has no other names"),
+         "t.yaml:4: columns.k.aliases: `from: raw_key` reads no field of the record; remove its aliases"),
         ("table: a.b\nformat: raw\ncolumns:\n  v: {type: binary, aliases: [x]}\n",
          "t.yaml:3: columns: a value of `format: raw` has no fields, so its column has no other names; remove "
          "`aliases`"),
         (HEAD + "  t: {type: int, aliases: [x]}\ntransform: {derive: {t: id}}\n",
-         "t.yaml:5: transform.derive.t: has `aliases: [x]`, and a column that is made is not read from the record"),
+         "t.yaml:5: transform.derive.t: has `aliases: [x]`, and a derived column is not read from the record"),
         (HEAD + "  t: {type: int, aliases: [old]}\ntransform:\n  fields: {Old: int}\n  filter: id > 0\n",
-         "t.yaml:6: transform.fields.Old: column 't' has this alias already (case does not count); `fields` are those "
-         "that are no columns"),
+         "t.yaml:6: transform.fields.Old: column 't' has this alias already (names ignore case); `fields` are fields "
+         "without a column"),
         (HEAD + "transform:\n  fields:\n    n:\n      type: int\n      aliases: [Id]\n  filter: id > 0\n",
-         "t.yaml:8: transform.fields.n.aliases.0: 'Id' is a name of column 'id' (case does not count); a field is one "
-         "column's"),
+         "t.yaml:8: transform.fields.n.aliases.0: 'Id' is a name of column 'id' (names ignore case); a field belongs "
+         "to one column"),
         (HEAD + "transform:\n  fields: {n: {type: int, aliases: [m]}, M: int}\n  filter: id > 0\n",
-         "t.yaml:5: transform.fields.n.aliases.0: 'm' is a name of column 'M' (case does not count); a field is one "
-         "column's"),
+         "t.yaml:5: transform.fields.n.aliases.0: 'm' is a name of column 'M' (names ignore case); a field belongs "
+         "to one column"),
     ],
 )  # fmt: skip
 def test_only_fields_of_records_have_aliases_and_each_field_is_one_columns(text: str, message: str):

@@ -73,7 +73,7 @@ def test_the_severity_of_a_check_is_the_nearest_that_is_said():
         ({"columns": {"flag": {"eq": 1}}}, "contract.columns.flag.eq", "flag is boolean"),
         ({"columns": {"day": {"ge": "2026-13-01"}}}, "contract.columns.day.ge", "is not a date like"),
         ({"columns": {"tags": {"eq": "x"}}}, "contract.columns.tags.eq", "tags is list<string>"),
-        ({"columns": {"count": {"matches": "1"}}}, "contract.columns.count.matches", "`matches` is for text"),
+        ({"columns": {"count": {"matches": "1"}}}, "contract.columns.count.matches", "`matches` needs text"),
         ({"columns": {"state": {"matches": "(?=a)"}}}, "contract.columns.state.matches", "no look-around"),
         ({"columns": {"state": {"isin": []}}}, "contract.columns.state.isin", "write a list of values"),
         ({"columns": {"state": {"isin": ["a", None]}}}, "contract.columns.state.isin", "write a number, text"),
@@ -86,14 +86,14 @@ def test_the_severity_of_a_check_is_the_nearest_that_is_said():
         ({"rows": [{"name": "a", "expr": "count > score"}]}, "contract.rows.0.expr", "cannot be compared exactly"),
         ({"rows": [{"name": "a", "expr": "sum(amount) > 1"}]}, "contract.rows.0.expr", "there is no column 'sum'"),
         ({"rows": [{"name": "a.b", "expr": "count > 1"}]}, "contract.rows.0.name", "should match pattern"),
-        ({"rows": [{"name": "a", "expr": "count > 1"}] * 2}, "contract.rows.1.name", "'a' is there twice"),
+        ({"rows": [{"name": "a", "expr": "count > 1"}] * 2}, "contract.rows.1.name", "'a' occurs twice"),
         ({"columns": {"count": {"ge": 1}}, "severities": {"count.le": "warn"}}, "contract.severities", "no check"),
         ({"module": "m"}, "contract", "`module` needs `name`"),
         ({"name": "Orders"}, "contract", "`name` needs `module`"),
-        ({"module": "m", "name": "N", "columns": {"count": {"ge": 1}}}, "contract.columns", "are those of `module`"),
+        ({"module": "m", "name": "N", "columns": {"count": {"ge": 1}}}, "contract.columns", "come from `module`"),
         ({"module": "../m", "name": "N"}, "contract.module", "should match pattern"),
-        ({}, "contract", "a contract has checks"),
-        ({"columns": {"count": {}}}, "contract", "a contract has checks"),
+        ({}, "contract", "a contract needs checks"),
+        ({"columns": {"count": {}}}, "contract", "a contract needs checks"),
         ({"columns": {"count": {"ge": 1}}, "severity": "drop"}, "contract.severity", "quarantine"),
     ],
 )  # fmt: skip
@@ -118,8 +118,8 @@ contract:
     with pytest.raises(SpecError) as raised:
         load_spec_text(text, source="orders.yaml")
     said = str(raised.value)
-    assert "orders.yaml:7: contract.columns.state.isim: unknown word `isim` (did you mean `isin`?)" in said
-    assert "orders.yaml:9: contract.rows.0.exp: unknown word `exp` (did you mean `expr`?)" in said
+    assert "orders.yaml:7: contract.columns.state.isim: unknown setting `isim` (did you mean `isin`?)" in said
+    assert "orders.yaml:9: contract.rows.0.exp: unknown setting `exp` (did you mean `expr`?)" in said
     with pytest.raises(SpecError, match=r"orders.yaml:6: contract.columns.amount.ge: amount is decimal\(12, ?2\)"):
         load_spec_text(text.replace("isim", "isin").replace("exp:", "expr:"), source="orders.yaml")
 
@@ -158,7 +158,7 @@ def test_so_many_refused_records_are_not_too_many(words: Any, records_max: int):
 
 @pytest.mark.parametrize("refused", ["5", "101%", 1.01, -0.1, True, "x%", None])
 def test_a_share_is_a_percentage_or_a_number_up_to_one(refused: Any):
-    with pytest.raises(ValidationError, match="is no share; write 0% to 100%"):
+    with pytest.raises(ValidationError, match="is not a share; write 0% to 100%"):
         StopAbove.model_validate({"refused": refused})
 
 

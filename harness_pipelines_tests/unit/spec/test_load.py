@@ -62,19 +62,19 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
     [
         (
             "table: Orders\ncolumns: {a: int}",
-            "t.yaml:1: table: 'Orders' is no table name; write namespace.name, each of "
+            "t.yaml:1: table: 'Orders' is not a table name; write namespace.name, each of "
             "a-z, 0-9 and _, beginning with a letter",
         ),
         (
             HEAD + "topicz: x",
-            "t.yaml:4: topicz: unknown word `topicz` (did you mean `topic`?); allowed: table, topic, topics, start, "
+            "t.yaml:4: topicz: unknown setting `topicz` (did you mean `topic`?); allowed: table, topic, topics, start, "
             "format, schema, columns, key, key_format, key_schema, delete, unavailable_value, views, layout, buffer, "
             "shards, tier, recall, on_error, unknown_fields, evolution, stop_above, quarantine_mb, transform, "
             "contract, retention, freshness, mode",
         ),
         (
             HEAD + "tier:\n  max_age: 1s\n  max_row: 5",
-            "t.yaml:6: tier.max_row: unknown word `max_row` (did you mean "
+            "t.yaml:6: tier.max_row: unknown setting `max_row` (did you mean "
             "`max_rows`?); allowed: max_rows, max_bytes, max_age",
         ),
         (
@@ -94,12 +94,12 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         ),
         (
             HEAD + "layout:\n  columns: [order_id, amout]",
-            "t.yaml:5: layout.columns: 'amout' is no column; columns: order_id",
+            "t.yaml:5: layout.columns: 'amout' is not a column; columns: order_id",
         ),
         (HEAD + "layout: {columns: [order_id, order_id]}", "t.yaml:4: layout.columns: 'order_id' is named twice"),
         (
             HEAD + "layout: {queries: [[order_id], [amout]]}",
-            "t.yaml:4: layout.queries: the view is not clustered by 'amout'; it is by order_id",
+            "t.yaml:4: layout.queries: the view is not clustered by 'amout', but by order_id",
         ),
         (
             HEAD + "layout: {queries: [[order_id, order_id]]}",
@@ -107,7 +107,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         ),
         (
             HEAD + "layout: {column: [order_id]}",
-            "t.yaml:4: layout.column: unknown word `column` (did you mean `columns`?); allowed: columns, "
+            "t.yaml:4: layout.column: unknown setting `column` (did you mean `columns`?); allowed: columns, "
             "target_file_mb, regions, queries, sample, staged_ratio",
         ),
         (
@@ -118,7 +118,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         (HEAD + "shards: 0", "t.yaml:4: shards: 0 is not allowed; allowed: 1"),
         (
             HEAD + "start: later",
-            "t.yaml:4: start: 'later' is no start; allowed: earliest, latest, {timestamp: 2026-01-01T00:00:00Z}",
+            "t.yaml:4: start: 'later' is not a start; allowed: earliest, latest, {timestamp: 2026-01-01T00:00:00Z}",
         ),
         (
             HEAD + "start: {timestamp: 2026-01-01}",
@@ -127,9 +127,9 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         (
             HEAD + "start:\n  at: 1",
             "t.yaml:4: start.timestamp: `timestamp` is missing\n"
-            "t.yaml:5: start.at: unknown word `at`; allowed: timestamp",
+            "t.yaml:5: start.at: unknown setting `at`; allowed: timestamp",
         ),
-        (HEAD + "tier: 7", "t.yaml:4: tier: write words below it, not 7; allowed: max_rows, max_bytes, max_age"),
+        (HEAD + "tier: 7", "t.yaml:4: tier: write settings below it, not 7; allowed: max_rows, max_bytes, max_age"),
         (HEAD + "tier: {max_rows: lots}", "t.yaml:4: tier.max_rows: it should be a valid integer, found 'lots'"),
         (HEAD + "tier: {max_rows: 0}", "t.yaml:4: tier.max_rows: it should be greater than or equal to 1, found 0"),
         (
@@ -148,7 +148,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         ),
         (
             HEAD + "topic: a b",
-            "t.yaml:4: topic: 'a b' is no topic name; Kafka allows 1 to 249 of A-Z, a-z, 0-9, `.`, `_` and `-`",
+            "t.yaml:4: topic: 'a b' is not a topic name; use 1 to 249 of A-Z, a-z, 0-9, `.`, `_` and `-`",
         ),
         (
             HEAD + "  a: bigint",
@@ -159,7 +159,7 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         (
             HEAD + "  a: {typ: int}",
             "t.yaml:4: columns.a.type: `type` is missing\n"
-            "t.yaml:4: columns.a.typ: unknown word `typ` (did you mean `type`?); allowed: type, required, from, "
+            "t.yaml:4: columns.a.typ: unknown setting `typ` (did you mean `type`?); allowed: type, required, from, "
             "aliases, default",
         ),
         (
@@ -178,12 +178,12 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
             "not for int",
         ),
         (HEAD + "  a: 5", "t.yaml:4: columns.a: write a type, such as `long`, or {type: long, required: true}"),
-        (HEAD + "  order_id: int", "t.yaml:4: columns.order_id: `order_id` is there twice, first in line 3"),
+        (HEAD + "  order_id: int", "t.yaml:4: columns.order_id: `order_id` occurs twice, first in line 3"),
         (
             HEAD + "  ORDER_ID: int",
-            "t.yaml:4: columns.ORDER_ID: the column is there twice, also as 'order_id' (case does not count)",
+            "t.yaml:4: columns.ORDER_ID: the column occurs twice, also as 'order_id' (names ignore case)",
         ),
-        (HEAD + "  ? [a]\n  : int", "t.yaml:4: columns: a word is text, not a list or a mapping"),
+        (HEAD + "  ? [a]\n  : int", "t.yaml:4: columns: the name of a setting is text, not a list or a mapping"),
         (
             "table: a.b\ncolumns:\n  - int",
             "t.yaml:2: columns: write a mapping of names to types, such as `order_id: long`",
@@ -191,10 +191,10 @@ def test_column_names_that_yaml_would_take_for_something_else_stay_text(name):
         ("table: a.b\ncolumns: {}", "t.yaml:2: columns: a table has 1 to 1,500 columns, not 0"),
         ("table: a.b", "t.yaml:1: columns: `columns` is missing"),
         ("columns: {a: int}", "t.yaml:1: table: `table` is missing"),
-        (HEAD + "table: a.b", "t.yaml:4: table: `table` is there twice, first in line 1"),
-        ("- a", "t.yaml:1: a spec is a mapping of words, beginning with `table: namespace.name`"),
-        ("", "t.yaml: the spec is empty; it begins with `table: namespace.name`"),
-        ("# nothing\n", "t.yaml: the spec is empty; it begins with `table: namespace.name`"),
+        (HEAD + "table: a.b", "t.yaml:4: table: `table` occurs twice, first in line 1"),
+        ("- a", "t.yaml:1: a spec is a mapping of settings, starting with `table: namespace.name`"),
+        ("", "t.yaml: the spec is empty; it starts with `table: namespace.name`"),
+        ("# nothing\n", "t.yaml: the spec is empty; it starts with `table: namespace.name`"),
         (HEAD + "tier: [", "t.yaml:4: not YAML: expected the node content, but found '<stream end>'"),
         (
             HEAD + "  place: struct<a: long, b: int>",
@@ -224,7 +224,7 @@ def test_each_mistake_is_named_with_its_line(text, message):
             "format: csv",
             "`format: csv` is reserved: it is not decoded yet; write `format: json` or remove it",
         ),
-        ("shards: 3", "`shards: 3` is reserved: a table has one shard yet; write `shards: 1` or remove it"),
+        ("shards: 3", "`shards: 3` is reserved: tables have one shard; write `shards: 1` or remove it"),
     ],
 )
 def test_a_word_that_does_not_work_yet_is_refused_with_its_line(line, message):
@@ -268,7 +268,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path):
 
 
 def test_an_alias_of_itself_ends_with_a_message():
-    with pytest.raises(SpecError, match="an alias stands inside of what it names"):
+    with pytest.raises(SpecError, match="an alias is inside the node that it names"):
         load_spec_text("table: &a [*a]")
 
 
@@ -280,7 +280,7 @@ def _doubling(levels):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("columns: &c {a: *c, b: *c}", "an alias stands inside of what it names"),
+        ("columns: &c {a: *c, b: *c}", "an alias is inside the node that it names"),
         (_doubling(45), "more than 200,000 values once its aliases are followed"),
         ("[" * 3000, "nested more than 50 deep"),
         ("{a: " * 3000, "nested more than 50 deep"),

@@ -53,7 +53,7 @@ def test_a_warehouse_is_named_so_that_iceberg_finds_the_folder_that_is_meant(one
 
 @pytest.mark.parametrize("odd", ["/a%20b", "file:///a%C3%BC", "/a#b", "/a?b", "/a\\b", "/a\nb", "s3://b/a%20b"])
 def test_what_engines_read_differently_is_no_warehouse(odd: str):
-    with pytest.raises(UsageError, match="HARNESS_WAREHOUSE .* by which engines find different folders"):
+    with pytest.raises(UsageError, match="HARNESS_WAREHOUSE .* with which engines find different folders"):
         Settings.from_env({"HARNESS_WAREHOUSE": odd})
 
 

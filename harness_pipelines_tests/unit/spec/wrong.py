@@ -31,7 +31,7 @@ SPECS = {
     "no columns in columns": _with("", "columns: {}\n"),
     "a column of ours": _with("", "columns: {_kafka_offset: long}\n"),
     "two columns that differ in case": _with("", "columns: {id: long, ID: string}\n"),
-    "an unknown word of a column": _with("", "columns: {id: {type: long, nullable: false}}\n"),
+    "an unknown setting of a column": _with("", "columns: {id: {type: long, nullable: false}}\n"),
     "a column without a type": _with("", "columns: {id: {required: true}}\n"),
     "a from that is none": _with("", "columns: {at: {type: timestamp, from: unix}}\n"),
     "a from of another type": _with("", "columns: {id: {type: long, from: iso8601}}\n"),
