@@ -15,7 +15,7 @@ class Recovery(StrEnum):
     """The caller's safe next step."""
 
     NEVER = "never"  #: the same call can never succeed; a person (or another spec) has to change something
-    REFRESH = "refresh"  #: read the present state again and plan anew
+    REFRESH = "refresh"  #: read the present state again and plan again
     RESOLVE = "resolve"  #: the outcome is unknown: ask the ledger before anything else
 
 

@@ -14,7 +14,7 @@ from harness_pipelines.errors import UsageError
 
 _SPARK = frozenset({"grpc", "pyspark", "sqlglot"})
 _REGISTRY = frozenset({"attr", "attrs", "authlib", "cachetools", "certifi", "httpx2"})
-#: What the harness imports of each extra, itself or through a library of its own.
+#: What the harness imports of each extra, itself or through its own library.
 MODULES: Mapping[str, frozenset[str]] = {
     "connect": _SPARK,
     "contracts": frozenset({"pandas", "pandera"}),

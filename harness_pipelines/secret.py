@@ -46,7 +46,7 @@ _PAIRS = (
     re.compile(rf"(?P<kept>{_KEY}[\"']?\s*(?:=>|[:=])\s*)(?:{_QUOTED})", re.IGNORECASE | re.DOTALL),
     # ?password=x&..., ;token=x;...
     re.compile(rf"(?P<kept>[?&;][\w.%-]{{0,60}}?(?:{_KEY}|{_SHORT})=)[^&;\s\"']*", re.IGNORECASE),
-    # password=x; a DSN's value goes on to the next space
+    # password=x; a DSN's value continues to the next space
     re.compile(rf"(?P<kept>(?:{_KEY}[\"']?\s*(?:=>|=)\s*|{_SHORT}=))(?![\s\"'*])[^\s\"]+", re.IGNORECASE),
     # "password": 7, and a line `password: x`; not "password: it is too short", about a column that is called so
     re.compile(

@@ -40,7 +40,7 @@ class MemorySegments:
         """Nothing to make: memory is scanned."""
 
     def refused(self, table: TableRow, partition: int, low: int, high: int) -> list[int]:
-        """Offsets of the records in ``[low, high)`` of a partition that were set aside, ascending."""
+        """Offsets of the records in ``[low, high)`` of a partition that were quarantined, ascending."""
         held = self.state.books.quarantine
         return sorted(o for t, p, o in held if (t, p) == (table.table_id, partition) and low <= o < high)
 

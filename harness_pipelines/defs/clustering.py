@@ -1,4 +1,4 @@
-"""The batch view as an asset: a run without partitions merges what is due, a backfill of regions writes them anew.
+"""The batch view as an asset: a run without partitions merges what is due, a backfill of regions rewrites them.
 
 Dagster's partitions are 16 parts of the value space, the tops of the table's region tree, whatever the tree is below.
 A backfill records one request in the ledger; moves take it up within their byte budget, and what is done stays done.
@@ -39,9 +39,9 @@ REGIONS = StaticPartitionsDefinition(["".join(steps) for steps in product("01", 
 
 
 class OtreeConfig(StageConfig):
-    """How long a run may go on, and what a backfill writes anew."""
+    """How long a run may continue, and what a backfill writes anew."""
 
-    rebuild: bool = Field(default=False, description="a backfill writes clustered files anew too")
+    rebuild: bool = Field(default=False, description="a backfill rewrites clustered files too")
 
 
 def otree_asset(spec: TableSpec, shown: Shown) -> AssetsDefinition:
@@ -90,7 +90,7 @@ def _mark_all(context: AssetExecutionContext, key: AssetKey, stores: Stores, tab
 
 
 def _recluster(context: AssetExecutionContext, stores: Stores, table: TableRow, *, rebuild: bool) -> dict[str, Any]:
-    """Write the regions of this run anew; without anything to do it says so, since a backfill waits for every one."""
+    """Rewrite the regions of this run; without anything to do it says so, since a backfill waits for every one."""
     chosen = list(context.partition_keys)
     try:
         plan = plan_recluster(stores, table, regions=covered(_paths(stores, table), chosen), rebuild=rebuild)

@@ -66,8 +66,8 @@ class QuarantineConfig(ReplayConfig):
     schema_id: int | None = Field(default=None, description="only those whose value names this schema of the registry")
     since: str | None = Field(default=None, description="only those of that time in Kafka or later")
     until: str | None = Field(default=None, description="only those from before that time in Kafka")
-    set_aside_since: str | None = Field(default=None, description="only those set aside then or later")
-    set_aside_until: str | None = Field(default=None, description="only those set aside before")
+    set_aside_since: str | None = Field(default=None, description="only those quarantined then or later")
+    set_aside_until: str | None = Field(default=None, description="only those quarantined before")
 
     def wanted(self) -> Wanted:
         """Raises: UsageError."""
@@ -120,7 +120,7 @@ def replay_quarantine(context: OpExecutionContext, config: QuarantineConfig, har
 
 @op
 def replay_offsets(context: OpExecutionContext, config: RangeConfig, harness: HarnessResource) -> None:
-    """Decode the records of a range anew, and replace the rows that come out otherwise."""
+    """Decode the records of a range again, and replace the rows that come out otherwise."""
     _tag(context, config)
     with harness.opened() as opened:
         try:
@@ -147,7 +147,7 @@ def harness_replay_quarantine() -> None:
 
 @job(executor_def=in_process_executor)
 def harness_replay_range() -> None:
-    """Decode a range of records anew: `harness replay`. A dry run, unless `dry_run: false`."""
+    """Decode a range of records again: `harness replay`. A dry run, unless `dry_run: false`."""
     replay_offsets()
 
 

@@ -347,7 +347,7 @@ def _gone(instance: DagsterInstance, found: Mapping[str, TableWork], beats: Beat
 
 
 def _end(context: SensorEvaluationContext, run_id: str) -> None:
-    """What its process committed is committed; the stage goes on in another run."""
+    """What its process committed is committed; the stage continues in another run."""
     run = context.instance.get_run_by_id(run_id)
     if run is not None and not run.is_finished:
         context.instance.report_run_failed(run, "Its process is gone: it gives no sign of life any more.")

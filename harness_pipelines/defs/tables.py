@@ -197,7 +197,7 @@ def _tier(spec: TableSpec, shown: Shown) -> AssetsDefinition:
 
 
 def _rewriters(spec: TableSpec) -> tuple[Stage, ...]:
-    """The stages that write the rows of the lake anew."""
+    """The stages that rewrite the rows of the lake."""
     return tuple(stage for stage in (Stage.COMPACT, Stage.OTREE) if stage in effects_of(spec.views))
 
 

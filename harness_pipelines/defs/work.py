@@ -71,7 +71,7 @@ def table_asset(
 
 
 class StageConfig(Config):
-    """How long a run of a stage may go on."""
+    """How long a run of a stage may continue."""
 
     for_s: float = Field(default=RUN_S, gt=0, description="seconds before the run hands over to the next one")
 
@@ -79,7 +79,7 @@ class StageConfig(Config):
 def work(context: AssetExecutionContext, stores: Stores, table: TableRow, stage: Stage, for_s: float) -> dict[str, Any]:
     """Run one stage until nothing is due or its time is over; trouble of the table fails the run by its own message.
 
-    Ingest goes on until it is idle. The others do what the spec's rules ask for, since to move early whatever there is
+    Ingest runs until it is idle. The others move what the spec's rules ask for, since to move early whatever there is
     would leave a small file for each run; one that a person starts moves what is there once.
     """
     options = WorkerOptions(

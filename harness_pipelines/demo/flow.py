@@ -213,7 +213,7 @@ def _wait_for_claims(table: Table, worker: WorkerProcess) -> None:
 def _move_and_read(
     table: Table, producer: SteadyProducer, readers: tuple[CutReader, NewestReader], worker: WorkerProcess, show: Show
 ) -> None:
-    """Until everything that was produced is in both views, and the regions that are due for it are written anew.
+    """Until everything that was produced is in both views, and the regions that are due for it are rewritten.
 
     The readers end with it; the one of the newest rows as soon as it has seen them all.
     """
@@ -266,7 +266,7 @@ def _settled(table: Table, producer: SteadyProducer) -> bool:
 
 
 def _laid_out(table: Table) -> bool:
-    """Nothing of the batch view is due to be written anew, nor is it being written."""
+    """Nothing of the batch view is due to be rewritten, nor is it being written."""
     from harness_pipelines.stages.otree import otree
 
     return otree.trigger(table.harness.stores, table.row) is None

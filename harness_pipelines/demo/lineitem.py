@@ -1,4 +1,4 @@
-"""The plain demo: TPC-H lineitem, each record a row of its own."""
+"""The plain demo: TPC-H lineitem, each record its own row."""
 
 from __future__ import annotations
 

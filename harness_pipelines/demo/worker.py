@@ -1,4 +1,4 @@
-"""The demo's worker: `harness run` as a process of its own."""
+"""The demo's worker: `harness run` as its own process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WorkerProcess:
 
     def __enter__(self) -> Self:
         with self._log.open("wb") as out:
-            # In a session of its own: Ctrl-C is for the demo, which then ends the worker.
+            # In its own session: Ctrl-C is for the demo, which then ends the worker.
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )

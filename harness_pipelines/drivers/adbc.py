@@ -33,7 +33,7 @@ class NoAnswer(adbc_driver_manager.OperationalError):
 def within(limit_s: float, ask: Callable[[], T], *, late: Callable[[T | None], None]) -> T:
     """What *ask* returns. Raises: NoAnswer after *limit_s*, and what *ask* raises.
 
-    The driver has no time limit, and a stopped server's kernel goes on to acknowledge what it is sent. So *ask* runs
+    The driver has no time limit, and a stopped server's kernel continues to acknowledge what it is sent. So *ask* runs
     in a thread, which is left to itself where it is late. What it used is free again when it has ended at last:
     *late* then puts that away, and gets what *ask* returned, or None.
     """
@@ -128,7 +128,7 @@ class AdbcSessions:
         return within(self.deadline_s, ask, late=late)
 
     def close(self) -> None:
-        """Close the driver. Sessions that are open go on."""
+        """Close the driver. Sessions that are open continue."""
         with self._lock:
             driver, self._driver = self._driver, None
         if driver is not None:

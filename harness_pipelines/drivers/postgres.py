@@ -66,7 +66,7 @@ class Connection(psycopg.Connection[DictRow]):
             keeper.join()
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        """Wait for an answer, and not for ever: a stopped server's kernel goes on to acknowledge what it is sent."""
+        """Wait for an answer, and not for ever: a stopped server's kernel continues to acknowledge what it is sent."""
         if timeout is not None:  # somebody waits for news, or has a reason
             return super().wait(gen, interval, timeout)
         try:
@@ -121,7 +121,7 @@ _MIGRATIONS = _SQL[0] / "migrations"
 class PostgresUnreachable(TryAgain):
     """The database did not answer, or the connection was lost before anything was committed."""
 
-    way_on = "nothing: workers go on by themselves; is HARNESS_DSN right?"
+    way_on = "nothing: workers continue by themselves; is HARNESS_DSN right?"
 
 
 class PostgresReadOnly(TryAgain):
@@ -316,7 +316,7 @@ def _missing(said: str, asked: Asked) -> HarnessError:
         f"{table}: a segment of the buffer is gone ({said}): it was dropped by hand; nothing was written. What it held "
         f"and the lake does not have is in Kafka alone, as far as its retention goes; `harness fsck {table}` counts "
         f"it. The way on: stop the workers, `harness table drop {table} --yes`, then `harness reconcile SPEC --rebuild "
-        "--yes` takes the lake over and goes on from Kafka where it ends"
+        "--yes` takes the lake over and continues from Kafka where it ends"
     )
 
 
@@ -463,7 +463,7 @@ class Database:
 
     @contextmanager
     def at_once(self, *, table: str | None = None) -> Iterator[Connection]:
-        """A session whose statements are each a transaction of their own: one round trip, for what changes nothing."""
+        """A session whose statements are each their own transaction: one round trip, for what changes nothing."""
         with self.session(table=table) as connection:
             connection.autocommit = True
             try:
@@ -476,7 +476,7 @@ class Database:
                     connection.autocommit = False
 
     def rows(self, name: str, parameters: Mapping[str, Any] | None = None, *, binary: bool = False) -> list[DictRow]:
-        """Run the query *name*, which changes nothing, in a transaction of its own and return its rows.
+        """Run the query *name*, which changes nothing, in its own transaction and return its rows.
 
         *binary*: how values are sent; bytes as text are twice as many.
         """
@@ -484,7 +484,7 @@ class Database:
             return connection.execute(sql(name), parameters or {}, binary=binary).fetchall()
 
     def run(self, name: str, parameters: Mapping[str, Any] | None = None) -> int:
-        """Run the statement *name* in a transaction of its own and return how many rows it touched."""
+        """Run the statement *name* in its own transaction and return how many rows it touched."""
         with self.transaction() as connection:
             return connection.execute(sql(name), parameters or {}).rowcount
 

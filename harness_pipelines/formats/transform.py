@@ -384,7 +384,7 @@ def _troubles(
 ) -> Iterator[str]:
     """Why *sql* is no expression over one record whose fields are *names* (in small letters).
 
-    *inside*: the macros whose definition it is; some of DuckDB's call a function of their own name.
+    *inside*: the macros whose definition it is; some of DuckDB's macros call a function of the same name.
     """
     told = database.execute("SELECT json_serialize_sql(?)", [f"SELECT ({sql})"]).fetchone()
     assert told is not None

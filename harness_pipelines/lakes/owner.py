@@ -93,7 +93,7 @@ class Ownership:
                 if self._trusted_until > -inf:
                     raise LakeAway(
                         f"{self._warehouse} has no {MARK} any more: is the folder there? Nothing was removed; if it "
-                        "is, a worker that is started anew makes the mark again"
+                        "is, a worker that is started again makes the mark again"
                     )
                 self._write(ours, replaces=False)
                 found = self._found()  # of several that came at once, the mark names one
@@ -215,7 +215,7 @@ def _explained(warehouse: str, ours: Owner, found: Owner | None) -> str:
     other = "nobody" if found is None else _told(ours, found)
     return (
         f"the warehouse {warehouse} belongs to {other}; this is the ledger {ours.ledger} in database {ours.database}. "
-        "Nothing was written. Give this database a warehouse of its own (HARNESS_WAREHOUSE); or, when the other one is "
+        "Nothing was written. Give this database its own warehouse (HARNESS_WAREHOUSE); or, when the other one is "
         "gone for good, `harness reconcile TABLE --take-over --yes` (of a table that is to be rebuilt: `harness "
         "reconcile FILE --rebuild --take-over --yes`) makes the warehouse this ledger's"
     )

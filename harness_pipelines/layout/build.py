@@ -25,7 +25,7 @@ def build(histogram: CellHistogram, *, target_rows: float, queries: Queries | No
     """A tree whose regions hold about *target_rows* each, cut on the histogram's edges for *queries*.
 
     Without *queries* the boxes and slabs of `synthetic` stand for them. The same histogram gives the same tree. More
-    equal rows than fit end in a region of their own that is `unsplittable`.
+    equal rows than fit end in their own region that is `unsplittable`.
     """
     return _grown(Box((Span(),) * len(histogram.columns)), histogram, target_rows, queries)
 

@@ -12,7 +12,7 @@
 | string | str: code points order as the bytes of UTF-8 do | object |
 | uuid | 16 bytes, big-endian: ordered as its text is | object |
 
-NULL and NaN are no values: they have slabs of their own (`tree.Slab`).
+NULL and NaN are not values: they have separate slabs (`tree.Slab`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 _INT64_DIGITS = 18  # every decimal of this precision fits
 _BITS = {"int": 31, "date": 31, "long": 63, "timestamp": 63, "timestamptz": 63}
 _CHARACTER_MAX = 0x10FFFF
-_SURROGATES = range(0xD800, 0xE000)  # no characters of their own
+_SURROGATES = range(0xD800, 0xE000)  # not characters
 _DAY_US = 86_400_000_000
 
 

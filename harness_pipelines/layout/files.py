@@ -100,7 +100,7 @@ def _might_share(rows: int, there: Extent, wanted: Extent) -> bool:
 
 
 def rebuild(files: Sequence[FileStats], columns: Sequence[IndexedColumn]) -> RegionTree:
-    """A tree in which every file of a disjoint set has a region of its own.
+    """A tree in which every file of a disjoint set has its own region.
 
     Files that overlap share a region, unless few bytes (`CROSSING_MAX`) stand in the way of a cut: those files then
     span regions. Where the files came from a tree, one that tells them apart as well is found: a cut through no box

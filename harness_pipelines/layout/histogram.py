@@ -24,8 +24,8 @@ _GOLDEN = 0.6180339887498949  # multiples of it, less their whole part, spread e
 def edges_of(column: IndexedColumn, quantiles: Iterable[Value]) -> Array:
     """Grid lines from approximate *quantiles* (any order, no NULL, no NaN): ascending, without repeats.
 
-    A value that comes twice is a frequent one. It gets a line on either side, so that it has a cell of its own and its
-    rows can end in a region of their own.
+    A value that comes twice is a frequent one. It gets a line on either side, so that it has its own cell and its
+    rows can end in their own region.
     """
     ordered = sorted(column.as_cut(value) for value in quantiles)
     lines = set(ordered)

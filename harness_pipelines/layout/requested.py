@@ -1,4 +1,4 @@
-"""What a person asked to have written anew, and which parts of the tree that is.
+"""What a person asked to have rewritten, and which parts of the tree that is.
 
 A request names parts of the tree and ends with a data sequence number: files that came later are none of its business.
 So what is left of it can be read off the files at any time; it ends although rows keep coming, and a part that is done
@@ -56,7 +56,7 @@ def left_of(
     *,
     budget_bytes: int,
 ) -> list[Due]:
-    """The parts that are still to be written anew: disjoint, in the order of the tree.
+    """The parts that are still to be rewritten: disjoint, in the order of the tree.
 
     None is above *budget_bytes* but single regions. A file that reaches over several regions goes with the smallest
     part that holds it, so it is left where that part is above the budget or was not asked for.

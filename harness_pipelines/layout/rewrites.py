@@ -1,4 +1,4 @@
-"""Which parts of the tree a move writes: pieces for what is new, and parts that are due to be written anew.
+"""Which parts of the tree a move writes: pieces for what is new, and parts that are due to be rewritten.
 
 New rows are few against the rows that are there, so a file for each region would litter: they go to the smallest parts
 of the tree that give them files of some size, and wait there, as in a buffer tree (Arge 1995), until enough of them
@@ -24,7 +24,7 @@ _TIER_BITS = WAITING_MAX.bit_length() - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What should be written anew at one part of the tree: all files inside it, or only some that wait at its node."""
+    """What should be rewritten at one part of the tree: all files inside it, or only some that wait at its node."""
 
     path: str
     files: tuple[FileStats, ...]
@@ -187,7 +187,7 @@ def _is_due(part: _Part, target_bytes: int, staged_ratio: float) -> bool:
 def taken_along(
     tree: RegionTree, files: Sequence[FileStats], clustered: Mapping[str, int], touched: Collection[str]
 ) -> tuple[list[FileStats], list[str]]:
-    """What is written anew where the files at the paths *touched* are, and the regions that this clusters again.
+    """What is rewritten where the files at the paths *touched* are, and the regions that this clusters again.
 
     Where clustered files of a region are touched, what waits in it goes along: it is less than they are, and without
     it the region would not be clustered afterwards.

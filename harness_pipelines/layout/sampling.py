@@ -64,7 +64,7 @@ class Sample:
         return self.cut_again(RegionTree.single(self.columns), "", target_rows=target_rows)
 
     def cut_again(self, tree: RegionTree, path: str, *, target_rows: float) -> RegionTree:
-        """*tree* with the part at *path* made anew from the rows that lie there.
+        """*tree* with the part at *path* made again from the rows that lie there.
 
         A view gets its sample layer when its rows are more than one file holds.
         """

@@ -63,7 +63,7 @@ class Correction:
 
     changes: Mapping[Coordinate, Change]
     states: Mapping[Coordinate, str]  #: what quarantine must say of them; it must not know the others
-    refused: Sequence[RefusedRecord] = ()  #: those of them that are set aside
+    refused: Sequence[RefusedRecord] = ()  #: those of them that are quarantined
     bytes: int
     decoder: str | None  #: digest of the spec that decoded them, if it was not the table's
     act: Literal["replay", "repair"] = "replay"  #: whose crash points it passes

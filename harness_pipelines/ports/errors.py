@@ -41,7 +41,7 @@ class KafkaLoginFailed(HarnessError):
 
 
 class KafkaFailed(HarnessError):
-    """The Kafka client failed with an error that has no class of its own."""
+    """The Kafka client failed with an error that has no class."""
 
     recovery = Recovery.REFRESH
 

@@ -187,7 +187,7 @@ class IngestPosition:
 class Beginning:
     """Counts of the first records of a table."""
 
-    refused: int  #: records that were set aside
+    refused: int  #: records that were quarantined
     taken: bool  #: some record became a row, or was left out by the filter
 
 
@@ -222,7 +222,7 @@ class MoveDraft:
     trigger: str
     run_id: str | None = None
     parent_move: int | None = None
-    parts: Sequence[str] = ()  #: of the batch view that somebody asked to have written anew
+    parts: Sequence[str] = ()  #: of the batch view that somebody asked to have rewritten
     recall: int | None = None  #: the request to recall or release rows that it answers
 
 

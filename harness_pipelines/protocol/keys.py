@@ -13,13 +13,13 @@ PUT, DELETE = "put", "delete"
 class KeyInTwoPartitions(HarnessError):
     """A key has versions in two partitions, so their offsets do not show which one is the newest."""
 
-    way_on = "produce by key into a new topic, with a table of its own"
+    way_on = "produce by key into a new topic, with its own table"
 
 
 class PartitionsGrown(HarnessError):
     """The topic of a keyed table has more partitions than when the table was made: keys may have moved."""
 
-    way_on = "produce by key into a new topic, with a table of its own"
+    way_on = "produce by key into a new topic, with its own table"
 
 
 def key_in_two_partitions(
@@ -29,7 +29,7 @@ def key_in_two_partitions(
     return KeyInTwoPartitions(
         f"{table}: key {key} is in partition {first[0]} (offset {first[1]}) and in partition {second[0]} (offset "
         f"{second[1]}), so nothing tells which is newer; nothing was returned or moved. Produce with the key as "
-        "the record's key to a topic of a fixed number of partitions, and apply the table anew over it"
+        "the record's key to a topic of a fixed number of partitions, and apply the table again over it"
     )
 
 

@@ -50,7 +50,7 @@ class Move:
     attempt: int
     epoch: int
     rows: int | None = None
-    parts: tuple[str, ...] = ()  #: of the batch view, by path in its tree: somebody asked that they be written anew
+    parts: tuple[str, ...] = ()  #: of the batch view, by path in its tree: somebody asked that they be rewritten
     recall: int | None = None  #: the request to recall or release rows that it answers
     nonce: str = ""  #: no other move has it, one of the same number neither; "": the move is older than nonces
 

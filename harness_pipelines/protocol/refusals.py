@@ -1,4 +1,4 @@
-"""When refused records are too many to go on."""
+"""When refused records are too many to continue."""
 
 from __future__ import annotations
 

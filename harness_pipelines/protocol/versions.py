@@ -45,7 +45,7 @@ EFFECTS: Mapping[Stage, Effect] = {
     Stage.OTREE: Effect(view="batch", bounds=("batch_hi",)),
     Stage.COMPACT: Effect(view="stream", bounds=()),
 }
-#: The same with `views: batch`: tier writes what otree writes anew.
+#: The same with `views: batch`: tier writes what otree rewrites.
 ONE_VIEW: Mapping[Stage, Effect] = {
     Stage.TIER: Effect(view="batch", bounds=("stream_hi", "batch_hi")),
     Stage.OTREE: Effect(view="batch", bounds=()),

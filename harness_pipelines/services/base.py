@@ -48,7 +48,7 @@ class Service(Protocol):
         """Do what needs the running service, on each start. Raises: ServicesError."""
 
     def is_outdated(self) -> bool:
-        """Tell whether the process that runs was started by an older harness in a way that must not go on."""
+        """Tell whether the process that runs was started by an older harness in a way that must not continue."""
 
     def address(self, ports: tuple[int, ...]) -> str:
         """Return what a client connects to."""

@@ -32,7 +32,7 @@ class DagsterFailed(HarnessError):
 
 
 class ControlRoom:
-    """The web server, which answers at `url`, and the daemon. Each is the leader of a process group of its own."""
+    """The web server, which answers at `url`, and the daemon. Each leads a separate process group."""
 
     def __init__(
         self, settings: Settings, *, port: int | None = None, database: str = DATABASE, more: Mapping[str, str] = {}

@@ -130,7 +130,7 @@ class Services:
         end(record.process, polite=signal.SIGKILL, timeout_s=10)
 
     def send(self, name: ServiceName, number: signal.Signals) -> None:
-        """Send a signal to one service: SIGSTOP makes it hang, SIGCONT lets it go on."""
+        """Send a signal to one service: SIGSTOP makes it hang, SIGCONT lets it continue."""
         record = self._state.read().get(name)
         if record is None or record.process is None or not is_alive(record.process):
             raise ServicesError(f"{name} does not run in {self.home}; no signal was sent")

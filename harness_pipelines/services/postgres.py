@@ -215,7 +215,7 @@ def find_binaries(configured: Path | None, wanted: str | None) -> Path:
     version = f" of version {wanted} (the data in the home is of that version)" if wanted else ""
     raise ToolMissing(
         f"no PostgreSQL server programs{version} found in {looked}; nothing was started. "
-        "Install the package `postgresql` of your distribution, or set HARNESS_DSN to a server of your own"
+        "Install the package `postgresql` of your distribution, or set HARNESS_DSN to your own server"
     )
 
 
@@ -238,7 +238,7 @@ def _runs_as() -> pwd.struct_passwd | None:
             return pwd.getpwnam(name)
     raise ServicesError(
         f"PostgreSQL does not run as root and there is none of the users {', '.join(UNPRIVILEGED_USERS)} to drop to; "
-        "nothing was started; run as another user, or set HARNESS_DSN to a server of your own"
+        "nothing was started; run as another user, or set HARNESS_DSN to your own server"
     )
 
 

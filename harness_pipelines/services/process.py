@@ -91,7 +91,7 @@ def run(what: Launch) -> subprocess.CompletedProcess[str]:
 
 
 def launch(what: Launch, log_path: Path) -> ProcessId:
-    """Start a process in a session of its own, so that neither Ctrl-C nor the caller's end reaches it.
+    """Start a process in its own session, so that neither Ctrl-C nor the caller's end reaches it.
 
     A shell in between starts it and goes: the service belongs to init and never becomes the caller's zombie.
     """

@@ -32,7 +32,7 @@ _NOT_THERE = frozenset({40401, 40402, 40403})  #: the registry's codes for subje
 class RegistryAway(TryAgain):
     """The schema registry gave no answer, or one that it will not give later; nothing was decoded."""
 
-    way_on = "nothing: workers go on by themselves; is HARNESS_REGISTRY right?"
+    way_on = "nothing: workers continue by themselves; is HARNESS_REGISTRY right?"
 
     def __init__(self, url: str, *, doing: str, detail: str) -> None:
         self.url = url

@@ -352,7 +352,7 @@ def _wording(contract: Contract) -> Iterator[Trouble]:
 
 
 def _without_buffer(contract: Contract, checks: Sequence[Check]) -> Iterator[Trouble]:
-    """Spark decodes in tasks of its own, and nobody adds up there what they would count, nor stops at a record."""
+    """Spark decodes in separate tasks, and nobody adds up there what they would count, nor stops at a record."""
     said = {check.severity for check in checks} | ({contract.severity} if contract.is_code else set())
     for severity in sorted((said | set(contract.severities.values())) - {"quarantine"}):
         yield Trouble(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness_pipelines.spec.types import Type
 
 KEY_COLUMNS_MAX = 16
-#: Floats are no keys: NaN is unequal to itself and -0.0 equals 0.0, each engine by rules of its own.
+#: Floats are no keys: NaN is unequal to itself and -0.0 equals 0.0, and each engine has other rules.
 KEY_TYPES = ("boolean", "int", "long", "decimal", "date", "time", "timestamp", "timestamptz", "string", "uuid",
              "binary")  # fmt: skip
 

@@ -32,9 +32,9 @@ from harness_pipelines.spec.types import (
 )
 
 STREAM_SUFFIX = "__stream"  # of the stream view
-QUARANTINE_SUFFIX = "__quarantine"  # of the Iceberg table with the bytes of records that were set aside
+QUARANTINE_SUFFIX = "__quarantine"  # of the Iceberg table with the bytes of records that were quarantined
 PART_MAX = NAME_BYTES_MAX - len(STREAM_SUFFIX)
-TOPICS_MAX = 32  # each has a consumer of its own
+TOPICS_MAX = 32  # each has its own consumer
 LEASE_S_MAX = 24 * 3600.0
 LAYOUT_COLUMNS_MAX = 8
 LAYOUT_COLUMNS_DEFAULT = 3

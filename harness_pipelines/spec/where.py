@@ -60,7 +60,7 @@ def parse_where(text: str, columns: Mapping[str, Type]) -> Predicate:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A comparison of two columns of one row: a boolean column of its own, which is there while a rule is evaluated."""
+    """A comparison of two columns of one row: a boolean column that exists while a rule is evaluated."""
 
     name: str  #: of that column; no column of a table has such a name
     left: Ref
@@ -333,7 +333,7 @@ def _not_comparable(left: Ref, right: Ref) -> str | None:
     elif isinstance(one, Primitive) and (one == other or any({str(one), str(other)} <= alike for alike in _ALIKE)):
         return None
     said = f"{_name(left)} is {one}, {_name(right)} is {other}: they cannot be compared exactly"
-    return f"{said}; a pandera schema of your own (`module`) can"
+    return f"{said}; your own pandera schema (`module`) can"
 
 
 def unknown_column(name: str, allowed: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """Compact: small files of the stream view become fewer of the target size; offset order, rows and bounds stay.
 
-plan: find neighbours that are small. stage: Spark writes their rows anew, in offset order, to the attempt's branch.
+plan: find neighbours that are small. stage: Spark rewrites their rows, in offset order, to the attempt's branch.
 publish: the boundary commit, in which the new files stand for the old ones (operation `replace`, which readers that
 follow the view pass over). What tier appends meanwhile stays: the replace is made on the head.
 """
@@ -55,7 +55,7 @@ def trigger(stores: Stores, table: TableRow, *, judged: str | None = None) -> st
 def compact_once(
     stores: Stores, table: TableRow, claim: Claim, *, trigger: str, run_id: str | None = None, done: Tally | None = None
 ) -> Version | None:
-    """Write small files anew, finishing an open move first; ``None`` when nothing is worth it.
+    """Rewrite small files, finishing an open move first; ``None`` when nothing is worth it.
 
     Raises: MoveStuck, FencedOut (NEVER); TryAgain when Spark or a store is away.
     """
@@ -117,7 +117,7 @@ def _target_bytes(table: TableRow) -> int:
 
 
 def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
-    """Let Spark write the base's small files anew to the attempt's branch, and check from metadata what it wrote."""
+    """Let Spark rewrite the base's small files to the attempt's branch, and check from metadata what it wrote."""
     from harness_pipelines.engines.spark import compact, write
 
     base = make_branch(stores, table, move)

@@ -58,7 +58,7 @@ class Standing:
     def check(self, table: TableRow, ledger: PostgresLedger) -> None:
         """The warehouse is this ledger's, and the ledger knows all that was published to it.
 
-        On a server that was promoted since, the table's numbers go on from larger ones, and the server that was left
+        On a server that was promoted since, the table's numbers continue from larger ones, and the server that was left
         behind loses the warehouse. Raises: WarehouseTaken, LedgerOlderThanLake (NEVER); LakeAway.
         """
         self._ownership.check()

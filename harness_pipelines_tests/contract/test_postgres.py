@@ -402,7 +402,7 @@ def test_a_drop_leaves_a_snapshot_that_was_made_anew_over_another_table(real: Re
             wait_until(lambda: dropping.done() or waits_for_a_lock(real), "the drop waits", deadline_s=8)
             real.ask("DELETE FROM harness.snapshots WHERE name = %s", [name])
             snapshots.create(name, [second])
-        with pytest.raises(SnapshotUnknown, match=f"{name}, or it was made anew over other tables"):
+        with pytest.raises(SnapshotUnknown, match=f"{name}, or it was made again over other tables"):
             dropping.result(30)
     assert [p.table for one in snapshots.all() if one.name == name for p in one.tables] == [second.name]
     snapshots.drop(name)

@@ -168,7 +168,7 @@ def test_checks_pass_on_a_whole_table_and_name_what_a_doctored_ledger_lacks(rig:
 
     seams, rows = checks.no_gap_no_overlap(stores, table), checks.rows_are_conserved(stores, table)
     assert not seams.passed
-    assert "partition 0 goes on at 7" in seams.description
+    assert "partition 0 continues at 7" in seams.description
     assert not rows.passed
     assert "101 rows taken, 0 in the lake, 100 in the buffer" in rows.description
 

@@ -73,7 +73,7 @@ def nothing_uncommitted(look: Look) -> Iterator[Found]:
         yield Found(f"quarantine, {where}", f"{where} is in quarantine, but ingest has not committed it")
 
 
-@rule("S32", "a record in quarantine is as it was set aside")
+@rule("S32", "a record in quarantine is as it was quarantined")
 def refused_as_written(look: Look) -> Iterator[Found]:
     for partition, offset in look.changed:
         where = f"partition {partition}, offset {offset}"

@@ -182,7 +182,7 @@ def nobody_else_removes(look: Look) -> Iterator[Found]:
 
 @rule(
     "S26",
-    "deletes are of positions, one file for a live data file, of a merge of keys or of rows decoded anew",
+    "deletes are of positions, one file for a live data file, of a merge of keys or of rows decoded again",
     "lake",
 )
 def deletes_of_live_files(look: Look) -> Iterator[Found]:

@@ -56,7 +56,7 @@ def bounds_in_order(look: Look) -> Iterator[Found]:
 
 @rule("S3", "a version never takes bounds back, but for a revert")
 def bounds_only_rise(look: Look) -> Iterator[Found]:
-    """A batch view that reconcile began anew ends where the table begins: it holds nothing of its own."""
+    """A batch view that reconcile began again ends where the table begins, and is empty."""
     for before, after in pairwise(look.books.versions):
         for partition, old in before.bounds.items():
             where = f"version {after.version}, partition {partition}"
@@ -335,7 +335,7 @@ def claims_left(look: Look) -> Iterator[Found]:
             yield Found(
                 f"claim {stage}/{shard}",
                 f"{stage}: the claim of epoch {claim['epoch']} has ended with move {waiting[0].move_id} open; "
-                f"`harness run {look.books.name}` goes on with it",
+                f"`harness run {look.books.name}` continues with it",
                 hint=True,
             )
 

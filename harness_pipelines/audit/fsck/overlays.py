@@ -23,7 +23,7 @@ def overlays_there(look: Look) -> Iterator[Found]:
         row = known.get(one.segment)
         if row is None or not row.stored:
             detail = f"{where}, is not in Postgres: {one.rows:,} rows of the batch view are gone; `harness reconcile"
-            yield Found(one.segment, f"{detail} {look.books.name}` has it made anew from the stream view")
+            yield Found(one.segment, f"{detail} {look.books.name}` has it made again from the stream view")
         elif row.retired:
             yield Found(one.segment, f"{where}, is given up and will be dropped: {one.rows:,} rows of the batch view")
 

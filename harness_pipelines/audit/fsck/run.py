@@ -228,7 +228,7 @@ class _Looks:
         tell = (lambda done, total: progress(books.name, done, total)) if progress else None
         locations = lake.named_locations(books, view)
         head = books.versions[-1].views.get(view) if books.versions else None
-        # A view that was begun anew counts its snapshots from one again.
+        # A view that was begun again counts its snapshots from one again.
         in_one_line = len({folder_of(location) for location in locations}) <= 1
         return survey(
             locations,

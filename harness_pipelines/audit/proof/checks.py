@@ -37,7 +37,7 @@ def no_gap_no_overlap(stores: Stores, table: TableRow) -> Finding:
     """Committed ranges of ingest and tier touch, from the start of each partition on."""
     seams = stores.readers.rows("checks/seams", {"table_id": table.table_id})
     shown = "; ".join(
-        f"{s['stage']} move {s['move_id']}: partition {s['partition']} goes on at {s['low']} after {s['before']}"
+        f"{s['stage']} move {s['move_id']}: partition {s['partition']} continues at {s['low']} after {s['before']}"
         for s in seams
     )
     return Finding(
@@ -148,11 +148,11 @@ def contract(stores: Stores, table: TableRow) -> Finding:
 
 
 def few_are_refused(stores: Stores, table: TableRow) -> Finding:
-    """No partition set aside more than 1 % of its last 10,000 offsets, but for what was replayed or dropped since."""
+    """No partition quarantined more than 1 % of its last 10,000 offsets, but for what was replayed or dropped since."""
     found = Overview(stores.readers).refusing(table).get(table.table_id)
     return Finding(
         passed=found is None or not found.is_much,
-        description=f"{found}; `harness quarantine list {table.name}`" if found else "none is set aside",
+        description=f"{found}; `harness quarantine list {table.name}`" if found else "none is quarantined",
         numbers={"refused": found.refused if found else 0, "offsets": found.offsets if found else 0},
     )
 

@@ -1,7 +1,7 @@
 """Is the table complete? Every record that Kafka still has must be in exactly one tier, with its content.
 
 plan: lease one read state, note what of it Kafka can still vouch for, and take over what earlier audits signed off.
-judge: each partition by itself, window by window, in processes of their own when there is much to do. report:
+judge: each partition by itself, window by window, in their own processes when there is much to do. report:
 findings, counts and digests per range; what was found whole in the lake is signed off.
 """
 
@@ -319,7 +319,7 @@ class _Beat:
 
 
 def _judge_alone(settings: Settings, job: Job) -> PartitionAudit:
-    """`judge_partition` in a process of its own."""
+    """`judge_partition` in its own process."""
     from harness_pipelines.app.installation import Stores
 
     stores = Stores(settings)

@@ -125,7 +125,7 @@ class Records:
 
 @dataclass(slots=True)
 class QuarantineSide:
-    """Records that are set aside."""
+    """Records that are quarantined."""
 
     database: Database
     table: TableRow
@@ -187,7 +187,7 @@ class KafkaSide:
             try:
                 for batch in self._poll():
                     self._take(batch)
-            except RecordsLost as lost:  # retention goes on while we read
+            except RecordsLost as lost:  # retention continues while we read
                 self._known_from = self.position = lost.log_start
                 self.close()
         below, above = Rows.of(self._pending).split(high)

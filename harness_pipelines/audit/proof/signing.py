@@ -196,7 +196,7 @@ def signed_now(
 ) -> Iterator[SignOff]:
     """What of *part* is signed off by this audit.
 
-    A range that is not what was kept is signed anew only if Kafka vouches for all of it; else the kept digest stays,
+    A range that is not what was kept is signed again only if Kafka vouches for all of it; else the kept digest stays,
     and every later audit says so.
     """
     kept: set[int] = set()

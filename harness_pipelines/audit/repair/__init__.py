@@ -1,1 +1,1 @@
-"""Reconcile: a ledger, a lake or a claim that a crash, a restore or a loss left behind goes on."""
+"""Reconcile: a ledger, a lake or a claim that a crash, a restore or a loss left behind continues."""

@@ -84,7 +84,7 @@ def _read_up_to(table: TableRow, bounds: Bounds) -> int:
 
 
 def accept_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> Loss:
-    """Record the loss of ``[buffer_hi, to)`` and let the table go on behind it.
+    """Record the loss of ``[buffer_hi, to)`` and let the table continue after it.
 
     Raises: NothingLost, StageHeld, FencedOut, BoundaryGap, SchemaMoved, WarehouseTaken, LedgerOlderThanLake; then
     nothing was written.

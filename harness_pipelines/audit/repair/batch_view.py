@@ -2,7 +2,7 @@
 
 Its newest state goes on if it reaches no further than the stream view does, all its files are there, and no row of it
 was recalled: such rows are in a database that is not this one any more, and in the stream view. Else an empty one is
-begun in a folder of its own and otree merges again; expire removes what was.
+begun in its own folder and otree merges again; expire removes what was.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BatchPlan:
     @property
     def act(self) -> str:
         if self.view is None:
-            return "begin the batch view anew: otree merges again what the stream view has"
+            return "begin the batch view again: otree merges again what the stream view has"
         return f"take over the batch view of {self.view.metadata}"
 
     def to_json(self) -> dict[str, Any]:

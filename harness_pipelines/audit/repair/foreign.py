@@ -1,7 +1,7 @@
 """Rows that another writer committed to the stream view: taken over under a partition that no log has.
 
-A foreign row has no place in the log, whatever its coordinates say, so it is written anew with `_kafka_partition` -1
-and offsets of its own, behind those that were taken over before; the writer's own files leave the view in the same
+A foreign row has no place in the log, whatever its coordinates say, so it is rewritten with `_kafka_partition` -1
+and new offsets, behind those that were taken over before; the writer's own files leave the view in the same
 snapshot. Reads of the harness show the records of the topic and so never these rows; engines that read the Iceberg
 table see them, and audit counts them.
 """
@@ -22,7 +22,7 @@ from harness_pipelines.protocol.versions import Version
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
 
-ROWS_MAX = 5_000_000  #: they are held in memory while they are written anew
+ROWS_MAX = 5_000_000  #: they are held in memory while they are rewritten
 
 
 class ForeignRefused(HarnessError):
@@ -75,7 +75,7 @@ def _check_stream(table: TableRow) -> None:
 
 
 def _check_batch(stores: Stores, table: TableRow, head: Version, *, back: str) -> None:
-    """The batch view holds no rows of its own, so nothing of it can be taken over. Raises: ForeignRefused."""
+    """The batch view has no rows, so nothing can be adopted from it. Raises: ForeignRefused."""
     if head.batch is None:
         return
     found = stores.lake.main_snapshot(table, view="batch")

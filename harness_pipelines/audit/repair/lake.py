@@ -1,4 +1,4 @@
-"""A ledger that is older than the lake: it goes on from Kafka, or takes over what the lake's metadata tells.
+"""A ledger that is older than the lake: it continues from Kafka, or takes over what the lake's metadata tells.
 
 From Kafka, where Kafka still has every record above the ledger's positions: what was published meanwhile is then an
 orphan like any other, and expire removes it. Else the newest metadata file is adopted as one version, with its moves.
@@ -38,7 +38,7 @@ class NothingToAdopt(HarnessError):
 
 
 class Way(StrEnum):
-    """How a table goes on."""
+    """How a table continues."""
 
     NONE = "none"  #: ledger and lake agree
     KAFKA = "kafka"
@@ -72,7 +72,7 @@ class LakePlan:
             case Way.BATCH:
                 return self.batch.act if self.batch else None
             case Way.KAFKA:
-                return f"go on from Kafka; numbers of the lost time never come again{batch}"
+                return f"continue from Kafka; numbers of the lost time never come again{batch}"
             case Way.ADOPT:
                 assert self.adoption is not None
                 return f"publish {self.adoption.head.metadata} as the next version{batch}"
@@ -110,7 +110,7 @@ class _Known:
 
 
 def plan_lake(stores: Stores, table: TableRow) -> LakePlan:
-    """How *table* goes on, with ``Way.NONE`` when the ledger knows all that the lake names.
+    """How *table* continues, with ``Way.NONE`` when the ledger knows all that the lake names.
 
     Raises: TopicRecreated, LogTruncated, LakeHistoryMissing, HistoryBroken, NothingToAdopt; KafkaUnreachable, LakeAway.
     """
@@ -185,7 +185,7 @@ def _read(stores: Stores, table: TableRow, view: ViewName, pointer: str, forgott
 
 
 def _against_kafka(table: TableRow, known: _Known) -> str | None:
-    """Why the ledger cannot go on from Kafka; ``None`` when it can. Raises: LogTruncated."""
+    """Why the ledger cannot continue from Kafka; ``None`` when it can. Raises: LogTruncated."""
     for partition, high in sorted(known.buffer_hi.items()):
         mark = known.marks[partition]
         if mark.end < high:
@@ -209,15 +209,15 @@ def _adopting(stores: Stores, table: TableRow, known: _Known, against: str) -> L
     if table.spec.views == "batch":
         raise NothingToAdopt(
             f"{table.name}: {against}. What the lake has more is not taken over for a table with `views: batch` yet: "
-            f"its files mix partitions. Nothing was changed; `harness accept-loss {table.name}` goes on behind what is "
-            "lost, or restore a newer backup"
+            f"its files mix partitions. Nothing was changed; `harness accept-loss {table.name}` continues after "
+            "what is lost, or restore a newer backup"
         )
     state = known.history.newest()
     if (later := max((m.schema_version for m in state.moves), default=1)) > table.schema_version:
         raise NothingToAdopt(
             f"{table.name}: {against}. The lake has rows of schema {later}, this ledger knows {table.schema_version}: "
             "the columns were changed after the backup was made, and the lake does not tell how records were decoded "
-            f"then. Nothing was changed; restore a newer backup, or `harness accept-loss {table.name}` goes on behind "
+            f"then. Nothing was changed; restore a newer backup, or `harness accept-loss {table.name}` continues after "
             "what is lost"
         )
     check_not_shorter(known.stream_hi, state.moves)
@@ -225,7 +225,7 @@ def _adopting(stores: Stores, table: TableRow, known: _Known, against: str) -> L
     if dict(after.stream_hi) == dict(known.stream_hi):
         raise NothingToAdopt(
             f"{table.name}: {against}, and the lake has nothing newer than version {known.head.version}; nothing was "
-            f"changed. `harness accept-loss {table.name}` goes on behind what is lost"
+            f"changed. `harness accept-loss {table.name}` continues after what is lost"
         )
     starts = _starts(known, state, after)
     none = table.spec.buffer == "none"
@@ -240,8 +240,8 @@ def _adopting(stores: Stores, table: TableRow, known: _Known, against: str) -> L
     )
     return LakePlan(
         way=Way.ADOPT,
-        why=f"the lake names {known.named}, the ledger does not, and it cannot go on from Kafka: {against}. "
-        "Records that were set aside in the lost time are lost with the database",
+        why=f"the lake names {known.named}, the ledger does not, and it cannot continue from Kafka: {against}. "
+        "Records that were quarantined in the lost time are lost with the database",
         forgotten=known.forgotten,
         retained_from=known.retained_from,
         adoption=adoption,

@@ -28,7 +28,7 @@ from harness_pipelines.spec.types import iceberg_fields, lake_fields, user_field
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
 
-QUARANTINE_LOST = "records that were set aside are lost with the database; the audit names those that Kafka still has"
+QUARANTINE_LOST = "records that were quarantined are lost with the database; the audit names those that Kafka still has"
 SNAPSHOTS_LOST = "named snapshots are lost with the database"
 
 
@@ -45,7 +45,7 @@ class Rebuild:
     spec: TableSpec
     identity: TopicIdentity
     state: LakeState
-    batch: View | None  #: the newest state of a batch view that was left; None: none, it is begun anew
+    batch: View | None  #: the newest state of a batch view that was left; None: none, it is begun again
     fields: Sequence[Mapping[str, Any]]
     starts: Vector
     after: Continued
@@ -123,7 +123,7 @@ def rebuild(stores: Stores, plan: Rebuild, *, take_over: bool = False) -> TableR
     """Make the table of *plan*.
 
     Raises: WarehouseTaken unless *take_over*: the ledger that the warehouse belongs to may not be lost at all;
-    TableExists, and what adopting raises; then `harness reconcile TABLE` goes on.
+    TableExists, and what adopting raises; then `harness reconcile TABLE` continues.
     """
     if take_over:
         stores.ownership.take_over()

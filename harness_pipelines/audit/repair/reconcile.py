@@ -200,7 +200,7 @@ def _judged(table: TableRow, lake: LakePlan, found: _Found) -> Verdict:
     if move.state is MoveState.QUARANTINED:
         why = (
             f"failed in every attempt ({found.error}) and holds the stage; repair the cause, then `harness run "
-            f"{table.name} --retry-stuck` plans it anew"
+            f"{table.name} --retry-stuck` plans it again"
         )
         return Verdict(kind="move", subject=subject, verdict=why)
     if claim is not None and claim["alive"] and not claim["ahead"]:
@@ -218,7 +218,7 @@ def _judged(table: TableRow, lake: LakePlan, found: _Found) -> Verdict:
         kind="move",
         subject=subject,
         verdict=f"nothing of it is staged or published, {nobody}",
-        act="abandon it; the next worker plans it anew",
+        act="abandon it; the next worker plans it again",
     )
 
 

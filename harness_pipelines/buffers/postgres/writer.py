@@ -1,7 +1,7 @@
 """The buffer's writing side: the ingest commit, and the life of segments.
 
 The ingest commit is one transaction on one ADBC connection: the segment's row is shared, rows go in by binary COPY,
-positions advance where they are what the batch was read from, refused records are set aside, and the claim is checked
+positions advance where they are what the batch was read from, refused records are quarantined, and the claim is checked
 last. Idea: Kafka Connect's transactional sinks, with the offsets beside the data.
 """
 
@@ -53,7 +53,7 @@ from harness_pipelines.spec.table import TableSpec
 SCHEMA = "harness_buffer"
 _PROGRAM_LIMIT = "54000"  #: a row is larger than a page takes
 NO_MOVE = -1  #: the number of no move
-REFUSED_BYTES_MAX = 16 * 2**10  #: of a record that is set aside together with others
+REFUSED_BYTES_MAX = 16 * 2**10  #: of a record that is quarantined together with others
 #: The parameters of `buffer/refuse` behind the table's number.
 _REFUSAL = (
     "partition", "offset", "reason", "detail", "key", "value", "headers", "kafka_ms", "whole", "key_bytes",
@@ -242,7 +242,7 @@ class SegmentWriter:
             raise OutcomeUnknown(f"{self._table.name}: COMMIT was sent, its answer was lost: {error}") from error
 
     def _tell(self, connection: Any) -> None:
-        """Let those know who wait for the table. In a transaction of its own, see `News`; what fails they find out."""
+        """Let those know who wait for the table. In its own transaction, see `News`; what fails they find out."""
         try:
             with cursor_of(connection) as cursor:
                 tell = partial(cursor.execute, sql("buffer/tell"), (str(self._table.table_id),))
@@ -304,7 +304,7 @@ class Segments:
             if key:
                 connection.execute(segment_key_index(segment.name, key))
         if key:
-            with self.database.transaction() as connection:  # of its own: writers need not wait for it
+            with self.database.transaction() as connection:  # a separate one: writers need not wait for it
                 connection.execute(segment_statistics(segment.name, key))
 
     def rotate(self, table: TableRow) -> None:
@@ -319,7 +319,7 @@ class Segments:
                     connection.execute(sql("buffer/close_segment"), key)
 
     def refused(self, table: TableRow, partition: int, low: int, high: int) -> list[int]:
-        """Offsets of the records in ``[low, high)`` of a partition that were set aside, ascending."""
+        """Offsets of the records in ``[low, high)`` of a partition that were quarantined, ascending."""
         wanted = {"table_id": table.table_id, "partition": partition, "low": low, "high": high}
         return [row["offset"] for row in self.database.rows("buffer/refused", wanted)]
 

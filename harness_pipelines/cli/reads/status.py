@@ -127,7 +127,7 @@ def _show_table(one: TableSeen) -> None:
     if one.counts.filtered:
         out.print(f"  {one.counts.filtered:,} records were excluded by the transform's filter")
     for broken in one.violations:
-        what = "accepted with a warning" if broken["severity"] == "warn" else "set aside"
+        what = "accepted with a warning" if broken["severity"] == "warn" else "quarantined"
         out.print(f"  contract: {broken['records']:,} records break {escape(broken['check'])}, {what}")
     _show_trouble(one)
 

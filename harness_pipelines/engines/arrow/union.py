@@ -156,7 +156,7 @@ class ArrowReader:
 
     @contextmanager
     def _buffered_meanwhile(self, work: Work, stats: ReadStats) -> Iterator[Iterable[pa.Table]]:
-        """The buffer's rows, read by a thread of their own while the caller reads the lake: both wait for others."""
+        """The buffer's rows, read by their own thread while the caller reads the lake: both wait for others."""
         if not (work.segments and (work.lake or work.overlays)) or work.limit is not None:
             yield self._buffered(work, stats)
             return

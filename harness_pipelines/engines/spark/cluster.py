@@ -196,7 +196,7 @@ def _either(holds: Column, one: Column, other: Column) -> Column:
 
 
 def _in_method(bits: Column) -> Column:
-    """*bits*, a whole number, which Spark computes in a method of its own: it does so with what stands twice.
+    """*bits*, a whole number, which Spark computes in its own method: it does so with what stands twice.
 
     A method of more than 8,000 bytes the JVM does not compile, so Spark runs a stage that has one operator by operator
     (`spark.sql.codegen.hugeMethodLimit`). The loop over the rows, into which all else goes, has no room for a tree.
@@ -249,7 +249,7 @@ def in_pieces(
     if len(first) - 1 < int(first[-1]):  # some region has several: its rows are dealt out
         starts, counts = _of_region(first[:-1]), _of_region(pieces)
         index = starts + f.pmod(row_hash(), counts).cast("int")
-    # Each step is a projection of its own: an expression that stands in the next one ten times is computed ten times.
+    # Each step is its own projection: an expression that stands in the next one ten times is computed ten times.
     cells = _cells(tree, values)
     if cells:  # of text and UUIDs there are none
         frame = frame.withColumns(cells)

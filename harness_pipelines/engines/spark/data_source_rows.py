@@ -151,7 +151,7 @@ class TableReads:
             self._end()
 
     def pieces(self) -> list[Piece]:
-        """One cut, as a lease of its own holds it: tasks renew it, and it ends by its time when none does."""
+        """One cut, as its own lease holds it: tasks renew it, and it ends by its time when none does."""
         selection, stores = self._selection, self._stores
         plan = self._leased()
         with given_back(stores, plan.lease_id):

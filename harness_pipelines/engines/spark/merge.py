@@ -1,6 +1,6 @@
 """What Spark does for the merge of a keyed table: the newest version of each key, and the files with older ones.
 
-A row of the batch view whose key changed is hidden where it is, or its file is written anew without it: which of the
+A row of the batch view whose key changed is hidden where it is, or its file is rewritten without it: which of the
 two, the stage says. Keys are compared null-safe. Within a move the newest is found by one aggregation, which
 takes a key with a hundred thousand versions together before they are sent anywhere.
 """
@@ -32,7 +32,7 @@ _PLACE = ("_kafka_partition", "_kafka_offset")
 _CHANGED_AT = ("_harness_partition", "_harness_offset")
 _WINNER, _PUT, _SPLIT = "_harness_winner", "_harness_put", "_harness_split"
 _ROWS, _AT, _FIRST, _LAST = "_harness_rows", "_harness_at", "_harness_first", "_harness_last"
-POSITIONS_MAX = 1_000_000  #: changed keys, above which whole files are written anew: positions go through this process
+POSITIONS_MAX = 1_000_000  #: changed keys, above which whole files are rewritten: positions go through this process
 
 
 class Met(NamedTuple):

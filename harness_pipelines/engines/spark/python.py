@@ -15,8 +15,8 @@ def standing(work: Work) -> Work:
     """*work*, whose modules are imported after its process was given a folder to stand in.
 
     An executor forgets a session that had no task for half an hour, or that a hundred others had tasks after, and
-    removes its folder (Spark 4.1, ``spark.executor.isolatedSessionCache``). The session's Python daemon goes on in the
-    folder that is no more, and its workers cannot import what asks for the current folder, as PyIceberg does.
+    removes its folder (Spark 4.1, ``spark.executor.isolatedSessionCache``). The session's Python daemon continues in
+    the folder that is no more, and its workers cannot import what asks for the current folder, as PyIceberg does.
     """
     packed = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]  # vendored without types
 

@@ -155,7 +155,7 @@ def segments_frame(
     columns: Sequence[Named],
     rows: RowsWanted,
 ) -> DataFrame:
-    """The rows of *segments* in *rows*, columns in order; some tasks, each with a statement of its own."""
+    """The rows of *segments* in *rows*, columns in order; some tasks, each with its own statement."""
     user = [c for c in columns if c.name not in COORDINATES]
     relation = jdbc_select(user, segments, condition=to_postgres(rows.where), stores_op=rows.stores_op)
     tasks = [_one_task(rows.ranges)] if rows.are_few else list(_tasks(rows.ranges))

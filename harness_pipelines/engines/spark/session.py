@@ -51,7 +51,7 @@ REACH_TIMEOUT_S = 5.0
 RETRIES_MAX, RETRY_MS_MAX = 7, 1500
 #: Of every channel to Spark Connect. Who waits for an answer has nothing to send, so TCP does not tell that a server
 #: hangs, lost its power, or is behind a firewall that forgot the connection; a ping without an answer does. Not more
-#: often: Spark's server allows a ping in five minutes, ends a connection at the third above that, and counts anew
+#: often: Spark's server allows a ping in five minutes, ends a connection at the third above that, and counts again
 #: whenever it sends something, which it does every two minutes to a call that it is at work for. Nor without a call.
 KEEPALIVE: Mapping[str, int] = {
     "grpc.keepalive_time_ms": 60_000,
@@ -80,7 +80,7 @@ _JDBC_NAMES: Mapping[str, str] = {
 class SparkUnreachable(TryAgain):
     """No Spark answers at the configured address; nothing was written."""
 
-    way_on = "nothing: workers go on by themselves; is HARNESS_SPARK right?"
+    way_on = "nothing: workers continue by themselves; is HARNESS_SPARK right?"
 
 
 class SparkAway(TryAgain):
@@ -205,7 +205,7 @@ def hang_up(spark: SparkSession, settings: Settings) -> None:
 
 
 def close_spark(spark: SparkSession, settings: Settings) -> None:
-    """End a session that `open_spark` opened; a master's session may be shared with the caller and goes on."""
+    """End a session that `open_spark` opened; a master's session may be shared with the caller and continues."""
     import grpc
     from pyspark.errors import PySparkException
 
@@ -215,7 +215,7 @@ def close_spark(spark: SparkSession, settings: Settings) -> None:
 
 
 def configure_catalog(spark: SparkSession, settings: Settings) -> None:
-    """Tell *spark* of the harness's Iceberg catalog; a session may be told again."""
+    """Configure the harness's Iceberg catalog in *spark*; repeating it is safe."""
     assert settings.dsn is not None
     prefix = f"spark.sql.catalog.{settings.catalog_name}"
     dsn, role = (settings.spark_dsn, SPARK) if settings.spark_dsn else (settings.dsn, WORKER)
@@ -235,7 +235,7 @@ def catalog_options(dsn: str, *, warehouse: str, idle_s: int = CATALOG_IDLE_S, r
     """Settings of Iceberg's JDBC catalog below ``spark.sql.catalog.<name>``; the empty key is the class.
 
     A Spark session's catalog keeps its connections until the JVM collects it, even when the worker that it was for was
-    killed, so that Postgres would run out of them. It ends those that were idle for *idle_s*; Iceberg connects anew.
+    killed, so that Postgres would run out of them. It ends those that were idle for *idle_s*; Iceberg connects again.
     """
     jdbc = jdbc_options(dsn, role=role)
     properties = {**jdbc.properties, "options": f"{jdbc.properties['options']} -c idle_session_timeout={idle_s}s"}

@@ -84,7 +84,7 @@ class SparkSessions:
     def forget(self, session: SparkSession) -> None:
         """Open another session next time: the server of *session* is gone. One that was opened since then stays.
 
-        What other threads still do in *session* goes on: where the server is gone they find out by themselves, and
+        What other threads still do in *session* continues: where the server is gone they find out by themselves, and
         where it was a connection that was cut, or one thread's own trouble, their work is not lost.
         """
         with self._lock:
@@ -150,7 +150,7 @@ class SparkSessions:
                 session.interruptTag(self._tag)
 
     def close(self) -> None:
-        """End the sessions; what they were made beside is somebody else's, and goes on."""
+        """End the sessions; what they were made beside is somebody else's, and continues."""
         with self._lock:
             (session, self._session), (staging, self._staging) = (self._session, None), (self._staging, None)
         if session is not None:

@@ -35,7 +35,7 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _BLOCKS = {"schema", "payload"}
 _REFUSED_OPS = {
     "t": "a truncate (op t) names no key, so the rows that it removed stay; DELETE them in the source instead (and set "
-    "skipped.operations=t), or apply the table anew over a new snapshot",
+    "skipped.operations=t), or apply the table again over a new snapshot",
     "m": "a logical message (op m) changes no row; leave it out by message.prefix.exclude.list",
 }
 

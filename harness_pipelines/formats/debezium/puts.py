@@ -54,7 +54,7 @@ def read_each(decode: Callable[[Any], Any], texts: Sequence[Any]) -> tuple[list[
     rest = map(decode, texts)
     while True:
         try:
-            found.extend(rest)  # keeps what came before an error; the next call goes on behind it
+            found.extend(rest)  # keeps what came before an error; the next call continues after it
             break
         except msgspec.DecodeError:
             others.append(len(found) + len(others))

@@ -75,7 +75,7 @@ _NULLS = ("null", {"type": "null"})
 _SCALED = "io.debezium.data.VariableScaleDecimal"
 _UNREADABLE = (EOFError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError, MemoryError, struct.error)
 _MARKS_MAX = 4_096
-#: By chance, so that no record can have one of its own; numbers, as fastavro reads them quicker than bytes.
+#: By chance, so that no record can contain it; numbers, as fastavro reads them quicker than bytes.
 _MARKS = [mark for mark in struct.unpack(f"<{2 * _MARKS_MAX}d", os.urandom(16 * _MARKS_MAX)) if mark and isfinite(mark)]
 _MARKS_BYTES = [struct.pack("<d", mark) for mark in _MARKS]
 
@@ -83,7 +83,7 @@ _MARKS_BYTES = [struct.pack("<d", mark) for mark in _MARKS]
 class AvroReader:
     """`Reader` of one schema.
 
-    Records are read many at a time, as an array of which each element ends with a mark of its own. Where a mark is not
+    Records are read many at a time, as an array of which each element ends with its own mark. Where a mark is not
     as it should be, or the bytes end, each record is read alone.
     """
 

@@ -1,4 +1,4 @@
-"""Protobuf's schemas as text, compiled by protoc in a process of its own."""
+"""Protobuf's schemas as text, compiled by protoc in its own process."""
 
 from __future__ import annotations
 

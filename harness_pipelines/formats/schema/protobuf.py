@@ -40,7 +40,7 @@ class _Meaning:
 
     kind: Kind
     value: Callable[[Any], Any]  #: of the message
-    fields: Mapping[str, int]  #: that it has, with their types: a schema may call a message of its own so
+    fields: Mapping[str, int]  #: that it has, with their types: a schema may give its own message this name
     unit: Unit = "us"
 
     def is_meant(self, message: Descriptor) -> bool:

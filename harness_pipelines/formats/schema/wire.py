@@ -85,7 +85,7 @@ def _varint(value: bytes, at: int) -> tuple[int, int] | None:
 
 
 class Framed:
-    """`Codec` of values that begin with a header: each schema's records are decoded by a codec of their own."""
+    """`Codec` of values that begin with a header: each schema's records are decoded by their own codec."""
 
     def __init__(self, schema: pa.Schema, find: Find, *, has_indexes: bool = False) -> None:
         """*schema*: of the rows. *find* may raise what `Schemas.by_id` does."""

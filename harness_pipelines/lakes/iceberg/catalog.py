@@ -31,7 +31,7 @@ from harness_pipelines.lakes.iceberg.parquet import write_checksums
 from harness_pipelines.ports.errors import MetadataMissing
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
-#: Iceberg's JSON form of the coordinate columns; PyIceberg gives every new table ids of its own.
+#: Iceberg's JSON form of the coordinate columns; PyIceberg gives every new table other ids.
 COORDINATE_FIELDS: tuple[Mapping[str, Any], ...] = (
     {"id": 1_000_001, "name": "_kafka_partition", "type": "int", "required": True},
     {"id": 1_000_002, "name": "_kafka_offset", "type": "long", "required": True},

@@ -1,6 +1,6 @@
 """All that is imported from inside of PyIceberg, where it promises nothing. A test names the version it was read in.
 
-Beside these names, methods with an underscore are used in some places, each with a test of its own: of
+Beside these names, methods with an underscore are used in some places, each with its own test: of
 ``MetastoreCatalog`` in `catalog.py` (``_update_and_stage_table``, ``_write_metadata``, ``_create_staged_table``,
 ``_load_file_io``), and of the snapshot producers and ``Transaction`` in `write/replace.py` and `write/publish.py`.
 `parquet.py` puts a writer with page checksums into ``FileFormatFactory._registry``.

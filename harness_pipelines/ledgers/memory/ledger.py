@@ -346,7 +346,7 @@ class MemoryLedger:
 
 
 def _ingest_with_move(books: Books, boundary: Boundary) -> None:
-    """`buffer: none`: the move itself is the ingest; its refused records are set aside with it."""
+    """`buffer: none`: the move itself is the ingest; its refused records are quarantined with it."""
     move = boundary.move
     for partition, high in sorted(boundary.ingest_to.items()):
         at = books.ingest_positions[move.table_id, partition]

@@ -124,7 +124,7 @@ def _drop(connection: Connection, table: TableRow, catalog: str, seen: Dropped) 
 
 
 def _pointers(connection: Connection, table: TableRow, catalog: str) -> dict[str, str | None]:
-    """Of the views, and of the bytes of records that were set aside, if there are any in the lake."""
+    """Of the views, and of the bytes of records that were quarantined, if there are any in the lake."""
     place = connection.execute(sql("quarantine/place"), {"table_id": table.table_id}).fetchone()
     names = {
         "stream": table.views.get("stream"),

@@ -25,7 +25,7 @@ class Outbox:
     def events(self, table: TableRow, *, after: int, follow: bool) -> Iterator[Event]:
         """The events behind number *after*; with *follow* those to come are waited for, some milliseconds each.
 
-        Raises: PostgresUnreachable; a consumer goes on behind the last event that it has.
+        Raises: PostgresUnreachable; a consumer continues after the last event that it has.
         """
         return (event for event in self._events(table, after=after, follow=follow) if event is not None)
 
@@ -95,5 +95,5 @@ def _cursor(name: str, last: StateCommit, table: TableRow) -> int:
     of = last.payload.get("events_of") if isinstance(last.payload, dict) else None
     if of != table.name:
         what = f"a subscriber to {of}" if of else "a consumer of records"
-        raise UsageError(f"{name} is the state of {what}: give the subscriber to {table.name} a name of its own")
+        raise UsageError(f"{name} is the state of {what}: give the subscriber to {table.name} its own name")
     return int(last.checkpoint) if last.payload.get("table_id", table.table_id) == table.table_id else 0

@@ -470,7 +470,7 @@ class PostgresLedger:
 
     @staticmethod
     def _ingest_with_move(connection: Connection, boundary: Boundary) -> None:
-        """`buffer: none`: the move itself is the ingest; its refused records are set aside with it."""
+        """`buffer: none`: the move itself is the ingest; its refused records are quarantined with it."""
         move = boundary.move
         for partition, high in sorted(boundary.ingest_to.items()):
             where = {"table_id": move.table_id, "partition": partition, "epoch": boundary.epochs.get(partition)}

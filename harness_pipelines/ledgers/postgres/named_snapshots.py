@@ -122,7 +122,7 @@ class Snapshots:
                 )
             if connection.execute(sql("snapshots/drop"), {"name": name, "table_ids": ids}).rowcount == 0:
                 raise SnapshotUnknown(
-                    f"there is no snapshot {name}, or it was made anew over other tables just now; nothing was "
+                    f"there is no snapshot {name}, or it was made again over other tables just now; nothing was "
                     "dropped. `harness snapshot list` shows those that there are"
                 )
             faults.point("snapshot.drop_in_transaction")

@@ -62,7 +62,7 @@ class Reconciler:
     def go_on(
         self, table: TableRow, *, lost: Sequence[NamedMove], retained_from: int, batch: NewBatch | None = None
     ) -> None:
-        """Let a ledger that lost the moves *lost* go on by itself: no number of the lost time comes again.
+        """Let a ledger that lost the moves *lost* continue by itself: no number of the lost time comes again.
 
         *batch* is published with the next version, where the one that the ledger names is not whole any more.
         Raises: TableHeld, PointerMoved, BuiltGone.
@@ -260,7 +260,7 @@ class Reconciler:
             },
         ).fetchone()
         if made is None and move.nonce and move.nonce != _nonce(connection, number):
-            # The ledger gave the number again, to another move: the lake's gets one of its own.
+            # The ledger gave the number again, to another move: the lake's gets a new one.
             return Reconciler._insert_move(connection, table, replace(move, move_id=None), base=base)
         if made is None:
             raise HistoryBroken(

@@ -1,7 +1,7 @@
 """What expire decides and removes: leases that ended, segments below the trim floor, files that nothing reaches.
 
 Every decision is taken under the trim lock in a statement begun after the lock was granted; every removal is a
-transaction or an act of its own, later.
+transaction or its own act, later.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ class Upkeep:
         return {entry.metadata_file for entry in self.catalog.at(identifier, current).metadata.metadata_log}
 
     def _quarantine(self, table: TableRow) -> Mapping[str, str | None]:
-        """Folder and metadata file of the bytes of records that were set aside, as far as there are any in the lake."""
+        """Folder and metadata file of the bytes of quarantined records, if any are in the lake."""
         found = self.database.rows("quarantine/place", {"table_id": table.table_id})
         return found[0] if found else {"folder": None, "metadata": None}
 

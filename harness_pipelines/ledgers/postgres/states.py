@@ -149,7 +149,7 @@ class States:
         self.call("states/failed", name=name, error=error)
 
     def call(self, statement: str, **parameters: Any) -> Mapping[str, Any]:
-        """One row of one of the ledger's functions, in a transaction of its own; its refusals by name."""
+        """One row of one of the ledger's functions, in its own transaction; its refusals by name."""
         with self.database.transaction() as connection:
             return _called(connection, statement, parameters)
 
@@ -208,7 +208,7 @@ class Held:
     def draft(
         self, sources: Mapping[str, Vector | str], *, checkpoint: str, payload: Any = None, sink: Any = None
     ) -> StateDraft:
-        """What `commit` would commit, to be committed with a move of one's own: see `Moved`."""
+        """What `commit` would commit, to be committed with your own move: see `Moved`."""
         vectors = {t: StreamToken.parse(v).offsets if isinstance(v, str) else v for t, v in sources.items()}
         given = {
             "sources": Jsonb({table: vector_to_json(vector) for table, vector in vectors.items()}),

@@ -136,7 +136,7 @@ def read_books(database: Database, name: str, *, catalog: str) -> Books:
 def records_changed(database: Database, table_id: int) -> Iterator[Coordinate]:
     """Records of quarantine that are not as they were written: somebody changed them beside the harness.
 
-    Page by page, each at an instant of its own: however many records there are, no statement takes long.
+    Page by page, each at its own instant: however many records there are, no statement takes long.
     """
     at: Coordinate = (-1, -1)
     while True:

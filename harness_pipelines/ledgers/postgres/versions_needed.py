@@ -19,7 +19,7 @@ def versions_needed(
     connection: Connection, table_id: int, *, retained_from: int, numbers: Collection[int], named: Iterable[Version]
 ) -> list[Version]:
     """All versions from *retained_from* on, oldest first; of the older ones those with *numbers*, those that are
-    *named* (with bounds of their own), and those that answer for any of these."""
+    *named* (with their own bounds), and those that answer for any of these."""
     key = {"table_id": table_id}
     pinned = [v for v in named if v.version < retained_from]
     wanted = sorted({*(n for n in numbers if n < retained_from), *(v.version for v in pinned)})

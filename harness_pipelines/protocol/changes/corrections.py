@@ -22,7 +22,7 @@ Coordinate: TypeAlias = tuple[int, int]  #: Kafka partition and offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which of the records that were set aside: those for which every word that is given holds.
+    """Which of the records that were quarantined: those for which every word that is given holds.
 
     Of times the first counts and the last does not.
     """

@@ -182,7 +182,7 @@ def reverted(
 def fenced(claim: Claim, *, now: datetime) -> Claim:
     """*claim* as a revert leaves it: nobody holds it, and whoever did is late for ever (S5).
 
-    Ingest goes on: a revert does not touch ``buffer_hi``.
+    Ingest continues: a revert does not touch ``buffer_hi``.
     """
     if claim.stage is Stage.INGEST:
         return claim
@@ -198,7 +198,7 @@ def in_effect(revert_of: Mapping[int, int | None], head: int) -> frozenset[int]:
     found: set[int] = set()
     at = bisect_right(numbers, head)
     while at:
-        number = numbers[at - 1]  # not one less: behind a lost history numbers go on from a larger one
+        number = numbers[at - 1]  # not one less: behind a lost history numbers continue from a larger one
         found.add(number)
         restored = revert_of[number]
         at = at - 1 if restored is None else bisect_right(numbers, restored)

@@ -1,8 +1,8 @@
 """Which small files of the stream view become fewer, larger ones, and what may stand for them.
 
-Only neighbours by offset are put together, so that files stay in offset order. A run is written anew only if none of
+Only neighbours by offset are put together, so that files stay in offset order. A run is rewritten only if none of
 its files holds more than half of its bytes: with each rewrite the file of a byte becomes at least twice as large, so a
-byte is written anew about log2(target / first size) times at most, however small the files are that tier adds. Idea:
+byte is rewritten about log2(target / first size) times at most, however small the files are that tier adds. Idea:
 the size-tiered merges of log-structured trees.
 """
 
@@ -40,7 +40,7 @@ class StreamFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Small files of one partition that are written anew."""
+    """Small files of one partition that are rewritten."""
 
     files: tuple[StreamFile, ...]  #: neighbours, by offset
     pieces: tuple[OffsetRange, ...]  #: ranges that cover theirs; each becomes one file
@@ -176,10 +176,10 @@ def check_written(runs: Sequence[Run], written: Sequence[StreamFile]) -> None:
         if rows != run.rows or not fits:
             found = f"{rows} rows of {_told(_hull(inside))}" if inside else "nothing"
             raise CompactedWrong(
-                f"{run.rows} rows of {_told(hull)} were to be written anew, {found} was written; nothing was published"
+                f"{run.rows} rows of {_told(hull)} were to be rewritten, {found} was written; nothing was published"
             )
     if left:
-        raise CompactedWrong(f"{left[0].path} holds rows that were not to be written anew; nothing was published")
+        raise CompactedWrong(f"{left[0].path} holds rows that were not to be rewritten; nothing was published")
     ordered = sorted(written, key=lambda f: (f.partition, f.low))
     for one, following in pairwise(ordered):
         if one.partition == following.partition and following.low < one.high:

@@ -1,4 +1,4 @@
-"""What can be told of stored files without opening them: what they hold, and whether they may go."""
+"""Facts about stored files from metadata: their content, and whether they may be removed."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.bounds import OffsetRange, Vector
 
 RANGES_PROPERTY = "harness.ranges"
-HISTORY_LOST, PROMOTED = "history_lost", "promoted"  #: events behind which versions go on from a larger number
+HISTORY_LOST, PROMOTED = "history_lost", "promoted"  #: events behind which versions continue from a larger number
 
 
 class HistoryBroken(HarnessError):
@@ -160,7 +160,7 @@ def lost_of(named: Iterable[NamedMove], known: Mapping[int, Collection[str]], *,
 def number_behind(given: int, *, now: datetime) -> int:
     """A number that no history gave before: the present moment in milliseconds, if not yet larger.
 
-    What a lost history gave out cannot be asked for. But each history goes on from one more than it has, from its own
+    What a lost history gave out cannot be asked for. But each history continues from one more than it has, from its own
     beginning or from such a moment, and no table publishes a thousand versions a second for long.
     """
     return max(given + 1, int(now.timestamp() * 1000))

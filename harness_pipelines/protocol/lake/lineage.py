@@ -88,8 +88,8 @@ def may_hold(made: FileMade, asked: RecordAsked, *, since: int | None, keyed: bo
     """Whether a file of the batch view whose hull of offsets has the record may hold it.
 
     *since* is the version by which the record came to the view, as far as it is known. Files that are older do not have
-    it, and what a merge added to an append table are the rows of its ranges; a merge of a keyed table may write others
-    anew.
+    it, and what a merge added to an append table are the rows of its ranges; a merge of a keyed table may
+    rewrite others.
     """
     if made.version is not None and since is not None and made.version < since:
         return False

@@ -26,7 +26,7 @@ def check_schema(table: str, *, planned: int, found: int, what: str) -> None:
     """What was planned for one schema is not published on another (S21, S22). Raises: SchemaMoved (REFRESH)."""
     if planned != found:
         raise SchemaMoved(
-            f"{table}: {what} with schema {planned}, the table is at {found}; nothing of it was done, begin anew"
+            f"{table}: {what} with schema {planned}, the table is at {found}; nothing of it was done, begin again"
         )
 
 

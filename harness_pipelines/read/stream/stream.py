@@ -2,7 +2,7 @@
 
 The history is read in legs. A leg leases the newest version, reads the stream view and the buffer from where the reader
 is up to where ingest was, and gives the lease back; a reader that is held up for longer than its lease begins another
-one. After a short leg the reader goes on in Kafka, at the exact offset. Partitions that join the table, and what Kafka
+one. After a short leg the reader continues in Kafka, at the exact offset. Partitions that join, and what Kafka
 has dropped before the reader came to it, a further leg brings.
 
 In Kafka the reader is ahead of ingest, and may know another spec than ingest will have when it comes there. What does
@@ -68,7 +68,7 @@ class StreamBatch:
     rows: pa.Table  #: the wanted columns and the five coordinates
     partition: int | None  #: None: of the state, in no order, or corrections
     at: StreamToken
-    begins_state: bool = False  #: the state begins, or begins anew: what a consumer has of it is out of date
+    begins_state: bool = False  #: the state begins, or begins again: what a consumer has of it is out of date
     is_correction: bool = False  #: no records that follow, but what became of some that went before: `_correction`
 
     @property
@@ -107,7 +107,7 @@ class NotJudged(TryAgain):
 
 
 class Stream:
-    """Iterate over it for its batches. After an error, or a `break`, iterating again goes on behind the last one."""
+    """Iterate over it for its batches. After an error, or a `break`, iterating again continues after the last one."""
 
     def __init__(self, stores: Stores, plan: StreamPlan) -> None:
         self._stores, self._plan, self._table = stores, plan, plan.table
@@ -136,7 +136,7 @@ class Stream:
         """Waits for records when there are none.
 
         Raises: LeaseEnded when the caller was away for too long in the middle of the state or of corrections, which
-        then begin anew; KafkaUnreachable, PostgresUnreachable, NotJudged and what else may be tried again; RecordsLost
+        then begin again; KafkaUnreachable, PostgresUnreachable, NotJudged and what else may be tried again; RecordsLost
         when neither Kafka nor the table has what comes next; TopicRecreated, LogTruncated, PartitionsGrown,
         RecordRefused, LakeFileMissing, SegmentMissing.
         """
@@ -349,7 +349,7 @@ class Stream:
             raise NotJudged(
                 f"{self._table.name}: the record at offset {offset} of partition {partition} does not fit the spec or "
                 f"is filtered, and ingest has not come to it for {HELD_S_MAX:g} s: what becomes of it is not known. "
-                f"Run a worker (`harness run {self._table.name}`) and go on from the token of the last batch"
+                f"Run a worker (`harness run {self._table.name}`) and continue from the token of the last batch"
             )
         return HELD_POLL_S
 

@@ -29,7 +29,7 @@ from harness_pipelines.sources.kafka.reader import KafkaReader
 from harness_pipelines.spec.settings import Settings
 
 LEADERS_KNOWN_S = 30.0  #: far below the age at which the client forgets them (`metadata.max.age.ms`)
-LOOKERS = 8  #: topics that are asked about at a time, where each needs a question of its own
+LOOKERS = 8  #: topics that are asked about at a time, where each needs its own question
 _WAIT_STEP_S = 0.05
 _LOGIN_AFTER_S = 1.0  #: of silence before a client without a login asks whether that is why
 _ASK_S = 1.0
@@ -71,7 +71,7 @@ class KafkaLog:
     def describe(self, topic: str) -> TopicIdentity:
         try:
             return self._identity(topic, cluster_id=None)()
-        except LeaderUnsettled:  # asked anew, the client goes by what it has learnt meanwhile
+        except LeaderUnsettled:  # asked again, the client goes by what it has learnt meanwhile
             return self._identity(topic, cluster_id=None)()
 
     def identity_async(self, topic: str) -> Callable[[], TopicIdentity]:
@@ -125,7 +125,7 @@ class KafkaLog:
 
         If it does not when it is asked for offsets, librdkafka (2.16) sets out to learn them, and ends the process by a
         segmentation fault when an answer to anything else comes in between two of its steps:
-        `rd_kafka_topic_partition_list_query_leaders_async` goes on with what that answer has ended. It takes a busy
+        `rd_kafka_topic_partition_list_query_leaders_async` continues with what that answer has ended. It takes a busy
         machine: of some hundred workers one died so as it started. So nothing is asked of it before this holds.
         """
         asked_at, led = self._led.get(topic, (-inf, frozenset()))
@@ -203,7 +203,7 @@ class KafkaLog:
         [answer] = asked.values()
         try:
             found = self._answer(answer, topic=topic, doing=f"reading the settings of topic {topic!r}")
-        except (TopicForbidden, KafkaFailed):  # a right of its own, and services like Kafka need not have it
+        except (TopicForbidden, KafkaFailed):  # it needs a separate right, which services like Kafka may lack
             return None
         entry = found.get("cleanup.policy")
         return None if entry is None else str(entry.value)

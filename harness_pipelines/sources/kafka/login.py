@@ -1,6 +1,6 @@
 """Whether a broker wants a login: asked of one that hangs up on a client that has none, and does not say why.
 
-The client library only sees a lost connection there, and would go on until its time limit.
+The client library only sees a lost connection there, and would continue until its time limit.
 """
 
 from __future__ import annotations

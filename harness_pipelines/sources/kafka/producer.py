@@ -40,7 +40,7 @@ def recreate_topic(settings: Settings, topic: str, *, partitions: int) -> None:
     deadline = time.monotonic() + TOPIC_TIMEOUT_S
     while not _created(admin, topic, partitions) or _topic_id(log, topic) in {None, before}:
         if time.monotonic() > deadline:
-            raise NotProduced(f"topic {topic!r} could not be created anew within {TOPIC_TIMEOUT_S:g} s")
+            raise NotProduced(f"topic {topic!r} could not be created again within {TOPIC_TIMEOUT_S:g} s")
         time.sleep(_STEP_S)
 
 

@@ -350,7 +350,7 @@ def _headers_of(messages: list[Message]) -> list[Any]:
     rest = map(Message.headers, messages)
     while len(found) < len(messages):
         try:
-            found.extend(rest)  # keeps what came before an error; the next call goes on behind it
+            found.extend(rest)  # keeps what came before an error; the next call continues after it
         except _NO_TEXT:
             found.append(list(UNREADABLE_HEADERS))
     return found

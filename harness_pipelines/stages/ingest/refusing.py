@@ -38,10 +38,10 @@ class NothingFits(RefusedTooMany):
 
 
 class Refusals(Protocol):
-    """Who knows what was set aside before."""
+    """Who knows what was quarantined before."""
 
     def refused(self, table: TableRow, partition: int, low: int, high: int) -> Sequence[int]:
-        """Offsets of the records in ``[low, high)`` of a partition that were set aside, ascending."""
+        """Offsets of the records in ``[low, high)`` of a partition that were quarantined, ascending."""
         ...
 
     def beginning(self, table: TableRow, *, limit: int) -> Beginning:
@@ -79,7 +79,7 @@ def limit_of(table: TableRow, decoded: Sequence[DecodedRange], before: Refusals)
 
 
 def note_refused(table: TableRow, taken: Sequence[DecodedRange]) -> None:
-    """Log what was set aside: one line per reason and minute, with the first of its records."""
+    """Log what was quarantined: one line per reason and minute, with the first of its records."""
     first: dict[str, RefusedRecord] = {}
     counts: Counter[str] = Counter()
     for record in (one for ranges in taken for one in ranges.refused):
@@ -136,6 +136,6 @@ def _none_taken(table: TableRow, first: RefusedRecord) -> RefusedTooMany:
         f"refused, this one as {first.reason}: {first.detail}; nothing from this offset on was taken; `harness "
         f"quarantine list {name}` has the others. Is the spec right? Its words of decoding (`format`, `schema`, `from` "
         "of a column, ...) may change while no record is a row: correct them, apply the spec and start the worker "
-        f"again; `harness quarantine replay {name}` then puts back what fits. To set such records aside as well, "
-        "write a `stop_above` of your own (`stop_above: {refused: 100%}` never stops) and apply the spec"
+        f"again; `harness quarantine replay {name}` then puts back what fits. To quarantine such records as well, "
+        "write your own `stop_above` (`stop_above: {refused: 100%}` never stops) and apply the spec"
     )

@@ -1,4 +1,4 @@
-"""Rows that the buffer does not store: the culprits are found and set aside, the others go on.
+"""Rows that the buffer does not store: the culprits are found and quarantined, the others continue.
 
 Codecs refuse what no row can be. What they let through and Postgres refuses all the same (a row that is larger than a
 page, a value that its type does not take) would refuse its whole batch again and again.
@@ -39,7 +39,7 @@ def unfit_of(
 
 
 def without(unfit: Unfit, taken: DecodedRange) -> DecodedRange:
-    """*taken* with the *unfit* ones of its rows set aside."""
+    """*taken* with the *unfit* ones of its rows quarantined."""
     offsets = taken.rows.column("_kafka_offset").to_pylist()
     mine = {at: unfit[key] for at, offset in enumerate(offsets) if (key := (taken.partition, offset)) in unfit}
     if not mine:

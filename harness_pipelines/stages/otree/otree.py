@@ -58,7 +58,7 @@ LEFT_OUT = "it failed in every attempt, and its files are left out until they ch
 REFUSED = "it failed in every attempt, and what was asked for is refused"
 NOT_BETTER = "the layout would not be better"  #: how the ledger says that a relayout was dropped
 BUDGET_BYTES = 2 * 2**30  #: of files that one relayout reads
-HIDDEN_SHARE_MAX = 0.2  #: of a file's rows, above which the file is written anew: readers still read what is hidden
+HIDDEN_SHARE_MAX = 0.2  #: of a file's rows, above which the file is rewritten: readers still read what is hidden
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +251,7 @@ def _due(stores: Stores, table: TableRow, head: Version, *, budget_bytes: int) -
 
 
 def _was_dropped(stores: Stores, table: TableRow, head: Version) -> bool:
-    """The last move tried to write this very batch view anew, and what it staged was not better."""
+    """The last move tried to rewrite this very batch view, and what it staged was not better."""
     last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
     if last is None or not str(last["error"]).startswith(NOT_BETTER):
         return False
@@ -441,7 +441,7 @@ def _folded(stores: Stores, table: TableRow, new: _Incoming, *, on: _View) -> It
 
 
 def _rewriting(stores: Stores, table: TableRow, puts: _Incoming, changes: Changes, *, on: _View) -> _Incoming:
-    """*puts*, and what becomes of the files in which older versions of the keys are: hidden there, or written anew.
+    """*puts*, and what becomes of the files in which older versions of the keys are: hidden there, or rewritten.
 
     How many rows are written follows from counts of what was met, not from what is written.
     """
@@ -474,12 +474,12 @@ def _rewriting(stores: Stores, table: TableRow, puts: _Incoming, changes: Change
 
 
 def is_worn(file: FileStats, met: Met) -> bool:
-    """Whether a file is written anew rather than more of its rows hidden."""
+    """Whether a file is rewritten rather than more of its rows hidden."""
     return met.positions is None or file.hidden + met.rows > HIDDEN_SHARE_MAX * file.rows
 
 
 def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout) -> Attempt:
-    """What is due, written anew: parts cut again where they grew, one file per region; or files that only waited.
+    """What is due, rewritten: parts cut again where they grew, one file per region; or files that only waited.
 
     `due` gives either parts or files that wait, never both.
     """

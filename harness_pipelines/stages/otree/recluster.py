@@ -1,4 +1,4 @@
-"""Recluster: parts of the batch view written anew because a person asks.
+"""Recluster: parts of the batch view rewritten because a person asks.
 
 plan: which parts, how much, how long. run: the request is recorded, and otree moves it part by part; whoever runs otree
 for the table does it, and what is done stays done when it is interrupted.
@@ -98,7 +98,7 @@ def run(stores: Stores, table: TableRow, request: Request, *, run_id: str | None
     Raises: TableStopped, MoveStuck, WarehouseTaken, LedgerOlderThanLake; TryAgain when Spark or a store is away.
     """
     if table.stopped:
-        raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was written anew")
+        raise TableStopped(f"{table.name} is stopped: {table.stopped}; nothing was rewritten")
     keeper = ClaimKeeper(stores.ledger, table, Stage.OTREE, holder=str(uuid4()), lease=LEASE)
     pause = threading.Event()
     try:

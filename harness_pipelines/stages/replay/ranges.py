@@ -1,4 +1,4 @@
-"""Replay of a range: records that are rows already are decoded anew, because a person asks.
+"""Replay of a range: records that are rows already are decoded again, because a person asks.
 
 plan: the records of the range, from Kafka, or what of them the table keeps; what each would be by today's decoder, and
 what it is. publish: one boundary commit that makes exactly those that differ so, in every view. What comes out equal is
@@ -59,7 +59,7 @@ class RangeReplayed:
     wanted: OffsetRange
     dry_run: bool = False
     records: int = 0  #: decoded
-    equal: int = 0  #: as they were: rows, and records that are set aside still or filtered still
+    equal: int = 0  #: as they were: rows, and records that are quarantined still or filtered still
     changes: Counter[Kind] = field(default_factory=Counter)  #: by kind; of a dry run: that would be
     kept: int = 0  #: rows without a record any more that could tell what they should be
     dropped: int = 0  #: records that were given up, and are not looked at
@@ -99,7 +99,7 @@ def replay_range(
     dry_run: bool = False,
     run_id: str | None = None,
 ) -> RangeReplayed:
-    """Decode the records of *wanted* anew, and make those rows that differ what they come out as, in one commit.
+    """Decode the records of *wanted* again, and make those rows that differ what they come out as, in one commit.
 
     *decoder*: as for the replay of quarantined records.
     Raises: RangeRefused, RangeWaits, ReplayRefused where rows are recalled, KeyInTwoPartitions, UsageError;

@@ -5,7 +5,7 @@ The stream view is a changelog, which takes every record. The batch view shows o
 is put back is that version only where the changelog has no newer one, a delete among them, below the bound of the
 batch view. Newer ones beyond it hide the record from readers, and are merged over it.
 
-Where rows of the changelog become others, or none, the keys that they had and have are folded anew: a row whose newest
+Where rows of the changelog become others, or none, the keys that they had and have are folded again: a row whose newest
 version is another one goes, and one that had been replaced may come back.
 """
 
@@ -162,7 +162,7 @@ class _Look:
         return Shown(rows=self._newest.rows.filter(pc.and_(pa.array(newest[of_row]), puts)), hidden=hidden)
 
     def anew(self, pointers: Mapping[ViewName, str], change: Rewritten) -> Shown:
-        """What is shown once *change* is made in the changelog: its keys are folded anew."""
+        """What is shown once *change* is made in the changelog: its keys are folded again."""
         latest, is_put = self._folded(pointers["stream"], change)
         fresh = np.isin(latest, change.new[OFFSET].to_numpy())  # the newest version is one that was made now
         stays = np.zeros(len(latest), np.bool_)

@@ -1,6 +1,6 @@
 """What a worker notes for those who watch: where the logs end, which stages get no further, what errors hold them.
 
-It has a thread of its own, so that a server that hangs holds up nothing but the looks.
+It has its own thread, so that a server that hangs holds up nothing but the looks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Moves of a consumer of one's own: it writes the files, the harness claims, plans, proves and publishes.
+"""Moves of your own consumer: it writes the files, the harness claims, plans, proves and publishes.
 
 A mover does what tier does, with another writer than Spark. Nothing it says is believed: the files are read back, and
 every row must be the one that the buffer has at its offset.
@@ -142,7 +142,7 @@ class OwnMover:
         if not self._keeper.acquire():
             raise StageHeld(
                 f"{table.name}: a worker holds tier; nothing was moved. Run workers without it (`harness run "
-                f"{table.name} --stage ingest --stage otree ...`) where a mover of your own does it"
+                f"{table.name} --stage ingest --stage otree ...`) where your own mover does it"
             )
         steps = _Steps(stores, table, write, self._offsets_max)
         return Moving(stores, table, steps).once(self._keeper.current(), trigger=TRIGGER, run_id=None)
@@ -158,7 +158,7 @@ def own_mover(stores: Stores, table: TableRow, *, offsets_max: int) -> OwnMover:
     """Raises: UsageError for a table without a buffer or without a stream view."""
     if table.spec.buffer == "none" or table.spec.views == "batch":
         lacks = "no buffer, so nothing says which rows a range has" if table.spec.views != "batch" else "no stream view"
-        raise UsageError(f"{table.name}: a mover of one's own moves from the buffer to the stream view; it has {lacks}")
+        raise UsageError(f"{table.name}: your own mover moves from the buffer to the stream view; it has {lacks}")
     if offsets_max < 1:
         raise UsageError(f"{table.name}: a move of {offsets_max} offsets; write 1 or more")
     return OwnMover(stores, table, offsets_max=offsets_max)

@@ -35,7 +35,7 @@ BROKEN_S_MIN, BROKEN_S_MAX = 10.0, 300.0  #: how long a stage is held that met w
 
 
 class StageBroken(HarnessError):
-    """A stage of one table met an error that has no name; it is held, and what else the worker does goes on."""
+    """A stage of one table met an error that has no name; it is held, and what else the worker does continues."""
 
     way_on = "the traceback is in the worker's log, at `stage.broken`: report it; the stage is tried again by itself"
 

@@ -2,7 +2,7 @@
 
 Every stage of every table has its own threads, so one sick table never stops another. A thread repeats: hold the
 claim, do one unit, say what happened. Trouble is shown, waited out and tried again; it is never a reason to skip. What
-nobody foresaw holds the stage that met it, by name and with its traceback in the log; the others go on.
+nobody foresaw holds the stage that met it, by name and with its traceback in the log; the others continue.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Worker:
     def run(self, on_progress: Callable[[list[TableProgress]], None] | None = None, *, every_s: float = 1.0) -> None:
         """Work until stopped, idle or out of time; claims are given back before it returns.
 
-        Raises: the first table's trouble, when it ends by itself with a table that could not go on; StageBroken, from
+        Raises: the first table's error, if it ends by itself with a table that could not continue; StageBroken, from
         what broke it, when it ends with such a stage.
         """
         if self.options.stages & _ON_SPARK or self.options.ingest_on == "spark":

@@ -116,7 +116,7 @@ def _check_fits(known: TableRow, wanted: TableSpec, *, decoding: bool = False) -
         )
     if known.spec.views != "stream" and known.spec.layout.sample != wanted.layout.sample:
         raise TableExists(
-            f"table {wanted.table} keeps a sample of {known.spec.layout.sample:g} of its rows in files of their own; "
+            f"table {wanted.table} keeps a sample of {known.spec.layout.sample:g} of its rows in separate files; "
             "nothing was changed. Leave `layout.sample` as it is, or apply the spec under another name"
         )
     if decoding:

@@ -90,7 +90,7 @@ def evolve(stores: Stores, table: TableRow, changes: Changes) -> Version:
 def follow(stores: Stores, table: TableRow, due: SchemaDue) -> None:
     """Publish the changes that the schema of a record asks for; *table* is what the record was decoded for.
 
-    Ingest alone calls it, and as ingest does it goes on while another stage has stopped the table. When the table was
+    Ingest alone calls it, and as ingest does it continues while another stage has stopped the table. When the table was
     changed since, or its policy, nothing is done: decode again. Raises: as `evolve`, SchemaMoved and SpecMoved too.
     """
     now = stores.ledger.table(table.name)

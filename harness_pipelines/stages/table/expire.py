@@ -40,7 +40,7 @@ class Expired:
     condemned: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     retained_from: int = 0
-    quarantined: Moved = field(default_factory=Moved)  #: records that were set aside, whose bytes went to the lake
+    quarantined: Moved = field(default_factory=Moved)  #: records that were quarantined, whose bytes went to the lake
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -57,7 +57,7 @@ class Expired:
 def expire_once(
     stores: Stores, table: TableRow, claim: Claim, *, dry_run: bool = False, remove_large: bool = False
 ) -> Expired:
-    """One run: first remove what earlier runs decided, then decide anew; then move what quarantine has too much of.
+    """One run: first remove what earlier runs decided, then decide again; then move what quarantine has too much of.
 
     What is decided about the buffer and the retained versions needs nothing of the lake, and is decided whatever the
     lake's files are like: a version whose metadata is gone must be able to get out of reach.

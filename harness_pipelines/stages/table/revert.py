@@ -33,7 +33,7 @@ def plan_revert(stores: Stores, table: TableRow, *, to: int | None) -> RevertPla
 def revert_table(stores: Stores, table: TableRow, *, to: int | None) -> Version:
     """Publish a version that restores version *to*: its files and lake bounds under the buffer's present ones.
 
-    Workers go on by themselves: their claims are fenced and their open moves closed, so they take and plan anew.
+    Workers continue by themselves: their claims are fenced and their open moves closed, so they take and plan again.
     Raises: RevertRefused, RevertWaits, VersionGone; MetadataMissing; WarehouseTaken, LedgerOlderThanLake; LakeAway,
     CommitLost; OutcomeUnknown.
     """

@@ -237,15 +237,15 @@ def test_what_holds_the_same_rows_in_fewer_files_may_stand_for_them(run: Run):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda made: [replace(made[0], rows=made[0].rows - 1), *made[1:]], "80 rows.*were to be written.*79 rows"),
-        (lambda made: made[:-1], r"80 rows of partition 0 \[0, 80\) were to be written anew, 40 rows"),
+        (lambda made: [replace(made[0], rows=made[0].rows - 1), *made[1:]], "80 rows.*were to be rewritten.*79 rows"),
+        (lambda made: made[:-1], r"80 rows of partition 0 \[0, 80\) were to be rewritten, 40 rows"),
         (lambda made: [], "nothing was written"),
         (lambda made: [replace(f, partition=1) for f in made], "nothing was written"),
         (lambda made: [replace(made[0], low=1), *made[1:]], r"80 rows of partition 0 \[1, 80\) was written"),
-        (lambda made: [*made, replace(made[0], partition=1)], "holds rows that were not to be written anew"),
+        (lambda made: [*made, replace(made[0], partition=1)], "holds rows that were not to be rewritten"),
         (
             lambda made: [*made, replace(made[0], rows=5, low=90, high=95)],
-            "holds rows that were not to be written anew",
+            "holds rows that were not to be rewritten",
         ),
         (lambda made: [replace(made[0], high=made[1].low + 1), *made[1:]], "overlap; nothing was published"),
         (lambda made: [replace(made[0], low=i, rows=10) for i in range(8)], "8 files were to become fewer, 8"),
@@ -280,7 +280,7 @@ def test_rows_that_are_hidden_are_not_written_and_may_leave_the_ends_free(run: R
     check_written([hidden], [replace(one, rows=one.rows - 3), *others])
     with pytest.raises(CompactedWrong, match="77 rows.*80 rows"):
         check_written([hidden], [one, *others])
-    with pytest.raises(CompactedWrong, match="wrong|not to be written|was written"):
+    with pytest.raises(CompactedWrong, match="wrong|not to be rewritten|was written"):
         check_written([hidden], [replace(one, rows=one.rows - 3, low=-1), *others])
 
 

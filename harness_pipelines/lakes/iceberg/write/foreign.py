@@ -1,4 +1,4 @@
-"""What another writer did to a view, found from metadata, and its rows written anew as rows of no partition."""
+"""What another writer did to a view, found from metadata, and its rows rewritten as rows of no partition."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def foreign_files(view: Table, published: Table) -> ForeignFilesFound | None:
 
 
 def replace_foreign(found: ForeignFilesFound, *, move_id: int, nonce: str, first: int, schema_version: int) -> View:
-    """Write the added rows anew in the pseudo-partition, from offset *first* on, in place of the writer's own files.
+    """Rewrite the added rows in the pseudo-partition, from offset *first* on, in place of the writer's own files.
 
     The metadata is written on top of what was found, and published by nobody yet. Raises: LakeAway.
     """

@@ -113,7 +113,7 @@ class Lake:
     def make_batch_view(
         self, spec: TableSpec, fields: Sequence[Mapping[str, Any]], *, origin: Mapping[str, str]
     ) -> View:
-        """Stage an empty batch view, in a folder of its own, beside a stream view that is there."""
+        """Stage an empty batch view, in its own folder, beside a stream view that is there."""
         return _head(self._make_view(spec, "batch", fields, origin))
 
     def _make_view(

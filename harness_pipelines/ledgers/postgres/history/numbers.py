@@ -1,4 +1,4 @@
-"""Numbers are given once: where a history ends, those of versions, events and moves go on from larger ones."""
+"""Numbers are given once: where a history ends, those of versions, events and moves continue from larger ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def next_version(connection: Connection, head: Version) -> Version:
 def begin_history(connection: Connection, table: TableRow, *, event: str, lost: Sequence[NamedMove]) -> Version:
     """Publish the head of *table*, whose row is locked, as the first version of a history.
 
-    *event* says how it came about. Events go on from the number of the version. Who calls ends claims.
+    *event* says how it came about. Events continue from the number of the version. Who calls ends claims.
     """
     key = {"table_id": table.table_id}
     [newest] = connection.execute(sql("ledger/head"), key).fetchall()

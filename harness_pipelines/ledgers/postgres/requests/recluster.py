@@ -1,4 +1,4 @@
-"""Requests to write parts of a batch view anew, in the ledger: otree takes them up, whoever runs it."""
+"""Requests to rewrite parts of a batch view, in the ledger: otree takes them up, whoever runs it."""
 
 from __future__ import annotations
 

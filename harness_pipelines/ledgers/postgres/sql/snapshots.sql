@@ -52,6 +52,6 @@ FROM harness.snapshot_tables p JOIN harness.leases l USING (table_id, version) J
 WHERE p.name = %(name)s ORDER BY l.until DESC
 
 -- name: drop
--- Not one that was made anew over other tables, whose locks the transaction does not have.
+-- Not one that was made again over other tables, whose locks the transaction does not have.
 DELETE FROM harness.snapshots s WHERE s.name = %(name)s AND NOT EXISTS (
     SELECT FROM harness.snapshot_tables p WHERE p.name = s.name AND p.table_id <> ALL(%(table_ids)s::integer[]))

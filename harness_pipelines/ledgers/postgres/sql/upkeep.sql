@@ -61,7 +61,7 @@ WHERE m.table_id = %(table_id)s AND m.state = 'PLANNED' AND m.planned_at < clock
       AND c.lease_until > clock_timestamp() - interval '1 hour')
 
 -- name: folders
--- Where the batch view is and was: reconcile begins one that cannot go on in a folder of its own.
+-- Where the batch view is and was: reconcile begins one that cannot go on in its own folder.
 -- Only the last `/metadata/` of a path is the view's: a namespace or a folder of the warehouse may be named so too.
 SELECT DISTINCT regexp_replace(batch_metadata, '/metadata/[^/]*$', '') AS folder FROM harness.versions
 WHERE table_id = %(table_id)s AND batch_metadata IS NOT NULL

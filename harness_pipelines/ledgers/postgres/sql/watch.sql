@@ -59,7 +59,7 @@ ORDER BY coalesce(p.unread, 0) + p.buffered DESC, t.table_id
 SELECT set_config('statement_timeout', %(limit)s, true), set_config('lock_timeout', %(limit)s, true)
 
 -- name: states
--- Every table at one instant. Writers of ingest account in rows of their own, so its last commit is not always that of
+-- Every table at one instant. Writers of ingest account in their own rows, so its last commit is not always that of
 -- the newest row. More records than the limit are not counted: whoever is not warned by then never is.
 SELECT t.name, t.stopped, v.version, p.tail::bigint, p.log_seen_s, coalesce(p.buffer, 0)::bigint AS buffer,
        CASE WHEN v.has_batch THEN p.stream::bigint END AS stream,

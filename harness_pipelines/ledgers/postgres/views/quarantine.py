@@ -1,4 +1,4 @@
-"""Records that were set aside, as the ledger has them: those that a person asks for, and how many they are."""
+"""Records that were quarantined, as the ledger has them: those that a person asks for, and how many they are."""
 
 from __future__ import annotations
 

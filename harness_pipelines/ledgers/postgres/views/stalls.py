@@ -1,7 +1,7 @@
 """Stages that have work and get no further with it, and the errors that hold them: noted by workers and sensors.
 
 A look compares how far each stage is with what the look before found. It is kept in the ledger, so that whoever asks
-is shown the same, and a run that begins anew does not begin to count anew.
+is shown the same, and a run that begins again does not begin to count again.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Pin:
 
 
 class Stalls:
-    """Stalls of one ledger; *watchers* read with a session of their own."""
+    """Stalls of one ledger; *watchers* read with their own session."""
 
     def __init__(self, database: Database, readers: Database, *, buffer_gb: float) -> None:
         self._database, self._readers, self._buffer_gb = database, readers, buffer_gb

@@ -21,7 +21,7 @@ REFUSED_SHARE_MAX = 0.01
 class Counts:
     """Sizes of a table's books."""
 
-    quarantined: int  #: records set aside and not replayed
+    quarantined: int  #: records quarantined and not replayed
     filtered: int  #: records that the transform's filter did not take
     readers: int  #: live leases
     oldest_lease_s: float | None  #: since the oldest of them was taken
@@ -30,7 +30,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusing:
-    """How many of the last offsets of a partition are set aside and not replayed, where that is worst."""
+    """How many of the last offsets of a partition are quarantined and not replayed, where that is worst."""
 
     partition: int
     offsets: int  #: that were looked at
@@ -71,7 +71,7 @@ class Overview:
         return list(self.database.rows("overview/violations", {"table_id": table.table_id}))
 
     def quarantined(self) -> dict[int, int]:
-        """Records set aside and not replayed, by id of the tables that have any."""
+        """Records quarantined and not replayed, by id of the tables that have any."""
         return {row["table_id"]: row["records"] for row in self.database.rows("overview/quarantined")}
 
     def refusing(self, table: TableRow | None = None) -> dict[int, Refusing]:

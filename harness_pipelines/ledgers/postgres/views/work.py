@@ -42,7 +42,7 @@ class TableState:
 
 
 class Watch:
-    """Looks of one database; *watchers* have a session of their own for those that are to be short."""
+    """Looks of one database; *watchers* have their own session for those that are to be short."""
 
     def __init__(self, database: Database, readers: Database, watchers: Database) -> None:
         self._database, self._readers, self._watchers = database, readers, watchers
