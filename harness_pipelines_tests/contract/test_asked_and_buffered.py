@@ -120,3 +120,17 @@ def test_segments_and_their_sizes_are_listed_oldest_first(real: RealRig, table: 
     assert [one["segment"] for one in found] == [one.name for one in real.segments.all(table)] == names
     assert [one["state"] for one in found] == ["closed"] * 10 + ["open"]
     assert all(one["bytes"] > 0 and one["age_s"] < timedelta(hours=1).total_seconds() for one in found)
+
+
+def test_a_segment_that_was_closed_and_retired_meanwhile_is_not_closed_again(
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+):
+    segment, segments = real.segments.open_segment(table), real.segments
+
+    def meanwhile(_table: TableRow, found: Any) -> None:
+        assert found.name == segment.name
+        real.ask("UPDATE harness.segments SET state = 'retired' WHERE segment = %s", [segment.name])
+
+    monkeypatch.setattr(segments, "index", meanwhile)
+    segments.rotate(table)
+    assert [one.state for one in segments.all(table)] == ["retired", "open"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.drivers.postgres import LedgerPromoted
+from harness_pipelines.drivers.postgres import Connection, LedgerPromoted
+from harness_pipelines.lakes.iceberg.write.still_there import BuiltGone, check_kept
 from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow
@@ -24,6 +27,8 @@ from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stages.guard import Standing
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 from harness_pipelines_tests.contract.test_expire import orphan_of
+from harness_pipelines_tests.contract.test_lake import moved
+from harness_pipelines_tests.contract.test_locks import waits
 
 
 @pytest.fixture
@@ -143,6 +148,16 @@ def test_a_claim_that_is_over_is_not_renewed_though_nobody_took_it(real: RealRig
     assert real.claim(table).epoch == claim.epoch + 1
 
 
+def test_a_holder_of_claims_of_two_tables_renews_and_releases_each_alone(real: RealRig, table: TableRow):
+    other, holder = real.table(partitions=1), str(uuid.uuid4())
+    mine, theirs = (real.ledger.claim(one, Stage.TIER, shard=0, holder=holder, lease=MINUTE) for one in (table, other))
+    assert mine is not None and theirs is not None
+    until = "SELECT lease_until FROM harness.claims WHERE table_id = %s AND stage = 'tier'"
+    was = real.ask(until, [other.table_id])
+    real.ledger.release(real.ledger.renew(mine, lease=HOUR))
+    assert real.ask(until, [other.table_id]) == was
+
+
 # -- acts that people ask for -------------------------------------------------------------------------------
 
 
@@ -250,11 +265,11 @@ def deleted(real: RealRig, table: TableRow) -> list[str]:
         real.ledger.release(claim)
 
 
-def act(real: RealRig, table: TableRow, *, state: str, epoch: int, ago: timedelta) -> None:
+def act(real: RealRig, table: TableRow, *, state: str, epoch: int, ago: timedelta, base: int | None = None) -> None:
     real.ask(
-        "INSERT INTO harness.moves (table_id, stage, shard, lo, hi, schema_version, state, epoch, trigger, planned_at) "
-        "VALUES (%s, 'tier', 0, '{}', '{}', 1, %s, %s, 'rows', clock_timestamp() - %s)",
-        [table.table_id, state, epoch, ago],
+        "INSERT INTO harness.moves (table_id, stage, shard, lo, hi, base_version, schema_version, state, epoch, "
+        "trigger, planned_at) VALUES (%s, 'tier', 0, '{}', '{}', %s, 1, %s, %s, 'rows', clock_timestamp() - %s)",
+        [table.table_id, base, state, epoch, ago],
     )
 
 
@@ -272,13 +287,95 @@ UNDER_WAY = [
 def test_a_file_that_was_condemned_before_what_is_under_way_was_planned_goes(
     real: RealRig, files: TableRow, condemned: Callable[..., str]
 ):
-    """Half an hour ago; the grace is ten minutes."""
+    """Half an hour ago; the grace is ten minutes. What is under way with another table does not matter."""
+    act(real, real.table(partitions=1), state="ABANDONED", epoch=0, ago=timedelta(minutes=40))
     for number, (state, epoch, ago, goes) in enumerate(UNDER_WAY):
         path = condemned(files, timedelta(minutes=30), name=f"{number}.avro")
         act(real, files, state=state, epoch=epoch, ago=timedelta(minutes=ago))
         assert deleted(real, files) == [path] * goes, (state, epoch, ago)
         real.ask("DELETE FROM harness.moves WHERE table_id = %s", [files.table_id])
         real.ask("DELETE FROM harness.condemned_files WHERE table_id = %s", [files.table_id])
+
+
+def test_a_file_that_is_younger_than_what_is_under_way_is_not_condemned(real: RealRig, files: TableRow):
+    """It was written three quarters of an hour ago."""
+    upkeep: Any = real.upkeep
+    file, then = orphan_of(real, files, "orphan.avro"), time.time() - 45 * 60
+    os.utime(file, (then, then))
+    act(real, real.table(partitions=1), state="ABANDONED", epoch=0, ago=timedelta(minutes=40))
+
+    def condemned() -> bool:
+        found = file.name in {one.path.rsplit("/", 1)[-1] for one in upkeep.condemn(files)}
+        real.ask("DELETE FROM harness.condemned_files WHERE table_id = %s", [files.table_id])
+        return found
+
+    for state, epoch, ago, goes in UNDER_WAY:
+        act(real, files, state=state, epoch=epoch, ago=timedelta(minutes=ago))
+        assert condemned() is goes, (state, epoch, ago)
+        real.ask("DELETE FROM harness.moves WHERE table_id = %s", [files.table_id])
+    act(real, files, state="ABANDONED", epoch=0, ago=timedelta(minutes=40))
+    act(real, files, state="PLANNED", epoch=1, ago=timedelta(minutes=20))
+    assert not condemned()
+
+
+def test_what_is_condemned_already_stays_so_from_then_on_and_what_is_gone_is_forgotten(real: RealRig, files: TableRow):
+    upkeep: Any = real.upkeep
+    file = orphan_of(real, files, "orphan.avro")
+    for _ in range(2):
+        upkeep.condemn(files)
+        real.ask(
+            "UPDATE harness.condemned_files SET since = 'yesterday' WHERE table_id = %s AND since > 'yesterday'",
+            [files.table_id],
+        )
+        real.ask(
+            "INSERT INTO harness.condemned_files (table_id, path, bytes) VALUES (%s, 'file:///nowhere/x.avro', 1)",
+            [files.table_id],
+        )
+    upkeep.condemn(files)
+    found = real.ask(
+        "SELECT path, since = 'yesterday' AS kept FROM harness.condemned_files WHERE table_id = %s", [files.table_id]
+    )
+    assert [(row["path"].rsplit("/", 1)[-1], row["kept"]) for row in found] == [(file.name, True)]
+
+
+def test_what_a_closed_move_was_built_on_is_not_kept(real: RealRig):
+    table = real.table(partitions=1, files=True, views="stream", retention={"versions": "1h"})
+    real.ingest(table, {0: (0, 10)})
+    claim, upkeep = real.claim(table), real.upkeep
+    first, old = real.ledger.head(table), moved(real, table, claim, 0, 5)
+    moved(real, table, claim, 5, 10)
+    real.pass_time(2 * HOUR)
+    expire = real.claim(table, Stage.EXPIRE)
+    upkeep.trim(real.again(table), expire)
+    for path in orphan_of(real, table, "orphan.avro").parent.iterdir():
+        os.utime(path, (0, 0))
+
+    def condemned() -> set[str]:
+        retention: Any = upkeep
+        return {one.path.rsplit("/", 1)[-1] for one in retention.condemn(real.again(table), dry_run=True)}
+
+    versions = {version.stream.metadata.rsplit("/", 1)[-1] for version in (first, old)}
+    act(real, table, state="ABANDONED", epoch=1, ago=MINUTE, base=old.version)
+    assert versions <= condemned()
+    act(real, table, state="PLANNED", epoch=1, ago=MINUTE, base=old.version)
+    assert versions & condemned() == {first.stream.metadata.rsplit("/", 1)[-1]}
+
+
+def test_a_file_of_a_commit_is_looked_for_among_those_that_its_table_condemned(
+    real: RealRig, files: TableRow, condemned: Callable[..., str]
+):
+    other = real.table(partitions=1, files=True, views="stream")
+    mine = [orphan_of(real, files, f"{name}.avro").as_uri() for name in ("a", "b", "c")]
+    for path in reversed(mine):
+        note = "INSERT INTO harness.condemned_files (table_id, path, bytes) VALUES (%s, %s, 1)"
+        real.ask(note, [other.table_id, path])
+    condemned(files, MINUTE)
+    with real.owner.transaction() as connection:
+        check_kept(connection, files, mine)
+    for path in reversed(mine[1:]):
+        real.ask(note, [files.table_id, path])
+    with pytest.raises(BuiltGone, match=f"{mine[1]} was written"), real.owner.transaction() as connection:
+        check_kept(connection, files, mine)
 
 
 def test_the_oldest_of_all_that_is_under_way_counts(real: RealRig, files: TableRow, condemned: Callable[..., str]):
@@ -295,10 +392,21 @@ def test_files_go_after_the_grace_oldest_first_and_those_of_other_tables_stay(
 ):
     other = real.table(partitions=1, files=True, views="stream")
     elsewhere = condemned(other, timedelta(days=1))
-    condemned(files, timedelta(minutes=5), name="young.avro")
+    young = condemned(files, timedelta(minutes=5), name="young.avro")
     first = condemned(files, timedelta(minutes=50), name="z.avro")
     second = condemned(files, timedelta(minutes=40), name="a.avro")
+    note = "INSERT INTO harness.condemned_files (table_id, path, bytes) VALUES (%s, %s, 1)"
+    real.ask(note, [other.table_id, first])
+    digest = (
+        "INSERT INTO harness.file_digests (path, bytes, tail, digest) VALUES (%s, 1, 1, 'd') ON CONFLICT DO NOTHING"
+    )
+    for path in (first, elsewhere):
+        real.ask(digest, [path])
     assert deleted(real, files) == [first, second]
+    left = real.ask("SELECT table_id, path FROM harness.condemned_files WHERE path = ANY(%s)", [[first, second, young]])
+    assert {(row["table_id"], row["path"]) for row in left} == {(other.table_id, first), (files.table_id, young)}
+    known = real.ask("SELECT path FROM harness.file_digests WHERE path = ANY(%s)", [[first, elsewhere]])
+    assert [row["path"] for row in known] == [elsewhere]
     assert deleted(real, other) == [elsewhere]
 
 
@@ -356,3 +464,17 @@ def test_after_a_promotion_each_table_begins_its_own_history_and_gives_no_number
     assert real.ledger.head(table) == head
     standing._admit(other)
     assert history_of(real, other) == ours
+
+
+def test_of_two_workers_that_find_a_promotion_one_begins_the_history(real: RealRig, table: TableRow):
+    standing = Standing(real.ownership, Reconciler(real.owner, catalog=CATALOG), real.catalog, real.database)
+    head = real.ledger.head(table)
+    real.ask("UPDATE harness.tables SET history = 'gone' WHERE table_id = %s", [table.table_id])
+
+    def begins(connection: Connection) -> None:
+        connection.execute(
+            "UPDATE harness.tables SET history = harness.history() WHERE table_id = %s", [table.table_id]
+        )
+
+    assert waits(real, lambda: standing._admit(table), hold=begins) == []
+    assert real.ledger.head(table) == head

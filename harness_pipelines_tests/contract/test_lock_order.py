@@ -21,13 +21,16 @@ from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.requests.recall import Recalls
 from harness_pipelines.ledgers.postgres.requests.recluster import Reclusters
+from harness_pipelines.ports.adoption import AdoptedMove, Adoption
 from harness_pipelines.ports.ledger import Boundary, Swap, TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import Act as Asked
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.schema.evolution import Changes, evolved
+from harness_pipelines.protocol.topics import FOREIGN_PARTITION
+from harness_pipelines.protocol.versions import View
 from harness_pipelines.spec.columns import Column
-from harness_pipelines.spec.types import Primitive
+from harness_pipelines.spec.types import Primitive, iceberg_fields
 from harness_pipelines_tests.contract.bystander import Bystander
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 from harness_pipelines_tests.producer import wait_until
@@ -53,7 +56,7 @@ LOCKS: Mapping[str, tuple[str, str]] = {
     ),
     "claims": (
         "SELECT FROM harness.claims WHERE table_id = %(table_id)s FOR UPDATE",
-        r"^SELECT [^;]*FROM harness.claims[^;]*FOR (KEY SHARE|UPDATE)$",
+        r"^SELECT [^;]*FROM harness.claims[^;]*FOR (KEY SHARE|UPDATE|NO KEY UPDATE)$",
     ),
     "trim": ("SELECT pg_advisory_xact_lock(1752330865, %(table_id)s)", r"^SELECT pg_advisory_xact_lock(_shared)?\("),
     "segment": (
@@ -113,6 +116,13 @@ def close(real: RealRig, table: TableRow) -> Act:
 
 def apply(real: RealRig, table: TableRow) -> Act:
     return lambda: real.ledger.update_spec(table, table.spec.model_copy(update={"quarantine_mb": 65}))
+
+
+def apply_decoding(real: RealRig, table: TableRow) -> Act:
+    """As long as no record has become a row."""
+    real.ask("UPDATE harness.moves SET rows = 0 WHERE table_id = %s", [table.table_id])
+    real.ledger.release(real.claim(table, Stage.INGEST))  # there is a row to lock
+    return lambda: real.ledger.update_spec(table, table.spec, decoding=True)
 
 
 def join(real: RealRig, table: TableRow) -> Act:
@@ -213,6 +223,43 @@ def reconcile(real: RealRig, table: TableRow) -> Act:
     return lambda: Reconciler(real.owner, catalog=CATALOG).go_on(table, lost=(), retained_from=0)
 
 
+FOREIGN = AdoptedMove(move_id=None, stage="tier", lo={FOREIGN_PARTITION: 0}, hi={FOREIGN_PARTITION: 2}, rows=2)
+
+
+def stored_view(real: RealRig, table: TableRow) -> View:
+    """An empty view that has files, which the catalog names from now on."""
+    views, _ = real.lake.make_views(table.spec, iceberg_fields(table.spec.columns))
+    real.ask(
+        "UPDATE public.iceberg_tables SET metadata_location = %s "
+        "WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s",
+        [views["stream"].metadata, CATALOG, table.spec.namespace, table.views["stream"]],
+    )
+    return views["stream"]
+
+
+def adopt(real: RealRig, table: TableRow) -> Act:
+    view = stored_view(real, table)
+    adoption = Adoption(pointer=view.metadata, head=view, starts={0: 0}, stream_hi={0: 10}, buffer_hi={0: 20})
+    return lambda: Reconciler(real.owner, catalog=CATALOG).adopt(table, adoption, lost=(), retained_from=0)
+
+
+def reserve_foreign(real: RealRig, table: TableRow) -> Act:
+    head = real.ledger.head(table)
+    return lambda: Reconciler(real.owner, catalog=CATALOG).reserve(table, FOREIGN, on=head)
+
+
+def accept_foreign(real: RealRig, table: TableRow) -> Act:
+    head, view = real.ledger.head(table), stored_view(real, table)
+    reconciler = Reconciler(real.owner, catalog=CATALOG)
+    return lambda: reconciler.accept(table, pointer=view.metadata, stream=view, on=head, move=FOREIGN)
+
+
+def make_branch(real: RealRig, table: TableRow) -> Act:
+    view, claim = stored_view(real, table), real.claim(table)
+    move = real.plan(table, claim, {0: 10}, {0: 20})
+    return lambda: real.lake.make_branch(table, move, view)
+
+
 def restore_columns(real: RealRig, table: TableRow) -> Act:
     return lambda: Reconciler(real.owner, catalog=CATALOG).restore_columns(table)
 
@@ -263,6 +310,7 @@ ACTS: Mapping[Callable[[RealRig, TableRow], Act], tuple[str, ...]] = {
     plan: ("table", "claims"),
     close: ("move", "claims"),
     apply: ("table",),
+    apply_decoding: ("table", "claims"),
     join: ("table", "claims"),
     look: ("table", "pointer", "positions", "trim"),
     give_up: ("table",),
@@ -280,6 +328,10 @@ ACTS: Mapping[Callable[[RealRig, TableRow], Act], tuple[str, ...]] = {
     drop_snapshot: ("trim",),
     read: ("trim",),
     reconcile: ("table", "trim"),
+    adopt: ("table", "pointer", "positions", "trim"),
+    reserve_foreign: ("table",),
+    accept_foreign: ("table", "pointer", "trim"),
+    make_branch: ("trim",),
     restore_columns: ("table",),
     swap: ("pointer",),
     take_over: ("claims",),

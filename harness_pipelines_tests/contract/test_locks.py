@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,12 +15,14 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres import reconcile
 from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
-from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.revert import Reverts
 from harness_pipelines.ports.ledger import Swap, TableRow
+from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, fresh_view
+from harness_pipelines_tests.contract.test_lock_order import accept_foreign, adopt
+from harness_pipelines_tests.contract.test_lock_order import reconcile as go_on
 from harness_pipelines_tests.producer import wait_until
 
 Act = Callable[[], object]
@@ -134,11 +137,12 @@ def test_what_quarantine_says_is_read_when_who_changes_it_is_done(real: RealRig,
     assert seen == [{(0, 1): "dropped"}]
 
 
+@pytest.mark.parametrize("make", [go_on, adopt, accept_foreign])
 def test_who_claims_while_reconcile_is_about_to_commit_is_fenced(
-    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
+    real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch, make: Callable[[RealRig, TableRow], Act]
 ):
     """It saw the table as it was before."""
-    made, run = [], reconcile._run
+    act, made, run = make(real, table), [], reconcile._run
 
     def _run(connection: Connection, statement: str, /, **parameters: Any) -> int:  # a claim is taken first
         if statement == "fence_all":
@@ -146,7 +150,7 @@ def test_who_claims_while_reconcile_is_about_to_commit_is_fenced(
         return run(connection, statement, **parameters)
 
     monkeypatch.setattr(reconcile, "_run", _run)
-    Reconciler(real.owner, catalog=CATALOG).go_on(table, lost=(), retained_from=0)
+    act()
     [late] = made
     with pytest.raises(FencedOut):
         real.ledger.renew(late, lease=HOUR)
@@ -175,3 +179,36 @@ def test_a_loss_is_accepted_after_a_schema_change_or_before_it(real: RealRig, ta
     real.ask("UPDATE harness.ingest_positions SET schema_version = 1 WHERE table_id = %s", [table.table_id])
     assert waits(real, lambda: _by_ingest(stores, table, claim, loss), hold=evolve) == []
     assert len(real.contents(table)["moves"]) == len(before) + 1
+    with pytest.raises(BoundaryGap):
+        _by_ingest(stores, table, claim, loss)
+    assert len(real.contents(table)["moves"]) == len(before) + 1
+
+
+def test_who_accepts_a_loss_waits_for_who_takes_its_claim_over(real: RealRig, table: TableRow):
+    claim = real.claim(table, Stage.INGEST)
+    real.ledger.add_partitions(claim, {1: 10})
+    stores: Any = type("Opened", (), {"ledger": real.ledger})
+    loss = Loss(table=table.name, partition=0, low=10, high=20, log_start=20)
+
+    def hold(connection: Connection) -> None:
+        connection.execute("SELECT FROM harness.claims WHERE table_id = %s FOR UPDATE", [table.table_id])
+
+    assert waits(real, lambda: _by_ingest(stores, table, claim, loss), hold=hold) == []
+    assert {p: at.buffer_hi for p, at in real.segments.positions(table).items()} == {0: 20, 1: 10}
+
+
+def test_of_two_who_claim_for_the_first_time_one_has_it(real: RealRig, table: TableRow):
+    found: list[Any] = []
+
+    def hold(connection: Connection) -> None:
+        connection.execute(
+            "INSERT INTO harness.claims (table_id, stage, shard, holder, epoch, lease_until) "
+            "VALUES (%s, 'compact', 0, gen_random_uuid(), 1, clock_timestamp() + interval '1 hour')",
+            [table.table_id],
+        )
+
+    def claim() -> None:
+        found.append(real.ledger.claim(table, Stage.COMPACT, shard=0, holder=str(uuid.uuid4()), lease=HOUR))
+
+    assert waits(real, claim, hold=hold) == []
+    assert found == [None]

@@ -19,7 +19,7 @@ SELECT (jsonb_populate_record(v, jsonb_build_object(
 """
 LAYOUTS = """
 INSERT INTO harness.layouts (table_id, version, tree, digest, clustered)
-SELECT %(t)s, n, '{}', 'd', '{}' FROM generate_series(1, 8) AS n
+SELECT %(t)s, n, '{}', concat(%(name)s::text, n), '{}' FROM generate_series(1, 8) AS n
 """
 MOVE = """
 INSERT INTO harness.moves
@@ -50,8 +50,9 @@ def test_layouts_that_a_version_in_reach_names_are_kept(real: RealRig, table: Ta
     """The head has that of version 6; 2 is leased, 3 is named, on 4 a move builds. Another table has one called 5."""
     other, key = real.table(partitions=1), {"t": table.table_id}
     real.ask("UPDATE harness.versions SET layout = 5 WHERE table_id = %s", [other.table_id])
-    for statement in (VERSIONS, LAYOUTS):
-        real.ask(statement, key)
+    real.ask(LAYOUTS, {"t": other.table_id, "name": "of another table "})
+    real.ask(VERSIONS, key)
+    real.ask(LAYOUTS, {**key, "name": "of version "})
     real.ask(
         "INSERT INTO harness.leases (lease_id, table_id, version, bounds, holder, until, born) VALUES "
         "(gen_random_uuid(), %(t)s, 2, '{}', 'me', clock_timestamp() + interval '1 hour', clock_timestamp())",
@@ -72,6 +73,8 @@ def test_layouts_that_a_version_in_reach_names_are_kept(real: RealRig, table: Ta
     found = real.ask("SELECT version FROM harness.layouts WHERE table_id = %s ORDER BY version", [table.table_id])
     assert real.again(table).retained_from == 8
     assert [row["version"] for row in found] == [2, 3, 4, 6]
+    layout = real.ledger.layout(table, real.ledger.head(table))
+    assert layout is not None and layout.digest == "of version 6"
     real.ask("DELETE FROM harness.snapshots WHERE name = %s", [name])
 
 

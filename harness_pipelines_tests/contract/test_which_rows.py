@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness_pipelines.ledgers.postgres.drop import TableInUse
 from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import BoundaryGap
@@ -45,6 +46,19 @@ def test_the_newest_schema_is_in_force_and_settings_are_compared_with_it(real: R
     changed = real.ledger.update_spec(later, later.spec.model_copy(update={"quarantine_mb": 65}))
     assert changed.spec.quarantine_mb == 65
     assert real.segments.open_segment(changed).schema_version == 3
+
+
+def test_who_reads_the_log_keeps_the_way_that_it_is_decoded(real: RealRig, table: TableRow):
+    real.claim(table, Stage.EXPIRE)
+    other = table.spec.model_copy(update={"key_format": "text"})
+    now = real.ledger.update_spec(table, other, decoding=True)
+    assert (now.spec, now.history[0].spec["key_format"]) == (other, "text")
+    claim = real.claim(table, Stage.INGEST)
+    with pytest.raises(TableInUse, match=f"{claim.holder} holds ingest; nothing was changed"):
+        real.ledger.update_spec(now, table.spec, decoding=True)
+    assert real.again(table).spec == other
+    real.ledger.release(claim)
+    real.ledger.update_spec(now, table.spec, decoding=True)
 
 
 def test_tables_are_listed_by_namespace_and_name_and_found_by_both(real: RealRig, table: TableRow):
@@ -104,6 +118,14 @@ def test_a_bound_advances_in_its_partition_alone(real: RealRig, table: TableRow)
     real.ingest(table, {0: (0, 10), 1: (0, 10)})
     real.move(table, {0: 0}, {0: 10})
     assert {p.partition: p.bounds.stream_hi for p in real.ledger.positions(table)} == {0: 10, 1: 0}
+
+
+def test_a_partition_joins_once_and_stays_where_it_is_then(real: RealRig):
+    grown = real.table(partitions=1, views="stream")
+    real.join(grown, {1: 7})
+    real.ingest(grown, {1: (7, 9)})
+    real.join(grown, {1: 7})
+    assert [(p.partition, p.bounds.buffer_hi) for p in real.ledger.positions(grown)] == [(0, 0), (1, 9)]
 
 
 def test_positions_and_versions_are_in_order(real: RealRig):

@@ -29,6 +29,12 @@ SAID = "mutant> "  #: begins the lines that the bench reads
 FIRST = 4  #: tests that are tried first: those that have noticed most mutants of the kind
 LEAST = 20  #: tests that are tried however slow the machine is
 EXCUSED_S = 2.0  #: a mutant that nobody can notice is tried all the same, but not for long
+#: In the names of tests that are likely to notice a mutant of a kind.
+_WORDS: Mapping[str, Sequence[str]] = {
+    "lock": ("lock", "wait"),
+    "fence": ("lock", "wait"),
+    "order": ("order", "oldest", "newest", "listed"),
+}
 SAY_EACH_S = 20.0  #: how often it says how far it is
 
 
@@ -167,7 +173,10 @@ class _Mutants:
     def _rest(self) -> None:
         """End all fixtures."""
         if self._ready is not None:
-            self._ready.session._setupstate.teardown_exact(None)
+            try:
+                self._ready.session._setupstate.teardown_exact(None)
+            except Exception as error:  # a mutant may leave a session that holds its database
+                self._say(f"left behind: {error}")
             self._ready = None
 
     def _file(self, nodeid: str) -> str:
@@ -214,7 +223,10 @@ def _function(nodeid: str) -> str:
 
 
 def _ways(covered: Mapping[str, Any], mutant: Mutant) -> list[str]:
-    """Tests that run what *mutant* breaks: for a lock those of locks first, then those that run little else."""
+    """Tests that run what *mutant* breaks: for a lock those of locks first, for an order those that name one, then
+    those that are called like the statement, then those that run little else.
+    """
+    words = [word.rstrip("s") for word in mutant.section.split("_") if len(word) > 3]
     found = [
         nodeid
         for nodeid, one in covered.items()
@@ -224,8 +236,9 @@ def _ways(covered: Mapping[str, Any], mutant: Mutant) -> list[str]:
     ranked = []
     for nodeid in sorted(found, key=lambda nodeid: (len(covered[nodeid]["ran"]), covered[nodeid]["seconds"])):
         seen[_function(nodeid)] += 1
-        of_locks = mutant.kind in {"lock", "fence"} and any(word in _function(nodeid) for word in ("lock", "wait"))
+        of_kind = any(word in _function(nodeid) for word in _WORDS.get(mutant.kind, ()))
         act = nodeid.partition("[")[2].partition("-")[0]
-        of_caller = of_locks and bool(act) and act in (mutant.caller or "")
-        ranked.append((not of_caller, not of_locks, seen[_function(nodeid)] > 1, nodeid))
-    return [nodeid for *_, nodeid in sorted(ranked, key=lambda one: one[:3])]
+        of_caller = of_kind and bool(act) and act in (mutant.caller or "")
+        alike = sum(word in nodeid.partition("::")[2] for word in words)
+        ranked.append((not of_caller, not of_kind, -alike, seen[_function(nodeid)] > 1, nodeid))
+    return [nodeid for *_, nodeid in sorted(ranked, key=lambda one: one[:4])]

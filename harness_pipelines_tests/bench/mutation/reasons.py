@@ -47,6 +47,22 @@ REASONS: Mapping[str, str] = {
     r"reconcile/(leases_over|end_leases_over): or born <= .*": (
         "a check of the table: no lease lasts longer than a day after it was born, so it has ended"
     ),
+    r"(reads/take_trim_lock: lock|reconcile/fence_all: fence) .* in .*\.Reconciler\.reserve": (
+        "it notes the number of a move and publishes nothing; it does what all of reconcile does before a commit"
+    ),
+    r"ledger/update_schema_spec: where schema_version = .*": "asked of tables that have one schema alone",
+    r"ledger/lock_positions: lock .* in .*\.Upkeep\._decide": "who asks has locked them already",
+    r"ledger/lock_move: lock .* in .*\._resolve\.<locals>\.ask": (
+        "the row of the table, which a publish under way holds, was locked before"
+    ),
+    r"ledger/check_claim: lock .* in .*\.PostgresLedger\.renew": (
+        "asked why a renewal changed nothing: nothing is written after it"
+    ),
+    r"buffer/lock_segment: lock .* in .*\.Upkeep\.trim": "the update that follows locks the same row",
+    r"buffer/(retire|forget)_segment: where state = .*": (
+        "only a closed segment is retired, and only a retired one is dropped: no state is ever taken back"
+    ),
+    r"upkeep/moves_by_id: where move_id = ANY.*": "only those that branches are called by are looked up in the answer",
     r"ledger/settle_taken: where m\.move_id <> .*": "the move itself is not committed yet",
     r"corrections/any_between: (where v\.version .*|where \(v\.revert_of .*|where v\.table_id .*|compare .*)": (
         "says only that corrections have to be looked for: looked for in vain, there are none"
