@@ -18,7 +18,7 @@ def at_of(text: str) -> At:
     """Which of the three *text* is, by how it begins; a moment is UTC unless it names a zone. Raises: ValueError."""
     said = text.strip()
     if not said or said == "0":
-        raise ValueError("name a version (they begin with 1), a snapshot or a moment")
+        raise ValueError("name a version (they begin with 1), a snapshot or a time")
     if not said[0].isdigit():
         return said
     if said.isdigit():
@@ -26,7 +26,7 @@ def at_of(text: str) -> At:
     try:
         return moment_of(said)
     except ValueError:
-        raise ValueError(f"{text!r} is no version, no snapshot and no moment such as 2026-11-22T10:30:00Z") from None
+        raise ValueError(f"{text!r} is neither a version, a snapshot nor a time such as 2026-11-22T10:30:00Z") from None
 
 
 def moment_of(text: str) -> datetime:

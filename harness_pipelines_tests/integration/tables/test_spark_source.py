@@ -249,7 +249,7 @@ def test_columns_and_a_filter_of_a_batch_are_options(rig: TableRig):
     ("options", "message"),
     [
         ({"at": "999"}, "999"),
-        ({"at": "2026-13-01"}, "is no version, no snapshot and no moment"),
+        ({"at": "2026-13-01"}, "is neither a version, a snapshot nor a time"),
         ({"startingOffsets": "earliest"}, "is an option of spark.readStream; a batch takes `at`"),
         ({"maxOffsetsPerTrigger": "5"}, "is an option of spark.readStream"),
         ({"columns": "nope"}, "nope"),
