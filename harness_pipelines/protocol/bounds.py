@@ -11,9 +11,9 @@ Vector = Mapping[int, int]  #: partition -> offset; a missing partition counts a
 
 
 class BoundsBroken(HarnessError):
-    """Bounds that are not ``start <= batch_hi <= stream_hi <= buffer_hi``: the ledger was changed by hand."""
+    """Bounds are not ``start <= batch_hi <= stream_hi <= buffer_hi``: the ledger was changed by hand."""
 
-    way_on = "`harness fsck TABLE` names the row; bring it back from a backup"
+    way_on = "`harness fsck TABLE` names the row; restore it from a backup"
 
 
 class BoundaryGap(HarnessError):

@@ -31,15 +31,15 @@ LEASE_MAX = timedelta(minutes=10)
 
 
 class FencedOut(HarnessError):
-    """Another holder took the claim over; what this holder staged is never published."""
+    """Another holder took over the claim; files that this holder staged are never published."""
 
-    way_on = "nothing: another worker goes on"
+    way_on = "nothing: another worker continues"
 
     recovery = Recovery.NEVER
 
 
 class StageHeld(TryAgain):
-    """A worker holds the claim of the stage that would have to move."""
+    """A worker holds the claim of the stage."""
 
     way_on = "stop the worker that the message names, or wait for its lease (30 s)"
 
@@ -62,7 +62,7 @@ def may_take(current: Claim | None, *, now: datetime) -> bool:
 
 
 class ClaimAhead(TryAgain):
-    """A claim ends later than any lease lasts, so nobody renews it, and waiting for its end may take days."""
+    """A claim ends later than any valid lease, so no worker renews it and waiting may take days."""
 
     way_on = "`harness reconcile TABLE --yes` ends it"
 

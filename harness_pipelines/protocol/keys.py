@@ -11,7 +11,7 @@ PUT, DELETE = "put", "delete"
 
 
 class KeyInTwoPartitions(HarnessError):
-    """A key has versions in two partitions, so their offsets do not show which one is the newest."""
+    """A key has versions in two partitions, so offsets cannot order them."""
 
     way_on = "produce by key into a new topic, with its own table"
 

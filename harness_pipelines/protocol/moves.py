@@ -23,15 +23,15 @@ class MoveState(StrEnum):
 
 
 class MoveClosed(HarnessError):
-    """The move was committed, abandoned, or has a later attempt: this attempt must not publish (S9)."""
+    """The move is closed or has a later attempt: this attempt must not publish (S9)."""
 
     recovery = Recovery.REFRESH
 
 
 class MoveStuck(HarnessError):
-    """A move failed again and again; it holds its stage until a person has looked."""
+    """A move failed in every attempt and blocks its stage until an operator acts."""
 
-    way_on = "repair what `harness status TABLE` names, stop the worker, `harness run TABLE --retry-stuck`"
+    way_on = "fix the cause that `harness status TABLE` names, stop the worker, run `harness run TABLE --retry-stuck`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

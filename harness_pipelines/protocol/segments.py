@@ -1,4 +1,4 @@
-"""What an ingest commit must see, when a segment can hold rows that a reader needs, and when it may go."""
+"""Conditions of an ingest commit, and when a segment may hold needed rows or may be dropped."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ BoundName = Literal["stream_hi", "batch_hi"]
 
 
 class VersionGone(HarnessError):
-    """The version is not retained any more, or never was."""
+    """The version is no longer retained, or never existed."""
 
-    way_on = "a newer version; name what must stay with `harness snapshot create`"
+    way_on = "read a newer version; keep states with `harness snapshot create`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ def tiered_of(views: Mapping[ViewName, View]) -> View:
 
 
 class ForeignCommit(HarnessError):
-    """Somebody else committed to a view of the table; only the harness may."""
+    """Another writer committed to a view of the table; only the harness may."""
 
     way_on = (
         "`harness audit TABLE`, then `harness revert TABLE --to HEAD --yes` or `harness reconcile TABLE "

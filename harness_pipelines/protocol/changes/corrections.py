@@ -39,29 +39,29 @@ class Wanted:
 
 
 class CorrectionsMoved(HarnessError):
-    """What was to be corrected changed meanwhile: somebody else replayed, dropped or reverted it."""
+    """The records to correct changed meanwhile: another command replayed, dropped or reverted them."""
 
     recovery = Recovery.REFRESH
 
 
 class AlreadyThere(HarnessError):
-    """A view has a row at the coordinate of a record that is held in quarantine; nothing was written."""
+    """A view has a row at the coordinate of a quarantined record; nothing was written."""
 
-    way_on = "`harness fsck TABLE`: a view has a row that quarantine holds too"
+    way_on = "`harness fsck TABLE`: a view has a row that is also in quarantine"
 
 
 class ReplayRefused(HarnessError):
-    """The table cannot have its quarantined records put back as it is."""
+    """Quarantined records of this table cannot be replayed."""
 
 
 class RangeRefused(HarnessError):
-    """The range of records that was asked for cannot be decoded again; nothing was changed."""
+    """The range of records cannot be decoded again; nothing was changed."""
 
     way_on = "`harness replay` with another range or spec, as the message says"
 
 
 class RangeWaits(TryAgain):
-    """A range cannot be replayed yet: an old version that can still be read would see it."""
+    """A range cannot be replayed yet: an old readable version would see it."""
 
 
 class Kind(StrEnum):

@@ -23,15 +23,15 @@ Tier = Literal["lake", "buffer", "tail"]
 
 
 class RevertRefused(HarnessError):
-    """The version cannot be restored: a tier does not hold any more what would have to go back to it."""
+    """The version cannot be restored: a tier no longer holds records that would return to it."""
 
     way_on = "the message names the oldest version in reach"
 
 
 class RevertWaits(TryAgain):
-    """The version cannot be restored yet: an old version that can still be read would change."""
+    """The version cannot be restored yet: an old readable version would change."""
 
-    way_on = "`harness run TABLE --until-idle`, then the same command"
+    way_on = "run `harness run TABLE --until-idle`, then the same command"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

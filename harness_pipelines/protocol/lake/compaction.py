@@ -20,7 +20,7 @@ FILES_MAX = 1_000  #: that one move takes: Spark is told each by name
 
 
 class CompactedWrong(HarnessError):
-    """What was written does not hold the rows of the files that it should replace; it is never published."""
+    """The new files do not hold the rows of the files to replace; they are never published."""
 
     recovery = Recovery.REFRESH
 

@@ -1,4 +1,4 @@
-"""What a file of the lake was when it was written: its length, and a digest of its end."""
+"""The length of a file of the lake at writing, and a digest of its end."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ DIGEST_BYTES = 16
 
 
 class FileDamaged(HarnessError):
-    """A file of the lake is there and is not what was written."""
+    """A file of the lake exists but its content changed."""
 
     way_on = "copy it back, or `harness reconcile TABLE --repair-file FILE --dry-run`, then `--yes`"
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(
-            f"{path} is damaged: {why}. `harness fsck` names all that is; `harness reconcile TABLE --repair-file "
-            f"{path}` shows whether it can be made again"
+            f"{path} is damaged: {why}. `harness fsck` lists all damaged files; `harness reconcile TABLE --repair-file "
+            f"{path}` shows whether it can be recreated"
         )
         self.path, self.why = path, why
 

@@ -10,7 +10,7 @@ from harness_pipelines.spec.locations import is_below
 
 
 class FilesGone(HarnessError):
-    """A file that was to be replaced is not live any more, or was deleted from: replaced by somebody else, reverted."""
+    """A file to be replaced is no longer live or has new deletes: another move replaced it, or a revert."""
 
     recovery = Recovery.REFRESH
 
@@ -46,15 +46,15 @@ def condemned_before(*, oldest_open: datetime | None, grace: timedelta, now: dat
 
 
 class LiveFilesUnlisted(HarnessError):
-    """A file that is needed was not found where it must be: what else the listing says is not to be believed."""
+    """The listing lacks a file that is needed, so it cannot be trusted."""
 
     way_on = (
-        "`harness fsck TABLE`; bring the file back, or mount the warehouse where it was; expire removes no file before"
+        "`harness fsck TABLE`; restore the file, or mount the warehouse at its old path; expire removes no file before"
     )
 
 
 class FolderShared(HarnessError):
-    """The folder of a table has another table in it: what nothing of the one reaches may be the other's."""
+    """The folder of a table contains another table, whose files look unreachable to the first."""
 
     way_on = "set the location of the other table back; expire removes no file before"
 

@@ -1,4 +1,4 @@
-"""What the lake's own metadata says of a table, and how a ledger that was lost or set back continues it."""
+"""The history in the lake's metadata, and how a lost or restored ledger continues it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ HISTORY_LOST, PROMOTED = "history_lost", "promoted"  #: events behind which vers
 
 
 class HistoryBroken(HarnessError):
-    """The lake's metadata does not continue what the ledger knows; nothing can be taken over from it."""
+    """The lake's metadata does not continue the ledger; nothing can be adopted from it."""
 
-    way_on = "bring the warehouse or the database back from a backup; then `harness reconcile TABLE --dry-run`"
+    way_on = "restore the warehouse or the database from a backup; then run `harness reconcile TABLE --dry-run`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

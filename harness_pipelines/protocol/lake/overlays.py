@@ -1,4 +1,4 @@
-"""Overlays: rows of a keyed table's batch view that lie in Postgres instead of the lake, ahead of a burst of updates.
+"""Overlays: rows of a keyed table's batch view that are recalled to Postgres before a burst of updates.
 
 A version names the tables of its recalled rows. Such a table is immutable, as all segments are: a merge that changes
 recalled keys makes the next *generation* of it, and older versions go on naming the one before. A row is live in the
@@ -18,36 +18,36 @@ Key = TypeVar("Key")
 
 
 class Act(StrEnum):
-    """What a person may ask of the rows of a keyed table."""
+    """Requests of an operator for rows of a keyed table."""
 
     RECALL = "recall"  #: from the lake to Postgres
     RELEASE = "release"  #: everything that was recalled back to the lake
 
 
 class OverlaysMoved(HarnessError):
-    """The table has other recalled rows than those that a move was built on: plan it again."""
+    """The table's recalled rows changed since the move was planned: plan it again."""
 
     recovery = Recovery.REFRESH
 
 
 class OverlayMissing(HarnessError):
-    """The table of recalled rows that a version names, or is to name, is not there."""
+    """A table of recalled rows is missing."""
 
     way_on = "`harness fsck TABLE`; `harness recall` again what was recalled"
 
 
 class OverlayWrong(HarnessError):
-    """What was recalled or released is not what was there before; it is never published."""
+    """Recalled or released rows differ from the original rows; they are never published."""
 
     recovery = Recovery.REFRESH
 
 
 class NotRecallable(UsageError):
-    """The table is of a kind whose rows cannot be recalled."""
+    """Rows of this kind of table cannot be recalled."""
 
 
 class RecallTooLarge(UsageError):
-    """More rows than the table's spec lets Postgres hold."""
+    """The request exceeds the spec's limit of recalled rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

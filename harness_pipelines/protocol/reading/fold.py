@@ -1,4 +1,4 @@
-"""The newest row per key, in Arrow: how versions of a key in the hot tiers hide each other and what is cold.
+"""The newest row per key, in Arrow: newer versions of a key hide older ones in the hot tiers and the cold rows.
 
 Keys are numbered column by column: a value by its place among the distinct ones, NULL being one of them, and the pair
 of two such numbers by its place among the distinct pairs. So keys of any types and any number of columns are compared

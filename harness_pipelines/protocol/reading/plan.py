@@ -1,4 +1,4 @@
-"""The read plan: what a reader of one read state opens, in any engine."""
+"""The read plan: the files and segments that a read opens, in any engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAN_FORMAT = 5  #: since segments say which columns they have `packed`
 
 
 class UnknownPlanFormat(HarnessError):
-    """A read plan of a later harness."""
+    """The read plan was made by a later harness."""
 
     way_on = "install the version of the harness that made the plan"
 

@@ -1,4 +1,4 @@
-"""What is asked of one tier, and what it took to answer: values that flows, tiers and engines share."""
+"""Queries of one tier and their costs: values that flows, tiers and engines share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader of one read state may see: the bounds of its cut, and which tier answers for which part of it."""
+"""The cut of one read state: its bounds, and the tier that answers for each part of it."""
 
 from __future__ import annotations
 

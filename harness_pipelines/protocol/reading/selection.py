@@ -1,4 +1,4 @@
-"""What a read asks for, checked against the columns of the plan, and what of the plan can hold such rows."""
+"""The selection of a read, checked against the plan's columns, and the parts of the plan that can match."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ COORDINATE_TYPES: Mapping[str, Type] = {
 
 
 class UnknownColumn(WhereError):
-    """A column that the table does not have, or that was asked for twice."""
+    """A column is unknown or was requested twice."""
 
 
 class ColumnsChanged(WhereError):
-    """A query was planned with columns that the table has no more, or has otherwise."""
+    """A query was planned with columns that have changed or are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,12 +277,12 @@ def _chosen(known: Mapping[str, ReadColumn], selection: Selection) -> tuple[Read
     coordinates = COORDINATES.names if wanted is True else list(wanted or ())
     for name in coordinates:
         if name not in COORDINATES.names:
-            raise UnknownColumn(f"{name!r} is no coordinate; coordinates: {', '.join(COORDINATES.names)}")
+            raise UnknownColumn(f"{name!r} is not a coordinate; coordinates: {', '.join(COORDINATES.names)}")
     names = [*asked, *(name for name in coordinates if name not in asked)]
     if unknown := [name for name in names if name not in known]:
         raise UnknownColumn(unknown_column(unknown[0], list(known)))
     if len(set(names)) != len(names):
-        raise UnknownColumn(f"column {max(names, key=names.count)!r} is asked for twice")
+        raise UnknownColumn(f"column {max(names, key=names.count)!r} is requested twice")
     return tuple(known[name] for name in names)
 
 

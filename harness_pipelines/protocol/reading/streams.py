@@ -1,4 +1,4 @@
-"""Where the reader of a stream is: the vector that it hands out after each batch and begins from again."""
+"""The position of a stream's reader: the vector that it returns after each batch and resumes from."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from harness_pipelines.protocol.bounds import Bounds, Vector, vector_from_json, 
 
 
 class TokenUnfit(UsageError):
-    """What was given as a stream's token is none, or one of another topic."""
+    """The text is not a token of a stream, or belongs to another topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamToken:
-    """All that a reader has of a stream is below *offsets*. As text it is one line of JSON."""
+    """The reader has all records of the stream below *offsets*. As text it is one line of JSON."""
 
     topic_id: str  #: offsets of a topic that was created again are other records
     offsets: Vector  #: the next offset per partition
@@ -46,7 +46,7 @@ class StreamToken:
                 version=None if fields.get("version") is None else int(fields["version"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TokenUnfit(f"{text[:200]!r} is no token of a stream: each of its batches brings one") from error
+            raise TokenUnfit(f"{text[:200]!r} is not a token of a stream; each batch of a stream has one") from error
 
 
 def check_offsets(table: str, offsets: Vector, bounds: Mapping[int, Bounds]) -> None:

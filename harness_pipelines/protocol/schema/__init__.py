@@ -1,1 +1,1 @@
-"""Rules of columns: which changes are taken, and how rows of one schema look in another."""
+"""Rules of columns: accepted changes, and rows of one schema in another."""

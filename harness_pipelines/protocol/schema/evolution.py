@@ -1,4 +1,4 @@
-"""Which changes of a table's columns are taken, and what becomes of its spec.
+"""Accepted changes of a table's columns, and the resulting spec.
 
 A column is its Iceberg field id: names and places change, the id does not. The compatible changes are those of
 Iceberg's specification (schema evolution) as far as every older row, segment and record keeps its meaning.
@@ -35,14 +35,14 @@ WIDER = {"int": "long", "float": "double"}
 
 
 class EvolutionRefused(UsageError):
-    """The change is not one that every older row survives; nothing was changed."""
+    """Older rows would not survive the change; nothing was changed."""
 
     recovery = Recovery.NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What is asked for, done in this order: what is renamed goes by its new name from then on.
+    """The requested changes, applied in this order; a renamed column has its new name from then on.
 
     A field inside of a column is named by its path, as `protocol.nested` says.
     """

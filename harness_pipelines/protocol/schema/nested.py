@@ -1,4 +1,4 @@
-"""Fields inside of a column: which one a path names, and what changes of them make of the column's type.
+"""Fields inside a column: resolving a path, and changing the column's type.
 
 A path is written as Spark's ALTER TABLE has it: `customer.phone`, and through lists and maps `items.element.price`,
 `props.value.x`. Types are in Iceberg's JSON form, so that a field keeps its id wherever it goes.

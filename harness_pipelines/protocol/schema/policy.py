@@ -1,8 +1,8 @@
-"""What a table makes of the schema that a record was written with, by `evolution` of its spec.
+"""The effect of a record's schema on a table, by `evolution` of its spec.
 
-Nothing but the spec and the schema counts, so the verdict on a record is the same whoever gives it and whatever else is
-read beside it. What is taken only ever adds, widens, makes optional or renames to a name that the column never had, and
-once it was taken the schema asks for nothing more: no two schemas can change a table back and forth.
+The result depends only on the spec and the schema, so it is the same in every process and for every batch. Accepted
+changes only add, widen, make optional, or rename to a name that the column never had. After them the schema needs no
+further change, so two schemas cannot change a table back and forth.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The schema's records are not taken."""
+    """Records of the schema are refused."""
 
     why: str
 

@@ -1,4 +1,4 @@
-"""The schemas of a table: which one is in force, and how rows of one look in another.
+"""The schemas of a table: the current one, and how rows of one schema map to another.
 
 A column is its Iceberg field id: names and places change, the id does not.
 """
@@ -17,31 +17,31 @@ Fields = Sequence[Mapping[str, Any]]  #: Iceberg's JSON form of columns, with fi
 
 
 class SchemaMoved(HarnessError):
-    """The table's schema was changed since this was planned or decoded: read the table again."""
+    """The table's schema changed since this was planned or decoded: read the table again."""
 
     recovery = Recovery.REFRESH
 
 
 def check_schema(table: str, *, planned: int, found: int, what: str) -> None:
-    """What was planned for one schema is not published on another (S21, S22). Raises: SchemaMoved (REFRESH)."""
+    """Check that work planned for one schema is not published on another (S21, S22). Raises: SchemaMoved (REFRESH)."""
     if planned != found:
         raise SchemaMoved(
-            f"{table}: {what} with schema {planned}, the table is at {found}; nothing of it was done, begin again"
+            f"{table}: {what} with schema {planned}, the table is at {found}; nothing was done, start again"
         )
 
 
 class SpecMoved(TryAgain):
-    """The table's spec was changed since it was read, so what was to be written was judged by another one."""
+    """The table's spec changed since it was read, so the write was validated against an older spec."""
 
 
 class SpecDisagrees(HarnessError):
-    """The columns of the spec are not those of the schema in force: records would lose values without a word."""
+    """The columns of the spec differ from the current schema: records would silently lose values."""
 
     way_on = "`harness evolve` changes columns; a row that was restored: `harness reconcile TABLE --yes`"
 
 
 def check_spec(table: str, *, read: TableSpec, found: TableSpec, what: str) -> None:
-    """A spec is changed from the one that was read, never from another (S21, S22). Raises: SpecMoved."""
+    """Check that a changed spec is based on the current one (S21, S22). Raises: SpecMoved."""
     if read != found:
         words = sorted(word for word in type(read).model_fields if getattr(read, word) != getattr(found, word))
         raise SpecMoved(

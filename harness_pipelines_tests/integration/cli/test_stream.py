@@ -48,7 +48,7 @@ def test_wrong_words_end_with_2_and_say_why(harness: Cli, table: str, tmp_path: 
     assert "--partitions needs numbers" in harness("stream", table, "--partitions", "a", code=2).stderr
     said = harness("stream", table, "--from", "latest", "--resume", str(position), code=2).stderr
     assert "--from and --resume cannot be combined" in said
-    assert "is no token" in harness("stream", table, "--resume", str(position), code=2).stderr
+    assert "is not a token" in harness("stream", table, "--resume", str(position), code=2).stderr
     assert "has no key" in harness("stream", table, "--state-first", code=2).stderr
 
 

@@ -98,7 +98,7 @@ def test_columns_come_in_the_order_asked_for_and_coordinates_behind_them(union):
     ("options", "message"),
     [
         ({"columns": ["idd"]}, "no column 'idd' \\(did you mean 'id'\\?\\); columns: id, amount"),
-        ({"columns": ["id", "id"]}, "'id' is asked for twice"),
+        ({"columns": ["id", "id"]}, "'id' is requested twice"),
         ({"coordinates": ["id"]}, "'id' is no coordinate; coordinates: _kafka_partition"),
     ],
 )

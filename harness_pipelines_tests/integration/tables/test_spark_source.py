@@ -117,7 +117,7 @@ def test_columns_a_filter_and_a_beginning_are_options(rig: TableRig, tmp_path: P
     [
         ({"table": "no.table"}, "no.table"),
         ({"tabel": "x"}, "has no option 'tabel'"),
-        ({"startingOffsets": "{0: 1}"}, "is no token"),
+        ({"startingOffsets": "{0: 1}"}, "is not a token"),
         ({"maxOffsetsPerTrigger": "0"}, "how many offsets"),
         ({"where": "nope = 1"}, "nope"),
         ({"at": "1"}, "`at` is an option of spark.read"),

@@ -283,7 +283,7 @@ def test_wrong_beginnings_are_refused_by_name(rig: TableRig, make_rig: MakeRig):
     token = rig.table.stream(follow=False).token
     with pytest.raises(TokenUnfit, match="offsets are other records"):
         other.table.stream(token)
-    with pytest.raises(TokenUnfit, match="is no token"):
+    with pytest.raises(TokenUnfit, match="is not a token"):
         rig.table.stream("{}")
     with pytest.raises(UsageError, match="has no partition 7"):
         rig.table.stream({7: 0})

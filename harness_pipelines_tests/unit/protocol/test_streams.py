@@ -30,7 +30,7 @@ def test_a_token_from_before_there_were_corrections_is_one():
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", "7", "null", '{"topic_id":"t","offsets":[1],"in_state":false}'])
 def test_what_is_no_token_is_named(text: str):
-    with pytest.raises(TokenUnfit, match="is no token"):
+    with pytest.raises(TokenUnfit, match="is not a token"):
         StreamToken.parse(text)
 
 
