@@ -53,14 +53,14 @@ _WAYS_ON = {
 
 
 class TryAgain(HarnessError):
-    """Something is away or busy for now; the same command may be repeated (exit code 75)."""
+    """A service is away or busy; the same command may be repeated (exit code 75)."""
 
     recovery: ClassVar[Recovery] = Recovery.REFRESH
     exit_code: ClassVar[int] = 75
 
 
 class OutcomeUnknown(HarnessError):
-    """A commit was sent and its answer was lost (exit code 76)."""
+    """A COMMIT was sent and its answer was lost (exit code 76)."""
 
     recovery: ClassVar[Recovery] = Recovery.RESOLVE
     exit_code: ClassVar[int] = 76

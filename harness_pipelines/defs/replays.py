@@ -37,7 +37,7 @@ RETRIES = 6  #: ten minutes with the pauses, which double
 
 
 class RecordsWait(TryAgain):
-    """Records fit, and cannot go back yet; the others are back."""
+    """Records fit but cannot be replayed yet; the others are replayed."""
 
 
 class ReplayConfig(Config):

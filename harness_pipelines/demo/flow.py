@@ -39,7 +39,7 @@ CLAIM_WAIT_S = 40.0  #: longer than the lease of a worker that was killed
 
 
 class DemoStuck(HarnessError):
-    """The records did not reach the lake, in both of its orders, in time."""
+    """The records did not reach both views of the lake in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ GENERATE_TIMEOUT_S = 600
 
 
 class GeneratorFailed(HarnessError):
-    """tpchgen-cli did not make its file."""
+    """tpchgen-cli did not create its file."""
 
 
 def generate(folder: Path, rows: int, *, table: str, schema: pa.Schema) -> Path:

@@ -131,7 +131,7 @@ class PostgresReadOnly(TryAgain):
 
 
 class LedgerBusy(TryAgain):
-    """A lock was not granted, in time or because two sessions waited for each other; nothing was written."""
+    """A lock was not granted in time, or two sessions deadlocked; nothing was written."""
 
 
 class NotInitialised(HarnessError):
@@ -147,7 +147,7 @@ class LedgerPromoted(TryAgain):
 
 
 class RowGone(TryAgain):
-    """The ledger lacks a row that this process has read or written: it was set back, or the table was dropped."""
+    """The ledger lacks a row that this process used: it was set back, or the table was dropped."""
 
 
 class MissingRole(HarnessError):

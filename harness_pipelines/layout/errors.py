@@ -10,11 +10,11 @@ class ColumnNotIndexable(UsageError):
 
 
 class CutRefused(HarnessError):
-    """A cut that leaves one side of its region without any value, or that the column's type cannot hold."""
+    """The cut leaves one side of its region without values, or the column's type cannot hold it."""
 
 
 class RegionUnknown(HarnessError):
-    """A path that leads to no region of this tree: the tree was changed since the path was taken."""
+    """The path leads to no region of this tree, because the tree changed meanwhile."""
 
     recovery = Recovery.REFRESH
 
@@ -26,4 +26,4 @@ class TreeBroken(HarnessError):
 
 
 class ShapesDiffer(HarnessError):
-    """Values, cells, edges or files that do not fit the columns of the tree."""
+    """Values, cells, edges or files do not fit the columns of the tree."""

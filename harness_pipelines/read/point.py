@@ -50,7 +50,7 @@ _NUMBERS = (Primitive("int"), Primitive("long"))
 
 
 class KeyUnfit(UsageError):
-    """What was given is no key of the table."""
+    """The given value is not a key of the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

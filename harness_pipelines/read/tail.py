@@ -25,7 +25,7 @@ SILENCE_S_MAX = 30.0
 
 
 class TailSilent(TryAgain):
-    """Kafka said that records are there and did not hand them out in time."""
+    """Kafka reported records but did not deliver them in time."""
 
 
 def read_tail(stores: Stores, table: TableRow, part: TailPart) -> pa.Table:

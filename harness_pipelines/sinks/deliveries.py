@@ -24,9 +24,9 @@ Delivery = Callable[[str, Event], None]
 
 
 class NotDelivered(TryAgain):
-    """An event did not arrive, or whether it did is not known: deliver it again."""
+    """An event did not arrive, or its arrival is unknown: deliver it again."""
 
-    way_on = "nothing with `--follow`; else the same command again"
+    way_on = "nothing with `--follow`; else run the same command again"
 
 
 @contextmanager

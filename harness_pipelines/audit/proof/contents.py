@@ -55,7 +55,7 @@ Offsets = NDArray[np.int64]
 
 
 class AuditStalled(TryAgain):
-    """Kafka said that records are there and did not hand them out in time."""
+    """Kafka reported records but did not deliver them in time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

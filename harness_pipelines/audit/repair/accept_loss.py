@@ -33,9 +33,9 @@ LEASE = timedelta(seconds=60)
 
 
 class NothingLost(HarnessError):
-    """What is to be accepted as lost was not lost: Kafka still has it, or it was read already."""
+    """The records to accept as lost are not lost: Kafka still has them, or they were read."""
 
-    way_on = "nothing is to be accepted: start the worker"
+    way_on = "start the worker; there is no loss to accept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

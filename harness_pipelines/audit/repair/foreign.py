@@ -26,7 +26,7 @@ ROWS_MAX = 5_000_000  #: they are held in memory while they are rewritten
 
 
 class ForeignRefused(HarnessError):
-    """What the other writer did is no mere append, or too much: only a revert undoes it."""
+    """The other writer's commit is not a plain append, or is too large: only a revert undoes it."""
 
     way_on = "`harness revert TABLE --to HEAD --yes`"
 

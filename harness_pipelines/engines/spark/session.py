@@ -84,11 +84,11 @@ class SparkUnreachable(TryAgain):
 
 
 class SparkAway(TryAgain):
-    """Spark, its disk or what it reads from went away under some work; waiting helps."""
+    """Spark, its disk or one of its sources failed during work; wait and retry."""
 
 
 class SessionLost(SparkAway):
-    """The session's server forgot it, or does not answer any more: another session helps, and only another one."""
+    """The server of the session forgot it or no longer answers: only a new session helps."""
 
 
 class SparkJarsMissing(UsageError):

@@ -36,7 +36,7 @@ class TasksFailed(HarnessError):
 
 
 class ExecutorsAway(SessionLost):
-    """Spark was lost while tasks ran; what they had committed stays committed."""
+    """Spark was lost during tasks; their finished commits stay committed."""
 
 
 def run(

@@ -36,13 +36,13 @@ class SnapshotExists(HarnessError):
 
 
 class SnapshotChanged(HarnessError):
-    """What a snapshot pins was changed by hand since it was made."""
+    """The version or bounds that a snapshot pins were changed by hand."""
 
-    way_on = "`harness snapshot drop NAME`, and make another one"
+    way_on = "run `harness snapshot drop NAME` and create another one"
 
 
 class SnapshotInUse(TryAgain):
-    """Somebody reads it now."""
+    """A reader uses the snapshot now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

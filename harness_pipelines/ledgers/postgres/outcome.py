@@ -19,9 +19,9 @@ PAUSE_S = 2.0  #: before the next one
 
 
 class CommitLost(TryAgain):
-    """A COMMIT never arrived: the ledger shows that nothing of it took effect."""
+    """A COMMIT never arrived: the ledger shows that it had no effect."""
 
-    way_on = "the same command again: it did not take effect"
+    way_on = "run the same command again: it did not take effect"
 
 
 def resolved(table: str, unknown: OutcomeUnknown, ask: Callable[[], Version | None]) -> Version:

@@ -54,7 +54,7 @@ class MoveUnknown(HarnessError):
 
 
 class OffsetUnknown(HarnessError):
-    """The coordinate is not one of the table."""
+    """The table does not have this coordinate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

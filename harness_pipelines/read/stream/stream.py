@@ -103,7 +103,7 @@ class StreamPlan:
 
 
 class NotJudged(TryAgain):
-    """A stream that ends came to a record that does not fit, or is filtered, and ingest does not come there."""
+    """A stream that ends reached a record that does not fit or is filtered, and ingest has not reached it."""
 
 
 class Stream:

@@ -24,7 +24,7 @@ Acked = Callable[[int, float], None]
 
 
 class NotProduced(TryAgain):
-    """The broker did not take a record."""
+    """The broker did not accept a record."""
 
 
 def recreate_topic(settings: Settings, topic: str, *, partitions: int) -> None:

@@ -23,7 +23,7 @@ POLL_S = 0.5
 
 
 class LogNotCompared(TryAgain):
-    """Kafka did not give the record that the table has read last."""
+    """Kafka did not return the record that the table read last."""
 
 
 def check_epochs(table: TableRow, log: Log, read: Mapping[int, tuple[int, int | None]]) -> None:

@@ -31,7 +31,7 @@ SILENCE_S_MAX = 30.0
 
 
 class ReplayStalled(TryAgain):
-    """Kafka said that records are there and did not hand them out in time."""
+    """Kafka reported records but did not deliver them in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Pointless(HarnessError):
-    """What was staged is not worth publishing; the table stays as it is."""
+    """The staged files bring no improvement; the table stays unchanged."""
 
     recovery = Recovery.REFRESH
 

@@ -43,7 +43,7 @@ BATCH_OFFSETS = 100_000
 
 
 class ProofWrong(HarnessError):
-    """What a mover says that it moved, or what it wrote, is not what its move takes; nothing was published."""
+    """The mover's report or its files do not match the move; nothing was published."""
 
     recovery = Recovery.REFRESH
 

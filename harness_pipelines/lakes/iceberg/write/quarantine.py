@@ -94,19 +94,19 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class RawBytesMissing(HarnessError):
-    """Bytes that the ledger says are in the lake are not there."""
+    """Bytes of quarantined records are missing from the lake."""
 
-    way_on = "`harness fsck TABLE`; bring the files back from a copy of the warehouse"
+    way_on = "`harness fsck TABLE`; restore the files from a copy of the warehouse"
 
 
 class QuarantineNameTaken(HarnessError):
-    """The catalog has a table of somebody else under the name that the quarantine has."""
+    """The catalog has another table under the name of the quarantine table."""
 
     way_on = "rename or drop that table, or raise `quarantine_mb`"
 
 
 class MovedMeanwhile(HarnessError):
-    """Somebody else moved the same bytes; nothing was written."""
+    """Another process moved the same bytes; nothing was written."""
 
     recovery = Recovery.REFRESH
 
