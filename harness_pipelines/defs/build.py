@@ -1,4 +1,4 @@
-"""Definitions of many tables: what each has, and what they share."""
+"""Build the definitions of many tables: their own parts and the shared ones."""
 
 from dagster import AssetSpec, DagsterError, Definitions, get_dagster_logger, in_process_executor
 

@@ -1,4 +1,4 @@
-"""A table as a Dagster component: ``defs/<name>/defs.yaml`` of a project of the user's own."""
+"""A table as a Dagster component: ``defs/<name>/defs.yaml`` of the user's project."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What Dagster loads: one set of definitions for every table of the ledger.
+"""The entry point for Dagster: one set of definitions for all tables of the ledger.
 
 Without a database (``dg check defs`` in a fresh checkout) there are no tables, and loading still succeeds.
 """

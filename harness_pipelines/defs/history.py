@@ -1,4 +1,4 @@
-"""What goes from Dagster's history. The ledger has its own record of moves; this one is for looking at.
+"""Purging Dagster's history. The ledger keeps its own record of moves; Dagster's history is only a display.
 
 Dagster deletes runs and their events. What belongs to no run, evaluations of checks, what runs printed and what they
 were planned from stay for ever, so they are deleted here, from tables that are private to Dagster.

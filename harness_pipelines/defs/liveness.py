@@ -1,4 +1,4 @@
-"""Whether the process of a run lives: it writes a beat to its run while it works, and a sensor sees the beats stop.
+"""Liveness of a run: its process sends heartbeats while it works, and a sensor notices when they stop.
 
 A claim is no sign of life: a run gives it back before its checks, and another worker may hold it. Beats are compared
 with each other only, so the clocks of two machines never meet; time in which nobody looked does not count.

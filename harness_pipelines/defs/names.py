@@ -1,4 +1,4 @@
-"""The names that Dagster knows a table by: asset keys, steps, tags.
+"""Names of tables in Dagster: asset keys, steps, tags.
 
 Dagster joins the parts of a name by underscores, allows tags of 63 characters, and refuses all definitions of a code
 location when two of them share a name. So each name here belongs to one table, whatever the tables are called.

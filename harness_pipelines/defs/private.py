@@ -1,4 +1,4 @@
-"""All that is taken from inside of Dagster, where it promises nothing. A test names the version that it was read in."""
+"""All imports of Dagster's private names. A test names the Dagster version that they were checked with."""
 
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition

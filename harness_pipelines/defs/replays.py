@@ -1,4 +1,4 @@
-"""Replays as jobs that a person starts, with the table and the records in the run's config.
+"""Replays as jobs that an operator starts, with the table and the records in the run's config.
 
 They do what `harness quarantine replay` and `harness replay` do. A run that published shows it as a materialization of
 the table, which names the committed move (S30); one that has to wait tries again, and fails by name in the end.

@@ -1,4 +1,4 @@
-"""What Dagster shows of tables beside its runs: how far each is behind, and what workers outside of it committed.
+"""Reports in Dagster beside its runs: lags of tables, and commits of external workers.
 
 Each event is a row that Dagster keeps for weeks, so a tick reports a bounded number of them, whatever the number of
 tables; those that have waited longest come first. What was shown when is kept per table and changes with it alone: a

@@ -1,4 +1,4 @@
-"""What Dagster's steps get: the harness, and Spark by way of dagster-pyspark."""
+"""Dagster resources: the harness, and Spark through dagster-pyspark."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What is done by the clock: all tables are audited each night, fully each week; runs that nobody asks for any more go.
+"""Schedules: audits of all tables each night, full ones each week, and the purge of old runs.
 
 Expire has no schedule: the sensor maintenance starts it where something is due.
 """

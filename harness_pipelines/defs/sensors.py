@@ -1,4 +1,4 @@
-"""The sensors, five in all however many tables there are. A tick works out from the ledger what can be done.
+"""The sensors, five for any number of tables. Each tick computes the claimable work from the ledger.
 
 No cursor carries truth: one that is lost costs a tick. What several ticks request at once, claims keep apart.
 """

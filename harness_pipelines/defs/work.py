@@ -1,4 +1,4 @@
-"""What the steps of a table's stages have in common."""
+"""Common parts of the steps of a table's stages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,1 +1,1 @@
-"""What `harness demo` runs: real records on their way through all tiers, with proof."""
+"""`harness demo`: move real records through all tiers and prove the result."""

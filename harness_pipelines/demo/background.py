@@ -1,4 +1,4 @@
-"""Threads of the demo: what one raises is kept for the main thread."""
+"""Threads of the demo; the main thread re-raises their errors."""
 
 from __future__ import annotations
 

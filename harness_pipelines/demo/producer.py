@@ -1,4 +1,4 @@
-"""The demo's producer: all records at a steady rate, in its own thread."""
+"""The demo's producer: all records at a steady rate, in a separate thread."""
 
 from __future__ import annotations
 

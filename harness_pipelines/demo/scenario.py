@@ -1,4 +1,4 @@
-"""What a demo is about: a table, the records that are sent to it, and what they must leave there."""
+"""A demo scenario: a table, its records, and the expected final state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo shows on standard error while it runs: a picture on a terminal, lines elsewhere."""
+"""The demo's progress on standard error: a live display on a terminal, else lines."""
 
 from __future__ import annotations
 

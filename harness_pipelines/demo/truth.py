@@ -1,4 +1,4 @@
-"""The producer's own log: what was acknowledged, and what any cut through it must add up to."""
+"""The producer's log: acknowledged records, and the expected sums of any cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's worker: `harness run` as its own process."""
+"""The demo's worker: `harness run` in a separate process."""
 
 from __future__ import annotations
 

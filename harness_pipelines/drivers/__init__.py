@@ -1,1 +1,1 @@
-"""How to talk to one system, without knowing tables."""
+"""Drivers: access to one system, without knowledge of tables."""

@@ -1,4 +1,4 @@
-"""Sessions of the driver that moves Arrow into and out of Postgres."""
+"""Sessions of the ADBC driver, which moves Arrow into and out of Postgres."""
 
 from __future__ import annotations
 

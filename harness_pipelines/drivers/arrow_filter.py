@@ -1,4 +1,4 @@
-"""A predicate as Arrow's filter: exact."""
+"""Translate a predicate to an exact Arrow filter."""
 
 from __future__ import annotations
 

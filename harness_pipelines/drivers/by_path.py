@@ -1,4 +1,4 @@
-"""What was worked out from immutable files, kept by their path."""
+"""A cache of values computed from immutable files, by path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates that one side of a TLS connection does not accept: named for all servers alike, and never waited for.
+"""Rejected TLS certificates: one named error for all servers, without retries.
 
 OpenSSL, the JDK and each driver word a refusal in their own way. libpq and librdkafka keep the reason to themselves
 ("certificate verify failed"), so the server is then asked once more, by Python's TLS, which gives it.

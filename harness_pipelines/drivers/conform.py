@@ -1,4 +1,4 @@
-"""Arrow arrays brought into the exact types of a table, down through what is nested."""
+"""Convert Arrow arrays to the exact types of a table, including nested ones."""
 
 from __future__ import annotations
 

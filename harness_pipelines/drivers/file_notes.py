@@ -1,4 +1,4 @@
-"""Notes of what files were when they were written, looked up by path."""
+"""File digests recorded at writing, looked up by path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of the warehouse by their locations: opened, listed, looked for, and compared where links lead to one file."""
+"""Files of the warehouse by location: open, list, check and compare, with links resolved."""
 
 from __future__ import annotations
 

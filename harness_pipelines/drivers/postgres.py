@@ -1,4 +1,4 @@
-"""Connections to the one Postgres database, the named SQL texts, and the migrations.
+"""Connections to the Postgres database, named SQL statements, and migrations.
 
 Every connection of the harness carries the timeouts of the design, so that a stopped process never holds a table.
 """

@@ -1,4 +1,4 @@
-"""Addresses of Postgres that nobody could read: refused before a driver quotes them, password and all."""
+"""Reject unreadable Postgres addresses before a driver quotes them with the password."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Bytes of one record to typed rows, or to a reason why not."""
+"""Bytes of one record to a typed row or a refusal."""

@@ -1,4 +1,4 @@
-"""What every codec promises."""
+"""The interface of all codecs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The codec of each format: what decodes values and record keys."""
+"""Choose the codecs of a table for values and record keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a codec did not expect costs the one record that has it, never the batch, and never the stage.
+"""An unexpected exception of a codec costs one record, never the batch or the stage.
 
 A codec, a transform or a contract gives a verdict on each record. Where one raises instead, the batch is halved until
 the record that raises is alone, which is then refused with the words of the exception.

@@ -1,4 +1,4 @@
-"""What tells that a value deletes: ``delete: {field: ..., values: [...]}`` of the spec.
+"""Detect deletes by value: ``delete: {field: ..., values: [...]}`` of the spec.
 
 The field is one of the value, by its name or by its path (``payload.op``), or a column that the transform makes. A rule
 is asked before the record is decoded as a row, since a delete need not have what a row has: of a column that is made,

@@ -1,4 +1,4 @@
-"""Records of keyed tables in parts that are decoded alike, and the parts put together again."""
+"""Split records of keyed tables into parts with the same decoding, and join the results."""
 
 from __future__ import annotations
 

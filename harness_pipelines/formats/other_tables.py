@@ -1,4 +1,4 @@
-"""Records of others in the topic: what the filter says of deletes, and of what does not fit.
+"""Records of other tables in the topic: the filter also covers deletes and records that do not fit.
 
 Several tables may share a topic, and keys of theirs may be equal. The filter of a table tells its records, so it is
 asked for more than rows: a delete of which it says false, by the fields of the value or of the record's key, is none

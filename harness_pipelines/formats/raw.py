@@ -1,4 +1,4 @@
-"""Bytes as they are: one column that has the whole of a record's value or key."""
+"""Raw bytes: one column with the complete value or key of a record."""
 
 from __future__ import annotations
 

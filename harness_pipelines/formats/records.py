@@ -1,4 +1,4 @@
-"""Kafka records to rows: the value by its codec, and for keyed tables what is put and what is deleted.
+"""Kafka records to rows: the codec decodes the value; for keyed tables also puts and deletes.
 
 In a keyed table a record without a value (Kafka's tombstone) deletes the key that the record's key tells; a record
 whose value says so by the spec's rule deletes the key that its value tells. Change events say themselves what they do

@@ -1,4 +1,4 @@
-"""What is wrong with JSON text, in words, and before it is decoded."""
+"""Messages for invalid JSON text, before it is decoded."""
 
 from __future__ import annotations
 

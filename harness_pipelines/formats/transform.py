@@ -1,4 +1,4 @@
-"""What the transform of a table makes of decoded records: columns from fields, and which records are rows.
+"""Apply a table's transform to decoded records: derived columns and the filter.
 
 Expressions are SQL of one record. DuckDB evaluates them over whole batches of Arrow; anything in them that could make a
 record's result depend on other records, on the time or on chance is refused when they are compiled. An expression that

@@ -1,4 +1,4 @@
-"""Columns that have a part of the record as a whole: ``from: headers``, ``raw_key`` and ``raw_value``."""
+"""Columns with a part of the record: ``from: headers``, ``raw_key`` and ``raw_value``."""
 
 from __future__ import annotations
 

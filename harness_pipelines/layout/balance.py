@@ -1,4 +1,4 @@
-"""A tree from the files that it has to tell apart, where there is none or where cuts in place made it deep.
+"""Build a balanced tree from files, if there is none or if cuts in place made it deep.
 
 A part that grew is cut where it stands, so rows that come in order make a chain of the tree: each rewrite cuts the
 outermost region again. How deep a region lies is what routing costs its rows, and the length of its name.

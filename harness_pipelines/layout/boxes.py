@@ -1,4 +1,4 @@
-"""The box of a region: per column what may lie in it, and how a cut divides that."""
+"""The box of a region: the values per column, and how a cut divides it."""
 
 from __future__ import annotations
 

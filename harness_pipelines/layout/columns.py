@@ -1,4 +1,4 @@
-"""The columns that a tree cuts: for each Iceberg type one domain of values that Python and numpy compare alike.
+"""The columns that a tree cuts: one comparable domain per Iceberg type, alike in Python and numpy.
 
 | type | one value | an array of them |
 |---|---|---|

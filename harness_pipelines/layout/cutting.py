@@ -1,4 +1,4 @@
-"""Where one node may be cut, and what each place would cost its readers."""
+"""Possible cuts of a node and their cost for readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the region tree finds wrong, by name. Each message says what was expected, what was found, and the way on."""
+"""Errors of the region tree. Each message states the expected and the found value and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which region a file lies in, from the column bounds that Iceberg keeps; and a tree from files alone.
+"""Map a file to its region by its column bounds; build a tree from files alone.
 
 Bounds need not be tight, only true: text is kept as a prefix, rounded down or up. Where a bound is missing the file may
 hold anything, so it lies in a region only if no cut asks for it.

@@ -1,4 +1,4 @@
-"""Where rows lie as far as the files' bounds tell: a histogram without reading a row.
+"""A histogram of the rows from file bounds, without reading a row.
 
 The rows of a file are taken to be spread evenly over its box. Boxes of clustered files are small, so what is lost by
 that is small too; it is enough to compare layouts of one table, and to draw them.

@@ -1,4 +1,4 @@
-"""What readers ask for: boxes of values, recorded or, where nothing is known, made from the data."""
+"""Queries as boxes of values: recorded, or generated from the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in each region of a batch view: clustered files, pieces that came since, and what lies across."""
+"""Contents of each region: clustered files, later pieces, and files that span regions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parts of the tree a move writes: pieces for what is new, and parts that are due to be rewritten.
+"""The parts of the tree that a move writes: pieces for new rows, and parts due for a rewrite.
 
 New rows are few against the rows that are there, so a file for each region would litter: they go to the smallest parts
 of the tree that give them files of some size, and wait there, as in a buffer tree (Arge 1995), until enough of them

@@ -1,4 +1,4 @@
-"""Which rows a sample takes: a hash of the coordinate decides, so a sample is repeatable and holds all smaller ones.
+"""Selection of sample rows by a hash of the coordinate: repeatable, and a smaller sample is a subset.
 
 The hash is Spark's ``xxhash64(_kafka_partition, _kafka_offset)``, of which the lowest `SAMPLE_BITS` bits count.
 Source: XXH64 (Collet), as Spark's `XXH64.hashInt` and `hashLong` chain it, seed 42.

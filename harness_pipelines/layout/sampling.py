@@ -1,4 +1,4 @@
-"""A sample of the rows that a move writes: what their tree is cut from, and what layouts of them are judged by."""
+"""A sample of the rows of a move, for cutting their tree and scoring layouts."""
 
 from __future__ import annotations
 

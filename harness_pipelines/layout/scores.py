@@ -1,4 +1,4 @@
-"""How good a layout is, from file metadata alone: what its readers would touch."""
+"""Score a layout from file metadata: the bytes and files that readers would open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases of reads that are under way are renewed by one thread for all of them: a read starts no thread."""
+"""Renew the leases of running reads in one thread; a read starts no thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows by key: the newest versions of some keys in one cut, from the buffer alone where it has them."""
+"""Rows by key: the newest versions of some keys in one cut, from the buffer alone if it has them."""
 
 from __future__ import annotations
 

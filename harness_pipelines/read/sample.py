@@ -1,4 +1,4 @@
-"""A share of a table's rows, chosen by their coordinates."""
+"""A sample of a table's rows, selected by their coordinates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A read plan cut into pieces that processes without a JVM read side by side: together they are the plan's rows."""
+"""Slices of a read plan for parallel processes without a JVM; together they return the plan's rows."""
 
 from __future__ import annotations
 

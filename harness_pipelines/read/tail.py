@@ -1,4 +1,4 @@
-"""Records that only Kafka has, decoded for a union read."""
+"""Decode the records that are only in Kafka, for a union read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for a record to be readable: however many wait for a table, one of them looks for all."""
+"""Waiting until a record is readable; one waiter of a table queries for all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Embedded PostgreSQL, Kafka and Spark Connect for one machine; all of their state lies under one home folder."""
+"""Embedded PostgreSQL, Kafka and Spark Connect for one machine, with all state in one home folder."""
 
 from harness_pipelines.services.errors import ServiceDied, ServicesBusy, ServicesError, ToolMissing
 from harness_pipelines.services.manager import Services

@@ -1,4 +1,4 @@
-"""What every embedded service has in common; the manager knows no more than this."""
+"""The interface of embedded services, all that the manager knows of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong with the embedded services; every message ends with the way on."""
+"""Errors of the embedded services; each message ends with a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of the embedded services and of workers: none grows for ever.
+"""Log rotation for the embedded services and workers.
 
 A file that has become large is copied to ``NAME.1`` and emptied, which whoever appends to it does not notice: a line
 that is written at that very moment may be lost. Older copies move on, and the last one goes.

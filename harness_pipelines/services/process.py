@@ -1,4 +1,4 @@
-"""Detached processes on Linux: start one, know it again later, end it with all that it left behind."""
+"""Detached processes on Linux: start one, identify it later, and end it with its children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a home remembers of its services: one small file, replaced whole, and the lock around its changes."""
+"""The state file of a home's services, replaced atomically, and its lock."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Systems that have records in order, a folder for each."""
+"""Sources: systems with ordered records, one folder each."""

@@ -1,4 +1,4 @@
-"""The log port for tables of several topics, over any other: each question is asked of the topics that it is about.
+"""The log port for tables of several topics: forwards each call to the topics concerned.
 
 Only here, and where Spark reads Kafka, a table's partition numbers become Kafka's; see `protocol.topics`.
 """

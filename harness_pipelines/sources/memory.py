@@ -1,4 +1,4 @@
-"""The reference log: the rules of Kafka's log that the harness relies on, in a few plain structures."""
+"""The reference log: the rules of Kafka's log that the harness relies on, in plain structures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema registry: Confluent's REST API, by Confluent's own client.
+"""The schema registry over Confluent's REST API, with Confluent's client.
 
 A schema never changes under its id, so what was seen is kept as long as the process lives. That there is none is asked
 again after a while: schemas are registered at any time, and a replica may lag behind.

@@ -1,4 +1,4 @@
-"""Compact: small files of the stream view become fewer of the target size; offset order, rows and bounds stay.
+"""Compact: merge small files of the stream view to the target size; order, rows and bounds do not change.
 
 plan: find neighbours that are small. stage: Spark rewrites their rows, in offset order, to the attempt's branch.
 publish: the boundary commit, in which the new files stand for the old ones (operation `replace`, which readers that

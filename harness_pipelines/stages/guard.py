@@ -1,4 +1,4 @@
-"""May this ledger work on a table's lake? Asked before anything is written or removed there.
+"""Guard: refuse to write to a warehouse owned by another ledger.
 
 A ledger that lost the end of its history (a stand-by was promoted that lacked the last commits, a backup was restored)
 would give versions and events numbers that it gave before. So the moves that the lake names are compared with those of

@@ -1,4 +1,4 @@
-"""Columns of decoded JSON values to Arrow arrays, whole columns at a time.
+"""Convert decoded JSON values to Arrow arrays, a whole column at a time.
 
 msgspec has checked JSON types and integer ranges by then; what is text still (dates, times, decimals, uuids) is cast
 by Arrow. Lists, maps and structs are taken apart into columns of their parts, so that one set of rules holds at every

@@ -1,4 +1,4 @@
-"""Codecs whose records become columns, a chunk of records at a time.
+"""Codecs that decode records to columns, one chunk at a time.
 
 Only where a column cannot be made are single records looked at, by the same code on fewer records: the verdict on a
 record never depends on others.

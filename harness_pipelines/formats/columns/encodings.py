@@ -1,4 +1,4 @@
-"""Values that are written otherwise than as JSON's own number or as ISO 8601 text: ``from`` in the spec.
+"""Encodings other than JSON numbers and ISO 8601 text: ``from`` in the spec.
 
 Times as whole numbers, and decimals as Kafka Connect writes them: the unscaled number, big-endian in two's
 complement, in base64 (`org.apache.kafka.connect.data.Decimal`), or an object of it and its scale (Debezium's

@@ -1,4 +1,4 @@
-"""Lists, maps and structs, taken apart into columns of their parts and put together again."""
+"""Split lists, maps and structs into columns of their parts, and join them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a column's values are made of: how one is decoded, how a column of them becomes Arrow, what does not fit.
+"""Shapes of columns: decode a value, build the Arrow column, detect values that do not fit.
 
 A conversion is a sequence of checks over a whole column; one that fails raises `Misfits`, which names every row that
 fails it.

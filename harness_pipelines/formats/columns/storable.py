@@ -1,4 +1,4 @@
-"""Values that no tier can hold. Codecs refuse them where they read them; here those that expressions make are found.
+"""Values that no tier can store. Codecs refuse them; here the results of expressions are checked.
 
 Dates and times outside of the years 1 to 9999 (an engine's infinity is one), times that are not of a day, and text
 with U+0000. Lists, maps and structs are JSON in the buffer, whose text may have it.

@@ -1,4 +1,4 @@
-"""Times of records, as Kafka has them, to the table's.
+"""Convert record timestamps of Kafka to the table's.
 
 A producer may send any 64 bits as a record's time: nanoseconds in place of milliseconds, or what it never set. What
 is not in the years 1 to 9999, which every reader of the table can show, is no time: the record is a row all the same.

@@ -1,1 +1,1 @@
-"""Contracts: which decoded rows break which check."""
+"""Contracts: find the decoded rows that break a check."""

@@ -1,4 +1,4 @@
-"""The contract of a table over decoded rows: which rows break which check.
+"""Apply a table's contract to decoded rows.
 
 Each check looks at one value or at one row, so that the verdict on a record never depends on the records beside it. The
 checks that a spec writes, and those of a pandera schema that have a name (``ge``, ``isin``, ...), are Arrow's functions

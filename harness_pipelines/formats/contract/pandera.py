@@ -1,4 +1,4 @@
-"""A pandera schema as a contract: what of it says something about one value or one row, and what is refused.
+"""A pandera schema as a contract: checks of one value or one row; other checks are refused.
 
 Of the schema its columns and checks are read, whichever of pandera's backends it was written for; pandera's own
 ``validate`` is not called, because it says that a batch is wrong and not, for each backend, which of its rows.

@@ -1,1 +1,1 @@
-"""Change events of Debezium: what each puts or deletes."""
+"""Change events of Debezium: puts and deletes."""

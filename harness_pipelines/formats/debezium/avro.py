@@ -1,4 +1,4 @@
-"""Debezium's change events in Avro: what each puts or deletes.
+"""Debezium's change events in Avro: puts and deletes.
 
 The rules are those of `harness_pipelines.formats.debezium.json`. The event's schema says what columns mean (Kafka
 Connect's semantic types, as `connect.name`), so nothing of `from` is needed.

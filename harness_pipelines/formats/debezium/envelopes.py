@@ -1,4 +1,4 @@
-"""What change events say beside their rows: `source`, by which a filter tells the tables of a topic."""
+"""The envelope of change events: `source`, by which a filter distinguishes the tables of a topic."""
 
 from __future__ import annotations
 

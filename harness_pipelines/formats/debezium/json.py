@@ -1,4 +1,4 @@
-"""Debezium's change events in JSON: what each puts or deletes.
+"""Debezium's change events in JSON: puts and deletes.
 
 An event is ``{"before": ..., "after": ..., "op": ..., "source": ...}``, alone or as the ``payload`` beside a ``schema``
 block; of a record's key the same holds. ``r`` (snapshot), ``c`` and ``u`` put `after`; ``d`` and a record without a

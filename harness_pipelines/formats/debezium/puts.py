@@ -1,4 +1,4 @@
-"""Events that put rows, read in one pass: what each does, and its row, by one type that has both.
+"""Events that put rows, decoded in one pass with one type for the operation and the row.
 
 That type takes nothing else. Whatever it does not take (deletes, what is wrong, other forms) is left to
 `harness_pipelines.formats.debezium.json`, which reads events exactly and says why: both make the same row of an event.

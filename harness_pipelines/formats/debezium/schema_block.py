@@ -1,4 +1,4 @@
-"""The schema block of Debezium's events: how each column is written.
+"""The schema block of Debezium's events: the encoding of each column.
 
 Kafka Connect's JSON converter writes it in front of each payload. A field has a literal type (int64) and often a
 semantic one (``io.debezium.time.MicroTimestamp``), which decides. Names and meanings are those of Debezium's

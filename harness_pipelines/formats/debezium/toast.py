@@ -1,4 +1,4 @@
-"""Values that a Debezium event does not have: columns stored out of line (TOAST) that did not change.
+"""Values missing in a Debezium event: unchanged columns that are stored out of line (TOAST).
 
 In their place stands the connector's ``unavailable.value.placeholder``, in a form that the column's type takes: the
 text itself, its bytes in base64 or hex, a list of the text, of its bytes as numbers or of a uuid made of it, a map of

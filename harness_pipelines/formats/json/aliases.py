@@ -1,4 +1,4 @@
-"""JSON objects in which some columns are found by more than one name."""
+"""JSON objects whose columns have more than one name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON with a schema: rows as of any JSON, of values that their schema allows. jsonschema-rs validates."""
+"""JSON with a schema: like plain JSON, for values that the schema allows. jsonschema-rs validates."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Values that are written with a schema: Avro, Protobuf, and what they have in common."""
+"""Values with a schema: Avro, Protobuf and their common parts."""

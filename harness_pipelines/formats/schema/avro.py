@@ -1,4 +1,4 @@
-"""Avro: what a writer's schema says of values, and records read by it. fastavro reads the bytes.
+"""Avro: the writer's schema, and records decoded with it. fastavro reads the bytes.
 
 Logical types are left out of the schema that fastavro reads by: numbers and bytes become columns as a whole, which is
 several times quicker than a date or a decimal for each cell.

@@ -1,4 +1,4 @@
-"""Whether the numbers in bytes of Avro fit into 64 bits, which fastavro does not ask: it takes the lower ones.
+"""Check that numbers in Avro bytes fit into 64 bits; fastavro silently keeps the low bits.
 
 A number is a varint of at most ten bytes, the tenth of which is 0 or 1. The walk over a record's bytes is plain Python,
 so it is only for records that may have a longer one.

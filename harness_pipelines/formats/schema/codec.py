@@ -1,4 +1,4 @@
-"""Codecs of values that have a schema: of the registry, by the id in front of each value, or the one of the spec.
+"""Codecs for values with a schema, from the registry by id or from the spec.
 
 Which schema a record was written with says the record; the columns are the spec's. A schema that does not give them
 refuses its records; a schema that the spec itself has is refused when the spec is applied.

@@ -1,4 +1,4 @@
-"""Values to rows by the schema that they were written with: what Avro and Protobuf have in common."""
+"""Decoding values with the writer's schema: the common part of Avro and Protobuf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`evolution` of a spec, where records are decoded: what is asked of a schema before a record of it is a row."""
+"""`evolution` of a spec during decoding: check a schema before its first record becomes a row."""
 
 from __future__ import annotations
 

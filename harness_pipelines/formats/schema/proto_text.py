@@ -1,4 +1,4 @@
-"""Protobuf's schemas as text, compiled by protoc in its own process."""
+"""Protobuf schemas as text, compiled by protoc in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protobuf: what a message's descriptor says of values, and records read by it.
+"""Protobuf: the message descriptor, and records decoded with it.
 
 Many records are parsed at once, as the elements of one message; only where that fails is each parsed alone.
 """

@@ -1,4 +1,4 @@
-"""The schemas that records are written with: what codecs ask of a schema registry."""
+"""The schema registry as codecs use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a writer's schema says of values, whatever its language, and how such values become columns.
+"""A language-neutral description of a writer's schema, and its values as columns.
 
 Avro and Protobuf differ in how schemas are written and bytes are read. What comes out is much the same: numbers, text,
 bytes, lists, maps and records, each with a meaning that its type tells. A schema that cannot give a column is found

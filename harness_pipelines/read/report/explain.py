@@ -1,4 +1,4 @@
-"""What a read would open, and why not the rest: plain values and plain lines."""
+"""The files and segments that a read would open, and why it skips the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the batch view of a table is laid out, from the ledger and the manifests: no row is read."""
+"""The layout of a table's batch view, from the ledger and the manifests; no row is read."""
 
 from __future__ import annotations
 

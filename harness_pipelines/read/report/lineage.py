@@ -1,4 +1,4 @@
-"""Lineage: from a data file, a move or a record's coordinate to where it came from and where it lies now.
+"""Lineage: the origin and current place of a data file, a move's rows or a record.
 
 Asked of the ledger and of the metadata of the lake. Rows are looked at only to say whether there is a record at a
 coordinate: in the tables of the buffer, and in the one file of the stream view that its offset leads to.

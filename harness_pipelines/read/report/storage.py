@@ -1,4 +1,4 @@
-"""What the Iceberg tables of a version hold and cost, from their manifests."""
+"""Rows and bytes of a version's Iceberg tables, from their manifests."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Reads without an end: records in order, changelogs, corrections."""
+"""Endless reads: records in order, changelogs, corrections."""

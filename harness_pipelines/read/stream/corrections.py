@@ -1,4 +1,4 @@
-"""Corrections for who has passed their offsets: rows that became others between two versions, apart and marked."""
+"""Corrections below a reader's offsets: rows that changed between two versions, marked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table itself has of its log, in offset order: the stream view, then the buffer, in bounded memory."""
+"""The history of a table in offset order: first the stream view, then the buffer, in bounded memory."""
 
 from __future__ import annotations
 

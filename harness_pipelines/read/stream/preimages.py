@@ -1,4 +1,4 @@
-"""What every record of a keyed table changed: its changelog with the rows that were replaced, as Flink's row kinds.
+"""The effect of each record of a keyed table: its changelog with replaced rows, as Flink's row kinds.
 
 A put of a key that had no row is ``+I``; of one that had, ``-U`` with the row that was and ``+U`` with the one that is.
 A delete is ``-D`` with the row that was; of a key that had none it changed nothing, and is left out.

@@ -1,4 +1,4 @@
-"""Where a stream begins and ends, and whether it can."""
+"""Validate the start and the end of a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of a table in order, for ever: its history, then what Kafka brings, without a gap or a double between.
+"""All records of a table in order: the history, then new records, without a gap or a duplicate.
 
 The history is read in legs. A leg leases the newest version, reads the stream view and the buffer from where the reader
 is up to where ingest was, and gives the lease back; a reader that is held up for longer than its lease begins another

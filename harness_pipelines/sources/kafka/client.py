@@ -1,4 +1,4 @@
-"""What every Kafka client of the harness shares: properties, time limits, and names for the client's errors."""
+"""Common parts of all Kafka clients: properties, timeouts and error mapping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the cluster still answers a reader that receives nothing: silence of an idle topic is no outage."""
+"""Distinguish an outage of the cluster from an idle topic."""
 
 from __future__ import annotations
 

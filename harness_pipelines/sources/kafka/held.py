@@ -1,4 +1,4 @@
-"""Records that a reader of committed records cannot see yet: they lie behind a transaction that is open."""
+"""Records behind an open transaction, which readers of committed records cannot see yet."""
 
 from __future__ import annotations
 

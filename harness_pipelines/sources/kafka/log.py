@@ -1,4 +1,4 @@
-"""The log port over Apache Kafka: who a topic is, where its partitions start and end, and readers of it."""
+"""The log port over Apache Kafka: topic identity, start and end of partitions, readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a broker wants a login: asked of one that hangs up on a client that has none, and does not say why.
+"""Detect that a broker requires a login: without one it closes the connection without a reason.
 
 The client library only sees a lost connection there, and would continue until its time limit.
 """

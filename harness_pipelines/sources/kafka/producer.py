@@ -1,4 +1,4 @@
-"""Writing to Kafka, for the demo and for tests: a fresh topic, and a producer that tells when each record was taken."""
+"""Writing to Kafka, for the demo and tests: a new topic, and a producer that reports each acknowledgement."""
 
 from __future__ import annotations
 

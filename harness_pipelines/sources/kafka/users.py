@@ -1,4 +1,4 @@
-"""Users of a Kafka cluster that log in by SCRAM."""
+"""SCRAM users of a Kafka cluster."""
 
 from __future__ import annotations
 

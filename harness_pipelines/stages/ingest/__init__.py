@@ -1,1 +1,1 @@
-"""Ingest: records of the log become rows of the buffer."""
+"""Ingest: move records of the log into the buffer."""

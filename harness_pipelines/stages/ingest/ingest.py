@@ -1,4 +1,4 @@
-"""Ingest: records of the log become rows of the buffer.
+"""Ingest: move records of the log into the buffer.
 
 The unit of work is the same wherever it runs: poll ``[lo, hi)`` of some partitions, decode, commit. `ingest_unit` is
 called by threads on one machine (`IngestLoop`) and by Spark tasks (`harness_pipelines.stages.ingest.on_engine`).

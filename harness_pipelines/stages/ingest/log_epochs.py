@@ -1,4 +1,4 @@
-"""Is what the table has read still in the log? Offsets alone do not tell.
+"""Check that the log still holds the records that the table has read; offsets alone cannot show it.
 
 An unclean leader election may cut records off, and new ones are then given their offsets: the log ends above the
 position again, and nothing looks wrong. But every leader writes its epoch into its records, and a later leader has a

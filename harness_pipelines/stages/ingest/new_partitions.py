@@ -1,4 +1,4 @@
-"""Partitions that were added to a topic join its table by themselves; those of a keyed table stop its ingest."""
+"""New partitions of a topic join its append table automatically; they stop ingest of a keyed table."""
 
 from __future__ import annotations
 

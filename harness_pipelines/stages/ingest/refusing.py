@@ -1,4 +1,4 @@
-"""Ingest stops where too many records were refused: `stop_above` of the spec, and a table that takes none at all."""
+"""Stop ingest after too many refused records: `stop_above` of the spec, and tables that accept none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that the buffer does not store: the culprits are found and quarantined, the others continue.
+"""Rows that Postgres cannot store: quarantine them and commit the others.
 
 Codecs refuse what no row can be. What they let through and Postgres refuses all the same (a row that is larger than a
 page, a value that its type does not take) would refuse its whole batch again and again.

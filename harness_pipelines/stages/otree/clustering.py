@@ -1,4 +1,4 @@
-"""How a batch view is clustered: the tree of a version, and how large its files shall be."""
+"""The clustering of a batch view: the tree of a version, and the target size of its files."""
 
 from __future__ import annotations
 

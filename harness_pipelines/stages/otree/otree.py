@@ -1,4 +1,4 @@
-"""OTree: rows of the stream view become files of the batch view, clustered by value.
+"""OTree: move rows of the stream view into the batch view, clustered by value.
 
 Two kinds of moves alternate. A *merge* takes ``[batch_hi, stream_hi)`` and stages its rows by region; a *relayout*
 rewrites the regions to which much was added, cuts those that grew large, and moves no bound. In a keyed table a merge

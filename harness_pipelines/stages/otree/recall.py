@@ -1,4 +1,4 @@
-"""Recall: rows of the lake go back to Postgres ahead of a burst of updates, because a person asks; and back again.
+"""Recall: move rows of the lake to Postgres before a burst of updates on request, and release them.
 
 plan: how much that is. ask and run: the request is recorded, and otree takes it up, whoever runs it for the table: it
 copies the rows, hides them in the lake and names their new place in one boundary commit. What a move does is in

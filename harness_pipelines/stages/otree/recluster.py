@@ -1,4 +1,4 @@
-"""Recluster: parts of the batch view rewritten because a person asks.
+"""Recluster: rewrite parts of the batch view on request.
 
 plan: which parts, how much, how long. run: the request is recorded, and otree moves it part by part; whoever runs otree
 for the table does it, and what is done stays done when it is interrupted.

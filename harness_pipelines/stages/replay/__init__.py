@@ -1,1 +1,1 @@
-"""Rows made again: from quarantine, from the log, for a damaged file."""
+"""Replays: rows from quarantine, from the log, or for a damaged file."""

@@ -1,4 +1,4 @@
-"""Repair: a data file that is damaged or gone is made again from where its rows still are.
+"""Repair: recreate a damaged or missing data file from the other places of its rows.
 
 plan: the rows of the file are those that its view must have and that no other file of it has. They are read from the
 other view, the buffer or Kafka. publish: one boundary commit in which a new file stands for the old one and its

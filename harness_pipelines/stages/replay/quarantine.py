@@ -1,4 +1,4 @@
-"""Replay: quarantined records are decoded again and put back at their own coordinates, because a person asks.
+"""Replay: decode quarantined records again on request and add them at their own coordinates.
 
 plan: which records of the quarantine could go back now, which wait, which are still refused. publish: one boundary
 commit per batch, which adds the rows to every view. Nothing is staged before it but files that nobody reads.

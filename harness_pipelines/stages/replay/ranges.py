@@ -1,4 +1,4 @@
-"""Replay of a range: records that are rows already are decoded again, because a person asks.
+"""Replay of a range: decode records of existing rows again on request.
 
 plan: the records of the range, from Kafka, or what of them the table keeps; what each would be by today's decoder, and
 what it is. publish: one boundary commit that makes exactly those that differ so, in every view. What comes out equal is

@@ -1,4 +1,4 @@
-"""Where a replay of a range has its records from: Kafka, and below its log start what the table keeps of them."""
+"""Source of a range replay: Kafka, and below its log start the bytes that the table keeps."""
 
 from __future__ import annotations
 

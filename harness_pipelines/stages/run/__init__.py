@@ -1,1 +1,1 @@
-"""What runs stages: the worker, its claims, its pauses."""
+"""Running stages: the worker, its claims and its pauses."""

@@ -1,4 +1,4 @@
-"""Holding a claim: taken when it is free, renewed by its own thread, given back at the end."""
+"""Holding a claim: take it when free, renew it in a thread, release it at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which stages of a table could do something now, worked out from the ledger alone."""
+"""Find the stages of a table with work, from the ledger alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker notes for those who watch: where the logs end, which stages get no further, what errors hold them.
+"""Observations of a worker for monitoring: log ends, stalled stages and their errors.
 
 It has its own thread, so that a server that hangs holds up nothing but the looks.
 """

@@ -1,4 +1,4 @@
-"""What every stage that publishes files does alike: finish the open move first, retry, halve, give up by name."""
+"""The common loop of publishing stages: finish the open move first, retry, halve, and stop with a named error."""
 
 from __future__ import annotations
 

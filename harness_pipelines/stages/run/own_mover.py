@@ -1,4 +1,4 @@
-"""Moves of your own consumer: it writes the files, the harness claims, plans, proves and publishes.
+"""Moves of an external writer: it writes files; the harness claims, plans, verifies and publishes.
 
 A mover does what tier does, with another writer than Spark. Nothing it says is believed: the files are read back, and
 every row must be the one that the buffer has at its offset.

@@ -1,4 +1,4 @@
-"""What a worker is asked for, and what it shows of each table."""
+"""Options of a worker, and its progress per table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stage does about an error: show it, wait, try again; and how a table that was stopped starts again.
+"""Error handling of stages: report, wait, retry; and restarting a stopped table.
 
 One mechanism for all threads of all stages: whatever is met again before the thread did any work is shown, and the
 pauses grow. So nothing repeats unseen, whatever it is called.

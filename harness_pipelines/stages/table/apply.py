@@ -1,4 +1,4 @@
-"""Making a table from its spec, changing its settings, dropping it."""
+"""Create a table from its spec, change its settings, drop it."""
 
 from __future__ import annotations
 

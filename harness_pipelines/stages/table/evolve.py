@@ -1,4 +1,4 @@
-"""Evolve: the columns of a table change in every tier at once, because a person asks, or a schema of the registry.
+"""Evolve: change the columns of a table in every tier with one commit, on request or by a registry schema.
 
 plan: what would be changed, checked against spec and ledger. expand: metadata of the views with the new schema is
 written, and nobody sees it. publish: one transaction (`harness_pipelines.ledgers.postgres.evolve`). contract: segments

@@ -1,4 +1,4 @@
-"""Expire: what nothing needs any more goes, in two runs at least.
+"""Expire: remove files and segments that nothing needs, over at least two runs.
 
 One run decides (segments retire, files are condemned) and removes only what an earlier run decided: an irreversible
 act never belongs to the run of the reversible one that it follows.

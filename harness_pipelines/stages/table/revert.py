@@ -1,4 +1,4 @@
-"""Revert: a new version with the lake of an old one, asked for by a person.
+"""Revert: publish a new version with the lake of an old one, on request.
 
 plan: what would go back to the hot tier, and whether it still holds it. publish: one boundary commit. Nothing is staged
 beside metadata: the files are those of the old version, and tier moves again what they do not have.

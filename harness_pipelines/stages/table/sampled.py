@@ -1,4 +1,4 @@
-"""Whether a spec fits its topic: a few records of it are decoded as the table would, and nothing is written.
+"""Check a spec against its topic: decode a few records as the table would, and write nothing.
 
 A spec that is wrong for every record makes a table all the same; the one who applies it is the one who can see it.
 """

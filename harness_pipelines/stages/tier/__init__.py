@@ -1,1 +1,1 @@
-"""Tier: buffered rows become files of the stream view."""
+"""Tier: move buffered rows into files of the stream view."""

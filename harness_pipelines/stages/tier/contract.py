@@ -1,4 +1,4 @@
-"""The contract once more, on the move into the lake: what was staged is judged before it is published.
+"""Check the contract again on staged rows, before tier publishes them.
 
 Ingest judged these rows when it took them, so one that breaks a check which refuses records is there because the
 contract changed since, or by a defect. Rows are never lost by it: they are counted and told, or the move stops.

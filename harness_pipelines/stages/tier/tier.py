@@ -1,4 +1,4 @@
-"""Tier: buffered rows become files of the stream view.
+"""Tier: move buffered rows into files of the stream view.
 
 plan: choose ranges, record the move. stage: Spark writes them to the attempt's branch. publish: the boundary commit.
 """
