@@ -1,1 +1,1 @@
-"""Proof that a table is complete: every record of the log in exactly one tier, with the content it was sent with."""
+"""Audits: every record of the log is in exactly one tier, with its original content."""

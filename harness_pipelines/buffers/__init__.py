@@ -1,1 +1,1 @@
-"""Mutable buffers in front of the lake, a folder for each system."""
+"""Mutable buffers in front of the lake, one folder per system."""

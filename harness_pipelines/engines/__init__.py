@@ -1,1 +1,1 @@
-"""What computes: one folder per engine."""
+"""Engines: they execute scans and write files, one folder each."""

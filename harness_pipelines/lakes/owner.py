@@ -1,4 +1,4 @@
-"""One warehouse, one ledger: a mark in the warehouse names the ledger that keeps house there.
+"""One warehouse, one ledger: a mark in the warehouse names the ledger that owns it.
 
 Two ledgers that publish to one lake would each remove what only the other one reaches. A copy of a ledger has its id
 too, so the mark also names the database that it is in. A copy of the disks has even that: so the ledger keeps an epoch,

@@ -1,1 +1,1 @@
-"""Who knows which tier answers for which record."""
+"""Ledgers: they record which tier answers for which record."""

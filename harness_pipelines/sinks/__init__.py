@@ -1,1 +1,1 @@
-"""Who is sent news of a table."""
+"""Sinks: receivers of a table's events."""

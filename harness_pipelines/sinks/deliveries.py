@@ -1,4 +1,4 @@
-"""Where events of a table are handed to: an address that takes POST requests, a Kafka topic, a lineage server."""
+"""Delivery of events: an HTTP address, a Kafka topic, or a lineage server."""
 
 from __future__ import annotations
 

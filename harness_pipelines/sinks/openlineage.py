@@ -1,4 +1,4 @@
-"""What a move did, in OpenLineage's words: a run of the job of its stage, from datasets to datasets.
+"""A move as OpenLineage events: a run of its stage's job, from datasets to datasets.
 
 Datasets are named as the specification has it (https://openlineage.io/docs/spec/naming): a topic by its first broker, a
 view of the lake by its folder, with the catalog's name as a symlink, so that what other engines tell of them meets it.

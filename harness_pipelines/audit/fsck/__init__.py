@@ -1,1 +1,1 @@
-"""fsck: every invariant that can be seen in a live table; nothing is changed."""
+"""fsck: check every invariant that can be checked on a live table; it changes nothing."""

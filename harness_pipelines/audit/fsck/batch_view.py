@@ -1,4 +1,4 @@
-"""Rules of fsck about the batch view: the rows of the stream view below batch_hi, once more, and a tree."""
+"""Rules of fsck for the batch view: it has the rows of the stream view below batch_hi, and a valid tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of fsck about the buffer and the quarantine: what is only there must be there, once."""
+"""Rules of fsck for the buffer and the quarantine: rows that only they hold exist exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of fsck about the lake: what versions name is there, and holds what their moves brought."""
+"""Rules of fsck for the lake: files of versions exist and hold the rows of their moves."""
 
 from __future__ import annotations
 

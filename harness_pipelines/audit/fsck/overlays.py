@@ -1,4 +1,4 @@
-"""Rules of fsck about recalled rows: what versions name is there, is what was recalled, and the lake says the same.
+"""Rules of fsck for recalled rows: they exist, are unchanged, and the lake agrees.
 
 That no row is live in the lake and in Postgres at once (S17), and that both together are what the stream view folds to
 (S19), only a read of all of them tells: `harness audit --full`.

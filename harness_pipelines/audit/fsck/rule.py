@@ -1,4 +1,4 @@
-"""What a rule of fsck is: the invariant that it looks for, in words, and a function that names what breaks it."""
+"""A rule of fsck: an invariant in words, and a function that finds violations."""
 
 from __future__ import annotations
 

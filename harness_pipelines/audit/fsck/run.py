@@ -1,4 +1,4 @@
-"""fsck: every invariant that can be seen live, looked at without changing anything.
+"""Run the rules of fsck; nothing is changed.
 
 A table is looked at while others work on it. The ledger is read at one instant, the lake after it; whatever a rule
 objects to is looked at again from the beginning, and only what both looks saw is reported.

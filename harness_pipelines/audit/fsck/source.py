@@ -1,4 +1,4 @@
-"""Rules of fsck about the log: it is the topic that the table was made from, and has what was not read yet."""
+"""Rules of fsck for the log: it is the table's topic and still has all unread records."""
 
 from __future__ import annotations
 

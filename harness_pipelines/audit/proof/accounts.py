@@ -1,4 +1,4 @@
-"""The ledger's account of what was taken: counts and digests of committed moves against what the tiers hold."""
+"""Compare counts and digests of committed moves with the rows of the tiers."""
 
 from __future__ import annotations
 

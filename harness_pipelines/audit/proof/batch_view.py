@@ -1,4 +1,4 @@
-"""The batch view holds the same rows as the stream view below batch_hi: counted, and on demand compared by digest.
+"""Check that the batch view has the rows of the stream view below batch_hi: by count, on request by digest.
 
 A file of the batch view mixes partitions and offsets, so it cannot be walked beside the others window by window: its
 files are read once each, and of every partition only the count and the digest are kept. Where these differ the rows of

@@ -1,4 +1,4 @@
-"""What Dagster shows as asset checks: cheap ones from the ledger alone, and the audit, which is the proof."""
+"""Asset checks for Dagster: cheap ones from the ledger, and the full audit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the table complete? Every record that Kafka still has must be in exactly one tier, with its content.
+"""Prove a table complete: every record in Kafka is in exactly one tier, with its content.
 
 plan: lease one read state, note what of it Kafka can still vouch for, and take over what earlier audits signed off.
 judge: each partition by itself, window by window, in their own processes when there is much to do. report:

@@ -1,4 +1,4 @@
-"""What each system holds of one partition, as offsets and row digests: 16 bytes a row, whatever the rows weigh.
+"""Contents of one partition in each system, as offsets and row digests: 16 bytes a row.
 
 Every side hands out ``[low, high)`` window by window in ascending order, so that memory stays bounded: by a few batches
 of Kafka, by one data file of the lake ahead, and by a stretch of the buffer.

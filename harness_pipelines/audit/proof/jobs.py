@@ -1,4 +1,4 @@
-"""What one partition of an audit is asked, and what it answers: plain values that go to other processes and back."""
+"""Jobs of an audit per partition, and their results: plain values for other processes."""
 
 from __future__ import annotations
 

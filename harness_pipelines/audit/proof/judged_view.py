@@ -1,4 +1,4 @@
-"""A view as an audit judges it; what the storage says of its metadata by name."""
+"""A view under audit; errors of the storage become named errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the bytes of data files are what was written, without a look at the rows."""
+"""Verify the bytes of data files without decoding rows."""
 
 from __future__ import annotations
 

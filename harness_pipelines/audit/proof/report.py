@@ -1,4 +1,4 @@
-"""What an audit found."""
+"""The report of an audit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking over what earlier audits signed off, and signing off what this one found whole."""
+"""Reuse ranges that earlier audits signed off, and sign off complete ones."""
 
 from __future__ import annotations
 

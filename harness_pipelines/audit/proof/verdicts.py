@@ -1,4 +1,4 @@
-"""One window of one partition: what Kafka has against what the tiers hold. Pure rules."""
+"""Pure rules for one window of one partition: Kafka's records against the rows of the tiers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Reconcile: a ledger, a lake or a claim that a crash, a restore or a loss left behind continues."""
+"""Reconcile: repair a ledger, a lake or claims after a crash, a restore or a loss."""

@@ -1,4 +1,4 @@
-"""Going on behind records that Kafka dropped before they were read: a recorded move without rows.
+"""Continue after records that Kafka dropped before they were read: a recorded move without rows.
 
 Nothing but the position changes: in one transaction under the stage's claim, and only from where it was looked at.
 """

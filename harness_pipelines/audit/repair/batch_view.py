@@ -1,4 +1,4 @@
-"""The batch view of a ledger that was lost or set back: it is derived, so it is taken over only where that is plain.
+"""The batch view after a lost or restored ledger: it is derived, so it is adopted only if that is safe.
 
 Its newest state goes on if it reaches no further than the stream view does, all its files are there, and no row of it
 was recalled: such rows are in a database that is not this one any more, and in the stream view. Else an empty one is

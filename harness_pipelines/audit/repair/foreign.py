@@ -1,4 +1,4 @@
-"""Rows that another writer committed to the stream view: taken over under a partition that no log has.
+"""Accept rows that another writer committed to the stream view, under a pseudo-partition.
 
 A foreign row has no place in the log, whatever its coordinates say, so it is rewritten with `_kafka_partition` -1
 and new offsets, behind those that were taken over before; the writer's own files leave the view in the same

@@ -1,4 +1,4 @@
-"""A ledger that is older than the lake: it continues from Kafka, or takes over what the lake's metadata tells.
+"""A ledger older than the lake: it continues from Kafka, or adopts the lake's metadata.
 
 From Kafka, where Kafka still has every record above the ledger's positions: what was published meanwhile is then an
 orphan like any other, and expire removes it. Else the newest metadata file is adopted as one version, with its moves.

@@ -1,4 +1,4 @@
-"""The database is lost: a table is made again from its YAML file, the newest metadata of the lake, and Kafka.
+"""Rebuild a table after the database was lost: from its YAML file, the newest lake metadata, and Kafka.
 
 Two commits: the table as it was when it was created, then the lake adopted as its next version. Between the two no
 worker starts on it (`stores.standing`), and a rebuild that died there is finished by `harness reconcile TABLE`.

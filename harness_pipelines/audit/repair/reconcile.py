@@ -1,4 +1,4 @@
-"""Reconcile: say first how ledger, lake, claims and Kafka stand to each other, then settle what nobody works on.
+"""Reconcile: show the state of ledger, lake, claims and Kafka, then repair it.
 
 look: a report of verdicts, nothing is changed. settle: does what the report says, each act guarded by itself.
 """

@@ -1,4 +1,4 @@
-"""Looks at the buffer without a lease: what its state is, and in the same snapshot the newest rows of a few keys."""
+"""Lease-free queries of the buffer: its state and the newest rows of a few keys in one snapshot."""
 
 from __future__ import annotations
 

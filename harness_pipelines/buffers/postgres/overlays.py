@@ -1,4 +1,4 @@
-"""Tables of recalled rows: written by one attempt of a move, read, and once nothing names them dropped.
+"""Tables of recalled rows: one attempt writes each, and it is dropped when no version names it.
 
 They have the shape of a segment, so that the same code reads them, and the schema of each row; they are never changed.
 """

@@ -1,4 +1,4 @@
-"""A predicate in Postgres' words: it may hold for more rows and never for fewer, so Arrow filters again."""
+"""A predicate for Postgres: it may match more rows but never fewer, so Arrow filters again."""
 
 from __future__ import annotations
 

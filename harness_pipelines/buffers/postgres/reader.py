@@ -1,4 +1,4 @@
-"""Reads of named segments as Arrow, by one statement over kept ADBC connections."""
+"""Read named segments as Arrow, with one statement over pooled ADBC connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the user's columns live in a segment: Iceberg's physical values in Postgres' cheapest types.
+"""Storage types of user columns in a segment: Iceberg's physical values in cheap Postgres types.
 
 Dates are days, times and timestamps are microseconds, decimals of up to 18 digits are unscaled integers: COPY, ADBC
 and JDBC move them without text and without a calendar (the JDBC driver's shifts ten days of 1582). Lists, structs and

@@ -1,4 +1,4 @@
-"""Rows that are wider than a page of Postgres: the columns beyond a bound share one JSON value.
+"""Rows wider than a Postgres page: columns beyond a bound share one JSON value.
 
 Postgres keeps a row on one page of 8 kB and moves only long values out of it: 1,020 numbers, or 450 texts of which each
 leaves a pointer, are too many. One value for many columns goes out of the line as a whole. A table whose rows always

@@ -1,4 +1,4 @@
-"""The buffer's writing side: the ingest commit, and the life of segments.
+"""Writes of the buffer: the ingest commit, and opening and closing segments.
 
 The ingest commit is one transaction on one ADBC connection: the segment's row is shared, rows go in by binary COPY,
 positions advance where they are what the batch was read from, refused records are quarantined, and the claim is checked

@@ -1,4 +1,4 @@
-"""What Spark does for the otree stage: a sample of rows for the tree, and files by region.
+"""Spark's part of the otree stage: a sample of rows for the tree, and files by region.
 
 Only JVM expressions stand in the row path: a row finds its region by nested comparisons with the cuts of the tree.
 Source: the recipe of section 7 of the design; one file per task by `repartitionById`.

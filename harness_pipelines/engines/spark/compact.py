@@ -1,4 +1,4 @@
-"""What Spark does for the compact stage: the rows of small files, in offset order, one task per file to be."""
+"""Spark's part of the compact stage: rows of small files in offset order, one task per new file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the source ``harness`` reads: as a stream the sequence of `Table.stream`, as a batch the rows of `Table.read`.
+"""Rows of the source ``harness``: `Table.stream` as a stream, `Table.read` as a batch.
 
 Both as far as the table has them: what only Kafka has comes once it is ingested.
 """

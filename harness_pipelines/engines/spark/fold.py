@@ -1,4 +1,4 @@
-"""The newest row per key in Spark, and cold rows less the keys that are hot. DataFrame API only.
+"""The newest row per key in Spark, and cold rows without hot keys. DataFrame API only.
 
 NULL is a value of a key: `groupBy` holds so, and the join compares null-safely. What is added to the result later, by
 whoever uses the frame, is pushed below the fold by Spark only where it speaks of the key.

@@ -1,4 +1,4 @@
-"""What Spark does for the merge of a keyed table: the newest version of each key, and the files with older ones.
+"""Spark's part of a keyed merge: the newest version of each key, and the files with older ones.
 
 A row of the batch view whose key changed is hidden where it is, or its file is rewritten without it: which of the
 two, the stage says. Keys are compared null-safe. Within a move the newest is found by one aggregation, which

@@ -1,4 +1,4 @@
-"""Kafka records on Spark executors by our own reader, where Spark's cannot read them.
+"""Kafka records on Spark executors with the harness's reader, for records that Spark's cannot read.
 
 A producer may send any 64 bits as a record's time. Spark's source makes microseconds of them and raises where they do
 not fit, whatever is asked of the record; ours gives NULL, as everywhere else.

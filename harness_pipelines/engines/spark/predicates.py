@@ -1,4 +1,4 @@
-"""A predicate as a Spark column: exact, so that collation, NaN and NULL mean what they mean in Arrow."""
+"""A predicate as an exact Spark column; collation, NaN and NULL behave as in Arrow."""
 
 from __future__ import annotations
 

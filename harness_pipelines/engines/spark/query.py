@@ -1,4 +1,4 @@
-"""Results of Spark queries for people, with Spark's errors made short."""
+"""Results of Spark queries as text, with shortened Spark errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark sessions of one installation: each opened by the first who needs it, given up when lost.
+"""Spark sessions of one installation: opened on first use, discarded when lost.
 
 Stages share one that nobody else has, in which `spark_stage.settle` holds what they rely on. Who asks for Spark by
 `Stores.spark` has another one, and may set in it whatever he likes.

@@ -1,4 +1,4 @@
-"""A pinned view as Spark reads it: the one place where a frame of a lake file is made."""
+"""A pinned view in Spark: the only place that creates a frame of a lake file."""
 
 from __future__ import annotations
 

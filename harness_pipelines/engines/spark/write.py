@@ -1,4 +1,4 @@
-"""What Spark does for the tier stage: read a move's ranges and write them to the attempt's branch.
+"""Spark's part of the tier stage: read a move's ranges and write them to the attempt's branch.
 
 Each Spark task reads one run of offsets of one Kafka partition and writes one file, so no shuffle is needed and every
 file lies in offset order inside one partition. DataFrame API only: it runs on Spark Connect and on any master.

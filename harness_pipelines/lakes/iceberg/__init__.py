@@ -1,1 +1,1 @@
-"""The lake in Apache Iceberg, by PyIceberg."""
+"""The lake in Apache Iceberg, through PyIceberg."""

@@ -1,4 +1,4 @@
-"""PyIceberg's access to storage, which notes what it writes and compares what it reads."""
+"""PyIceberg's storage access; it records digests of writes and verifies reads."""
 
 from __future__ import annotations
 

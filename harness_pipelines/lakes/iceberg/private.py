@@ -1,4 +1,4 @@
-"""All that is imported from inside of PyIceberg, where it promises nothing. A test names the version it was read in.
+"""All imports of PyIceberg's private names. A test names the version that they were checked with.
 
 Beside these names, methods with an underscore are used in some places, each with its own test: of
 ``MetastoreCatalog`` in `catalog.py` (``_update_and_stage_table``, ``_write_metadata``, ``_create_staged_table``,

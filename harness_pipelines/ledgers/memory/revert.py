@@ -1,4 +1,4 @@
-"""The reference revert: the same plan and checks as in Postgres, over the books."""
+"""The reference revert: the same plan and checks as in Postgres."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the memory stores know: one set of books under one lock, with its own clock."""
+"""The shared state of the memory stores under one lock, with its own clock."""
 
 from __future__ import annotations
 

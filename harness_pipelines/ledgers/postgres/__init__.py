@@ -1,1 +1,1 @@
-"""The ledger in PostgreSQL: each module is a group of statements that change it."""
+"""The ledger in PostgreSQL; each module is a group of related statements."""

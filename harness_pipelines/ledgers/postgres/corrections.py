@@ -1,4 +1,4 @@
-"""The boundary commit of a replay in Postgres, and what the ledger knows of corrections.
+"""The boundary commit of a replay in Postgres, and the recorded corrections.
 
 Like every boundary commit it is one transaction that locks in the order of the design: the table, the catalog rows
 (batch before stream), the move, the lake positions, the trim lock. It is asked for by a person and has no claim: what

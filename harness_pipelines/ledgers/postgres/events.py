@@ -1,4 +1,4 @@
-"""What happened to a table, as it was recorded in the transactions that did it: each event once, in order, no gaps."""
+"""Events of a table, recorded in the transactions that caused them: each once, in order, without gaps."""
 
 from __future__ import annotations
 

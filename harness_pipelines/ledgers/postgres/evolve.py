@@ -1,4 +1,4 @@
-"""The boundary commit of a schema change: one transaction changes every tier's schema, or none's.
+"""The boundary commit of a schema change: one transaction changes the schema of all tiers.
 
 It locks in the order of the design: the table, the catalog rows (batch before stream), then what ingest commits take. A
 commit ends by taking a shared lock and comparing the schema that it was decoded with; the change takes that lock alone

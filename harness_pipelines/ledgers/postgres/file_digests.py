@@ -1,4 +1,4 @@
-"""What the files of the lake were when they were written, and whether they still are.
+"""Digests of lake files at writing, for comparison at reading.
 
 Parquet has a checksum for each page, but none for what says where the pages are and how they are read. JSON and Avro
 have none at all. So the ledger keeps the length of each file and a digest: of a metadata file, manifest list or

@@ -1,4 +1,4 @@
-"""Lease first, then look: the short transaction with which every read begins."""
+"""Leases: the short transaction that starts every read, lease first, then the read state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for a commit is told of it: one connection listens for all waiters of a process.
+"""Commit notifications: one connection listens for all waiters of a process.
 
 An ingest commit is told after it, in its own transaction: Postgres lets transactions that tell something commit
 one after the other, flush of the disk included, which would let the tables of a database wait for each other. What

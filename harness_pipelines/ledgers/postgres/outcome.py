@@ -1,4 +1,4 @@
-"""What became of a COMMIT whose answer was lost: the ledger is asked, under the locks of that commit."""
+"""Resolve a COMMIT whose answer was lost: read the ledger under the locks of that commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `harness reconcile` writes: leases ended, the ledger brought up to the lake, rows of other writers taken over.
+"""Writes of `harness reconcile`: end leases, advance the ledger to the lake, accept foreign rows.
 
 Runs as the login itself (the owner that ran `harness init`), because workers may not choose the numbers of moves.
 Locks in the order of all commits: table, catalog row, positions, claims.

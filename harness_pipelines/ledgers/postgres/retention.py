@@ -1,4 +1,4 @@
-"""What expire decides and removes: leases that ended, segments below the trim floor, files that nothing reaches.
+"""Decisions and removals of expire: ended leases, segments below the trim floor, unreachable files.
 
 Every decision is taken under the trim lock in a statement begun after the lock was granted; every removal is a
 transaction or its own act, later.

@@ -1,4 +1,4 @@
-"""The spec of a table in the ledger: every writer changes the one that it has read, while the table is locked."""
+"""The spec of a table in the ledger: a writer changes the spec that it read, under the table's lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where consumers are, kept beside the tables: the records that they have, and the name of what they made of them.
+"""Positions of consumers beside the tables: their offsets, and the checkpoint of their results.
 
 The rules are in the ledger's functions (migration 0013), which programs in other languages call too; here they are
 called, and what they refuse gets its name. A commit pins, as a named snapshot does, a cut of each table with exactly

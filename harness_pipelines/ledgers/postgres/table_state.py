@@ -1,4 +1,4 @@
-"""Everything that the ledger says of one table at one instant, as it stands: nothing is judged, nothing is assumed.
+"""A consistent, unvalidated dump of one table's ledger rows.
 
 The rows are not the protocol's values, because those refuse what fsck has to show: bounds out of order, versions with
 gaps, moves of stages that are not known.

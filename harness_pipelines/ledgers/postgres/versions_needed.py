@@ -1,4 +1,4 @@
-"""The versions that a decision of expire goes by, however many lie between a version that is pinned and the present.
+"""The versions that expire's decisions need, independent of the number of versions in between.
 
 Of those that are older than what is retained only the pinned ones are loaded, and for each the one that answers for
 what it had buffered, which is looked for from it on, a page at a time.

@@ -1,1 +1,1 @@
-"""What the lake's own metadata says, without the ledger."""
+"""Inspect the lake's metadata without the ledger."""

@@ -1,4 +1,4 @@
-"""What a warehouse holds of one view, from one listing and from metadata; of data files whether they are whole.
+"""Files of one view, from one listing and from metadata, and whether data files are complete.
 
 Metadata files, manifest lists and manifests never change under their path, so what was read of them is kept. Whether
 a file is there is told by the listing, and whether it is what was written by its digest, never by the cache.

@@ -1,4 +1,4 @@
-"""Reading a table's past from the lake alone: which metadata files there are, and what their summaries tell."""
+"""Read a table's history from the lake alone: metadata files and their summaries."""
 
 from __future__ import annotations
 

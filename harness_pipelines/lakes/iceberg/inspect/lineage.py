@@ -1,4 +1,4 @@
-"""One view snapshot by snapshot: which files each has, which snapshot added them, and what its summary tells."""
+"""One view snapshot by snapshot: its files, the snapshot that added each, and the summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the versions of a table reach in the lake, and what of it is not there."""
+"""Files that the versions of a table reach in the lake, and the missing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Position deletes: rows of a view that newer ones hide, told in files beside those that hold them.
+"""Position deletes: files that list the rows of data files that newer rows hide.
 
 A data file has at most one delete file, as with the deletion vectors of Iceberg's format 3: a newer one tells the rows
 of the older one too, which goes in the same snapshot. Any engine that reads format 2 applies them.

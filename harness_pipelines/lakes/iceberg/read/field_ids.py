@@ -1,4 +1,4 @@
-"""Nested columns of data files read by Iceberg's field ids, which the writers leave inside of the types."""
+"""Read nested columns of data files by Iceberg's field ids, which writers keep in the types."""
 
 from __future__ import annotations
 

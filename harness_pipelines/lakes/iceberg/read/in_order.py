@@ -1,4 +1,4 @@
-"""The stream view in offset order: its files one after the other, each in batches, so that memory stays bounded.
+"""Read the stream view in offset order, file by file, in batches with bounded memory.
 
 Each file has one Kafka partition and lies in offset order, so nothing is sorted; only files whose offsets overlap (a
 replay leaves such until they are compacted) are read together. Files of several partitions are taken by the time of

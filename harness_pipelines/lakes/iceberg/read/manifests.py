@@ -1,4 +1,4 @@
-"""Manifests and manifest lists as PyIceberg reads them, with a name for what a damaged one does to it."""
+"""Manifests and manifest lists through PyIceberg; damage becomes a named error."""
 
 from __future__ import annotations
 

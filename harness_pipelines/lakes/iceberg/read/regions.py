@@ -1,4 +1,4 @@
-"""The batch view's files as the region tree sees them, from the bounds in the manifests."""
+"""Files of the batch view for the region tree, from the bounds in the manifests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All rows of one data file, as the table has them, whatever schema they were written with."""
+"""All rows of one data file in the table's schema, whatever schema wrote them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stream view's files as compaction sees them, from the bounds in the manifests."""
+"""Files of the stream view for compaction, from the bounds in the manifests."""
 
 from __future__ import annotations
 

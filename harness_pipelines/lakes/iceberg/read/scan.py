@@ -1,4 +1,4 @@
-"""Reads of one pinned metadata file by PyIceberg and Arrow: no catalog, no JVM.
+"""Scan one pinned metadata file with PyIceberg and Arrow: no catalog, no JVM.
 
 A metadata file is immutable, and so are the manifests that it names, so both are parsed once. The stream view has one
 Kafka partition per file with exact bounds of its offsets: a file wholly inside the wanted ranges is read without a

@@ -1,4 +1,4 @@
-"""Rows that are put back at their own coordinates, below the bounds of a view: ready to be appended, and free."""
+"""Replayed rows below the bounds of a view: check that their coordinates are free, and append them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What another writer did to a view, found from metadata, and its rows rewritten as rows of no partition."""
+"""Commits of another writer to a view, found from metadata, and rewriting their rows."""
 
 from __future__ import annotations
 

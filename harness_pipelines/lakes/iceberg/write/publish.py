@@ -1,4 +1,4 @@
-"""The lake: views made, branches made for Spark to write to, staged snapshots checked and published by append.
+"""Create views and branches; check staged snapshots and publish them by append.
 
 Spark writes with Iceberg's own writer; of what it staged only the data files that it added are referenced on the
 head, and only after they were checked from metadata.

@@ -1,4 +1,4 @@
-"""The bytes of records that were quarantined, where they are many: in an Iceberg table of the table's own.
+"""The bytes of a large quarantine in a separate Iceberg table.
 
 Expire moves the oldest there, a bounded batch at a time. Files and metadata are written first; then one transaction
 moves the pointer and takes the bytes of exactly these records out of Postgres. What the ledger published last is what

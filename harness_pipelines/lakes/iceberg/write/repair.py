@@ -1,4 +1,4 @@
-"""A damaged data file is replaced by one with the same rows, in one snapshot that changes nothing else.
+"""Replace a damaged data file with one of the same rows, in one snapshot.
 
 A damaged metadata file is replaced by one that names the same manifests.
 """

@@ -1,4 +1,4 @@
-"""The metadata of a revert: the files of an old version, as a new snapshot on the metadata that is current.
+"""The metadata of a revert: the files of an old version as a new snapshot on the current metadata.
 
 An old metadata file never becomes the current one again: the snapshots and refs made since stay named. The new snapshot
 lists the manifests of the restored one, so it works after that snapshot was expired from the current metadata too. Its

@@ -1,4 +1,4 @@
-"""The schema of a view: another one is set in the metadata, files stay as they are and are read by field id."""
+"""Change the schema of a view in its metadata; files stay unchanged and are read by field id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was written before a commit publishes it: is all of it still there, and will it stay?
+"""Check before a commit that all staged files still exist and will not be removed.
 
 Expire removes what nothing reaches. An act that writes files and then stands still for long publishes files that were
 removed meanwhile, unless a commit asks. No clock is compared: a file that expire is about to remove stays among the

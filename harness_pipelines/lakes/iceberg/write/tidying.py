@@ -1,4 +1,4 @@
-"""What goes with a commit to a view: branches of attempts that are over, and snapshots that are too old."""
+"""Cleanup in a commit to a view: branches of finished attempts, and old snapshots."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Numbers that are given once, and what tells two histories apart."""
+"""Unique numbers, and detecting that two histories differ."""

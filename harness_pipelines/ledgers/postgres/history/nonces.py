@@ -1,4 +1,4 @@
-"""What a metadata file tells of its move's row in the ledger: a nonce that no other move of that number has."""
+"""The nonce of a move in a metadata file, which no other move with that number has."""
 
 from __future__ import annotations
 

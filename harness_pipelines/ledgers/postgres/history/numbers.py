@@ -1,4 +1,4 @@
-"""Numbers are given once: where a history ends, those of versions, events and moves continue from larger ones."""
+"""Numbers are never reused: a new history continues versions, events and moves with larger ones."""
 
 from __future__ import annotations
 

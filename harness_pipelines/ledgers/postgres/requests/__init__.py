@@ -1,1 +1,1 @@
-"""What people ask stages for: recall, recluster."""
+"""Requests of operators for stages: recall, recluster."""

@@ -1,4 +1,4 @@
-"""Requests to recall rows to Postgres, or to release them, in the ledger: otree takes them up, whoever runs it.
+"""Requests to recall or release rows, in the ledger; any worker's otree stage carries them out.
 
 And which tables of recalled rows there are; what is in them, `harness_pipelines.buffers.postgres.overlays` reads.
 """

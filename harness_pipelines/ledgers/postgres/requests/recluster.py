@@ -1,4 +1,4 @@
-"""Requests to rewrite parts of a batch view, in the ledger: otree takes them up, whoever runs it."""
+"""Requests to rewrite parts of a batch view, in the ledger; any worker's otree stage carries them out."""
 
 from __future__ import annotations
 

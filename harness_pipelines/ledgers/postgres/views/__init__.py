@@ -1,1 +1,1 @@
-"""What the ledger shows to those who watch; nothing here decides anything."""
+"""Read-only views of the ledger for monitoring."""

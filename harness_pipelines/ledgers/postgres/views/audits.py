@@ -1,4 +1,4 @@
-"""What audits signed off, kept in the ledger, and the listing of the files that it rests on."""
+"""Signed-off ranges of audits, with the file listing that they are based on."""
 
 from __future__ import annotations
 

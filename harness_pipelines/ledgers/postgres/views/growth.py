@@ -1,4 +1,4 @@
-"""How fast the buffers of all tables grow, and when they have taken what Postgres has for them.
+"""Growth of all buffers, and the time until they reach their limit.
 
 Workers and sensors note the sizes now and then, in the ledger: whoever asks is shown the same, and nothing is forgotten
 with a worker.

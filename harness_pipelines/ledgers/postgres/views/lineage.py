@@ -1,4 +1,4 @@
-"""What the ledger knows of where rows came from, and which tables of the buffer have a record. As a reader."""
+"""Lineage in the ledger: the origin of rows, and the segments that hold a record. Read as a reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that were quarantined, as the ledger has them: those that a person asks for, and how many they are."""
+"""Quarantined records in the ledger: selected ones and their number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages that have work and get no further with it, and the errors that hold them: noted by workers and sensors.
+"""Stages with work but no progress, and their errors, recorded by workers and sensors.
 
 A look compares how far each stage is with what the look before found. It is kept in the ledger, so that whoever asks
 is shown the same, and a run that begins again does not begin to count again.

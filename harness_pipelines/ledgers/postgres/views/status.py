@@ -1,4 +1,4 @@
-"""What the ledger shows to those who watch; as a reader, and nothing here decides anything."""
+"""The status of tables in the ledger, read as a reader."""
 
 from __future__ import annotations
 

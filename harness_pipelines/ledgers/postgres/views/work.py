@@ -1,4 +1,4 @@
-"""All tables in one look at the ledger: what is to do, how they are; who asks Kafka notes there where the logs end."""
+"""All tables in one query: pending work and state; and the recorded ends of logs."""
 
 from __future__ import annotations
 
