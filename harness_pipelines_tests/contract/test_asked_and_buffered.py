@@ -75,7 +75,7 @@ def test_a_relayout_that_failed_is_noted_once_and_until_somebody_asks_again(
 
 def test_records_that_were_set_aside_are_those_of_a_range_of_a_partition(real: RealRig, table: TableRow, claim: Claim):
     writer = real.writer(table, claim)
-    parts = [decoded(table, 0, 0, 20, refused=[12, 3, 5, 9]), decoded(table, 1, 0, 20, refused=[4])]
+    parts = [decoded(table, 0, 0, 20, refused=[12, 3, 5, 9, 1]), decoded(table, 1, 0, 20, refused=[4])]
     writer.commit(real.segments.open_segment(table), parts, confirm=agrees)
     writer.close()
     refused: Any = real.segments

@@ -297,7 +297,7 @@ def test_a_file_that_was_condemned_before_what_is_under_way_was_planned_goes(
         real.ask("DELETE FROM harness.condemned_files WHERE table_id = %s", [files.table_id])
 
 
-def test_a_file_that_is_younger_than_what_is_under_way_is_not_condemned(real: RealRig, files: TableRow):
+def test_a_file_that_is_younger_than_the_oldest_open_move_is_not_condemned(real: RealRig, files: TableRow):
     """It was written three quarters of an hour ago."""
     upkeep: Any = real.upkeep
     file, then = orphan_of(real, files, "orphan.avro"), time.time() - 45 * 60
@@ -318,7 +318,7 @@ def test_a_file_that_is_younger_than_what_is_under_way_is_not_condemned(real: Re
     assert not condemned()
 
 
-def test_what_is_condemned_already_stays_so_from_then_on_and_what_is_gone_is_forgotten(real: RealRig, files: TableRow):
+def test_what_is_condemned_stays_so_from_then_on_and_what_is_gone_is_pardoned(real: RealRig, files: TableRow):
     upkeep: Any = real.upkeep
     file = orphan_of(real, files, "orphan.avro")
     for _ in range(2):
@@ -338,7 +338,7 @@ def test_what_is_condemned_already_stays_so_from_then_on_and_what_is_gone_is_for
     assert [(row["path"].rsplit("/", 1)[-1], row["kept"]) for row in found] == [(file.name, True)]
 
 
-def test_what_a_closed_move_was_built_on_is_not_kept(real: RealRig):
+def test_the_base_of_an_open_move_is_kept_and_that_of_a_closed_one_is_not(real: RealRig):
     table = real.table(partitions=1, files=True, views="stream", retention={"versions": "1h"})
     real.ingest(table, {0: (0, 10)})
     claim, upkeep = real.claim(table), real.upkeep
@@ -387,7 +387,7 @@ def test_the_oldest_of_all_that_is_under_way_counts(real: RealRig, files: TableR
     assert deleted(real, files) == [path]
 
 
-def test_files_go_after_the_grace_oldest_first_and_those_of_other_tables_stay(
+def test_files_go_after_the_grace_oldest_first_and_expire_forgets_those_of_its_table_alone(
     real: RealRig, files: TableRow, condemned: Callable[..., str]
 ):
     other = real.table(partitions=1, files=True, views="stream")

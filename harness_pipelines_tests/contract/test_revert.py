@@ -159,7 +159,7 @@ def test_a_view_that_another_engine_dropped_names_its_way_back_and_is_put_back(
 ):
     head, built_on = stores.ledger.head(table), dict[ViewName, str]()
     stores.drop_view(table, "stream")
-    way = rf"no view {table.views['stream']}: .*`harness revert {table.name} --to HEAD --yes` puts it back"
+    way = rf"no view {table.views['stream']}: .*`harness revert {table.name} --to HEAD --yes` restores it"
     with pytest.raises(TableUnknown, match=way):
         stores.ledger.pointer(table, "stream")
     assert stores.ledger.plan_revert(table, to=to, log_from={}).head.version == head.version

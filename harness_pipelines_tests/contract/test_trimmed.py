@@ -49,7 +49,12 @@ def move(
 def test_layouts_that_a_version_in_reach_names_are_kept(real: RealRig, table: TableRow):
     """The head has that of version 6; 2 is leased, 3 is named, on 4 a move builds. Another table has one called 5."""
     other, key = real.table(partitions=1), {"t": table.table_id}
-    real.ask("UPDATE harness.versions SET layout = 5 WHERE table_id = %s", [other.table_id])
+    real.ask(
+        'INSERT INTO harness.versions SELECT (jsonb_populate_record(v, \'{"version": 9, "layout": 5}\')).* '
+        "FROM harness.versions v WHERE v.table_id = %s AND v.version = 1",
+        [other.table_id],
+    )
+    real.ask("UPDATE harness.versions SET layout = 1 WHERE table_id = %(t)s", key)  # of version 1, as another's lease
     real.ask(LAYOUTS, {"t": other.table_id, "name": "of another table "})
     real.ask(VERSIONS, key)
     real.ask(LAYOUTS, {**key, "name": "of version "})
@@ -78,7 +83,7 @@ def test_layouts_that_a_version_in_reach_names_are_kept(real: RealRig, table: Ta
     real.ask("DELETE FROM harness.snapshots WHERE name = %s", [name])
 
 
-def test_open_moves_that_nobody_has_worked_on_for_an_hour_are_given_up(real: RealRig, table: TableRow):
+def test_orphaned_moves_that_nobody_works_on_for_an_hour_are_abandoned(real: RealRig, table: TableRow):
     """(shard, state, minutes since it was planned, minutes until its claim ends, if there is one, state afterwards)."""
     cases: list[tuple[int, str, int, int | None, str]] = [
         (0, "PLANNED", 61, None, "ABANDONED"),
@@ -99,9 +104,13 @@ def test_open_moves_that_nobody_has_worked_on_for_an_hour_are_given_up(real: Rea
         if until is not None:
             real.ask(claim, [table.table_id, "tier", shard, until * MINUTE])
 
+    other = real.table(partitions=1)
+    move(real, other, 0, minutes=61)
+
     trim(real, table)
 
     assert states(real, table) == {shard: after for shard, *_, after in cases}
+    assert states(real, other) == {0: "PLANNED"}
 
 
 def states(real: RealRig, table: TableRow) -> Mapping[int, str]:

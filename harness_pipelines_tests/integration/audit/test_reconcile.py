@@ -120,7 +120,7 @@ def test_a_view_that_another_engine_dropped_has_one_way_back_and_everybody_names
     place.sql("DELETE FROM public.iceberg_tables WHERE table_name = %s", rig.table.row.tiered_view)
     place.reopen(rig)  # so that its worker asks anew whether the lake is the ledger's
     rig.produce(10)
-    stores, table, way = rig.stores, rig.table.row, f"`harness revert {rig.name} --to HEAD --yes` puts it back"
+    stores, table, way = rig.stores, rig.table.row, f"`harness revert {rig.name} --to HEAD --yes` restores it"
     for ask in (
         lambda: look(stores, table),
         lambda: plan_rebuild(stores, table.spec),
