@@ -298,7 +298,7 @@ def test_the_command_recalls_tells_and_cancels(lake: Lake):
     }
     waiting = command(lake, "recall", name, "--release", "--no-wait")
     assert f"waits for a worker; `harness status {name}` shows it" in waiting.output
-    assert command(lake, "recall", name, "--cancel").output == f"{name}: gave up 1 requests\n"
+    assert command(lake, "recall", name, "--cancel").output == f"{name}: cancelled 1 requests\n"
     shown = orjson.loads(command(lake, "table", "show", name, "--json").stdout)
     assert [one["rows"] for one in shown["recalled"]] == [3]
     assert "# batch view: 3 of its rows are recalled to Postgres" in command(lake, "table", "show", name).output
