@@ -326,7 +326,7 @@ def test_status_serves_the_page_until_ctrl_c(harness, table):
 
 def test_the_page_is_asked_for_alone(harness, page_url):
     assert "--page" in harness("status", "--page-port", "2000", code=2).stderr
-    assert "alone" in harness("status", "some.table", "--page", code=2).stderr
+    assert "takes no other argument" in harness("status", "some.table", "--page", code=2).stderr
     assert (
         "cannot be served on port"
         in harness("status", "--page", "--page-port", page_url.rpartition(":")[2], code=2).stderr
