@@ -25,16 +25,28 @@ _QUOTED = (
     r"\"(?:[^\"\\]|\\.)*(?:\"|$)|"  # "with \" inside"
     r"'(?:[^'\\]|\\.|'')*(?:'|$)"  # libpq's 'it\'s', SQL's 'it''s'
 )
+#: Between a key and its value; also as it is written in an address, in JSON's escapes and in HTML.
+_IS = r"(?:=>|->|:=|[:=]|%3[da]|\\+u003[da]|&#(?:61|58|x3[da]);)"
 _ADDRESS = re.compile(  # up to the last `@`: passwords are met with `@`, `:` and `/` that nobody encoded
     r"(?P<kept>\b[a-z][a-z0-9+.-]{0,40}://[^\s:/@?#\"']{0,200}):[^\s\"'<>]{0,2000}@", re.IGNORECASE
 )
 _TOKEN_AS_USER = re.compile(r"(?P<kept>\bhttps?://)[^\s:/@?#\"'<>]{1,2000}@", re.IGNORECASE)
 _SCHEME = re.compile(r"(?P<kept>\b(?:bearer|basic|digest|negotiate)\s+)(?=[^\s\"',;]{8})[^\s\"',;]+", re.IGNORECASE)
 _PEM = re.compile(
-    r"(?P<kept>-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----).{0,20000}?(?=-----END [A-Z ]{0,20}PRIVATE KEY-----|\Z)",
+    r"(?P<kept>-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----).{0,20000}?"
+    r"(?=-----(?:BEGIN|END) [A-Z ]{0,20}PRIVATE KEY-----|\Z)",
     re.DOTALL,
 )
-_BARE = re.compile(r"(?P<kept>)(?:\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\beyJ[\w-]{6,4000}\.[\w-]{6,4000}(?:\.[\w-]{0,4000})?)")
+_BARE = re.compile(  # by what it begins with: AWS, JWT, GitHub, GitLab, Slack, Vault, OpenAI and its like, Google
+    r"(?P<kept>)\b(?:(?:AKIA|ASIA)[A-Z0-9]{16}\b|eyJ[\w-]{6,4000}\.[\w-]{6,4000}(?:\.[\w-]{0,4000})?|"
+    r"gh[pousr]_\w{16,255}|github_pat_\w{16,255}|glpat-[\w-]{8,255}|xox[abeprs]-[\w-]{8,255}|hvs\.[\w-]{16,255}|"
+    r"sk-[\w-]{16,255}|AIza[\w-]{30,60})"
+)
+_HOOK = re.compile(  # whose path is its secret
+    r"(?P<kept>\bhttps?://(?:hooks\.slack\.com/|discord(?:app)?\.com/api/webhooks/|[\w.-]{0,100}webhook\.office\.com/))"
+    r"[^\s\"'<>]+",
+    re.IGNORECASE,
+)
 _PAIRS = (
     # JSON inside of JSON, or of a repr: {\"password\": \"x\"}
     re.compile(rf"(?P<kept>{_KEY}\\+[\"']\s*[:=]\s*)\\+[\"'].{{0,2000}}?\\+[\"']", re.IGNORECASE | re.DOTALL),
@@ -43,11 +55,21 @@ _PAIRS = (
     # <password>x</password>
     re.compile(rf"(?P<kept><[\w.:-]{{0,60}}{_KEY}>)[^<]*", re.IGNORECASE),
     # password='x', "password": "x"
-    re.compile(rf"(?P<kept>{_KEY}[\"']?\s*(?:=>|[:=])\s*)(?:{_QUOTED})", re.IGNORECASE | re.DOTALL),
+    re.compile(rf"(?P<kept>{_KEY}[\"']?\s*{_IS}\s*)(?:{_QUOTED})", re.IGNORECASE | re.DOTALL),
+    # PASSWORD 'x', IDENTIFIED BY 'x', in SQL
+    re.compile(
+        r"(?P<kept>\b(?:password|identified\s{1,20}by)\s{1,20})(?:'(?:[^']|'')*(?:'|$)|\$\w{0,60}\$.{0,2000}?(?:\$|$))",
+        re.IGNORECASE | re.DOTALL,
+    ),
+    # key: "password" value: "x", as Protobuf writes a map
+    re.compile(
+        rf"(?P<kept>\bkey:\s{{0,20}}\"[^\"]{{0,200}}{_KEY}[^\"]{{0,60}}\"\s{{1,60}}value:\s{{0,20}})(?:{_QUOTED})",
+        re.IGNORECASE | re.DOTALL,
+    ),
     # ?password=x&..., ;token=x;...
     re.compile(rf"(?P<kept>[?&;][\w.%-]{{0,60}}?(?:{_KEY}|{_SHORT})=)[^&;\s\"']*", re.IGNORECASE),
     # password=x; a DSN's value continues to the next space
-    re.compile(rf"(?P<kept>(?:{_KEY}[\"']?\s*(?:=>|=)\s*|{_SHORT}=))(?![\s\"'*])[^\s\"]+", re.IGNORECASE),
+    re.compile(rf"(?P<kept>(?:{_KEY}[\"']?\s*(?!:[^=]){_IS}\s*|{_SHORT}=))(?![\s\"'*])[^\s\"]+", re.IGNORECASE),
     # "password": 7, and a line `password: x`; not "password: it is too short", about a column that is called so
     re.compile(
         rf"(?P<kept>{_KEY}[\"']?\s*:\s*)(?![\s\"'*])[^\s\",;}}]+(?=\s*(?:[,;}}\])]|$))", re.IGNORECASE | re.MULTILINE
@@ -55,7 +77,7 @@ _PAIRS = (
     # --password x
     re.compile(rf"(?P<kept>(?<!\S)--?[\w-]{{0,60}}?{_KEY}\s+)(?![-*\s])(?:{_QUOTED}|\S+)", re.IGNORECASE),
 )
-_RULES = (_PEM, _ADDRESS, _TOKEN_AS_USER, _SCHEME, _BARE, *_PAIRS)
+_RULES = (_PEM, _ADDRESS, _TOKEN_AS_USER, _SCHEME, _BARE, _HOOK, *_PAIRS)
 
 
 def redact(text: str) -> str:

@@ -59,6 +59,12 @@ class Server:
             os.kill(process.pid, number)
             wait_until(lambda: identify(process.pid) != process, "the server ended", deadline_s=SERVER_S)
 
+    def processes(self) -> list[int]:
+        """The server's process, and those that serve its sessions."""
+        assert self._process is not None
+        first = self._process.pid
+        return [first, *map(int, Path(f"/proc/{first}/task/{first}/children").read_text().split())]
+
     def configure(self, **settings: str) -> None:
         """Settings for the next start, or for the next reload."""
         for name, value in settings.items():

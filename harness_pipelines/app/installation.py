@@ -73,6 +73,8 @@ _CLOSED = (
 _opening = threading.RLock()
 
 if TYPE_CHECKING:
+    #: Given how many rows and refused records there are, and who finds one of the refused.
+    CheckCounts = Callable[[int, int, Callable[[], RefusedRecord]], None]
     once = cached_property
 else:
 
@@ -332,10 +334,11 @@ class Stores:
     @contextmanager
     def staging(self, table: TableRow, move: Move) -> Iterator[tuple[SparkSession, BranchTarget]]:
         """Spark and where the attempt writes. Raises: what `SparkSessions.working` and `spark_write.explained` do."""
-        from harness_pipelines.engines.spark import write
+        from harness_pipelines.engines.spark import kafka, write
 
         target = write.BranchTarget(catalog=self.settings.catalog_name, table=table, move=move)
-        with self.spark_sessions.working() as session, write.explained(table, move):
+        place = kafka.tls_place(self.settings) if table.spec.buffer == "none" else None
+        with self.spark_sessions.working() as session, write.explained(table, move, kafka=place):
             yield session, target
 
     def write_from_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef]) -> None:
@@ -349,10 +352,11 @@ class Stores:
             frame = write.read_segments(spark, table, segments=segments, ranges=ranges, jdbc=jdbc)
             write.append_to_branch(cluster.with_layer(frame, _tiered_layer(table)), target)
 
-    def write_from_kafka(self, table: TableRow, move: Move) -> tuple[int, list[RefusedRecord]]:
+    def write_from_kafka(self, table: TableRow, move: Move, *, check: CheckCounts) -> tuple[int, list[RefusedRecord]]:
         """Let Spark decode the move's records and write their rows to the attempt's branch.
 
-        Returns how many rows it wrote and the records that do not fit.
+        Returns how many rows it wrote and the records that do not fit. *check* comes first: all of the
+        refused are read into this process only if it does not raise.
         """
         from pyspark.errors import PySparkException
 
@@ -369,11 +373,11 @@ class Stores:
                 return own_reader.read_log(spark, self.settings, table, move.ranges, headers=wanted)
 
             try:
-                rows, seen, refused = self._written(table, target, by_spark)
+                rows, seen, refused = self._written(table, target, by_spark, check)
             except PySparkException as error:
                 if not own_reader.time_overflows(error):
                     raise
-                rows, seen, refused = self._written(table, target, by_ourselves)  # the failed write left nothing
+                rows, seen, refused = self._written(table, target, by_ourselves, check)  # the failed write left nothing
         if seen != rows + len(refused):
             raise StagedWrong(
                 f"{table.name}: move {move.move_id}: {seen} records gave {rows} rows and {len(refused)} refused"
@@ -381,7 +385,11 @@ class Stores:
         return rows, refused
 
     def _written(
-        self, table: TableRow, target: BranchTarget, read: Callable[..., DataFrame]
+        self,
+        table: TableRow,
+        target: BranchTarget,
+        read: Callable[..., DataFrame],
+        check: CheckCounts,
     ) -> tuple[int, int, list[RefusedRecord]]:
         """Write what *read* gives, decoded: rows, rows and refused together, and the refused records."""
         from harness_pipelines.engines.spark import cluster, kafka, write
@@ -392,7 +400,12 @@ class Stores:
         counted = write.append_counted(cluster.with_layer(rows_of, _tiered_layer(table)), target)
         if counted is not None and counted[0] == counted[1]:
             return *counted, []
+        if counted is not None:
+            rows, seen = counted
+            check(rows, seen - rows, lambda: kafka.one_refused(read(headers=True), table, registry))
         again, refused = kafka.judged_again(read(headers=True), table, registry)
+        if counted is None:
+            check(again, len(refused), lambda: refused[0])
         rows, seen = counted or (again, again + len(refused))
         return rows, seen, refused
 

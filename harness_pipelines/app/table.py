@@ -344,6 +344,7 @@ class Table:
         Raises: UsageError, and as `to_spark`.
         """
         from harness_pipelines.engines.spark.read import sampled
+        from harness_pipelines.engines.spark.union import named_view
         from harness_pipelines.layout.row_hash import threshold
         from harness_pipelines.read.sample import layer_suffices, shown_and_needed
 
@@ -351,10 +352,7 @@ class Table:
         shown, needed = shown_and_needed(self.spec, columns)
         layer = layer_suffices(self.spec, fraction)
         frame = self._frame(spark, columns=needed, where=where, at=at, lease_s=lease_s, layer=layer)
-        frame = sampled(frame, below=below, columns=shown)
-        if view is not None:
-            frame.createOrReplaceTempView(view)
-        return frame
+        return named_view(sampled(frame, below=below, columns=shown), view, table=self.name)
 
     def to_spark(
         self,
@@ -376,10 +374,10 @@ class Table:
         treats -0.0 and 0.0 as two numbers, while *where* finds both.
         With the caller's own *plan* the caller must also end its lease.
         """
+        from harness_pipelines.engines.spark.union import named_view
+
         frame = self._frame(spark, columns=columns, where=where, at=at, lease_s=lease_s, plan=plan)
-        if view is not None:
-            frame.createOrReplaceTempView(view)
-        return frame
+        return named_view(frame, view, table=self.name)
 
     def _frame(
         self,

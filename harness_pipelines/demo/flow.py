@@ -273,6 +273,8 @@ def _laid_out(table: Table) -> bool:
 
 
 def _moment(table: Table, producer: SteadyProducer, cuts: CutReader, *, seconds: float) -> Moment:
+    from harness_pipelines.ledgers.postgres.views.status import Overview
+
     truth = producer.truth.partitions
     return Moment(
         seconds=seconds,
@@ -281,6 +283,7 @@ def _moment(table: Table, producer: SteadyProducer, cuts: CutReader, *, seconds:
         live=producer.truth.live if table.spec.key else None,
         version=table.harness.stores.tables.head(table.row).version,
         positions=table.positions(),
+        apart=Overview(table.harness.stores.readers).apart(table.row),
         ends={p: int(t.offsets[t.acked - 1]) + 1 if t.acked else 0 for p, t in truth.items()},
         tried=cuts.tried,
         wrong=cuts.wrong,

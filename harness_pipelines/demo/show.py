@@ -14,6 +14,7 @@ from harness_pipelines.cli.show.output import note
 if TYPE_CHECKING:
     from rich.live import Live
 
+    from harness_pipelines.ledgers.postgres.views.status import Apart
     from harness_pipelines.ports.ledger import PartitionStatus
 
 REDRAW_EVERY_S = 0.2
@@ -31,12 +32,13 @@ class Moment:
     version: int
     positions: Sequence[PartitionStatus]
     ends: Mapping[int, int]
+    apart: Mapping[int, Apart]  #: offsets that are no rows, by partition
     tried: int
     wrong: int
 
     @property
     def spans(self) -> list[bars.Spans]:
-        return bars.spans_of(self.positions, self.ends)
+        return bars.spans_of(self.positions, self.ends, apart=self.apart)
 
     def line(self) -> str:
         spans = self.spans

@@ -47,6 +47,7 @@ _WHY: Sequence[tuple[re.Pattern[str], str]] = tuple(
         (
             r"root certificate file .* does not exist|could not (?:read|load|open) \S*\s?(?:root |private )?"
             r"(?:certificate|key) file|private key file .* has group or world access|"
+            r"could not (?:load the private key|(?:open|read|find) (?:the )?SSL )|Failed to load PEM SSL|"
             r"certificate present, but not private key file|certificate does not match private key file",
             "a file of certificates cannot be used",
         ),

@@ -106,10 +106,10 @@ _DIRECT = "harness.direct"
 #: How poolers refuse a session with options: PgBouncer, and the proxy of Amazon RDS.
 _POOLER_REFUSES = ("unsupported startup parameter", "command-line options")
 #: How Postgres refuses a login. A session that never began has no SQLSTATE with psycopg.
-_LOGIN_REFUSED = re.compile(
+LOGIN_REFUSED = re.compile(
     r"(?:password|peer|ident|scram|gssapi|ldap|pam|radius|bsd) authentication failed|"
     r"authentication method .* not supported|no pg_hba\.conf entry|no password supplied|pg_hba\.conf rejects|"
-    r'is not permitted to log in|FATAL: +(?:role|database) ".*" does not exist',
+    r'is not permitted to log in|FATAL: +(?:role|database) ".*" does not exist|permission denied for database',
     re.IGNORECASE,
 )
 _LOGIN_STATES = frozenset({"28000", "28P01", "3D000"})
@@ -330,7 +330,7 @@ def _away(said: str, asked: Asked, state: str = "") -> HarnessError:
     if why is not None:
         settings = "sslmode, sslrootcert, sslcert and sslkey of HARNESS_DSN (or PGSSL*) and its host"
         return CertificateRefused(f"{asked.about}{asked.place}", why=why, said=said, settings=settings)
-    if state in _LOGIN_STATES or _LOGIN_REFUSED.search(said):
+    if state in _LOGIN_STATES or LOGIN_REFUSED.search(said):
         return PostgresLoginFailed(
             f"{asked.about}{asked.place} refused the login: {said}; {asked.outcome}. Check user, password and database "
             "of HARNESS_DSN (or of PGUSER, PGPASSWORD, PGDATABASE), and the server's pg_hba.conf; embedded services "

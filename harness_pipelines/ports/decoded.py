@@ -101,7 +101,7 @@ def decode_batch(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> 
     ]
     for bad, record in zip(decoded.refused, refused, strict=True):
         if bad.stops or table.spec.on_error == "stop":
-            raise _stopped(table, record, by_check=bad.stops)
+            raise stopped(table, record, by_check=bad.stops)
     rows = with_coordinates(
         decoded.rows,
         partition=batch.partition,
@@ -121,7 +121,8 @@ def decode_batch(table: TableRow, codec: RecordCodec, batch: PartitionBatch) -> 
     )
 
 
-def _stopped(table: TableRow, record: RefusedRecord, *, by_check: bool) -> RecordRefused:
+def stopped(table: TableRow, record: RefusedRecord, *, by_check: bool) -> RecordRefused:
+    """The error that stops *table* at *record*; *by_check*: a check of its contract does, not `on_error`."""
     says, way_on = "the table has `on_error: stop`", "set `on_error: quarantine`"
     if by_check:
         says, way_on = "its contract says `stop`", f"set the check's severity (`severities: {{{record.check}: warn}}`)"

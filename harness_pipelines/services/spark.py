@@ -40,6 +40,7 @@ spark.sql.extensions                          org.apache.iceberg.spark.extension
 spark.sql.session.timeZone                    UTC
 spark.sql.shuffle.partitions                  {partitions}
 spark.sql.execution.arrow.pyspark.enabled     true
+spark.redaction.string.regex                  {hidden}
 """
 #: A pool is FIFO by itself, and all jobs are in this one: the tasks of a long query would all come before those of a
 #: stage that began later.
@@ -49,6 +50,8 @@ POOLS = """\
 </allocations>
 """
 SLOTS_MIN = 4  #: a task that waits for Kafka, Postgres or its Python process uses no core, and others can go on
+#: Of the requests that Spark Connect shows in its UI and its event log, with the options of what is read in them.
+HIDDEN = r'(?is)key: "[^"]*(?:password|passphrase|secret|token|jaas|ssl\.key)[^"]*"\s+value: "(?:\\.|[^"\\])*"'
 LOGGING = """\
 status = error
 appender.out.type = Console
@@ -99,6 +102,7 @@ class Spark:
             temporary_option=in_properties(as_option(f"-Djava.io.tmpdir={self._temporary}")),
             port=ports[0],
             token=self._token(),
+            hidden=in_properties(HIDDEN),
             folder=in_properties(str(self._folder)),
             partitions=max(4, 2 * (os.cpu_count() or 1)),
             slots=max(SLOTS_MIN, os.cpu_count() or 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import httpx
 import orjson
@@ -18,6 +18,7 @@ from harness_pipelines.sources.kafka.producer import RecordProducer
 from harness_pipelines.spec.settings import Settings
 
 TIMEOUT_S = 10.0
+SECRET_CHARS_MIN = 8  #: shorter parts of an address are words, such as `api`
 ANY_PARTITION = -1  #: the one that the key belongs to
 #: Takes a table's name and an event of it, and returns once the event has arrived. Raises: TryAgain.
 Delivery = Callable[[str, Event], None]
@@ -50,7 +51,8 @@ def webhook(url: str) -> Iterator[Delivery]:
             except httpx.HTTPError as error:
                 raise NotDelivered(f"{where}: {str(error).replace(url, shown) or type(error).__name__}") from error
             if not answer.is_success:
-                raise NotDelivered(f"{where}: it answered {answer.status_code} {answer.text[:200]!r}")
+                said = _without_secret(answer.text, url)[:200]
+                raise NotDelivered(f"{where}: it answered {answer.status_code} {said!r}")
 
         yield post
 
@@ -111,6 +113,16 @@ def _without_path(url: str) -> str:
     """The server that *url* names: the path and the query of a webhook are often its secret."""
     place = urlsplit(url)
     return f"{place.scheme}://{place.netloc.rpartition('@')[2]}/..."
+
+
+def _without_secret(text: str, url: str) -> str:
+    """*text* of a server that may quote what it was asked for: the path and the query of *url*, whole or in parts."""
+    place = urlsplit(url)
+    parts = {place.path, place.query, *place.path.split("/"), *(value for _, value in parse_qsl(place.query))}
+    for part in sorted(parts, key=len, reverse=True):
+        if len(part) >= SECRET_CHARS_MIN:
+            text = text.replace(part, "...").replace(unquote(part), "...")
+    return text
 
 
 def _json(table: str, event: Event) -> bytes:

@@ -13,15 +13,18 @@ from harness_pipelines.cli.page.content import Facts
 from harness_pipelines.cli.show.status import KafkaEnds, look
 from harness_pipelines.formats.schema.registry import SchemaUnusable
 from harness_pipelines.ledgers.postgres.drop import TableInUse
+from harness_pipelines.ports.decoded import RecordRefused
 from harness_pipelines.ports.ledger import TableExists
 from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines.stages.ingest.on_engine import IngestTaskStopped
 from harness_pipelines.stages.ingest.refusing import FIRST_RECORDS, NothingFits, RefusedTooMany
 from harness_pipelines.stages.replay.quarantine import drop, replay
+from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines.stages.table.sampled import sample
-from harness_pipelines_tests.rig import TableRig
+from harness_pipelines_tests.rig import INGEST, TIER, TableRig
 
 from .conftest import MakeRig
 
@@ -67,6 +70,41 @@ def test_a_table_of_which_no_record_is_a_row_stops_by_name_after_the_first_thous
     assert len(rig.quarantine()) == 2400, "with a `stop_above` of its own it goes on"
 
 
+@pytest.mark.parametrize("route", ["buffer: none", "tasks of Spark"])
+def test_that_stop_does_not_depend_on_the_route(make_rig: MakeRig, route: str):
+    buffer = "none" if route == "buffer: none" else "postgres"
+    rig = make_rig(partitions=1, buffer=buffer)
+    rig.kafka.produce(rig.topic, 0, [b'{"id":"%d"}' % n for n in range(1200)])
+    stages = TIER if buffer == "none" else INGEST
+    options = WorkerOptions(stages=stages, ingest_on="threads" if buffer == "none" else "spark", until_idle=True)
+    worker = Worker(rig.stores, [rig.table.row], options)
+    with pytest.raises((NothingFits, IngestTaskStopped), match="all of the first 1,000"):
+        worker.run()
+    assert "all of the first 1,000" in (rig.harness.table(rig.name).row.stopped or "")
+    assert len(rig.quarantine()) == (0 if buffer == "none" else FIRST_RECORDS)
+
+
+def test_without_a_buffer_too_a_table_stops_at_a_refused_record_where_its_spec_says_so(make_rig: MakeRig):
+    rig = make_rig(partitions=1, buffer="none", on_error="stop")
+    rig.kafka.produce(rig.topic, 0, [*rig.values(5), b"{", *rig.values(5)])
+    with pytest.raises(RecordRefused, match="offset 5: malformed: .* `on_error: stop`"):
+        rig.tier()
+    assert rig.quarantine() == {}
+    assert rig.table.positions()[0].bounds.stream_hi == 0
+
+
+def test_without_a_buffer_words_of_decoding_change_after_that_stop(make_rig: MakeRig):
+    rig = make_rig(partitions=1, columns=LATE, buffer="none")
+    rig.kafka.produce(rig.topic, 0, [timed(n) for n in range(1100)])
+    with pytest.raises(NothingFits):
+        rig.tier()
+    applied(rig, columns={**LATE, "at": {"type": "timestamp", "from": "epoch_ms"}})
+    rig.table = rig.harness.table(rig.name)
+    rig.tier()
+    assert rig.table.positions()[0].bounds.stream_hi == 1100
+    assert rig.read() == rig.truth
+
+
 def test_a_table_that_took_a_row_is_not_stopped_by_others(make_rig: MakeRig):
     rig = make_rig(partitions=1)
     rig.kafka.produce(rig.topic, 0, [*[b"{"] * (FIRST_RECORDS - 1), *rig.values(1), *[b"{"] * 50])
@@ -110,7 +148,7 @@ def test_apply_says_how_a_sample_fits(make_rig: MakeRig):
     good = [b'{"id":%d,"at":"2026-01-01T00:00:00"}' % n for n in range(30)]
     rig.kafka.produce(rig.topic, 0, [*good, timed(1)])
     rig.kafka.produce(rig.topic, 1, good[:3])
-    found = sample(rig.stores, rig.table.row)
+    found = sample(rig.stores, rig.table.spec)
     assert found.summary() == (
         "33 of 34 fit; 1 wrong_type in at: expected string, got integer (partition 0, offset 30)"
     )
@@ -121,9 +159,9 @@ def test_apply_says_that_tombstones_would_name_no_row(make_rig: MakeRig):
     columns = {"a": {"type": "long", "required": True}, "b": {"type": "long", "required": True}}
     rig = make_rig(partitions=1, columns=columns, key=["a", "b"])
     rig.kafka.produce(rig.topic, 0, [b'{"a":1,"b":2}'], key=b'{"a":1,"b":2}')
-    assert sample(rig.stores, rig.table.row).summary() == "1 of 1 fit"
+    assert sample(rig.stores, rig.table.spec).summary() == "1 of 1 fit"
     rig.kafka.produce(rig.topic, 0, [b'{"a":1,"b":3}'], key=b'{"a":1}')
-    found = sample(rig.stores, rig.table.row)
+    found = sample(rig.stores, rig.table.spec)
     assert (found.fit, found.records) == (2, 2), "the puts are rows all the same"
     assert found.summary().startswith(
         "2 of 2 fit; a tombstone would be refused, for the record's key does not name a row: "

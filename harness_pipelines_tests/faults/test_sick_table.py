@@ -66,6 +66,27 @@ def test_a_row_that_cannot_be_understood_is_named_and_the_others_go_on(make_rig:
         assert broken == {rig.name}
 
 
+@pytest.mark.parametrize("how", SICK)
+def test_a_table_whose_row_cannot_be_understood_is_dropped_and_made_again(
+    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    rig = make_rig(views="both" if how == "no spec" else "stream")
+    rig.produce(3)
+    rig.ingest()
+    rig.tier()
+    for name, value in environment(rig.stores.settings).items():
+        monkeypatch.setenv(name, value)
+    with sick(rig, SICK[how]):
+        looked = CliRunner().invoke(cli, ["table", "drop", rig.name, "--dry-run", "--json"])
+        assert looked.exit_code == 0, looked.output
+        gone = CliRunner().invoke(cli, ["table", "drop", rig.name, "--yes", "--json"])
+        assert gone.exit_code == 0, gone.output
+        assert json.loads(gone.stdout)["views"] == json.loads(looked.stdout)["views"] != []
+        assert json.loads(gone.stdout)["files"][0]["count"] > 1
+    assert rig.name not in [one.name for one in rig.stores.tables.survey()[1]]
+    rig.harness.apply(rig.table.spec)
+
+
 def test_schemas_that_are_gone_are_named_too(make_rig: MakeRig):
     rig, other = make_rig(), make_rig()
     assert rig.stores.settings.dsn is not None

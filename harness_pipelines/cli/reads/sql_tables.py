@@ -100,6 +100,11 @@ def parse_query(text: str, known: Collection[str]) -> Query:
             case 1 if name not in ctes:
                 raise SqlError(_unknown(name, known))
             case 2 if name in known:
+                if table.args.get("version"):
+                    raise SqlError(
+                        f"{name}: AS OF is not for tables of the harness, which are read as one cut of now; an older "
+                        f"version: `harness read {name} --at VERSION`, or `Table.to_spark(at=..., view=...)`"
+                    )
                 found[name] = None
             case 2 if name.partition(".")[0] not in _FILE_FORMATS:
                 raise SqlError(_unknown(name, known))

@@ -103,7 +103,8 @@ def _show_table(one: TableSeen) -> None:
     for line in bars.bars(one.spans, topic=one.topic):
         out.print(line)
     merge = f", {one.lag['stream']:,} not in the batch view yet" if one.has_batch else ""
-    out.print(f"  lag: {tail} offsets only in Kafka, {one.lag['buffer']:,} only in the buffer{merge}")
+    refused = f" ({one.refused_in_buffer:,} refused)" if one.refused_in_buffer else ""
+    out.print(f"  lag: {tail} offsets only in Kafka, {one.lag['buffer']:,} only in the buffer{refused}{merge}")
     _show_recalled(one)
     for claim in one.claims:
         if claim["alive"]:

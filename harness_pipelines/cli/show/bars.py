@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from harness_pipelines.ledgers.postgres.views.status import Apart
     from harness_pipelines.ports.ledger import PartitionStatus
 
 BAR_CELLS = 48
@@ -29,17 +30,20 @@ class Tier:
 TIERS = (Tier("lake", "█", "blue"), Tier("buffer", "▓", "green"), Tier("tail", "░", "yellow"))
 #: Of a table with a batch view: its lake has two parts.
 FOUR_TIERS = (Tier("batch", "▚", "magenta"), Tier("stream", "█", "blue"), *TIERS[1:])
+APART = Tier("no_rows", "✗", "red")  #: offsets that were refused or filtered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Offsets of one partition by tier; ``tail`` is None if the end of the log is unknown."""
+    """Offsets of one partition by tier, without those known to be no rows; ``tail`` is None if the end of the log is
+    unknown."""
 
     partition: int
     lake: int  #: all of it, whichever view answers
     buffer: int
     tail: int | None
     batch: int | None = None  #: the part of the lake that the batch view answers for; None in a table without one
+    no_rows: int | None = None  #: refused and filtered offsets; None in a table without any
 
     @property
     def stream(self) -> int:
@@ -48,11 +52,12 @@ class Spans:
 
     @property
     def total(self) -> int:
-        return self.lake + self.buffer + (self.tail or 0)
+        return self.lake + self.buffer + (self.tail or 0) + (self.no_rows or 0)
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
-        return TIERS if self.batch is None else FOUR_TIERS
+        tiers = TIERS if self.batch is None else FOUR_TIERS
+        return tiers if self.no_rows is None else (*tiers, APART)
 
     def of(self, tier: Tier) -> int | None:
         """Return the offsets of *tier*; None if unknown."""
@@ -61,24 +66,47 @@ class Spans:
 
 
 def spans_of(
-    positions: Sequence[PartitionStatus], ends: Mapping[int, int], *, batch: bool | None = None
+    positions: Sequence[PartitionStatus],
+    ends: Mapping[int, int],
+    *,
+    batch: bool | None = None,
+    apart: Mapping[int, Apart] | None = None,
 ) -> list[Spans]:
     """Return the offsets that each tier answers for, from the bounds and the ends of the log.
 
-    *batch*: whether the table has a batch view; by default it has one if the batch view is not empty.
+    *batch*: whether the table has a batch view; by default it has one if the batch view is not empty. *apart*: the
+    offsets that are no rows, by partition. The positions of filtered records are not stored, so each tier loses the
+    same share of its offsets to them.
     """
     if batch is None:
         batch = any(p.bounds.batch_hi > p.bounds.start for p in positions)
-    return [
-        Spans(
-            partition=p.partition,
-            lake=p.bounds.stream_hi - p.bounds.start,
-            buffer=p.bounds.buffer_hi - p.bounds.stream_hi,
-            tail=max(ends[p.partition] - p.bounds.buffer_hi, 0) if p.partition in ends else None,
-            batch=p.bounds.batch_hi - p.bounds.start if batch else None,
-        )
-        for p in positions
-    ]
+    return [_spans(p, ends.get(p.partition), batch=batch, apart=apart or {}) for p in positions]
+
+
+def _spans(seen: PartitionStatus, end: int | None, *, batch: bool, apart: Mapping[int, Apart]) -> Spans:
+    at, none = seen.bounds, apart.get(seen.partition)
+    sizes = [at.batch_hi - at.start, at.stream_hi - at.batch_hi, at.buffer_hi - at.stream_hi]
+    if none is not None:
+        sizes = _less([size - n for size, n in zip(sizes, (none.batch, none.stream, none.buffer), strict=True)],
+                      none.filtered)  # fmt: skip
+    return Spans(
+        partition=seen.partition,
+        lake=sizes[0] + sizes[1],
+        buffer=sizes[2],
+        tail=None if end is None else max(end - at.buffer_hi, 0),
+        batch=sizes[0] if batch else None,
+        no_rows=(at.buffer_hi - at.start) - sum(sizes) if apart else None,
+    )
+
+
+def _less(sizes: Sequence[int], count: int) -> list[int]:
+    """*sizes* without *count*, each less by its share."""
+    left, rest, found = max(sum(sizes), 0), max(count, 0), list[int]()
+    for size in sizes:
+        taken = min(size, round(rest * size / left)) if left else 0
+        found.append(size - taken)
+        left, rest = left - size, rest - taken
+    return found
 
 
 def cells(sizes: Sequence[int], *, scale: int, width: int) -> list[int]:
@@ -129,10 +157,10 @@ def legend(spans: Iterable[Spans] = ()) -> Text:
 
     text = Text("  ")
     used = {tier for one in spans for tier in one.tiers} or set(TIERS)
-    for tier in (FOUR_TIERS[0], TIERS[0], *FOUR_TIERS[1:]):
+    for tier in (FOUR_TIERS[0], TIERS[0], *FOUR_TIERS[1:], APART):
         if tier not in used:
             continue
-        text.append(tier.mark, style=tier.style).append(f" {tier.name}   ", style="dim")
+        text.append(tier.mark, style=tier.style).append(f" {tier.name.replace('_', ' ')}   ", style="dim")
     return text
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.requests.recall import RecallRequest
     from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
     from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
-    from harness_pipelines.ledgers.postgres.views.status import Counts, Refusing
+    from harness_pipelines.ledgers.postgres.views.status import Apart, Counts, Refusing
     from harness_pipelines.ports.ledger import PartitionStatus
     from harness_pipelines.ports.source import Log, OpenTransaction
     from harness_pipelines.protocol.versions import Version
@@ -57,6 +57,7 @@ class TableSeen:
     claims: list[Mapping[str, Any]]
     open_moves: list[Mapping[str, Any]]
     counts: Counts
+    apart: Mapping[int, Apart]  #: offsets that are no rows, by partition; those without any are left out
     refusing: Refusing | None  #: the partition that refuses most; None: none holds a refused record
     violations: list[Mapping[str, Any]]  #: of checks of the contract
     asked: list[RecallRequest]  #: to recall or to release rows, and not done yet
@@ -93,7 +94,7 @@ class TableSeen:
     def spans(self) -> list[Spans]:
         from harness_pipelines.cli.show import bars
 
-        return bars.spans_of(self.positions, self.ends, batch=self.has_batch)
+        return bars.spans_of(self.positions, self.ends, batch=self.has_batch, apart=self.apart)
 
     @property
     def late(self) -> list[str]:
@@ -159,14 +160,22 @@ class TableSeen:
     def refuses_much(self) -> bool:
         return self.refusing is not None and self.refusing.is_much
 
+    @property
+    def refused_in_buffer(self) -> int:
+        return sum(one.buffer for one in self.apart.values())
+
+    def _partition(self, seen: PartitionStatus) -> dict[str, int | None]:
+        b, none = seen.bounds, self.apart.get(seen.partition)
+        bounds = {"start": b.start, "buffer_hi": b.buffer_hi, "stream_hi": b.stream_hi, "batch_hi": b.batch_hi}
+        no_rows = {"refused": none.refused if none else 0, "filtered": none.filtered if none else 0}
+        return {"partition": seen.partition, **bounds, "end": self.ends.get(seen.partition), **no_rows}
+
     def to_json(self) -> dict[str, Any]:
         return {
             "table": self.table,
             "version": self.head.version,
             "views": sorted(self.head.views),
-            "partitions": [
-                {"partition": p.partition, **_bounds(p), "end": self.ends.get(p.partition)} for p in self.positions
-            ],
+            "partitions": [self._partition(p) for p in self.positions],
             "lag": self.lag,
             "topic": self.topic,
             "committed_at": self.head.committed_at,
@@ -202,11 +211,6 @@ class TableSeen:
                 "requests": [request.to_json() for request in self.asked],
             },
         }
-
-
-def _bounds(seen: PartitionStatus) -> dict[str, int]:
-    b = seen.bounds
-    return {"start": b.start, "buffer_hi": b.buffer_hi, "stream_hi": b.stream_hi, "batch_hi": b.batch_hi}
 
 
 class KafkaEnds:
@@ -273,6 +277,7 @@ def look(harness: Harness, table: Table, kafka: Ends) -> TableSeen:
         claims=books.claims(table.row),
         open_moves=books.open_moves(table.row),
         counts=books.counts(table.row),
+        apart=books.apart(table.row),
         refusing=books.refusing(table.row).get(table.row.table_id),
         violations=books.violations(table.row),
         asked=Recalls(harness.stores.readers).open(table.row),

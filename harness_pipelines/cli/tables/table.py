@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
     from harness_pipelines.app.table import Table
     from harness_pipelines.ledgers.postgres.drop import Dropped, LakeFiles
+    from harness_pipelines.spec.table import TableSpec
 
 
 @click.group()
@@ -30,7 +31,7 @@ def apply_command(settings: Settings, file: str, json_target: str | None) -> Non
     """Create the table that FILE describes, or apply its changed settings.
 
     Checks the topic, then creates the buffer and the Iceberg tables. A second call changes nothing. For a new table or
-    new columns it decodes the 20 newest and 20 oldest records of each partition and reports how many fit.
+    new columns it first decodes the 20 newest and 20 oldest records of each partition and reports how many fit.
 
     \b
     Example:
@@ -48,21 +49,25 @@ def apply_command(settings: Settings, file: str, json_target: str | None) -> Non
     spec = load_spec(file)
     with opened(settings) as harness:
         before = {t.name: t.spec for t in harness.tables()}.get(spec.table)
+        seen = {} if before == spec else _sample(harness, spec)
         made = harness.apply(spec)
         what = "created" if before is None else "unchanged" if before == made.spec else "changed"
-        shown = {**_summary(made), "result": what}
-        if what != "unchanged":
-            shown |= _sample(harness, made)
+        shown = {**_summary(made), "result": what, **seen}
     emit(shown, json_target, lambda: _told(shown))
 
 
-def _sample(harness: Harness, made: Table) -> dict[str, Any]:
-    """Report how a sample of the topic fits; a sample that fails does not undo the apply."""
+def _sample(harness: Harness, spec: TableSpec) -> dict[str, Any]:
+    """Report how a sample of the topic fits.
+
+    A log that moves meanwhile, or is damaged in places, does not stop the apply. A server that is away or refuses the
+    login does: nothing was created yet.
+    """
+    from harness_pipelines.ports.errors import LogTruncated, RecordsLost, RecordUnreadable
     from harness_pipelines.stages.table.sampled import sample
 
     try:
-        found = sample(harness.stores, made.row)
-    except HarnessError as error:
+        found = sample(harness.stores, spec)
+    except (RecordsLost, LogTruncated, RecordUnreadable) as error:
         return {"sample": None, "sample_summary": f"no sample was decoded: {error}"}
     return {"sample": found.to_json(), "sample_summary": found.summary()}
 
@@ -210,8 +215,7 @@ def drop_command(
     """
     check_wish(dry_run=dry_run, yes=yes)
     with opened(settings) as harness:
-        one = harness.table(name)
-        gone, files = _drop(harness, one, really=yes, purge=purge)
+        gone, files = _drop(harness, name, really=yes, purge=purge)
     shown = {
         **gone.to_json(),
         "files": [{"location": f.location, "count": f.count, "bytes": f.bytes} for f in files],
@@ -223,22 +227,36 @@ def drop_command(
         raise not_asked("drop the table for good")
 
 
-def _drop(harness: Harness, one: Table, *, really: bool, purge: bool) -> tuple[Dropped, list[LakeFiles]]:
+def _drop(harness: Harness, name: str, *, really: bool, purge: bool) -> tuple[Dropped, list[LakeFiles]]:
     from harness_pipelines.ledgers.postgres import drop
 
     stores = harness.stores
-    seen = stores.ledger.drop_table(one.row, dry_run=True)
-    identifier = (one.spec.namespace, one.row.tiered_view)
-    files = [drop.files_below(stores.catalog.at(identifier, place).location()) for place in seen.metadata]
+    one = stores.ledger.droppable(name)
+    seen = stores.ledger.drop_table(one, dry_run=True)
+    files = [drop.files_below(_location(harness, name, place, purge=purge)) for place in seen.metadata]
     if not really:
         return seen, files
     if purge:
         stores.ownership.confirm()  # another ledger may have these files
-    gone = stores.ledger.drop_table(one.row)
+    gone = stores.ledger.drop_table(one)
     if purge:
         for found in files:
             drop.purge(found)
     return gone, files
+
+
+def _location(harness: Harness, name: str, metadata: str, *, purge: bool) -> str:
+    """Where the files of the view are that *metadata* is of; what is only shown need not be proved by it."""
+    from harness_pipelines.ledgers.postgres import drop
+    from harness_pipelines.ports.errors import MetadataMissing
+
+    namespace, _, bare = name.partition(".")
+    try:
+        return harness.stores.catalog.at((namespace, bare), metadata).location()
+    except MetadataMissing:
+        if purge:
+            raise
+        return drop.location_of(metadata)
 
 
 def _show_drop(gone: Dropped, files: list[LakeFiles], *, done: bool, purge: bool) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness_pipelines.buffers.postgres.nested_json import uuid_text
+from harness_pipelines.drivers.certificates import TlsPlace
 from harness_pipelines.drivers.conform import unsliced
 from harness_pipelines.errors import UsageError
 from harness_pipelines.formats.base import Headers, header_name
@@ -33,7 +34,7 @@ from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.table import TableSpec
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import StructType
 
 Batches = Iterable[pa.RecordBatch]
@@ -121,6 +122,15 @@ def _read(name: str, value: str) -> tuple[str, str]:
     return name, value
 
 
+def tls_place(settings: Settings) -> TlsPlace | None:
+    """Where the first broker is, whose certificate is looked at if Spark does not accept one; None: without TLS."""
+    host, _, port = (settings.kafka or "").split(",")[0].strip().rpartition(":")
+    if "SSL" not in settings.kafka_properties.get("security.protocol", "").upper() or not host or not port.isdigit():
+        return None
+    roots = settings.kafka_properties.get("ssl.ca.location")
+    return TlsPlace(host=host.strip("[]"), port=int(port), roots=None if roots == "probe" else roots)
+
+
 def read_kafka(
     spark: SparkSession, settings: Settings, spec: TableSpec, ranges: Sequence[OffsetRange], *, headers: bool = False
 ) -> DataFrame:
@@ -189,29 +199,38 @@ def tail_frame(spark: SparkSession, settings: Settings, table: TableRow, part: T
 
 def judged_again(records: DataFrame, table: TableRow, registry: RegistryAddress) -> tuple[int, list[RefusedRecord]]:
     """How many rows all of *records*, read with their headers, make, and those that do not fit, whole."""
+    found = _judged(records, table, registry).collect()
+    rows = sum(row["rows"] or 0 for row in found)
+    return rows, [_refused_record(row) for row in found if row["rows"] is None]
+
+
+def one_refused(records: DataFrame, table: TableRow, registry: RegistryAddress) -> RefusedRecord:
+    """The first record found in *records*, read with their headers, that does not fit; there is one."""
+    return _refused_record(_judged(records, table, registry).where("rows IS NULL").limit(1).collect()[0])
+
+
+def _judged(records: DataFrame, table: TableRow, registry: RegistryAddress) -> DataFrame:
     from harness_pipelines.engines.spark.python import standing
 
     narrow = records.select("partition", "offset", "timestamp", "key", "value", "headers")
     decoder = standing(_refusal_decoder(dump_spec(table.spec), registry))
-    found = narrow.mapInArrow(decoder, spark_struct(REFUSED)).collect()
-    rows = sum(row["rows"] or 0 for row in found)
-    return rows, [
-        RefusedRecord(
-            partition=row["partition"],
-            offset=row["offset"],
-            reason=row["reason"],
-            detail=row["detail"],
-            key=None if row["key"] is None else bytes(row["key"]),
-            value=None if row["value"] is None else bytes(row["value"]),
-            headers=[
-                (header_name(h["key"]), None if h["value"] is None else bytes(h["value"])) for h in row["headers"] or ()
-            ],
-            check=row["check"],
-            kafka_ms=row["kafka_ms"],
-        )
-        for row in found
-        if row["rows"] is None
-    ]
+    return narrow.mapInArrow(decoder, spark_struct(REFUSED))
+
+
+def _refused_record(row: Row) -> RefusedRecord:
+    return RefusedRecord(
+        partition=row["partition"],
+        offset=row["offset"],
+        reason=row["reason"],
+        detail=row["detail"],
+        key=None if row["key"] is None else bytes(row["key"]),
+        value=None if row["value"] is None else bytes(row["value"]),
+        headers=[
+            (header_name(h["key"]), None if h["value"] is None else bytes(h["value"])) for h in row["headers"] or ()
+        ],
+        check=row["check"],
+        kafka_ms=row["kafka_ms"],
+    )
 
 
 def spark_schema(spec: TableSpec) -> pa.Schema:

@@ -19,7 +19,10 @@ class QueryFailed(UsageError):
 
 
 def query(spark: SparkSession, text: str, *, rows_max: int) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Run one SQL query; returns the column names and at most *rows_max* rows. Raises: QueryFailed."""
+    """Run one SQL query; returns the column names and at most *rows_max* rows.
+
+    Raises: QueryFailed, and what `troubles.named` finds.
+    """
     return _explained(lambda: collect(spark.sql(text), rows_max=rows_max))
 
 
@@ -30,14 +33,16 @@ def collect(frame: DataFrame, *, rows_max: int) -> tuple[list[str], list[tuple[A
 
 
 def _explained(run: Callable[[], Result]) -> Result:
-    from pyspark.errors import PySparkException
+    from harness_pipelines.engines.spark import troubles
+
+    def failed(text: str) -> QueryFailed:
+        return QueryFailed(f"Spark did not run the query: {short_reason(text)}")
 
     reports = logging.getLogger("SQLQueryContextLogger")  # prints the whole plan and stack to standard error
     was, reports.disabled = reports.disabled, True
     try:
-        return run()
-    except PySparkException as error:
-        raise QueryFailed(f"Spark did not run the query: {short_reason(str(error))}") from error
+        with troubles.explained("Spark did not run the query", outcome="nothing is returned", failed=failed):
+            return run()
     finally:
         reports.disabled = was
 

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import socket
 import sys
 import warnings
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import ceil, isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlsplit
 
 from psycopg import pq
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from harness_pipelines.drivers.postgres import READER, SPARK, WORKER, session_dsn
+from harness_pipelines.drivers.postgres import READER, SPARK, WORKER, deadline_s, session_dsn
 from harness_pipelines.engines.spark.stage_session import METHOD_BYTES
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.extras import ExtraMissing
@@ -77,6 +80,11 @@ _JDBC_NAMES: Mapping[str, str] = {
 }
 
 
+_PEM_KEY = re.compile(r"-----BEGIN PRIVATE KEY-----\s+([A-Za-z0-9+/=\s]+)-----END PRIVATE KEY-----")
+#: By Java's name the object identifier, in DER, with which a key of the algorithm begins.
+_KEY_OIDS: Mapping[str, bytes] = {"EC": bytes.fromhex("06072a8648ce3d0201"), "EdDSA": bytes.fromhex("06032b6570")}
+
+
 class SparkUnreachable(TryAgain):
     """No Spark answers at the configured address; nothing was written."""
 
@@ -120,8 +128,27 @@ def jdbc_options(dsn: str, *, role: str | None) -> JdbcOptions:
     hosts = host.split(",")
     places = [_place(h, ports[i] if i < len(ports) else ports[-1]) for i, h in enumerate(hosts)]
     properties = {jdbc: given[libpq] for libpq, jdbc in _JDBC_NAMES.items() if given.get(libpq)}
+    if algorithm := _key_algorithm(given.get("sslkey")):
+        properties["pemKeyAlgorithm"] = algorithm
     url = f"jdbc:postgresql://{','.join(places)}/{quote(database, safe='')}"
-    return JdbcOptions(url=url, properties={**properties, "driver": DRIVER, "tcpKeepAlive": "true"})
+    # A Postgres that hangs goes on to acknowledge what it is sent: an answer is not waited for beyond its own limit.
+    answer_s = deadline_s(make_conninfo("", options=given["options"]))
+    within = {} if isinf(answer_s) else {"socketTimeout": str(ceil(answer_s))}
+    return JdbcOptions(url=url, properties={**properties, **within, "driver": DRIVER, "tcpKeepAlive": "true"})
+
+
+def _key_algorithm(path: str | None) -> str | None:
+    """Of the private key in a PEM file: the JDBC driver takes each for one of RSA, unless it is told another.
+
+    None: it is one, or the file is not there to be looked at (on Spark's machines alone, say).
+    """
+    try:
+        text = Path(path).read_text(encoding="ascii") if path else ""
+    except (OSError, UnicodeError):
+        return None
+    found = _PEM_KEY.search(text)
+    der = b64decode("".join(found[1].split())) if found else b""
+    return next((name for name, oid in _KEY_OIDS.items() if oid in der[:40]), None)
 
 
 def _place(host: str, port: str) -> str:

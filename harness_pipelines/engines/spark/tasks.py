@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 import harness_pipelines
 from harness_pipelines.engines.spark.python import Work, standing
 from harness_pipelines.engines.spark.session import Py4JError, SessionLost, is_closed_channel
+from harness_pipelines.engines.spark.troubles import named
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.secret import redact
@@ -47,7 +48,7 @@ def run(
 ) -> list[Mapping[str, Any]]:
     """Run *work* over batches of (partition, low, high), one range per task; returns the rows that it yields.
 
-    Raises: TasksFailed, ExecutorsAway.
+    Raises: TasksFailed, ExecutorsAway, and what `named` finds.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -60,7 +61,8 @@ def run(
     except grpc.RpcError as error:
         raise ExecutorsAway(f"Spark was lost: {redact(str(error))[:500]}") from error
     except (PySparkException, Py4JError) as error:
-        raise TasksFailed(f"a Spark task failed: {redact(str(error))[:1000]}") from error
+        found = named(error, "a Spark task failed", outcome="what tasks had committed stays")
+        raise found or TasksFailed(f"a Spark task failed: {redact(str(error))[:1000]}") from error
     except ValueError as error:
         if not is_closed_channel(error):
             raise

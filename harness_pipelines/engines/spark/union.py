@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Protocol
@@ -18,7 +19,8 @@ from harness_pipelines.engines.spark.read import (
 )
 from harness_pipelines.engines.spark.session import segments_address
 from harness_pipelines.engines.spark.stage_session import check_readable
-from harness_pipelines.errors import UsageError
+from harness_pipelines.engines.spark.troubles import explained, shown_line
+from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.reading.selection import Selection, Work, work_of
 from harness_pipelines.spec.predicate import TRUE
@@ -56,10 +58,39 @@ def to_spark(
     Of a keyed table the frame has the newest put per key; a key in two partitions fails its use by the words of
     `KeyInTwoPartitions`.
 
-    Raises: UnknownColumn, WhereError, LakeFileMissing, SessionUnfit.
+    Raises: UnknownColumn, WhereError, LakeFileMissing, SessionUnfit; where Spark asks the servers at once, what
+    `troubles.named` finds.
     """
     check_readable(spark)
     work = work_of(plan, Selection(columns=columns, where=where, coordinates=coordinates, layer=layer))
+    with _explained(work.table):
+        return _frame(spark, plan, work, sources, tail_frame=tail_frame)
+
+
+def named_view(frame: DataFrame, view: str | None, *, table: str) -> DataFrame:
+    """*frame*, which is a temp view of that name now, if there is one. Raises: as `to_spark`."""
+    if view is not None:
+        with _explained(table):
+            frame.createOrReplaceTempView(view)
+    return frame
+
+
+class SparkReadFailed(HarnessError):
+    """Spark could not read a table, for a reason without an error class."""
+
+    way_on = "correct what the message names, then read again"
+
+
+def _explained(table: str) -> AbstractContextManager[None]:
+    where, outcome = f"{table}: Spark could not read it", "nothing is returned"
+    return explained(
+        where, outcome=outcome, failed=lambda text: SparkReadFailed(f"{where}: {shown_line(text)}; {outcome}")
+    )
+
+
+def _frame(
+    spark: SparkSession, plan: ReadPlan, work: Work, sources: SparkSources, *, tail_frame: TailFrame | None
+) -> DataFrame:
     jdbc = GuardedJdbc(options=segments_address(sources.settings), lease_id=plan.lease_id)
     cold = [lake_frame(spark, part.metadata, work.query(part)) for part in work.cold]
     if work.overlays:

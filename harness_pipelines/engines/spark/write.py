@@ -11,59 +11,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import grpc
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from harness_pipelines.drivers.certificates import CertificateRefused, why_refused
-from harness_pipelines.engines.spark.session import (
-    Py4JError,
-    Py4JNetworkError,
-    SessionLost,
-    SparkAway,
-    is_closed_channel,
-)
+from harness_pipelines.drivers.certificates import TlsPlace
+from harness_pipelines.engines.spark import troubles
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, told_of
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
-from harness_pipelines.secret import redact
 
 if TYPE_CHECKING:
     from harness_pipelines.engines.spark.session import JdbcOptions
 
 FETCH_ROWS = 20_000
-#: What Spark's messages say when the session is of no use any more.
-_LOST = (
-    "SparkContext was shut down",
-    "UNAVAILABLE",
-    "too_many_pings",  # a server that allows fewer than Spark's own: the client sends fewer then
-    "INVALID_HANDLE",
-    "NO_ACTIVE_SESSION",
-    "SESSION_CLOSED",
-    "SESSION_CHANGED",
-)
-#: What they say when the machine or a service that a task needs is at fault, not the move, and not the session.
-_OUTAGES = (
-    "No space left on device",
-    "Connection refused",
-    "Connection reset",
-    "the database system is",
-    "terminating connection",
-    "too many clients",
-    "too many connections",
-    "remaining connection slots",
-    "The connection attempt failed",
-    "An I/O error occurred while sending to the backend",
-    "This connection has been closed",
-    # The catalog in Postgres. Iceberg's own message leaves out why: a login that is refused is met by others, too.
-    "org.apache.iceberg.jdbc.UncheckedSQLException",
-)
-#: What they say when a task could not ask the schema registry.
-_REGISTRY = ("RegistryAway", "RegistryLoginFailed", "RegistryPropertyRefused", "no schema registry is known")
 
 
 class SparkFailed(HarnessError):
@@ -130,30 +93,16 @@ def append_counted(frame: DataFrame, target: BranchTarget) -> tuple[int, int] | 
 
 
 @contextmanager
-def explained(table: TableRow, move: Move) -> Iterator[None]:
+def explained(table: TableRow, move: Move, *, kafka: TlsPlace | None = None) -> Iterator[None]:
     """Spark's errors as the harness's: an outage may be waited for, anything else counts against the move."""
-    try:
+    where = f"{table.name}: Spark could not stage move {move.move_id}, attempt {move.attempt}"
+    outcome = "nothing was published"
+
+    def failed(text: str) -> HarnessError:
+        return SparkFailed(f"{where}: {troubles.shown_line(text)}; {outcome}")
+
+    with troubles.explained(where, outcome=outcome, failed=failed, kafka=kafka):
         yield
-    except (PySparkException, Py4JError, grpc.RpcError, OSError) as error:
-        text = redact(str(error)).strip()
-        where = f"{table.name}: Spark could not stage move {move.move_id}, attempt {move.attempt}"
-        asked = [line for line in text.splitlines() if any(s in line for s in _REGISTRY)]
-        shown = (asked or text.splitlines() or [type(error).__name__])[0].strip()[:500]
-        if (why := why_refused(text)) is not None:
-            server, settings = f"{where}: a server that it needs", "the files that HARNESS_DSN and HARNESS_KAFKA_* name"
-            raise CertificateRefused(server, why=why, said=shown, settings=settings) from error
-        if isinstance(error, grpc.RpcError | OSError | Py4JNetworkError) or any(s in text for s in _LOST):
-            raise SessionLost(f"{where}: {shown}; nothing was published, it is tried again") from error
-        if asked or any(s in text for s in _OUTAGES):
-            raise SparkAway(f"{where}: {shown}; nothing was published, it is tried again") from error
-        raise SparkFailed(f"{where}: {shown}; nothing was published") from error
-    except ValueError as error:
-        if not is_closed_channel(error):
-            raise
-        raise SessionLost(
-            f"{table.name}: the Spark session was closed under move {move.move_id}, attempt {move.attempt}; nothing "
-            "was published, it is tried again"
-        ) from error
 
 
 def read_segments(

@@ -5,6 +5,7 @@ Runs as the login itself (the owner that ran `harness init`), because workers ma
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from psycopg import sql as compose
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
+from harness_pipelines.spec.table import QUARANTINE_SUFFIX, STREAM_SUFFIX
 
 SCHEMA = "harness_buffer"
 
@@ -21,6 +23,35 @@ class TableInUse(TryAgain):
     """A worker holds a claim on the table; nothing was dropped."""
 
     way_on = "stop the worker that the message names, or wait for its lease (30 s)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Droppable:
+    """What a drop has to know of a table; also known of a table whose spec cannot be parsed."""
+
+    table_id: int
+    name: str  #: with its namespace
+    views: tuple[str, ...]  #: names of its Iceberg tables inside the namespace
+    quarantine: str  #: and of the one that has bytes of quarantined records, if there are any
+
+    @classmethod
+    def of(cls, table: TableRow) -> Droppable:
+        views = tuple(table.views.values())
+        return cls(table_id=table.table_id, name=table.name, views=views, quarantine=table.quarantine)
+
+    @classmethod
+    def of_damaged(cls, row: Mapping[str, Any]) -> Droppable:
+        """Use the names that any table may have if its spec does not give its views."""
+        bare, spec = row["name"], row["spec"]
+        names = {"stream": f"{bare}{STREAM_SUFFIX}", "batch": bare}
+        said = spec.get("views") if isinstance(spec, dict) else None
+        views = (names[said],) if said in names else tuple(names.values())
+        name = f"{row['namespace']}.{bare}"
+        return cls(table_id=row["table_id"], name=name, views=views, quarantine=f"{bare}{QUARANTINE_SUFFIX}")
+
+    @property
+    def namespace(self) -> str:
+        return self.name.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +97,13 @@ class LakeFiles:
     bytes: int
 
 
-def drop_table(database: Database, table: TableRow, *, catalog: str, dry_run: bool = False) -> Dropped:
+def drop_table(database: Database, table: TableRow | Droppable, *, catalog: str, dry_run: bool = False) -> Dropped:
     """Drop *table* with its segments, ledger rows and catalog rows, all or nothing. Files of the lake stay.
 
     Raises: TableUnknown, TableInUse, naming who holds the claim; LedgerBusy.
     """
+    if isinstance(table, TableRow):
+        table = Droppable.of(table)
     with database.transaction() as connection:
         connection.execute(sql("drop/as_owner"))
         if connection.execute(sql("drop/lock_table"), {"table_id": table.table_id}).fetchone() is None:
@@ -84,7 +117,7 @@ def drop_table(database: Database, table: TableRow, *, catalog: str, dry_run: bo
         return dropped
 
 
-def _look(connection: Connection, table: TableRow, catalog: str) -> Dropped:
+def _look(connection: Connection, table: Droppable, catalog: str) -> Dropped:
     """Lock in the order of all commits (catalog rows, then the trim lock) and list what is there."""
     key = {"table_id": table.table_id}
     views = connection.execute(sql("drop/lock_pointers"), _pointers(connection, table, catalog)).fetchall()
@@ -96,13 +129,13 @@ def _look(connection: Connection, table: TableRow, catalog: str) -> Dropped:
     return Dropped(
         table=table.name,
         segments=tuple(SegmentSeen(name=s["segment"], state=s["state"], bytes=s["bytes"]) for s in segments),
-        views=tuple(f"{table.spec.namespace}.{v['table_name']}" for v in views),
+        views=tuple(f"{table.namespace}.{v['table_name']}" for v in views),
         metadata=tuple(v["metadata_location"] for v in views),
         **counts,
     )
 
 
-def _check_unclaimed(connection: Connection, table: TableRow) -> None:
+def _check_unclaimed(connection: Connection, table: Droppable) -> None:
     held = connection.execute(sql("drop/live_claims"), {"table_id": table.table_id}).fetchall()
     if held:
         who = ", ".join(f"{c['stage']} by {c['holder']} until {c['lease_until']:%Y-%m-%d %H:%M:%S} UTC" for c in held)
@@ -112,7 +145,7 @@ def _check_unclaimed(connection: Connection, table: TableRow) -> None:
         )
 
 
-def _drop(connection: Connection, table: TableRow, catalog: str, seen: Dropped) -> None:
+def _drop(connection: Connection, table: Droppable, catalog: str, seen: Dropped) -> None:
     key = {"table_id": table.table_id}
     for segment in seen.segments:
         connection.execute(compose.SQL("DROP TABLE IF EXISTS {}").format(compose.Identifier(SCHEMA, segment.name)))
@@ -123,15 +156,16 @@ def _drop(connection: Connection, table: TableRow, catalog: str, seen: Dropped) 
     connection.execute(sql("drop/delete_pointers"), pointers)
 
 
-def _pointers(connection: Connection, table: TableRow, catalog: str) -> dict[str, str | None]:
+def _pointers(connection: Connection, table: Droppable, catalog: str) -> dict[str, Any]:
     """Of the views, and of the bytes of records that were quarantined, if there are any in the lake."""
     place = connection.execute(sql("quarantine/place"), {"table_id": table.table_id}).fetchone()
-    names = {
-        "stream": table.views.get("stream"),
-        "batch": table.views.get("batch"),
-        "quarantine": table.quarantine if place and place["metadata"] else None,
-    }
-    return {"catalog": catalog, "namespace": table.spec.namespace, **names}
+    aside = [table.quarantine] if place and place["metadata"] else []
+    return {"catalog": catalog, "namespace": table.namespace, "views": [*table.views, *aside]}
+
+
+def location_of(metadata: str) -> str:
+    """The location of the view of a metadata file, from its path alone: the harness keeps them in a folder of it."""
+    return metadata.rpartition("/metadata/")[0]
 
 
 def files_below(location: str) -> LakeFiles:

@@ -21,7 +21,7 @@ from harness_pipelines import faults
 from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.ledgers.postgres import drop, rows, specs
-from harness_pipelines.ledgers.postgres.drop import Dropped
+from harness_pipelines.ledgers.postgres.drop import Droppable, Dropped
 from harness_pipelines.ledgers.postgres.outcome import resolved
 from harness_pipelines.ledgers.postgres.requests.recall import check_there, recall_done
 from harness_pipelines.ledgers.postgres.revert import Reverts
@@ -157,7 +157,16 @@ class PostgresLedger:
             raise TableUnknown(f"no table {name!r}; tables: {shown}{more}. `harness table apply FILE` creates one")
         return found
 
-    def drop_table(self, table: TableRow, *, dry_run: bool = False) -> Dropped:
+    def droppable(self, name: str) -> Droppable:
+        """The table called ``namespace.name``, also where its row cannot be understood. Raises: TableUnknown."""
+        try:
+            return Droppable.of(self.table(name))
+        except TableDamaged:
+            namespace, _, short = name.partition(".")
+            [row] = self.database.rows("ledger/tables", {"namespace": namespace, "name": short})
+            return Droppable.of_damaged(row)
+
+    def drop_table(self, table: TableRow | Droppable, *, dry_run: bool = False) -> Dropped:
         """Drop a table, all or nothing; see `harness_pipelines.ledgers.postgres.drop`.
 
         Raises: TableUnknown, TableInUse.

@@ -49,7 +49,7 @@ def damaged(name: str, why: str) -> TableDamaged:
     return TableDamaged(
         f"the spec of {name} in harness.tables cannot be read: {why}. No worker runs it; all other tables continue. "
         "Bring the row back from a backup, or as the owner of the database: the newest row of harness.schemas has the "
-        "spec that its schema was made with"
+        f"spec that its schema was made with; or `harness table drop {name} --dry-run`, and apply its spec again"
     )
 
 

@@ -26,8 +26,8 @@ from harness_pipelines.formats.schema.wire import Named, opened
 from harness_pipelines.ports.decoded import (
     DecodedRange,
     RowsUnfit,
-    _stopped,
     decode_batch,
+    stopped,
 )
 from harness_pipelines.ports.identity import check_source, check_topic
 from harness_pipelines.ports.ledger import IngestPosition, Segment, TableRow
@@ -100,7 +100,7 @@ def ingest_unit(
     except RowsUnfit:
         unfit = unfit_of(table, batches, decoded, lambda some: writer.trouble(segment.current(), some))
         if unfit and table.spec.on_error == "stop":
-            raise _stopped(table, unfit[min(unfit)], by_check=False) from None
+            raise stopped(table, unfit[min(unfit)], by_check=False) from None
         rows = take([without(unfit, one) for one in decoded], decode=lambda batch: without(unfit, decode(batch)))
     if due is not None:
         raise due
@@ -135,7 +135,7 @@ def _taken(
             rows = writer.commit(segment.current(), decoded, confirm=confirm)
         except SegmentClosed:
             rows = writer.commit(segment.renew(), decoded, confirm=confirm)
-        note_refused(table, decoded)
+        note_refused(table, (record for taken in decoded for record in taken.refused))
     if limit is not None:
         raise limit.error()
     return rows

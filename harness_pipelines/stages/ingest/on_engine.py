@@ -35,6 +35,7 @@ _DONE = pa.schema(
         pa.field("reached", pa.int64()),
         pa.field("rows", pa.int64()),
         pa.field("refresh", pa.string()),
+        pa.field("stops", pa.string()),
     ]
 )
 
@@ -53,11 +54,17 @@ class IngestTaskFailed(HarnessError):
     recovery = Recovery.REFRESH
 
 
+class IngestTaskStopped(HarnessError):
+    """A task met an error that a person must correct. The table stops; records ingested before it stay."""
+
+    way_on = "correct what the message names, then start the worker again"
+
+
 def ingest_on_spark(stores: Stores, table: TableRow, claim: Claim) -> SparkIngested:
     """Take everything between the buffer and the log's ends, at most `RANGE_OFFSETS_MAX` per partition.
 
     Raises: UsageError, ContractUnusable, TopicRecreated, PartitionsGrown, RecordsLost, ... before the job;
-    IngestTaskFailed, SparkFailed, SparkAway after it.
+    IngestTaskFailed, IngestTaskStopped, TasksFailed, SparkAway after it.
     """
     judge_of(table.spec)
     if table.spec.evolution == "compatible":
@@ -80,6 +87,8 @@ def ingest_on_spark(stores: Stores, table: TableRow, claim: Claim) -> SparkInges
         return SparkIngested(rows=0, reached={})
     stores.segments.open_segment(table)
     done = stores.run_on_spark(ranges, task(stores.settings.for_others(), table, claim), _DONE)
+    if stopped := [row["stops"] for row in done if row["stops"]]:
+        raise IngestTaskStopped(stopped[0])
     if trouble := [row["refresh"] for row in done if row["refresh"]]:
         raise IngestTaskFailed(f"{table.name}: {trouble[0]}")
     return SparkIngested(
@@ -119,12 +128,12 @@ def _take(stores: Stores, table: TableRow, claim: Claim, wanted: OffsetRange) ->
             rows += ingest_unit(table, [batch], codec=codec, writer=writer, segment=segment, identity=identity)
             reached = batch.high
     except HarnessError as error:
-        if error.recovery is Recovery.NEVER:
-            raise
-        return {"partition": wanted.partition, "reached": reached, "rows": rows, "refresh": str(error)}
+        # As a row: Spark would run a task that raises again, and give no more than its words.
+        kind = "stops" if error.recovery is Recovery.NEVER else "refresh"
+        return {"partition": wanted.partition, "reached": reached, "rows": rows, kind: str(error)}
     finally:
         writer.close()
-    return {"partition": wanted.partition, "reached": reached, "rows": rows, "refresh": None}
+    return {"partition": wanted.partition, "reached": reached, "rows": rows}
 
 
 def read_range(stream: Log, table: TableRow, wanted: OffsetRange) -> Iterable[PartitionBatch]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.culprits import Notices
-from harness_pipelines.ports.decoded import DecodedRange
+from harness_pipelines.ports.decoded import DecodedRange, stopped
 from harness_pipelines.ports.ledger import Beginning, RefusedRecord, TableRow
 from harness_pipelines.protocol.refusals import leading, one_too_many
 
@@ -35,6 +35,9 @@ class NothingFits(RefusedTooMany):
         "correct the spec's words of decoding, `harness table apply`, start the worker again, `harness quarantine "
         "replay TABLE`"
     )
+
+
+One = Callable[[], RefusedRecord]  #: one of the refused records; costs a look at them
 
 
 class Refusals(Protocol):
@@ -78,11 +81,11 @@ def limit_of(table: TableRow, decoded: Sequence[DecodedRange], before: Refusals)
     return Limit(table, found, _too_many) if found else None
 
 
-def note_refused(table: TableRow, taken: Sequence[DecodedRange]) -> None:
+def note_refused(table: TableRow, refused: Iterable[RefusedRecord]) -> None:
     """Log what was quarantined: one line per reason and minute, with the first of its records."""
     first: dict[str, RefusedRecord] = {}
     counts: Counter[str] = Counter()
-    for record in (one for ranges in taken for one in ranges.refused):
+    for record in refused:
         first.setdefault(record.reason, record)
         counts[record.reason] += 1
     for reason, one in first.items():
@@ -110,6 +113,29 @@ def _nothing_fits(table: TableRow, decoded: Sequence[DecodedRange], before: Refu
             found[taken.partition] = sorted(taken.refused, key=lambda record: record.offset)[left]
         left = max(left - count, 0)
     return Limit(table, found, _none_taken) if found else None
+
+
+def check_move(table: TableRow, *, rows: int, refused: int, one: One, before: Refusals) -> None:
+    """Without a buffer a move is taken whole or not at all: do its records stop the table?
+
+    *rows* and *refused*: what they became; *one* finds one of the refused. Raises: RecordRefused, NothingFits.
+    """
+    if refused and table.spec.on_error == "stop":
+        raise stopped(table, one(), by_check=False)
+    transform = table.spec.transform
+    leaves_out = transform is not None and transform.filter is not None  # how many, nobody counts here
+    if rows or leaves_out or table.spec.stop_above is not None or not refused:
+        return
+    seen = before.beginning(table, limit=FIRST_RECORDS)
+    if seen.taken or seen.refused + refused <= FIRST_RECORDS:
+        return
+    found = one()
+    raise NothingFits(
+        f"{table.name}: partition {found.partition}, offset {found.offset}: all of the first {FIRST_RECORDS:,} records "
+        f"are refused, this one as {found.reason}: {found.detail}; nothing was taken. Is the spec right? Its words "
+        "of decoding (`format`, `schema`, `from` of a column, ...) may change while no record is a row: stop the "
+        "worker, correct them, apply the spec and start it again"
+    )
 
 
 def _offsets(taken: DecodedRange) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +39,11 @@ def apply_spec(stores: Stores, spec: str | Path | TableSpec) -> TableRow:
     try:
         known = stores.ledger.table(wanted.table)
     except TableUnknown:
-        _check_schemas_known(stores, wanted)
+        check_schemas_known(stores, wanted)
         return _create(stores, wanted, identity)
     decoding = _decodes_otherwise(known.spec, wanted)
     if decoding:
-        _check_schemas_known(stores, wanted)
+        check_schemas_known(stores, wanted)
         decoding = known.schema_version == 1 and not stores.segments.beginning(known, limit=1).taken
     _check_fits(known, wanted, decoding=decoding)
     added_partitions(known.identity, identity)
@@ -75,20 +76,32 @@ def _create(stores: Stores, spec: TableSpec, identity: TopicIdentity) -> TableRo
     return stores.ledger.create_table(spec, identity, starts=starts, fields=fields, views=views)
 
 
-def _check_schemas_known(stores: Stores, spec: TableSpec) -> None:
+def check_schemas_known(stores: Stores, spec: TableSpec) -> None:
     """Raises: SchemaUnusable, where records name their schemas and nothing knows one."""
     if not isinstance(stores.schemas, NoSchemas):
         return
+    for word, format_, of_spec in _unschemed(spec):
+        raise SchemaUnusable(
+            f"table {spec.table}: `{word}: {format_}` needs a schema, and there is none: no registry is known, and "
+            f"the spec has no `{of_spec}`; nothing was changed. Set HARNESS_REGISTRY, or write `{of_spec}: {{file: "
+            "PATH}` where records begin with no schema id"
+        )
+
+
+def asks_registry(spec: TableSpec) -> bool:
+    """Whether records of *spec* name schemas that a registry has."""
+    return any(True for _ in _unschemed(spec))
+
+
+def _unschemed(spec: TableSpec) -> Iterator[tuple[str, str, str]]:
+    """The words for the format of values and of keys that need a schema and are given none: the format's word, it
+    itself, and the word for its schema."""
     words: list[tuple[str, str, str, GivenSchema | None]] = [("format", spec.format, "schema", spec.value_schema)]
     if spec.key:
         words.append(("key_format", spec.key_format, "key_schema", spec.key_schema))
     for word, format_, of_spec, schema in words:
         if format_ in WITH_SCHEMA and schema is None:
-            raise SchemaUnusable(
-                f"table {spec.table}: `{word}: {format_}` needs a schema, and there is none: no registry is known, and "
-                f"the spec has no `{of_spec}`; nothing was changed. Set HARNESS_REGISTRY, or write `{of_spec}: {{file: "
-                "PATH}` where records begin with no schema id"
-            )
+            yield word, format_, of_spec
 
 
 def _decodes_otherwise(known: TableSpec, wanted: TableSpec) -> bool:

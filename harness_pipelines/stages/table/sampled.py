@@ -1,6 +1,7 @@
 """Check a spec against its topic: decode a few records as the table would, and write nothing.
 
 A spec that is wrong for every record makes a table all the same; the one who applies it is the one who can see it.
+What a worker could not use at all, such as a login that is refused, is raised before anything is made.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from harness_pipelines.formats.base import Codec
 from harness_pipelines.formats.choose import key_codec
 from harness_pipelines.formats.records import RecordCodec
-from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.source import LogReader, PartitionBatch, below
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.transform import input_columns
+from harness_pipelines.stages.table.apply import asks_registry, check_schemas_known
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 RECORDS_OF_EACH_END = 20
 PARTITIONS_MAX = 64
+NO_SCHEMA = 2**31 - 1  #: an id that no registry has given
 WAIT_S = 10.0  #: for the records of each end
 _FIELD = re.compile(r"`([^`]+)`: (.*)", re.DOTALL)
 
@@ -93,20 +95,23 @@ class Sampled:
         return seen | {"key_misfit": self.key_misfit}
 
 
-def sample(stores: Stores, table: TableRow, *, wait_s: float = WAIT_S) -> Sampled:
+def sample(stores: Stores, spec: TableSpec, *, wait_s: float = WAIT_S) -> Sampled:
     """Decode the oldest and newest records of each partition, of the first 64 that have any.
 
-    What does not come in time is not looked at. Raises: what the log and the codec do.
+    What does not come in time is not looked at. Raises: what the log, the codec and the registry do.
     """
-    spec, found = table.spec, Sampled()
+    check_schemas_known(stores, spec)
+    found = Sampled()
     codec, keys = RecordCodec(spec, stores.schemas), _keys_of(spec, stores.schemas)
-    partitions = stores.log.describe(spec.topic).partitions
-    marks = {p: m for p, m in sorted(stores.log.watermarks(spec.topic, partitions).items()) if m.end > m.low}
+    identity = stores.log.describe(spec.topic)
+    if asks_registry(spec):
+        stores.schemas.by_id(NO_SCHEMA)  # a login that is wrong is wrong before there are records
+    marks = {p: m for p, m in sorted(stores.log.watermarks(spec.topic, identity.partitions).items()) if m.end > m.low}
     marks = dict(list(marks.items())[:PARTITIONS_MAX])
     if not marks:
         return found
     ends = {p: mark.end for p, mark in marks.items()}
-    with stores.log.reader(spec.topic, {p: m.low for p, m in marks.items()}, identity=table.identity) as reader:
+    with stores.log.reader(spec.topic, {p: m.low for p, m in marks.items()}, identity=identity) as reader:
         seen = {p: m.low for p, m in marks.items()}
         for batch in _taken(reader, ends, wait_s):
             found.add(codec, batch, keys)

@@ -24,6 +24,7 @@ from harness_pipelines.protocol.segments import needed
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.table import TierRules
 from harness_pipelines.stages.ingest.log_epochs import check_epochs, epochs_of
+from harness_pipelines.stages.ingest.refusing import One, check_move, note_refused
 from harness_pipelines.stages.run.moving import Moving, Tally, make_branch
 from harness_pipelines.stages.tier.contract import look_again
 
@@ -179,7 +180,12 @@ def _stage_from_kafka(stores: Stores, table: TableRow, move: Move) -> Attempt:
     check_epochs(table, stores.log, {p: (at.buffer_hi, at.leader_epoch) for p, at in known.items()})
     epochs = epochs_of(table, stores.log, move.ranges)
     make_branch(stores, table, move)
-    rows, refused = stores.write_from_kafka(table, move)
+
+    def check(rows: int, refused: int, one: One) -> None:
+        check_move(table, rows=rows, refused=refused, one=one, before=stores.segments)
+
+    rows, refused = stores.write_from_kafka(table, move, check=check)
+    note_refused(table, refused)
     check_source(table, stores.log, move.hi)
     check_epochs(table, stores.log, {p: (move.hi[p], epoch) for p, epoch in epochs.items()})
     return Attempt(staged=stores.lake.staged(table, move, rows=rows), refused=tuple(refused), epochs=epochs)

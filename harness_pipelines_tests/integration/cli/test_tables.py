@@ -46,6 +46,8 @@ def test_status_has_the_fixed_form_and_counts_the_lag(harness, table):
         "buffer_hi": GOOD // 2 + 1,
         "stream_hi": 0,
         "batch_hi": 0,
+        "refused": 1,
+        "filtered": 0,
     }
 
 
@@ -64,6 +66,9 @@ def test_status_for_people_shows_a_bar_per_partition_and_how_to_go_on(harness, t
     shown = harness("status", table).output
 
     assert shown.count("▓" * 40) == 2
+    assert f"{GOOD // 2} | 0 | 1" in shown, "the refused offset is no row of the buffer"
+    assert f"{GOOD + 1} only in the buffer (1 refused)" in shown
+    assert "✗ no rows" in shown
     assert f"`harness run {table}`" in shown
     assert f"`harness quarantine list {table}`" in shown
 

@@ -19,8 +19,9 @@ import harness_pipelines as hp
 from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import Connection, explained, migrate
 from harness_pipelines.engines.spark import write
-from harness_pipelines.engines.spark.kafka import read_kafka
+from harness_pipelines.engines.spark.kafka import read_kafka, tls_place
 from harness_pipelines.engines.spark.session import jdbc_options, open_spark
+from harness_pipelines.engines.spark.troubles import SparkLoginFailed
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.services import Endpoints
 from harness_pipelines.sources.kafka.client import KafkaTimeouts
@@ -203,6 +204,60 @@ def test_a_database_with_a_bad_certificate_is_refused_by_name(made: Made, databa
         psycopg.connect(dsn).close()
 
 
+CLIENT_SAID = {
+    "none": "it asks for a certificate of this client",
+    "expired": "does not accept the certificate of this client",
+    "untrusted": "does not accept the certificate of this client",
+    "not there": "a file of certificates cannot be used",
+}
+
+
+@pytest.fixture
+def asking(made: Made, database: Server) -> Iterator[Server]:
+    """The database, which takes over TCP those alone who show a certificate of its authority."""
+    present(database, made, "good")
+    rules = database.data / "pg_hba.conf"
+    before = rules.read_text()
+    rules.write_text(f"hostssl all all all scram-sha-256 clientcert=verify-ca\n{before}")
+    database.run("SELECT pg_reload_conf()")
+    try:
+        yield database
+    finally:
+        rules.write_text(before)
+        with Connection.of(over_tls(database, made, **shown(made, "reader")), autocommit=True) as connection:
+            connection.execute("SELECT pg_reload_conf()")
+
+
+def shown(made: Made, client: str) -> dict[str, str]:
+    """The settings with which *client* shows its certificate."""
+    if client == "none":
+        return {"sslcert": "/dev/null/none", "sslkey": "/dev/null/none"}  # not those of whoever runs the test
+    if client == "not there":
+        return {"sslcert": str(made.pairs["reader"].certificate), "sslkey": str(made.root.with_name("none.key"))}
+    pair = made.pairs[client]
+    return {"sslcert": str(pair.certificate), "sslkey": str(pair.key)}
+
+
+def test_a_database_that_asks_for_a_certificate_of_the_client_is_given_ours(made: Made, asking: Server):
+    with Connection.of(over_tls(asking, made, **shown(made, "reader"))) as connection:
+        found = connection.execute(
+            "SELECT client_dn, client_serial IS NOT NULL AS known FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
+        ).fetchone()
+    assert found == {"client_dn": "/CN=reader", "known": True}
+
+
+@pytest.mark.parametrize("client", CLIENT_SAID)
+def test_a_database_that_refuses_the_client_s_certificate_is_not_taken_for_one_that_is_away(
+    made: Made, asking: Server, client: str
+):
+    dsn = over_tls(asking, made, **shown(made, client))
+    with (
+        pytest.raises(CertificateRefused, match=rf"Postgres at localhost:\d+ .*{CLIENT_SAID[client]}.*sslcert"),
+        explained(dsn),
+    ):
+        psycopg.connect(dsn).close()
+
+
 # -- the registry -------------------------------------------------------------------------------------------
 
 
@@ -226,6 +281,45 @@ def test_a_registry_with_a_bad_certificate_is_refused_by_name(made: Made, bad: s
         serving(tls=serve_registry(made.pairs[bad])) as server,
         closing(Registry(server.url, {"ssl.ca.location": str(made.root)})) as registry,
         pytest.raises(CertificateRefused, match=rf"registry at https://localhost:\d+ .*{BAD[bad]}.*HARNESS_REGISTRY"),
+    ):
+        registry.by_id(1)
+
+
+REGISTRY_SAID = {
+    "none": "it asks for a certificate of this client",
+    "expired": "does not accept the certificate of this client: it has expired",
+    "untrusted": "does not accept the certificate of this client: it does not trust who signed it",
+}
+
+
+def mutual(made: Made) -> ssl.SSLContext:
+    context = serve_registry(made.pairs["good"])
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(made.root)
+    return context
+
+
+def of_client(made: Made, client: str) -> dict[str, str]:
+    found = {"ssl.ca.location": str(made.root)}
+    if client != "none":
+        pair = made.pairs[client]
+        found |= {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(pair.key)}
+    return found
+
+
+def test_a_registry_that_asks_for_a_certificate_of_the_client_is_given_ours(made: Made):
+    with serving(tls=mutual(made)) as server, closing(Registry(server.url, of_client(made, "reader"))) as registry:
+        number = server.register("a-value", '{"type": "long"}')
+        found = registry.by_id(number)
+    assert found is not None and found.text == '{"type": "long"}'
+
+
+@pytest.mark.parametrize("client", REGISTRY_SAID)
+def test_a_registry_that_refuses_the_client_s_certificate_is_not_taken_for_one_that_is_away(made: Made, client: str):
+    with (
+        serving(tls=mutual(made)) as server,
+        closing(Registry(server.url, of_client(made, client))) as registry,
+        pytest.raises(CertificateRefused, match=rf"registry at https://localhost:\d+ .*{REGISTRY_SAID[client]}"),
     ):
         registry.by_id(1)
 
@@ -268,6 +362,60 @@ def test_a_table_is_ingested_tiered_and_read_with_every_service_over_tls(
             rig.ingest()
             rig.tier()
             rig.assert_exact()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("client", ["reader", "none", "untrusted"])
+def test_spark_shows_the_certificate_of_the_client(
+    made: Made, asking: Server, endpoints: Endpoints, tmp_path: Path, client: str
+):
+    given = {} if client == "none" else shown(made, client)
+    jdbc = jdbc_options(over_tls(asking, made, **given), role=None)
+    spark = open_spark(settings_for(endpoints, tmp_path))
+
+    def read() -> list[Any]:
+        one = "(SELECT client_dn FROM pg_stat_ssl WHERE pid = pg_backend_pid()) AS one"
+        with write.explained(TABLE, MOVE):
+            return [row[0] for row in spark.read.jdbc(jdbc.url, one, properties=dict(jdbc.properties)).collect()]
+
+    try:
+        if client == "reader":
+            assert read() == ["/CN=reader"]
+        else:
+            with pytest.raises(CertificateRefused, match="of this client"):
+                read()
+    finally:
+        spark.stop()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bad", [*BAD, "none"])
+def test_spark_names_a_kafka_whose_certificate_or_login_is_refused(
+    made: Made, broker, topic: str, endpoints: Endpoints, tmp_path: Path, bad: str
+):
+    place = broker.more["MUTUAL" if bad == "none" else bad.upper()]
+    settings = settings_for(endpoints, tmp_path, kafka=place, kafka_properties=login(made))
+    spec = hp.TableSpec.model_validate({"table": "tls.orders", "topic": topic, "columns": COLUMNS})
+    spark = open_spark(settings)
+    try:
+        said = "of this client" if bad == "none" else BAD[bad]
+        with pytest.raises(CertificateRefused, match=said), write.explained(TABLE, MOVE, kafka=tls_place(settings)):
+            read_kafka(spark, settings, spec, [OffsetRange(partition=0, low=0, high=2)]).collect()
+    finally:
+        spark.stop()
+
+
+@pytest.mark.long
+def test_spark_names_a_login_that_kafka_refuses(made: Made, broker, topic: str, endpoints: Endpoints, tmp_path: Path):
+    wrong = {**login(made, sasl=True), "sasl.password": "wrong"}
+    settings = settings_for(endpoints, tmp_path, kafka=broker.more["SASL"], kafka_properties=wrong)
+    spec = hp.TableSpec.model_validate({"table": "tls.orders", "topic": topic, "columns": COLUMNS})
+    spark = open_spark(settings)
+    try:
+        with pytest.raises(SparkLoginFailed, match="HARNESS_KAFKA_SASL_"), write.explained(TABLE, MOVE):
+            read_kafka(spark, settings, spec, [OffsetRange(partition=0, low=0, high=2)]).collect()
+    finally:
+        spark.stop()
 
 
 @pytest.mark.long

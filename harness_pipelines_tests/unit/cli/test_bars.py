@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.cli.show import bars
+from harness_pipelines.ledgers.postgres.views.status import Apart
 from harness_pipelines.ports.ledger import PartitionStatus
 from harness_pipelines.protocol.bounds import Bounds
 
@@ -39,6 +40,32 @@ def test_a_table_with_a_batch_view_has_four_parts_with_a_mark_each():
 
     assert line == "  0 ▚▚▚▚██▓░ 40 | 20 | 10 | 10"
     assert bars.legend(spans).plain.split() == ["▚", "batch", "█", "stream", "▓", "buffer", "░", "tail"]
+
+
+def test_refused_and_filtered_offsets_are_no_rows_of_any_tier():
+    bounds = Bounds(start=0, batch_hi=40, stream_hi=60, buffer_hi=100)
+    positions = [PartitionStatus(partition=p, bounds=bounds, trim_floor=0) for p in (0, 1)]
+    apart = {0: Apart(batch=10, stream=20, buffer=5, filtered=13)}
+
+    spans = bars.spans_of(positions, {0: 100, 1: 100}, apart=apart)
+    first, second = (line.plain for line in bars.bars(spans, width=10))
+
+    assert first == "  0 ▚▚▓▓▓✗✗✗✗✗ 24 | 0 | 28 | 0 | 48"
+    assert second == "  1 ▚▚▚▚██▓▓▓▓ 40 | 20 | 40 | 0 | 0"
+    assert bars.legend(spans).plain.split()[-3:] == ["✗", "no", "rows"]
+    assert {one.total for one in spans} == {100}
+
+
+@given(st.lists(st.integers(0, 50), min_size=3, max_size=3), st.integers(0, 150))
+def test_what_is_filtered_is_taken_from_the_tiers_and_no_more_than_they_have(sizes: list[int], filtered: int):
+    batch_hi, stream_hi, buffer_hi = sizes[0], sizes[0] + sizes[1], sum(sizes)
+    bounds = Bounds(start=0, batch_hi=batch_hi, stream_hi=stream_hi, buffer_hi=buffer_hi)
+    apart = {0: Apart(batch=0, stream=0, buffer=0, filtered=filtered)}
+
+    [found] = bars.spans_of([PartitionStatus(partition=0, bounds=bounds, trim_floor=0)], {}, batch=True, apart=apart)
+
+    assert found.no_rows == min(filtered, buffer_hi)
+    assert min(found.batch or 0, found.stream, found.buffer) >= 0
 
 
 def test_a_batch_view_is_shown_from_its_first_rows_on_or_where_it_is_told_of():

@@ -16,6 +16,12 @@ def rewritten(query: str) -> str:
     return parsed.with_views({name: "v_" + name.replace(".", "_") for name in parsed.tables})
 
 
+@pytest.mark.parametrize("when", ["VERSION AS OF 3", "TIMESTAMP AS OF '2026-01-01'"])
+def test_an_older_version_is_not_asked_of_spark_which_would_read_a_view(when: str):
+    with pytest.raises(SqlError, match=r"`harness read shop.orders --at VERSION`"):
+        rewritten(f"SELECT * FROM shop.orders {when}")
+
+
 @pytest.mark.parametrize(
     ("query", "expected"),
     [

@@ -29,7 +29,7 @@ def closed() -> ValueError:
 
 def test_a_session_that_another_stage_closed_is_waited_for(closed: ValueError):
     assert is_closed_channel(closed)
-    wanted = "shop.orders: the Spark session was closed under move 7, attempt 2"
+    wanted = "shop.orders: Spark could not stage move 7, attempt 2: the Spark session was closed by another thread"
     with pytest.raises(SparkAway, match=wanted), explained(TABLE, MOVE):
         raise closed
 

@@ -111,7 +111,8 @@ function figures(found) {
     box("reads under way", count(found.readers)));
 }
 
-const NAMES = { batch: "batch view", stream: "stream view", lake: "lake", buffer: "buffer", tail: "only in Kafka" };
+const NAMES = { batch: "batch view", stream: "stream view", lake: "lake", buffer: "buffer", tail: "only in Kafka",
+  no_rows: "no rows" };
 
 function bars(found) {
   const tiers = Object.keys(found.bars[0] ?? {}).filter((name) => name !== "partition");

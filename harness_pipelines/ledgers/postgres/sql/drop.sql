@@ -7,7 +7,7 @@ SELECT table_id FROM harness.tables WHERE table_id = %(table_id)s FOR NO KEY UPD
 
 -- name: lock_pointers
 SELECT table_name, metadata_location FROM public.iceberg_tables
-WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name IN (%(stream)s, %(batch)s, %(quarantine)s)
+WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = ANY(%(views)s)
 ORDER BY table_name FOR UPDATE
 
 -- name: live_claims
@@ -28,7 +28,7 @@ WHERE s.table_id = %(table_id)s ORDER BY s.seq
 
 -- name: delete_pointers
 DELETE FROM public.iceberg_tables
-WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name IN (%(stream)s, %(batch)s, %(quarantine)s)
+WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = ANY(%(views)s)
 
 -- name: delete_segments
 DELETE FROM harness.segments WHERE table_id = %(table_id)s

@@ -36,6 +36,24 @@ JOIN LATERAL (
 WHERE (%(table_id)s::integer IS NULL OR i.table_id = %(table_id)s) AND i.partition >= 0
 ORDER BY i.table_id, i.partition
 
+-- name: apart
+-- Offsets that are no rows: quarantined and not replayed, by the tier that they lie in; and how many were filtered.
+SELECT partition, coalesce(q.batch, 0) AS batch, coalesce(q.stream, 0) AS stream, coalesce(q.buffer, 0) AS buffer,
+       coalesce(f.records, 0)::bigint AS filtered
+FROM (
+    SELECT partition, count(*) FILTER (WHERE q."offset" < l.batch_hi) AS batch,
+           count(*) FILTER (WHERE q."offset" >= l.batch_hi AND q."offset" < l.stream_hi) AS stream,
+           count(*) FILTER (WHERE q."offset" >= coalesce(l.stream_hi, i.start)) AS buffer
+    FROM harness.quarantine q
+    JOIN harness.ingest_positions i USING (table_id, partition)
+    LEFT JOIN harness.lake_positions l USING (table_id, partition)
+    WHERE q.table_id = %(table_id)s AND q.state <> 'replayed' AND q."offset" >= i.start AND q."offset" < i.buffer_hi
+    GROUP BY partition
+) q
+FULL JOIN (SELECT partition, records FROM harness.filtered WHERE table_id = %(table_id)s AND records > 0) f
+USING (partition)
+ORDER BY partition
+
 -- name: partitions
 -- Those of topics; below 0 are those of adopted rows.
 SELECT table_id, array_agg(partition ORDER BY partition) AS partitions

@@ -49,6 +49,20 @@ class Refusing:
         return f"{self.refused:,} of the last {self.offsets:,} offsets of partition {self.partition} are refused"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """Offsets of one partition that were taken and are no rows."""
+
+    batch: int  #: refused ones below the batch view's bound
+    stream: int  #: refused ones that only the stream view's bound is above
+    buffer: int  #: refused ones above both
+    filtered: int  #: records that the transform's filter did not take, wherever they lie
+
+    @property
+    def refused(self) -> int:
+        return self.batch + self.stream + self.buffer
+
+
 class Overview:
     """Claims, open moves and quarantined records of one database."""
 
@@ -84,6 +98,12 @@ class Overview:
             if known is None or one.share > known.share:
                 worst[row["table_id"]] = one
         return worst
+
+    def apart(self, table: TableRow) -> dict[int, Apart]:
+        """What is no row, by partition; those where every offset is one are left out."""
+        found = self.database.rows("overview/apart", {"table_id": table.table_id})
+        names = ("batch", "stream", "buffer", "filtered")
+        return {row["partition"]: Apart(**{name: row[name] for name in names}) for row in found}
 
     def partitions(self) -> dict[int, list[int]]:
         """Partitions of the topic that the ledger knows, by id of the table."""

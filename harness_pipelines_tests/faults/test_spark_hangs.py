@@ -1,0 +1,91 @@
+"""A Postgres that is there and does not answer: what Spark reads from it ends in time, by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import harness_pipelines as hp
+from harness_pipelines.drivers.postgres import migrate
+from harness_pipelines.engines.spark.session import SparkAway, jdbc_options
+from harness_pipelines.services import Endpoints
+from harness_pipelines_tests.producer import KafkaRig
+from harness_pipelines_tests.rig import TableRig, settings_for, with_session
+from harness_pipelines_tests.standby import Server
+
+STATEMENT_S = 3
+END_S = 60.0  #: far less than for ever; a task's connection and each of its answers is waited for apart
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    found = Server(tmp_path / "own")
+    found.start(fresh=True)
+    try:
+        yield found
+    finally:
+        found.end(signal.SIGKILL)
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    """The server's processes are stopped, with all that they serve."""
+    pids = server.processes()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_the_limit_of_an_answer_is_a_little_above_that_of_a_statement():
+    given = "host=a user=u dbname=d"
+    assert jdbc_options(given, role=None).properties["socketTimeout"] == "125"
+    assert jdbc_options(f"{given} options='-c statement_timeout=2500'", role=None).properties["socketTimeout"] == "8"
+    assert "socketTimeout" not in jdbc_options(f"{given} options='-c statement_timeout=0'", role=None).properties
+
+
+@pytest.mark.long
+def test_a_move_ends_by_name_when_postgres_hangs_under_it_and_goes_on_afterwards(
+    endpoints: Endpoints, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    dsn = with_session(server.dsn, statement_timeout=f"{STATEMENT_S}s")
+    migrate(dsn)
+    settings = settings_for(endpoints, tmp_path, dsn=dsn, warehouse=f"file://{tmp_path}/lake", catalog_name="hangs")
+    kafka = KafkaRig(endpoints.kafka or "", properties=endpoints.kafka_login)
+    with closing(kafka), hp.connect(replace(settings)) as harness:
+        rig = TableRig(harness, kafka, partitions=1)
+        rig.produce(20)
+        rig.ingest()
+        frame = rig.table.to_spark(harness.stores.spark())
+        with stopped(server):
+            asked_at = time.monotonic()
+            raised: list[BaseException] = []
+
+            def count() -> None:
+                from harness_pipelines.engines.spark.troubles import explained
+
+                try:
+                    with explained("the read", outcome="nothing is returned"):
+                        frame.count()
+                except BaseException as error:
+                    raised.append(error)
+
+            asking = threading.Thread(target=count, daemon=True)
+            asking.start()
+            asking.join(END_S)
+            assert not asking.is_alive(), "Spark waits for ever"
+            assert time.monotonic() - asked_at < END_S
+        assert isinstance(raised[0], SparkAway), repr(raised[0])[:2000]
+        rig.tier()
+        rig.assert_exact()
