@@ -14,6 +14,7 @@ import pytest
 from harness_pipelines.buffers.postgres.writer import Segments
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
+from harness_pipelines.ledgers.postgres.boundary import BoundaryCommit, SharedCatalog
 from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.drop import drop_table
 from harness_pipelines.ledgers.postgres.evolve import Evolutions
@@ -22,7 +23,7 @@ from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.requests.recall import Recalls
 from harness_pipelines.ledgers.postgres.requests.recluster import Reclusters
 from harness_pipelines.ports.adoption import AdoptedMove, Adoption
-from harness_pipelines.ports.ledger import Boundary, Swap, TableRow
+from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.overlays import Act as Asked
 from harness_pipelines.protocol.moves import MoveState
@@ -292,8 +293,10 @@ def resolve(real: RealRig, table: TableRow) -> Act:
     claim = real.claim(table)
     move = real.plan(table, claim, {0: 10}, {0: 20})
     real.publish(table, claim, move)
-    boundary = Boundary(claim=claim, move=move, rows=7, bytes=70)
-    return lambda: real.ledger._resolve(table, boundary, OutcomeUnknown("a test"))  # type: ignore[attr-defined]
+    commit = BoundaryCommit(
+        database=real.database, table=table, catalog=SharedCatalog(CATALOG), act="tier", move_id=move.move_id, sent=move
+    )
+    return lambda: commit.resolve(OutcomeUnknown("a test"))
 
 
 def ingest(real: RealRig, table: TableRow) -> Act:

@@ -35,6 +35,7 @@ from harness_pipelines.drivers.postgres import (
 from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.lakes.owner import MARK, Ownership
 from harness_pipelines.ledgers.postgres import outcome
+from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.drop import Dropped
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
@@ -442,7 +443,7 @@ def test_a_thief_waits_for_the_commit_that_was_fenced_in_time(real: RealRig):
     table = real.table()
     claim = real.claim(table)
     with real.database.transaction() as connection:
-        real.ledger._check_claim(connection, claim)  # type: ignore[attr-defined]
+        check_held(connection, claim)
         with psycopg.connect(session_dsn(real.dsn, role=WORKER)) as thief:
             thief.execute("SET LOCAL lock_timeout = '50ms'")
             with pytest.raises(psycopg.errors.LockNotAvailable):

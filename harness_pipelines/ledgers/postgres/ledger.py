@@ -17,12 +17,20 @@ import structlog
 from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
-from harness_pipelines import faults
-from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
-from harness_pipelines.errors import HarnessError, OutcomeUnknown
+from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres import drop, rows, specs
+from harness_pipelines.ledgers.postgres.boundary import (
+    BoundaryCommit,
+    BoundaryFrame,
+    Commit,
+    SharedCatalog,
+    check_held,
+    claim_key,
+    gone,
+    same_base,
+)
 from harness_pipelines.ledgers.postgres.drop import Droppable, Dropped
-from harness_pipelines.ledgers.postgres.outcome import resolved
 from harness_pipelines.ledgers.postgres.requests.recall import check_there, recall_done
 from harness_pipelines.ledgers.postgres.revert import Reverts
 from harness_pipelines.ledgers.postgres.states import commit_within
@@ -32,7 +40,6 @@ from harness_pipelines.ports.ledger import (
     LayoutState,
     MoveDraft,
     PartitionStatus,
-    PointerMoved,
     SickTable,
     Stopped,
     Swap,
@@ -40,21 +47,19 @@ from harness_pipelines.ports.ledger import (
     TableExists,
     TableRow,
     TableUnknown,
-    view_dropped,
 )
 from harness_pipelines.ports.refused import kept
 from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds, Vector
 from harness_pipelines.protocol.changes.reverts import RevertPlan
-from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, check_claim, may_take
-from harness_pipelines.protocol.moves import NO_RESULT, Move, MoveClosed, MoveState, check_open, took_effect
+from harness_pipelines.protocol.claims import Claim, FencedOut, Stage, may_take
+from harness_pipelines.protocol.moves import NO_RESULT, Move, MoveClosed, MoveState, check_open
 from harness_pipelines.protocol.schema.schemas import check_schema
 from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
 
 log = structlog.get_logger(__name__)
-OPTIMISTIC_BUILDS = 3  #: builds on a head read without a lock, before one is made while the lock is held
 NAMES_SHOWN_MAX = 20
 
 
@@ -67,6 +72,7 @@ class PostgresLedger:
     def __init__(self, database: Database, *, catalog: str, owner: Callable[[], Database] | None = None) -> None:
         self.database = database
         self.catalog = catalog
+        self._catalog = SharedCatalog(catalog)
         self._owner = owner or (lambda: database)
 
     # -- tables ---------------------------------------------------------------------------------------------
@@ -99,7 +105,8 @@ class PostgresLedger:
             table = self._find(spec.table, connection)
             assert table is not None
             for name, view in views.items():
-                _run(connection, "ledger/insert_pointer", **self._pointer_key(table, name), new=view.metadata)
+                key = self._catalog.key(table, table.views[name])
+                _run(connection, "ledger/insert_pointer", **key, new=view.metadata)
             self._insert_partitions(connection, table_id, starts)
             now = _one(connection, "reads/now")["now"]
             first = Version(
@@ -195,7 +202,7 @@ class PostgresLedger:
         with self.database.transaction() as connection:
             _run(connection, "ledger/lock_row", table_id=claim.table_id)
             self._insert_partitions(connection, claim.table_id, starts)
-            self._check_claim(connection, claim)
+            check_held(connection, claim)
 
     def _find(self, name: str, connection: Connection) -> TableRow | None:
         namespace, _, short = name.partition(".")
@@ -236,23 +243,15 @@ class PostgresLedger:
     def renew(self, claim: Claim, *, lease: timedelta) -> Claim:
         """Extend a claim that is still held. Raises: FencedOut."""
         with self.database.transaction() as connection:
-            row = connection.execute(sql("ledger/renew_claim"), {**_claim_key(claim), "lease": lease}).fetchone()
+            row = connection.execute(sql("ledger/renew_claim"), {**claim_key(claim), "lease": lease}).fetchone()
             if row is None:
-                self._check_claim(connection, claim)
+                check_held(connection, claim)
                 raise FencedOut(f"{claim.stage} of table {claim.table_id}: the claim could not be renewed")
             return rows.claim(row)
 
     def release(self, claim: Claim) -> None:
         """Give a claim back, so that the next holder need not wait for its lease."""
-        self.database.run("ledger/release_claim", _claim_key(claim))
-
-    @staticmethod
-    def _check_claim(connection: Connection, claim: Claim) -> None:
-        """The last check of every commit; the row stays locked against a thief until the commit ends."""
-        row = connection.execute(sql("ledger/check_claim"), _claim_key(claim)).fetchone()
-        if row is None:
-            raise FencedOut(f"{claim.stage} of table {claim.table_id}: the claim is gone; nothing was written")
-        check_claim(claim, rows.claim(row), now=row["now"])
+        self.database.run("ledger/release_claim", claim_key(claim))
 
     # -- moves ----------------------------------------------------------------------------------------------
 
@@ -264,7 +263,7 @@ class PostgresLedger:
                 if draft.recall is not None:
                     self._check_asked(connection, draft.recall)
                 row = _one(connection, "ledger/insert_move", **_draft_parameters(claim, draft), state=MoveState.PLANNED)
-                self._check_claim(connection, claim)
+                check_held(connection, claim)
                 return rows.move(row)
         except UniqueViolation as error:
             raise MoveClosed(
@@ -292,7 +291,7 @@ class PostgresLedger:
             ).fetchone()
             if row is None:
                 raise MoveClosed(f"move {move.move_id} is not open in attempt {move.attempt} any more")
-            self._check_claim(connection, claim)
+            check_held(connection, claim)
             return rows.move(row)
 
     def close_move(self, claim: Claim, move: Move, *, state: MoveState, error: str) -> None:
@@ -300,7 +299,7 @@ class PostgresLedger:
         with self.database.transaction() as connection:
             _run(connection, "ledger/lock_move", move_id=move.move_id)
             _run(connection, "ledger/close_move", move_id=move.move_id, state=state, rows=None, bytes=None, error=error)
-            self._check_claim(connection, claim)
+            check_held(connection, claim)
 
     def note_failure(self, move: Move, *, error: str | None, counts: bool) -> int:
         """Record why an attempt failed; *counts* is false for outages. Returns the failures that count so far.
@@ -352,10 +351,7 @@ class PostgresLedger:
 
     def pointer(self, table: TableRow, view: ViewName) -> str:
         """The metadata file that the catalog names for *view* now. Raises: TableUnknown for one that was dropped."""
-        found = self.database.rows("reads/pointer", self._pointer_key(table, view))
-        if not found:
-            raise view_dropped(table, view)
-        return str(found[0]["metadata_location"])
+        return self._catalog.current(self.database, table, view)
 
     def layout(self, table: TableRow, version: Version) -> LayoutState | None:
         """How the batch view of *version* is clustered; ``None`` before its first rows."""
@@ -363,9 +359,6 @@ class PostgresLedger:
             return None
         found = self.database.rows("ledger/layout", {"table_id": table.table_id, "version": version.layout})
         return LayoutState(**found[0])
-
-    def _pointer_key(self, table: TableRow, view: ViewName) -> dict[str, str]:
-        return {"catalog": self.catalog, "namespace": table.spec.namespace, "view": table.views[view]}
 
     def publish(self, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]) -> Version:
         """Publish a staged move on the view of its stage: the boundary commit of *tier* and *otree*.
@@ -376,14 +369,21 @@ class PostgresLedger:
         Raises: FencedOut, MoveClosed, BoundaryGap, SchemaMoved, CommitLost; OutcomeUnknown only when Postgres stays
         away then.
         """
-        for _ in range(OPTIMISTIC_BUILDS):
-            swap = self._built(table, boundary.move, build)
-            faults.point(f"{boundary.move.stage}.before_lock")
-            try:
-                return self._publish_known(table, boundary, lambda old, swap=swap: _same_base(swap, old))  # type: ignore[misc]
-            except PointerMoved as moved:
-                log.info("publish.pointer_moved", table=table.name, move=boundary.move.move_id, detail=str(moved))
-        return self._publish_known(table, boundary, build)
+        move = boundary.move
+        commit = BoundaryCommit(
+            database=self.database,
+            table=table,
+            catalog=self._catalog,
+            act=move.stage,
+            move_id=move.move_id,
+            sent=move,
+        )
+
+        def prepare() -> Commit:
+            swap = self._built(table, move, build)
+            return lambda frame: self._publish(frame, boundary, lambda old: same_base(swap, old))
+
+        return commit.publish(prepare, lambda frame: self._publish(frame, boundary, build))
 
     def plan_revert(self, table: TableRow, *, to: int | None, log_from: Vector) -> RevertPlan:
         """What `revert` would do now; changes nothing. Raises: VersionGone."""
@@ -409,73 +409,56 @@ class PostgresLedger:
             check_open(move, rows.move(found[0]) if found else None)
             raise
 
-    def _publish_known(self, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]) -> Version:
-        try:
-            with self.database.transaction() as connection:
-                published = self._publish(connection, table, boundary, build)
-                faults.point(f"{boundary.move.stage}.in_transaction")
-            faults.point(f"{boundary.move.stage}.after_commit")
-            return published
-        except OutcomeUnknown as unknown:
-            log.info("publish.outcome_unknown", table=table.name, move=boundary.move.move_id)
-            return self._resolve(table, boundary, unknown)
-
-    def _publish(
-        self, connection: Connection, table: TableRow, boundary: Boundary, build: Callable[[str], Swap]
-    ) -> Version:
-        move, effect = boundary.move, table.effects[boundary.move.stage]
-        _run(connection, "ledger/lock_table", table_id=table.table_id)
-        pointer = self._pointer_key(table, effect.view)
-        head_location = str(_one(connection, "ledger/lock_pointer", **pointer)["metadata_location"])
-        locked_move = connection.execute(sql("ledger/lock_move"), {"move_id": move.move_id}).fetchone()
-        check_open(move, rows.move(locked_move) if locked_move else None)
-        head = _one(connection, "ledger/head", table_id=table.table_id)
-        _check_schema(table, move, rows.version(head))
-        swap = build(head_location)
-        starts = {
-            row["partition"]: row["start"]
-            for row in connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id})
-        }
+    def _publish(self, frame: BoundaryFrame, boundary: Boundary, build: Callable[[str], Swap]) -> Version:
+        connection, table, move = frame.connection, frame.table, boundary.move
+        effect = table.effects[move.stage]
+        frame.lock_table()
+        if (pointer := frame.lock_view(effect.view)) is None:
+            raise gone("ledger/lock_pointer")
+        check_open(move, frame.lock_move(move.move_id))
+        head, now = frame.head()
+        _check_schema(table, move, head)
+        swap = build(pointer)
+        starts = {row["partition"]: row["start"] for row in frame.lock_positions()}
         if boundary.ingest_to:
             self._ingest_with_move(connection, boundary)
-        check_base(rows.version(head), swap.base_snapshot, view=effect.view)
-        buffered = connection.execute(sql("ledger/ingest_positions"), {"table_id": table.table_id}).fetchall()
+        check_base(head, swap.base_snapshot, view=effect.view)
         following = advance(
-            rows.version(head),
+            head,
             move,
             view=swap.new,
-            buffer_hi={row["partition"]: row["buffer_hi"] for row in buffered if row["partition"] in starts},
+            buffer_hi=frame.buffer_hi(starts),
             starts=starts,
-            now=head["now"],
+            now=now,
             relaid=swap.layout is not None,
             overlays=boundary.overlays,
         )
         if boundary.overlays is not None:
             check_there(connection, table, following.overlays)
-        _run(connection, "ledger/move_pointer", **pointer, old=swap.old, new=swap.new.metadata)
-        for taken in move.ranges:
-            where = {"table_id": table.table_id, "partition": taken.partition}
-            for bound in effect.bounds:
-                if not _run(connection, f"ledger/advance_{bound}", **where, lo=taken.low, hi=taken.high):
-                    raise BoundaryGap(
-                        what="its row in lake_positions", partition=taken.partition, expected_low=-1, got_low=taken.low
-                    )
-        _run(connection, "ledger/insert_version", **rows.version_parameters(following))
+        frame.swap(swap)
+        frame.advance(move)
+        frame.version(following)
+        self._record(connection, boundary, following, swap)
+        payload = {"version": following.version, "move": move.move_id, "stage": move.stage, "rows": boundary.rows}
+        frame.event("published", payload)
+        if boundary.state is not None:
+            commit_within(connection, boundary.state)
+        for (partition, check), records in sorted(boundary.violations.items()):  # of rows that are taken all the same
+            counted = {"partition": partition, "check_name": check, "severity": "warn", "records": records}
+            _run(connection, "ledger/count_violations", table_id=table.table_id, **counted)
+        frame.fence(boundary.claim)
+        return following
+
+    @staticmethod
+    def _record(connection: Connection, boundary: Boundary, following: Version, swap: Swap) -> None:
+        """The layout, the end of the move, and of the request that it answers."""
+        move = boundary.move
         if swap.layout is not None:
             _run(connection, "ledger/insert_layout", **rows.layout_parameters(following, swap.layout))
         closing = {"state": MoveState.COMMITTED, "rows": boundary.rows, "bytes": boundary.bytes, "error": None}
         _run(connection, "ledger/close_move", move_id=move.move_id, **closing)
         if move.recall is not None:
             _run(connection, "recalls/end", **recall_done(boundary))
-        payload = {"version": following.version, "move": move.move_id, "stage": move.stage, "rows": boundary.rows}
-        _emit(connection, table.table_id, "published", payload)
-        if boundary.state is not None:
-            commit_within(connection, boundary.state)
-        for (partition, check), records in sorted(boundary.violations.items()):  # of rows that are taken all the same
-            counted = {"partition": partition, "check_name": check, "severity": "warn", "records": records}
-            _run(connection, "ledger/count_violations", table_id=table.table_id, **counted)
-        self._check_claim(connection, boundary.claim)
-        return following
 
     @staticmethod
     def _ingest_with_move(connection: Connection, boundary: Boundary) -> None:
@@ -489,20 +472,6 @@ class PostgresLedger:
         for taken in move.ranges:
             where = {"table_id": move.table_id, "partition": taken.partition, "move_id": move.move_id}
             _run(connection, "ledger/settle_taken", **where, low=taken.low, high=taken.high)
-
-    def _resolve(self, table: TableRow, boundary: Boundary, unknown: OutcomeUnknown) -> Version:
-        """After a lost answer: read the move under the locks of the publish, and say what happened."""
-
-        def ask() -> Version | None:
-            with self.database.transaction() as connection:
-                _run(connection, "ledger/lock_row", table_id=table.table_id)
-                found = connection.execute(sql("ledger/lock_move"), {"move_id": boundary.move.move_id}).fetchone()
-                if not took_effect(boundary.move, rows.move(found) if found else None):
-                    return None
-                key = {"table_id": table.table_id, "move_id": boundary.move.move_id}
-                return rows.version(_one(connection, "reads/version_of_move", **key))
-
-        return resolved(table.name, unknown, ask)
 
 
 def insert_refused(connection: Connection, table_id: int, boundary: Boundary) -> None:
@@ -519,22 +488,6 @@ def _check_schema(table: TableRow, move: Move, head: Version) -> None:
     """What was staged with one schema is not published on another. Raises: SchemaMoved."""
     what = f"{move.stage} move {move.move_id} was staged"
     check_schema(table.name, planned=move.schema_version, found=head.schema_version, what=what)
-
-
-def _same_base(swap: Swap, locked: str) -> Swap:
-    if locked != swap.old:
-        raise PointerMoved(f"built on {swap.old.rsplit('/', 1)[-1]}, the catalog is at {locked.rsplit('/', 1)[-1]}")
-    return swap
-
-
-def _claim_key(claim: Claim) -> dict[str, Any]:
-    return {
-        "table_id": claim.table_id,
-        "stage": claim.stage,
-        "shard": claim.shard,
-        "holder": claim.holder,
-        "epoch": claim.epoch,
-    }
 
 
 def _draft_parameters(claim: Claim, draft: MoveDraft) -> dict[str, Any]:
@@ -563,10 +516,7 @@ def _run(connection: Connection, statement: str, /, **parameters: Any) -> int:
 def _one(connection: Connection, statement: str, /, **parameters: Any) -> Mapping[str, Any]:
     row = connection.execute(sql(statement), parameters).fetchone()
     if row is None:
-        raise RowGone(
-            f"{statement} found no row where this process knows one: the database was restored, a stand-by was "
-            "promoted that lacked it, or the table was dropped; nothing was written, look again"
-        )
+        raise gone(statement)
     return row
 
 

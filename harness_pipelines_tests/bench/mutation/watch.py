@@ -15,9 +15,9 @@ from harness_pipelines_tests.bench.mutation import functions
 from harness_pipelines_tests.bench.mutation.plan import Mutant
 
 _PACKAGE = "harness_pipelines."
-_PASS_ON = frozenset(
-    {"_run", "_one", "_rows", "sql", "run", "rows", "_check_claim", "_locked"}
-)  #: who asks for another
+#: Those who ask for another one; what the frame of the boundary commit runs is asked for by the act.
+_PASS_ON = frozenset({"_run", "_one", "_rows", "sql", "run", "rows", "check_held", "_locked"})
+_FRAMES = ("BoundaryFrame.", "SharedCatalog.")
 
 
 class Watch:
@@ -85,12 +85,18 @@ class _OneRow(psycopg.Cursor[Any]):
 
 def _caller(frame: FrameType | None) -> str | None:
     """The function of the package that wants the statement; ``None``: a test does."""
-    while frame is not None and (frame.f_code.co_name in _PASS_ON or _module(frame) == "contextlib"):
-        frame = frame.f_back  # what stands behind a `yield` runs for whoever has the block
+    while frame is not None and _passes_on(frame):
+        frame = frame.f_back
     if frame is None:
         return None
     module = _module(frame)
     return f"{module.removeprefix(_PACKAGE)}.{frame.f_code.co_qualname}" if module.startswith(_PACKAGE) else None
+
+
+def _passes_on(frame: FrameType) -> bool:
+    """What stands behind a `yield` runs for whoever has the block, a step of the frame for the act."""
+    code = frame.f_code
+    return code.co_name in _PASS_ON or code.co_qualname.startswith(_FRAMES) or _module(frame) == "contextlib"
 
 
 def _module(frame: FrameType) -> str:

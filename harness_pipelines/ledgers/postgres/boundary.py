@@ -1,0 +1,237 @@
+"""The boundary commit: the one transaction by which an act publishes a version, the same for all acts.
+
+An act builds the new metadata on the head without a lock, then commits: it locks, checks what it has locked, lets the
+catalog name the new metadata, advances bounds, and writes the version and its event. Where somebody else published
+first it builds again, the last time while the locks are held. After a COMMIT whose answer was lost it asks the ledger.
+`BoundaryCommit` is this frame of an act, `BoundaryFrame` its transaction. What an act does between these steps stays
+in the act's own module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from harness_pipelines import faults
+from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
+from harness_pipelines.errors import OutcomeUnknown
+from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ledgers.postgres.outcome import resolved
+from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow, view_dropped
+from harness_pipelines.protocol.bounds import BoundaryGap, Vector
+from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
+from harness_pipelines.protocol.moves import Move, took_effect
+from harness_pipelines.protocol.versions import Version, ViewName
+
+log = structlog.get_logger(__name__)
+OPTIMISTIC_BUILDS = 3  #: builds on a head read without a lock, before one is made while the lock is held
+LOCKS = ("table", "views", "moves", "positions", "trim", "claims")  #: all acts take them in this order
+
+Commit = Callable[["BoundaryFrame"], Version]
+
+
+class SharedCatalog:
+    """The catalog whose rows lie in the ledger's database, by its name in ``iceberg_tables``.
+
+    Its pointers are swapped inside of the boundary commit, so that pointer and version change together. A catalog
+    elsewhere cannot join this transaction. It would have these same calls, but its swap would be a commit of its own,
+    between a transaction that records the intent and one that settles the version.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def key(self, table: TableRow, iceberg_name: str) -> dict[str, str]:
+        """The row of a table of Iceberg that belongs to *table*."""
+        return {"catalog": self.name, "namespace": table.spec.namespace, "view": iceberg_name}
+
+    def current(self, database: Database, table: TableRow, view: ViewName) -> str:
+        """The metadata file that the catalog names for *view* now. Raises: TableUnknown for one that was dropped."""
+        if not (found := database.rows("reads/pointer", self.key(table, table.views[view]))):
+            raise view_dropped(table, view)
+        return str(found[0]["metadata_location"])
+
+    def lock(self, connection: Connection, table: TableRow, iceberg_name: str) -> str | None:
+        """The metadata file that is named, until the transaction ends; ``None``: another engine dropped the row."""
+        row = connection.execute(sql("ledger/lock_pointer"), self.key(table, iceberg_name)).fetchone()
+        return None if row is None else str(row["metadata_location"])
+
+    def swap(self, connection: Connection, table: TableRow, iceberg_name: str, *, old: str, new: str) -> None:
+        """Name *new* in place of *old*, which the caller has found under the lock."""
+        key = {**self.key(table, iceberg_name), "old": old, "new": new}
+        connection.execute(sql("ledger/move_pointer"), key)
+
+
+class BoundaryFrame:
+    """A boundary commit under way. A lock that is asked for out of order is an error of the act."""
+
+    def __init__(self, connection: Connection, table: TableRow, catalog: SharedCatalog) -> None:
+        self.connection, self.table, self.catalog = connection, table, catalog
+        self._key = {"table_id": table.table_id}
+        self._held: set[str] = set()
+
+    # -- locks, in their order ------------------------------------------------------------------------------
+
+    def lock_table(self) -> Mapping[str, Any] | None:
+        """The table's row; ``None``: it was dropped. Raises: LedgerPromoted."""
+        self._takes("table")
+        return self.connection.execute(sql("ledger/lock_table"), self._key).fetchone()
+
+    def lock_view(self, view: ViewName) -> str | None:
+        """The metadata file that the catalog names for *view*; ``None``: another engine dropped the view."""
+        self._takes("views")
+        return self.catalog.lock(self.connection, self.table, self.table.views[view])
+
+    def lock_move(self, move_id: int) -> Move | None:
+        self._takes("moves")
+        row = self.connection.execute(sql("ledger/lock_move"), {"move_id": move_id}).fetchone()
+        return rows.move(row) if row else None
+
+    def lock_positions(self) -> list[Mapping[str, Any]]:
+        """The rows of the lake's positions, by partition."""
+        self._takes("positions")
+        return [*self.connection.execute(sql("ledger/lock_positions"), self._key)]
+
+    def fence(self, claim: Claim) -> None:
+        """The last check of a commit; the claim stays locked against a thief until it ends. Raises: FencedOut."""
+        self._takes("claims")
+        check_held(self.connection, claim)
+
+    def _takes(self, lock: str) -> None:
+        before = LOCKS[: LOCKS.index(lock) + 1]
+        assert lock in self._held or self._held.issubset(before), f"{lock} is locked behind {self._held}"
+        self._held.add(lock)
+
+    # -- what is there --------------------------------------------------------------------------------------
+
+    def head(self) -> tuple[Version, datetime]:
+        """The newest version, and what the database's clock says."""
+        row = self.connection.execute(sql("ledger/head"), self._key).fetchone()
+        if row is None:
+            raise gone("ledger/head")
+        return rows.version(row), row["now"]
+
+    def buffer_hi(self, partitions: Iterable[int]) -> Vector:
+        """How far the buffer reaches in those of *partitions* that it knows."""
+        found, wanted = self.connection.execute(sql("ledger/ingest_positions"), self._key), set(partitions)
+        return {row["partition"]: row["buffer_hi"] for row in found if row["partition"] in wanted}
+
+    # -- what is written ------------------------------------------------------------------------------------
+
+    def swap(self, swap: Swap) -> None:
+        """Let the catalog name the new metadata of a view whose row is locked."""
+        name = self.table.views[swap.view]
+        self.catalog.swap(self.connection, self.table, name, old=swap.old, new=swap.new.metadata)
+
+    def advance(self, move: Move) -> None:
+        """Move the bounds that a move of its stage moves. Raises: BoundaryGap, where one is not at the move's start."""
+        for taken in move.ranges:
+            where = {**self._key, "partition": taken.partition, "lo": taken.low, "hi": taken.high}
+            for bound in self.table.effects[move.stage].bounds:
+                if not self.connection.execute(sql(f"ledger/advance_{bound}"), where).rowcount:
+                    raise BoundaryGap(
+                        what="its row in lake_positions", partition=taken.partition, expected_low=-1, got_low=taken.low
+                    )
+
+    def version(self, following: Version) -> None:
+        self.connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+
+    def event(self, event: str, payload: Mapping[str, Any]) -> None:
+        """Append to the table's outbox."""
+        key = {**self._key, "event": event, "payload": rows.json(payload)}
+        self.connection.execute(sql("ledger/append_outbox"), key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryCommit:
+    """One act on *table*, from its first build until its outcome is known."""
+
+    database: Database
+    table: TableRow
+    catalog: SharedCatalog
+    act: str  #: the stage, as crash points and logs name it
+    move_id: int  #: of the move that the version is published by
+    sent: Move | None = None  #: of a move with attempts: the one that is published, whose number others may have too
+
+    def publish(self, prepare: Callable[[], Commit], locked: Commit) -> Version:
+        """Commit what *prepare* builds on the head of now; after `OPTIMISTIC_BUILDS` in vain *locked*, under the locks.
+
+        Raises: what both raise but PointerMoved; CommitLost; OutcomeUnknown only when Postgres stays away.
+        """
+        for _ in range(OPTIMISTIC_BUILDS):
+            prepared = prepare()
+            faults.point(f"{self.act}.before_lock")
+            try:
+                return self.commit(prepared)
+            except PointerMoved as moved:
+                log.info("boundary.pointer_moved", act=self.act, table=self.table.name, detail=str(moved))
+        return self.commit(locked)
+
+    def commit(self, steps: Commit) -> Version:
+        """Do *steps* in one transaction; where its answer is lost, look what became of it."""
+        try:
+            with self.database.transaction() as connection:
+                published = steps(BoundaryFrame(connection, self.table, self.catalog))
+                faults.point(f"{self.act}.in_transaction")
+            faults.point(f"{self.act}.after_commit")
+            return published
+        except OutcomeUnknown as unknown:
+            log.info("boundary.outcome_unknown", act=self.act, table=self.table.name, move=self.move_id)
+            return self.resolve(unknown)
+
+    def resolve(self, unknown: OutcomeUnknown) -> Version:
+        """The version that the move published, read under the locks of the commit, which may still be under way.
+
+        Raises: CommitLost; OutcomeUnknown when the ledger cannot be asked either.
+        """
+        return resolved(self.table.name, unknown, self._published)
+
+    def _published(self) -> Version | None:
+        with self.database.transaction() as connection:
+            key = {"table_id": self.table.table_id}
+            connection.execute(sql("ledger/lock_row"), key)
+            if self.sent is not None:
+                row = connection.execute(sql("ledger/lock_move"), {"move_id": self.move_id}).fetchone()
+                if not took_effect(self.sent, rows.move(row) if row else None):
+                    return None
+            found = connection.execute(sql("reads/version_of_move"), {**key, "move_id": self.move_id}).fetchone()
+            if found is None and self.sent is not None:
+                raise gone("reads/version_of_move")
+            return None if found is None else rows.version(found)
+
+
+def check_held(connection: Connection, claim: Claim) -> None:
+    """The row of the claim is locked until the transaction ends. Raises: FencedOut."""
+    row = connection.execute(sql("ledger/check_claim"), claim_key(claim)).fetchone()
+    if row is None:
+        raise FencedOut(f"{claim.stage} of table {claim.table_id}: the claim is gone; nothing was written")
+    check_claim(claim, rows.claim(row), now=row["now"])
+
+
+def claim_key(claim: Claim) -> dict[str, Any]:
+    return {
+        "table_id": claim.table_id,
+        "stage": claim.stage,
+        "shard": claim.shard,
+        "holder": claim.holder,
+        "epoch": claim.epoch,
+    }
+
+
+def same_base(swap: Swap, locked: str) -> Swap:
+    """*swap*, if it was built on what the catalog names. Raises: PointerMoved."""
+    if locked != swap.old:
+        raise PointerMoved(f"built on {swap.old.rsplit('/', 1)[-1]}, the catalog is at {locked.rsplit('/', 1)[-1]}")
+    return swap
+
+
+def gone(statement: str) -> RowGone:
+    """What is said of a row that this process knows and that is not there."""
+    return RowGone(
+        f"{statement} found no row where this process knows one: the database was restored, a stand-by was "
+        "promoted that lacked it, or the table was dropped; nothing was written, look again"
+    )
