@@ -205,7 +205,7 @@ class Stores:
     def lake(self) -> Lake:
         from harness_pipelines.lakes.iceberg.write.publish import Lake
 
-        return Lake(self.catalog, self.database, warehouse=self.warehouse)
+        return Lake(self.catalog, self.database, pointers=self.ledger.catalog_rows, warehouse=self.warehouse)
 
     @once
     def upkeep(self) -> Upkeep:

@@ -266,6 +266,19 @@ class DeletesBroken(HarnessError):
     way_on = "`harness fsck TABLE`; copy the file back, or `harness revert` to a version that does not need it"
 
 
+class BuiltGone(TryAgain):
+    """Files that were written for a commit were removed, or are about to be; nothing was written."""
+
+    way_on = "run it again; nothing was changed"
+
+    @classmethod
+    def of(cls, table: str, path: str) -> BuiltGone:
+        return cls(
+            f"{table}: {path} was written for this commit, or found for it, and expire has removed it meanwhile or is "
+            "about to: too long ago for a commit. Nothing was changed; run the same command again"
+        )
+
+
 class TableHeld(TryAgain):
     """A worker holds the table; nothing was changed."""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness_pipelines.ports.errors import DeletesBroken, ForeignDeletes, LakeAway, ManifestDamaged
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
+from harness_pipelines.protocol.versions import ViewName
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -24,6 +26,16 @@ class Staged:
 
 
 NOTHING_STAGED = Staged(files=(), rows=0, bytes=0)
+
+
+class CatalogPointers(Protocol):
+    """Which metadata file the catalog names for each view, for the lake, which writes them."""
+
+    def current(self, table: TableRow, view: ViewName) -> str: ...
+    def move(
+        self, table: TableRow, view: ViewName, *, old: str, new: str, fence: Callable[[Any], None] | None = None
+    ) -> bool: ...
+    def nonce_of(self, move_id: int) -> str: ...
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from harness_pipelines.ledgers.memory.leases import MemoryLeases
 from harness_pipelines.ledgers.memory.ledger import MemoryLedger
 from harness_pipelines.ledgers.memory.retention import MemoryUpkeep
 from harness_pipelines.ledgers.memory.state import MemoryState
+from harness_pipelines.ledgers.postgres.boundary import SharedCatalog
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ledgers.postgres.retention import Upkeep
@@ -334,7 +335,8 @@ class RealRig(StoresRig):
         self.ownership = Ownership(self.database, warehouse=folder.as_uri())
         self.upkeep = Upkeep(self.database, self.catalog, self.ownership)
         self.raw_bytes = RawBytes(self.database, self.catalog, warehouse=folder.as_uri())
-        self.lake = self._lake = Lake(self.catalog, self.database, warehouse=folder.as_uri())
+        self.pointers = SharedCatalog(CATALOG, self.database)
+        self.lake = self._lake = Lake(self.catalog, self.database, pointers=self.pointers, warehouse=folder.as_uri())
 
     def table(self, **words: Any) -> TableRow:
         """As any rig's; another catalog and another namespace have tables of the same names."""

@@ -14,7 +14,7 @@ import pytest
 from harness_pipelines.buffers.postgres.writer import Segments
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
-from harness_pipelines.ledgers.postgres.boundary import BoundaryCommit, SharedCatalog
+from harness_pipelines.ledgers.postgres.boundary import BoundaryCommit
 from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.drop import drop_table
 from harness_pipelines.ledgers.postgres.evolve import Evolutions
@@ -294,7 +294,12 @@ def resolve(real: RealRig, table: TableRow) -> Act:
     move = real.plan(table, claim, {0: 10}, {0: 20})
     real.publish(table, claim, move)
     commit = BoundaryCommit(
-        database=real.database, table=table, catalog=SharedCatalog(CATALOG), act="tier", move_id=move.move_id, sent=move
+        database=real.database,
+        table=table,
+        catalog=real.pointers,
+        act="tier",
+        move_id=move.move_id,
+        sent=move,
     )
     return lambda: commit.resolve(OutcomeUnknown("a test"))
 

@@ -138,7 +138,7 @@ def test_positions_and_versions_are_in_order(real: RealRig):
 
 def test_a_pointer_that_moved_meanwhile_is_not_moved(real: RealRig, table: TableRow):
     was = real.ledger.pointer(table, "stream")
-    assert not real._lake._move_pointer(table, "stream", old="file:///nowhere", new="file:///elsewhere")
+    assert not real._lake.pointers.move(table, "stream", old="file:///nowhere", new="file:///elsewhere")
     assert real.ledger.pointer(table, "stream") == was
 
 

@@ -17,15 +17,19 @@ from typing import Any
 import structlog
 
 from harness_pipelines import faults
+from harness_pipelines.drivers.files import size_of
 from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
 from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
 from harness_pipelines.ledgers.postgres.outcome import resolved
+from harness_pipelines.ports.errors import BuiltGone
 from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow, view_dropped
 from harness_pipelines.protocol.bounds import BoundaryGap, Vector
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
 from harness_pipelines.protocol.moves import Move, took_effect
 from harness_pipelines.protocol.versions import Version, ViewName
+from harness_pipelines.spec.locations import normal
 
 log = structlog.get_logger(__name__)
 OPTIMISTIC_BUILDS = 3  #: builds on a head read without a lock, before one is made while the lock is held
@@ -42,18 +46,45 @@ class SharedCatalog:
     between a transaction that records the intent and one that settles the version.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, database: Database) -> None:
+        self.name, self._database = name, database
 
     def key(self, table: TableRow, iceberg_name: str) -> dict[str, str]:
         """The row of a table of Iceberg that belongs to *table*."""
         return {"catalog": self.name, "namespace": table.spec.namespace, "view": iceberg_name}
 
-    def current(self, database: Database, table: TableRow, view: ViewName) -> str:
+    def current(self, table: TableRow, view: ViewName) -> str:
         """The metadata file that the catalog names for *view* now. Raises: TableUnknown for one that was dropped."""
-        if not (found := database.rows("reads/pointer", self.key(table, table.views[view]))):
+        if not (found := self._database.rows("reads/pointer", self.key(table, table.views[view]))):
             raise view_dropped(table, view)
         return str(found[0]["metadata_location"])
+
+    def move(
+        self,
+        table: TableRow,
+        view: ViewName,
+        *,
+        old: str,
+        new: str,
+        fence: Callable[[Connection], None] | None = None,
+    ) -> bool:
+        """Name *new*, which has the same rows, in place of *old*, by itself; False: another one is named.
+
+        *fence* is the last check of the transaction. Raises: what it raises; BuiltGone.
+        """
+        key = {**self.key(table, table.views[view]), "old": old, "new": new}
+        with self._database.transaction() as connection:
+            if not connection.execute(sql("ledger/move_pointer"), key).rowcount:
+                return False
+            connection.execute(sql("reads/share_trim_lock"), {"table_id": table.table_id})
+            check_kept(connection, table, [new])
+            if fence is not None:
+                fence(connection)
+            return True
+
+    def nonce_of(self, move_id: int) -> str:
+        """What tells the move from others of its number; its metadata names both. Raises: MoveClosed."""
+        return nonce_of(self._database, move_id)
 
     def lock(self, connection: Connection, table: TableRow, iceberg_name: str) -> str | None:
         """The metadata file that is named, until the transaction ends; ``None``: another engine dropped the row."""
@@ -202,6 +233,24 @@ class BoundaryCommit:
             if found is None and self.sent is not None:
                 raise gone("reads/version_of_move")
             return None if found is None else rows.version(found)
+
+
+def check_kept(connection: Connection, table: TableRow, built: Iterable[str]) -> None:
+    """All the files *built* may be published now: they are there, and expire is not about to remove them.
+
+    An act that writes files and then stands still for long publishes files that were removed meanwhile, unless it asks.
+    No clock is compared: a file that expire is about to remove stays among the condemned until it is gone, expire
+    chooses what to remove under the trim lock, and looks what is reached after that. So what is there and not
+    condemned while a commit holds the trim lock is reached when expire looks next.
+    The caller holds that lock, shared at least, until its commit. Raises: BuiltGone.
+    """
+    files = list(built)
+    key = {"table_id": table.table_id, "paths": [normal(file) for file in files]}
+    if (found := connection.execute(sql("upkeep/condemned_of"), key).fetchone()) is not None:
+        raise BuiltGone.of(table.name, found["path"])
+    for file in files:  # asked after that: a file is among the condemned until it is gone
+        if size_of(file) is None:
+            raise BuiltGone.of(table.name, file)
 
 
 def check_held(connection: Connection, claim: Claim) -> None:

@@ -19,8 +19,8 @@ from harness_pipelines import faults
 from harness_pipelines.buffers.postgres.writer import make_segment
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import OutcomeUnknown
-from harness_pipelines.lakes.iceberg.write.still_there import check_kept
 from harness_pipelines.ledgers.postgres import rows, specs
+from harness_pipelines.ledgers.postgres.boundary import check_kept
 from harness_pipelines.ledgers.postgres.outcome import published_by
 from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow, view_dropped
 from harness_pipelines.protocol.bounds import vector_to_json

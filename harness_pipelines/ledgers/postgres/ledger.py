@@ -72,7 +72,7 @@ class PostgresLedger:
     def __init__(self, database: Database, *, catalog: str, owner: Callable[[], Database] | None = None) -> None:
         self.database = database
         self.catalog = catalog
-        self._catalog = SharedCatalog(catalog)
+        self.catalog_rows = SharedCatalog(catalog, database)
         self._owner = owner or (lambda: database)
 
     # -- tables ---------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class PostgresLedger:
             table = self._find(spec.table, connection)
             assert table is not None
             for name, view in views.items():
-                key = self._catalog.key(table, table.views[name])
+                key = self.catalog_rows.key(table, table.views[name])
                 _run(connection, "ledger/insert_pointer", **key, new=view.metadata)
             self._insert_partitions(connection, table_id, starts)
             now = _one(connection, "reads/now")["now"]
@@ -351,7 +351,7 @@ class PostgresLedger:
 
     def pointer(self, table: TableRow, view: ViewName) -> str:
         """The metadata file that the catalog names for *view* now. Raises: TableUnknown for one that was dropped."""
-        return self._catalog.current(self.database, table, view)
+        return self.catalog_rows.current(table, view)
 
     def layout(self, table: TableRow, version: Version) -> LayoutState | None:
         """How the batch view of *version* is clustered; ``None`` before its first rows."""
@@ -373,7 +373,7 @@ class PostgresLedger:
         commit = BoundaryCommit(
             database=self.database,
             table=table,
-            catalog=self._catalog,
+            catalog=self.catalog_rows,
             act=move.stage,
             move_id=move.move_id,
             sent=move,

@@ -16,8 +16,8 @@ import structlog
 from harness_pipelines import faults
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import OutcomeUnknown
-from harness_pipelines.lakes.iceberg.write.still_there import check_kept
 from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ledgers.postgres.boundary import check_kept
 from harness_pipelines.ledgers.postgres.corrections import readable_versions, restored_corrections
 from harness_pipelines.ledgers.postgres.outcome import published_by
 from harness_pipelines.ledgers.postgres.requests.recall import overlays_there

@@ -21,7 +21,7 @@ from pyiceberg.types import BooleanType, LongType
 
 from harness_pipelines.drivers.by_path import ByPath
 from harness_pipelines.drivers.conform import conformed
-from harness_pipelines.drivers.postgres import Connection, Database, sql
+from harness_pipelines.drivers.postgres import Connection, Database
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog, view_schema
 from harness_pipelines.lakes.iceberg.checked_io import note_data_files
@@ -30,18 +30,17 @@ from harness_pipelines.lakes.iceberg.read.deletes import Hidden, Positions
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.lakes.iceberg.write import corrections, revert
 from harness_pipelines.lakes.iceberg.write.replace import Replacement, replace_files
-from harness_pipelines.lakes.iceberg.write.still_there import brought, check_kept
+from harness_pipelines.lakes.iceberg.write.still_there import brought
 from harness_pipelines.lakes.iceberg.write.tidying import tidying
 from harness_pipelines.layout.files import FileStats
 from harness_pipelines.layout.tree import LAYER
-from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
 from harness_pipelines.ports.errors import (
     BaseGone,
     LakeAway,
     StagedWrong,
 )
-from harness_pipelines.ports.lake import NOTHING_STAGED, Staged, reachable
-from harness_pipelines.ports.ledger import Swap, TableRow, view_dropped, view_names
+from harness_pipelines.ports.lake import NOTHING_STAGED, CatalogPointers, Staged, reachable
+from harness_pipelines.ports.ledger import Swap, TableRow, view_names
 from harness_pipelines.protocol.lake.overlays import Overlay, told
 from harness_pipelines.protocol.lake.properties import (
     ATTEMPT,
@@ -93,8 +92,11 @@ class ForeignFiles(HarnessError):
 class Lake:
     """Views of one catalog."""
 
-    def __init__(self, catalog: StagingCatalog, database: Database, *, warehouse: str) -> None:
+    def __init__(
+        self, catalog: StagingCatalog, database: Database, *, pointers: CatalogPointers, warehouse: str
+    ) -> None:
         self.catalog = catalog
+        self.pointers = pointers
         self.database = database
         self.warehouse = normal(warehouse)
 
@@ -146,7 +148,7 @@ class Lake:
 
     def current(self, table: TableRow, view: ViewName) -> Table:
         """A view as the catalog's row names it now. Raises: TableUnknown for one that was dropped."""
-        return self.load(table, self._pointer(table, view), view=view)
+        return self.load(table, self.pointers.current(table, view), view=view)
 
     def make_branch(self, table: TableRow, move: Move, base: View) -> str:
         """Create the branch of an attempt from the move's base; the catalog pointer moves, nothing is visible.
@@ -165,7 +167,7 @@ class Lake:
             old = current.metadata_location
             with reachable(table.name, f"making branch {move.branch}"):
                 current.manage_snapshots().create_branch(base.snapshot, move.branch).commit()
-            if self._move_pointer(table, view, old=old, new=current.metadata_location):
+            if self.pointers.move(table, view, old=old, new=current.metadata_location):
                 return move.branch
         raise LakeAway(f"{table.name}: the {view} view's pointer moved {BRANCH_TRIES} times in a row")
 
@@ -207,7 +209,7 @@ class Lake:
                     current.append(written, snapshot_properties=summary_of(move, view=None), branch=move.branch)
             except (KeyError, ValueError, pa.ArrowException) as error:
                 raise StagedWrong(f"{table.name}: move {move.move_id}: rows do not fit the view: {error}") from error
-            if self._move_pointer(table, view, old=old, new=current.metadata_location):
+            if self.pointers.move(table, view, old=old, new=current.metadata_location):
                 return
         raise LakeAway(f"{table.name}: the {view} view's pointer moved {BRANCH_TRIES} times in a row")
 
@@ -296,7 +298,7 @@ class Lake:
         base_snapshot = _head(current).snapshot
         properties = {
             MOVE: str(move_id),
-            NONCE: nonce_of(self.database, move_id),
+            NONCE: self.pointers.nonce_of(move_id),
             ATTEMPT: "1",
             SCHEMA_VERSION: str(table.schema_version),
             RANGES: "",
@@ -343,7 +345,7 @@ class Lake:
         view = revert.built_on(known, lambda: self.load(table, base, view=name))
         properties = {
             MOVE: str(move_id),
-            NONCE: nonce_of(self.database, move_id),
+            NONCE: self.pointers.nonce_of(move_id),
             ATTEMPT: "1",
             SCHEMA_VERSION: str(target.schema_version),
             revert.REVERT_OF: str(target.version),
@@ -394,25 +396,7 @@ class Lake:
         old = current.metadata_location
         with current.transaction() as transaction:
             transaction._apply(tidying(transaction.table_metadata, keep=2**31, drop=dead), ())
-        return self._move_pointer(table, view, old=old, new=current.metadata_location, fence=fence)
-
-    def _pointer(self, table: TableRow, view: ViewName) -> str:
-        key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.views[view]}
-        if not (found := self.database.rows("reads/pointer", key)):
-            raise view_dropped(table, view)
-        return str(found[0]["metadata_location"])
-
-    def _move_pointer(self, table: TableRow, view: ViewName, *, old: str, new: str, fence: Fence | None = None) -> bool:
-        """Let the catalog name *new* in place of *old*; False if it names another one. Raises: BuiltGone."""
-        key = {"catalog": self.catalog.name, "namespace": table.spec.namespace, "view": table.views[view]}
-        with self.database.transaction() as connection:
-            if not connection.execute(sql("ledger/move_pointer"), {**key, "old": old, "new": new}).rowcount:
-                return False
-            connection.execute(sql("reads/share_trim_lock"), {"table_id": table.table_id})
-            check_kept(connection, table, [new])
-            if fence is not None:
-                fence(connection)
-            return True
+        return self.pointers.move(table, view, old=old, new=current.metadata_location, fence=fence)
 
 
 def _properties(spec: TableSpec, view: ViewName) -> dict[str, str]:

@@ -12,7 +12,6 @@ from pyiceberg.table.update import AddSchemaUpdate, RemoveSchemasUpdate, SetCurr
 
 from harness_pipelines.lakes.iceberg.write.publish import Lake
 from harness_pipelines.lakes.iceberg.write.still_there import brought
-from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import Swap
 from harness_pipelines.protocol.lake.properties import EVOLVED
@@ -38,7 +37,7 @@ def build_schema(lake: Lake, table: TableRow, evolved: Evolved, *, move_id: int,
     snapshot = current.metadata.current_snapshot_id or -1
     with reachable(table.name, "writing the new schema"), current.transaction() as transaction:
         schema = evolved_schema(current.schema(), table, evolved)
-        told = SetPropertiesUpdate(updates={EVOLVED: f"{move_id}/{nonce_of(lake.database, move_id)}"})
+        told = SetPropertiesUpdate(updates={EVOLVED: f"{move_id}/{lake.pointers.nonce_of(move_id)}"})
         transaction._apply((AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1), told), ())
         if unused := unused_schemas(transaction.table_metadata):
             transaction._apply((RemoveSchemasUpdate(schema_ids=unused),), ())
