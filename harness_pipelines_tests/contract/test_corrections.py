@@ -170,7 +170,7 @@ def test_reads_begin_while_a_replay_builds_under_its_locks(
     real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
 ):
     """As it does where others have published under three builds: that may take long, and looks share the trim lock."""
-    monkeypatch.setattr("harness_pipelines.ledgers.postgres.corrections.OPTIMISTIC_BUILDS", 0)
+    monkeypatch.setattr("harness_pipelines.ledgers.postgres.boundary.OPTIMISTIC_BUILDS", 0)
     begun: list[int] = []
 
     def look(_: int) -> None:
@@ -210,7 +210,7 @@ def test_a_replay_that_others_overtake_builds_under_its_locks_for_longer_than_a_
 def test_a_record_that_others_settled_is_seen_before_anything_is_built(
     real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("harness_pipelines.ledgers.postgres.corrections.OPTIMISTIC_BUILDS", 0)
+    monkeypatch.setattr("harness_pipelines.ledgers.postgres.boundary.OPTIMISTIC_BUILDS", 0)
     real.ask("UPDATE harness.quarantine SET state = 'dropped' WHERE table_id = %s", [table.table_id])
     built: list[int] = []
     with pytest.raises(CorrectionsMoved, match="1 of 1 records were settled by others"):

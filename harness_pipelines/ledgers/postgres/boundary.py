@@ -9,7 +9,7 @@ in the act's own module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -117,6 +117,15 @@ class BoundaryFrame:
         self._takes("views")
         return self.catalog.lock(self.connection, self.table, self.table.views[view])
 
+    def lock_views(self) -> dict[ViewName, str]:
+        """The metadata files that the catalog names, batch before stream. Raises: TableUnknown for a dropped view."""
+        found: dict[ViewName, str] = {}
+        for view in sorted(self.table.views):
+            if (pointer := self.lock_view(view)) is None:
+                raise view_dropped(self.table, view)
+            found[view] = pointer
+        return found
+
     def lock_move(self, move_id: int) -> Move | None:
         self._takes("moves")
         row = self.connection.execute(sql("ledger/lock_move"), {"move_id": move_id}).fetchone()
@@ -126,6 +135,16 @@ class BoundaryFrame:
         """The rows of the lake's positions, by partition."""
         self._takes("positions")
         return [*self.connection.execute(sql("ledger/lock_positions"), self._key)]
+
+    def lock_trim(self) -> None:
+        """From now on no read begins, and what may be read is judged by statements begun after this."""
+        self._takes("trim")
+        self.connection.execute(sql("reads/take_trim_lock"), self._key)
+
+    def share_trim(self) -> None:
+        """From now on expire decides nothing; reads begin all the same."""
+        self._takes("trim")
+        self.connection.execute(sql("reads/share_trim_lock"), self._key)
 
     def fence(self, claim: Claim) -> None:
         """The last check of a commit; the claim stays locked against a thief until it ends. Raises: FencedOut."""
@@ -146,10 +165,22 @@ class BoundaryFrame:
             raise gone("ledger/head")
         return rows.version(row), row["now"]
 
-    def buffer_hi(self, partitions: Iterable[int]) -> Vector:
-        """How far the buffer reaches in those of *partitions* that it knows."""
-        found, wanted = self.connection.execute(sql("ledger/ingest_positions"), self._key), set(partitions)
-        return {row["partition"]: row["buffer_hi"] for row in found if row["partition"] in wanted}
+    def buffer_hi(self, partitions: Container[int] | None = None) -> Vector:
+        """How far the buffer reaches, by partition; of *partitions* alone where they are given."""
+        rows_of = self.connection.execute(sql("ledger/ingest_positions"), self._key)
+        found = {row["partition"]: row["buffer_hi"] for row in rows_of}
+        return found if partitions is None else {p: hi for p, hi in found.items() if p in partitions}
+
+    def now(self) -> datetime:
+        row = self.connection.execute(sql("reads/now")).fetchone()
+        assert row is not None
+        now: datetime = row["now"]
+        return now
+
+    def check_kept(self, swaps: Iterable[Swap]) -> None:
+        """What was built for *swaps* may be published now; the trim lock is held. Raises: BuiltGone."""
+        assert "trim" in self._held
+        check_kept(self.connection, self.table, [file for swap in swaps for file in swap.built])
 
     # -- what is written ------------------------------------------------------------------------------------
 
@@ -271,10 +302,15 @@ def claim_key(claim: Claim) -> dict[str, Any]:
     }
 
 
+def check_pointer(old: str, locked: str) -> None:
+    """What was built on is what the catalog names. Raises: PointerMoved."""
+    if locked != old:
+        raise PointerMoved(f"built on {old.rsplit('/', 1)[-1]}, the catalog is at {locked.rsplit('/', 1)[-1]}")
+
+
 def same_base(swap: Swap, locked: str) -> Swap:
     """*swap*, if it was built on what the catalog names. Raises: PointerMoved."""
-    if locked != swap.old:
-        raise PointerMoved(f"built on {swap.old.rsplit('/', 1)[-1]}, the catalog is at {locked.rsplit('/', 1)[-1]}")
+    check_pointer(swap.old, locked)
     return swap
 
 

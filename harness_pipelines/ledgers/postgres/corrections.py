@@ -12,15 +12,17 @@ from itertools import accumulate
 from typing import Any
 
 import orjson
-import structlog
 
-from harness_pipelines import faults
 from harness_pipelines.drivers.postgres import Connection, Database, sql
-from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.ledgers.postgres import rows
-from harness_pipelines.ledgers.postgres.boundary import check_kept
+from harness_pipelines.ledgers.postgres.boundary import (
+    BoundaryCommit,
+    BoundaryFrame,
+    Commit,
+    SharedCatalog,
+    check_pointer,
+)
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
-from harness_pipelines.ledgers.postgres.outcome import published_by
 from harness_pipelines.ledgers.postgres.views.quarantine import set_aside, with_bytes
 from harness_pipelines.ports.corrections import (
     HELD,
@@ -32,7 +34,7 @@ from harness_pipelines.ports.corrections import (
     Vectors,
 )
 from harness_pipelines.ports.decoded import REFUSED_TOGETHER
-from harness_pipelines.ports.ledger import PointerMoved, RefusedRecord, Swap, TableRow, view_dropped
+from harness_pipelines.ports.ledger import RefusedRecord, Swap, TableRow
 from harness_pipelines.ports.refused import kept
 from harness_pipelines.protocol.changes.corrections import (
     Coordinate,
@@ -49,8 +51,6 @@ from harness_pipelines.protocol.changes.reverts import in_effect
 from harness_pipelines.protocol.schema.schemas import check_schema
 from harness_pipelines.protocol.versions import Version, VersionGone, ViewName, check_base
 
-log = structlog.get_logger(__name__)
-OPTIMISTIC_BUILDS = 3
 HELD_BYTES = 256 * 2**20  #: of keys, values and headers that are held in memory
 
 
@@ -60,10 +60,7 @@ class Corrections:
     def __init__(self, database: Database, table: TableRow, *, catalog: str) -> None:
         self._database, self._table = database, table
         self._key = {"table_id": table.table_id}
-        names: list[ViewName] = sorted(table.views)  # batch before stream
-        self._pointer_keys: dict[ViewName, dict[str, str]] = {
-            name: {"catalog": catalog, "namespace": table.spec.namespace, "view": table.views[name]} for name in names
-        }
+        self._catalog = SharedCatalog(catalog, database)
 
     def held(
         self, wanted: Wanted, *, after: Coordinate, limit: int, below: Coordinate | None = None
@@ -123,7 +120,8 @@ class Corrections:
     def look(self, wanted: Sequence[Coordinate]) -> Standing:
         """What a replay of *wanted* would find now; changes nothing. Raises: TableUnknown."""
         with self._database.transaction() as connection:
-            found = self._lock(connection, wanted)
+            frame = BoundaryFrame(connection, self._table, self._catalog)
+            found = self._stand(frame, wanted, self._hold(frame))
             connection.rollback()
             return found
 
@@ -142,16 +140,17 @@ class Corrections:
         """
         wanted = sorted(correction.changes)
         move_id = self._reserve(wanted, run_id)
-        for _ in range(OPTIMISTIC_BUILDS):
+        commit = BoundaryCommit(
+            database=self._database, table=self._table, catalog=self._catalog, act=correction.act, move_id=move_id
+        )
+
+        def prepare() -> Commit:
             found = self.look(wanted)
             self._check_unmoved(correction, found)  # else the views have rows of these records already
             swaps = build(found.head, found.pointers, move_id)
-            faults.point(f"{correction.act}.before_lock")
-            try:
-                return self._commit_known(correction, move_id, _prepared(found.pointers, swaps), by)
-            except PointerMoved as moved:
-                log.info("replay.pointer_moved", table=self._table.name, detail=str(moved))
-        return self._commit_known(correction, move_id, build, by)
+            return lambda frame: self._commit(frame, correction, move_id, _prepared(found.pointers, swaps), by)
+
+        return commit.publish(prepare, lambda frame: self._commit(frame, correction, move_id, build, by))
 
     def _reserve(self, wanted: Sequence[Coordinate], run_id: str | None) -> int:
         """Record that a replay was begun, before a file names it; it counts as abandoned until it commits."""
@@ -160,41 +159,22 @@ class Corrections:
         with self._database.transaction() as connection:
             return int(connection.execute(sql("corrections/reserve_move"), key).fetchone()["move_id"])  # type: ignore[index]
 
-    def _commit_known(self, correction: Correction, move_id: int, build: BuildCorrection, by: str) -> Version:
-        try:
-            with self._database.transaction() as connection:
-                published = self._commit(connection, correction, move_id, build, by)
-                faults.point(f"{correction.act}.in_transaction")
-            faults.point(f"{correction.act}.after_commit")
-            return published
-        except OutcomeUnknown as unknown:
-            return published_by(self._database, self._table, move_id, unknown)
-
     # -- in the transaction ---------------------------------------------------------------------------------
 
-    def _lock(self, connection: Connection, wanted: Sequence[Coordinate]) -> Standing:
-        """Take the locks in order."""
-        return self._stand(connection, wanted, self._hold(connection))
-
-    def _hold(self, connection: Connection) -> dict[ViewName, str]:
+    @staticmethod
+    def _hold(frame: BoundaryFrame) -> dict[ViewName, str]:
         """Lock the table and its views, so that nobody else publishes; reads begin all the same."""
-        connection.execute(sql("ledger/lock_table"), self._key)
-        pointers: dict[ViewName, str] = {}
-        for view, key in self._pointer_keys.items():
-            row = connection.execute(sql("ledger/lock_pointer"), key).fetchone()
-            if row is None:
-                raise view_dropped(self._table, view)
-            pointers[view] = str(row["metadata_location"])
-        connection.execute(sql("ledger/lock_positions"), self._key)
+        frame.lock_table()
+        pointers = frame.lock_views()
+        frame.lock_positions()
         return pointers
 
-    def _stand(
-        self, connection: Connection, wanted: Sequence[Coordinate], pointers: Mapping[ViewName, str]
-    ) -> Standing:
+    def _stand(self, frame: BoundaryFrame, wanted: Sequence[Coordinate], pointers: Mapping[ViewName, str]) -> Standing:
         """What may be read is judged in statements begun after the trim lock was granted."""
-        connection.execute(sql("reads/take_trim_lock"), self._key)
+        connection = frame.connection
+        frame.lock_trim()
         connection.execute(sql("upkeep/delete_expired_leases"), self._key)
-        head = self._head(connection)
+        head, _ = frame.head()
         known = connection.execute(sql("corrections/lock_states"), {**self._key, **_places(wanted)}).fetchall()
         return Standing(
             head=head,
@@ -202,10 +182,6 @@ class Corrections:
             states={(row["partition"], row["offset"]): row["state"] for row in known},
             waits=self._waiting(connection, wanted, head),
         )
-
-    def _head(self, connection: Connection) -> Version:
-        [newest] = connection.execute(sql("ledger/head"), self._key).fetchall()
-        return rows.version(newest)
 
     def _waiting(
         self, connection: Connection, wanted: Sequence[Coordinate], head: Version
@@ -216,10 +192,10 @@ class Corrections:
         return waiting(wanted, table=self._table.name, head=head, readable=old, versions=versions)
 
     def _commit(
-        self, connection: Connection, correction: Correction, move_id: int, build: BuildCorrection, by: str
+        self, frame: BoundaryFrame, correction: Correction, move_id: int, build: BuildCorrection, by: str
     ) -> Version:
-        wanted = sorted(correction.changes)
-        pointers, head = self._hold(connection), self._head(connection)
+        connection, wanted = frame.connection, sorted(correction.changes)
+        pointers, (head, _) = self._hold(frame), frame.head()
         check_schema(
             self._table.name,
             planned=self._table.schema_version,
@@ -231,25 +207,21 @@ class Corrections:
         # Files may be written here, which takes its time: before the trim lock, for which every read waits.
         with connection.building():
             swaps = build(head, pointers, move_id)
-        found = self._stand(connection, wanted, pointers)
+        found = self._stand(frame, wanted, pointers)
         self._check_unmoved(correction, found)
         for name, swap in swaps.items():
             check_base(found.head, swap.base_snapshot, view=name)
-        check_kept(connection, self._table, [file for swap in swaps.values() for file in swap.built])
-        buffered = connection.execute(sql("ledger/ingest_positions"), self._key).fetchall()
-        now = connection.execute(sql("reads/now")).fetchone()
-        assert now is not None
+        frame.check_kept(swaps.values())
         following = corrected(
             found.head,
             views={**found.head.views, **{name: swap.new for name, swap in swaps.items()}},
-            buffer_hi={row["partition"]: row["buffer_hi"] for row in buffered},
+            buffer_hi=frame.buffer_hi(),
             move_id=move_id,
-            now=now["now"],
+            now=frame.now(),
         )
-        for name, swap in swaps.items():
-            key = {**self._pointer_keys[name], "old": swap.old, "new": swap.new.metadata}
-            connection.execute(sql("ledger/move_pointer"), key)
-        self._record(connection, correction, following, base=found.head.version, by=by)
+        for swap in swaps.values():
+            frame.swap(swap)
+        self._record(frame, correction, following, base=found.head.version, by=by)
         return following
 
     def _check_unmoved(self, correction: Correction, found: Standing) -> None:
@@ -266,16 +238,14 @@ class Corrections:
                 "was written, ask again"
             )
 
-    def _record(
-        self, connection: Connection, correction: Correction, following: Version, *, base: int, by: str
-    ) -> None:
+    def _record(self, frame: BoundaryFrame, correction: Correction, following: Version, *, base: int, by: str) -> None:
         """The move, the version, the corrections, what is held no more, what audits have to read again, the event."""
-        wanted, move_id = sorted(correction.changes), following.move_id
+        connection, wanted, move_id = frame.connection, sorted(correction.changes), following.move_id
         key, places = {**self._key, "move_id": move_id}, _places(wanted)
         told = {"base_version": base, "rows": len(wanted), "bytes": correction.bytes}
         if connection.execute(sql("corrections/record_move"), {**key, **told}).rowcount != 1:
             raise CorrectionsMoved(f"{self._table.name}: move {move_id} is over already; nothing was written")
-        connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+        frame.version(following)
         changes = [correction.changes[at] for at in wanted]
         back = [at for at, change in zip(wanted, changes, strict=True) if change.kind is Kind.ADDED]
         connection.execute(sql("corrections/settle"), {**key, **_places(back), "state": "replayed", "by": by})
@@ -297,9 +267,7 @@ class Corrections:
             "rows": len(wanted),
             "corrections": len(wanted),
         }
-        connection.execute(
-            sql("ledger/append_outbox"), {**self._key, "event": "published", "payload": rows.json(payload)}
-        )
+        frame.event("published", payload)
 
 
 def readable_versions(connection: Connection, table_id: int) -> tuple[list[Version], list[Version]]:
@@ -341,8 +309,7 @@ def _prepared(pointers: Mapping[ViewName, str], swaps: Mapping[ViewName, Swap]) 
 
     def same(_head: Version, locked: Mapping[ViewName, str], _move: int) -> Mapping[ViewName, Swap]:
         for view, pointer in locked.items():
-            if pointer != (old := pointers[view]):
-                raise PointerMoved(f"built on {old.rsplit('/', 1)[-1]}, the catalog is at {pointer.rsplit('/', 1)[-1]}")
+            check_pointer(pointers[view], pointer)
         return swaps
 
     return same
