@@ -251,9 +251,10 @@ class Stores:
 
     def evolutions(self, table: TableRow) -> Evolutions:
         """Changes of the schema of *table*."""
+        from harness_pipelines.buffers.postgres.writer import make_segment
         from harness_pipelines.ledgers.postgres.evolve import Evolutions
 
-        return Evolutions(self.database, table, catalog=self.settings.catalog_name)
+        return Evolutions(self.database, table, catalog=self.settings.catalog_name, make_segment=make_segment)
 
     @once
     def recalls(self) -> Recalls:

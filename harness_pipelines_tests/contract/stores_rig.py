@@ -18,7 +18,7 @@ import pyarrow as pa
 from psycopg import sql as compose
 
 from harness_pipelines.buffers.memory import MemorySegments, MemorySegmentWriter
-from harness_pipelines.buffers.postgres.writer import Segments, SegmentWriter
+from harness_pipelines.buffers.postgres.writer import Segments, SegmentWriter, make_segment
 from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import READER, WORKER, Database
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
@@ -32,6 +32,7 @@ from harness_pipelines.ledgers.memory.ledger import MemoryLedger
 from harness_pipelines.ledgers.memory.retention import MemoryUpkeep
 from harness_pipelines.ledgers.memory.state import MemoryState
 from harness_pipelines.ledgers.postgres.boundary import SharedCatalog
+from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ledgers.postgres.retention import Upkeep
@@ -337,6 +338,9 @@ class RealRig(StoresRig):
         self.raw_bytes = RawBytes(self.database, self.catalog, warehouse=folder.as_uri())
         self.pointers = SharedCatalog(CATALOG, self.database)
         self.lake = self._lake = Lake(self.catalog, self.database, pointers=self.pointers, warehouse=folder.as_uri())
+
+    def evolutions(self, table: TableRow) -> Evolutions:
+        return Evolutions(self.database, table, catalog=CATALOG, make_segment=make_segment)
 
     def table(self, **words: Any) -> TableRow:
         """As any rig's; another catalog and another namespace have tables of the same names."""

@@ -21,7 +21,6 @@ from harness_pipelines import faults
 from harness_pipelines.lakes.iceberg.write.foreign import foreign_files, replace_foreign
 from harness_pipelines.lakes.iceberg.write.schema import build_schema, next_field_id
 from harness_pipelines.ledgers.postgres.corrections import Corrections
-from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.retention import fence
@@ -108,7 +107,7 @@ def evolve(real: RealRig, table: TableRow) -> Act:
                 for v, base in pointers.items()
             }
 
-        return Evolutions(real.database, table, catalog=CATALOG).publish(found, build, by="test")
+        return real.evolutions(table).publish(found, build, by="test")
 
     return act
 

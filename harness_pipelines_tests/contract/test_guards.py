@@ -14,7 +14,6 @@ import pytest
 
 from harness_pipelines.drivers.postgres import Connection, LedgerPromoted
 from harness_pipelines.lakes.iceberg.write.still_there import BuiltGone, check_kept
-from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
@@ -177,7 +176,7 @@ def test_a_change_of_columns_whose_move_is_over_writes_nothing(real: RealRig, ta
         return {v: Swap(view=v, old=old, base_snapshot=base, new=fresh_view()) for v, old in pointers.items()}
 
     with pytest.raises(SchemaMoved, match="is over already; nothing was written"):
-        Evolutions(real.database, table, catalog=CATALOG).publish(found, build, by="me")
+        real.evolutions(table).publish(found, build, by="me")
     assert real.ledger.head(table) == head
     assert real.again(table).spec == table.spec
 

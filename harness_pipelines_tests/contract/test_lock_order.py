@@ -17,7 +17,6 @@ from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.ledgers.postgres.boundary import BoundaryCommit
 from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.drop import drop_table
-from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.requests.recall import Recalls
@@ -148,7 +147,7 @@ def evolve(real: RealRig, table: TableRow) -> Act:
         base = head.stream.snapshot
         return {v: Swap(view=v, old=old, base_snapshot=base, new=fresh_view()) for v, old in pointers.items()}
 
-    return lambda: Evolutions(real.database, table, catalog=CATALOG).publish(found, build, by="me")
+    return lambda: real.evolutions(table).publish(found, build, by="me")
 
 
 def plan_revert(real: RealRig, table: TableRow) -> Act:

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from harness_pipelines.ledgers.postgres.drop import TableInUse
-from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.schema.evolution import Changes, evolved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
-from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
+from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig, fresh_view
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def evolve(real: RealRig, table: TableRow, name: str) -> TableRow:
     def build(pointers: Any, _move_id: int) -> Any:
         return {v: Swap(view=v, old=old, base_snapshot=base, new=fresh_view()) for v, old in pointers.items()}
 
-    Evolutions(real.database, table, catalog=CATALOG).publish(found, build, by="me")
+    real.evolutions(table).publish(found, build, by="me")
     return real.again(table)
 
 

@@ -9,45 +9,58 @@ person and has no claim: of two at once the second finds another schema than it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
-import structlog
 from psycopg.types.json import Jsonb
 
-from harness_pipelines import faults
-from harness_pipelines.buffers.postgres.writer import make_segment
 from harness_pipelines.drivers.postgres import Connection, Database, sql
-from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.ledgers.postgres import rows, specs
-from harness_pipelines.ledgers.postgres.boundary import check_kept
-from harness_pipelines.ledgers.postgres.outcome import published_by
-from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow, view_dropped
+from harness_pipelines.ledgers.postgres.boundary import (
+    BoundaryCommit,
+    BoundaryFrame,
+    Commit,
+    SharedCatalog,
+    check_pointer,
+)
+from harness_pipelines.ports.ledger import Segment, Swap, TableRow
 from harness_pipelines.protocol.bounds import vector_to_json
 from harness_pipelines.protocol.changes.corrections import corrected
 from harness_pipelines.protocol.schema.evolution import EvolutionRefused, Evolved
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.versions import Version, ViewName, check_base
 from harness_pipelines.spec.load import dump_spec
-
-log = structlog.get_logger(__name__)
-OPTIMISTIC_BUILDS = 3
+from harness_pipelines.spec.table import TableSpec
 
 #: Writes the metadata of the views with the new schema, on top of these pointers.
 #: From the metadata file of each view and the number of the move.
 BuildSchema = Callable[[Mapping[ViewName, str], int], Mapping[ViewName, Swap]]
 
 
+class MakeSegment(Protocol):
+    """Makes the next segment of a table, open, for rows of one schema; *known* are all, under their lock."""
+
+    def __call__(
+        self,
+        connection: Connection,
+        table_id: int,
+        known: Sequence[Segment],
+        /,
+        *,
+        spec: TableSpec,
+        schema_version: int,
+    ) -> Segment: ...
+
+
 class Evolutions:
     """Schema changes of one table of one database."""
 
-    def __init__(self, database: Database, table: TableRow, *, catalog: str) -> None:
+    def __init__(self, database: Database, table: TableRow, *, catalog: str, make_segment: MakeSegment) -> None:
         self._database, self._table = database, table
         self._key = {"table_id": table.table_id}
-        names: list[ViewName] = sorted(table.views)  # batch before stream
-        self._pointer_keys: dict[ViewName, dict[str, str]] = {
-            name: {"catalog": catalog, "namespace": table.spec.namespace, "view": table.views[name]} for name in names
-        }
+        self._catalog = SharedCatalog(catalog, database)
+        self._make_segment = make_segment
 
     def publish(self, evolved: Evolved, build: BuildSchema, *, by: str) -> Version:
         """Publish the version from which on the table has the schema of *evolved*.
@@ -56,23 +69,16 @@ class Evolutions:
         CommitLost; OutcomeUnknown only when Postgres stays away.
         """
         move_id = self._reserve(by)
-        for _ in range(OPTIMISTIC_BUILDS):
-            pointers = self._pointers()
-            swaps = build(pointers, move_id)
-            faults.point("evolve.before_lock")
-            try:
-                return self._commit_known(evolved, move_id, lambda locked, _, s=swaps: _prepared(s, locked))  # type: ignore[misc]
-            except PointerMoved as moved:
-                log.info("evolve.pointer_moved", table=self._table.name, detail=str(moved))
-        return self._commit_known(evolved, move_id, build)
+        commit = BoundaryCommit(
+            database=self._database, table=self._table, catalog=self._catalog, act="evolve", move_id=move_id
+        )
 
-    def _pointers(self) -> dict[ViewName, str]:
-        found = {}
-        for view, key in self._pointer_keys.items():
-            if not (row := self._database.rows("reads/pointer", key)):
-                raise view_dropped(self._table, view)
-            found[view] = str(row[0]["metadata_location"])
-        return found
+        def prepare() -> Commit:
+            pointers = {view: self._catalog.current(self._table, view) for view in sorted(self._table.views)}
+            swaps = build(pointers, move_id)
+            return lambda frame: self._commit(frame, evolved, move_id, lambda locked, _: _prepared(swaps, locked))
+
+        return commit.publish(prepare, lambda frame: self._commit(frame, evolved, move_id, build))
 
     def _reserve(self, by: str) -> int:
         """Record that a change was begun, before a file is written; it counts as abandoned until it commits."""
@@ -80,28 +86,12 @@ class Evolutions:
         with self._database.transaction() as connection:
             return int(connection.execute(sql("evolve/reserve_move"), key).fetchone()["move_id"])  # type: ignore[index]
 
-    def _commit_known(self, evolved: Evolved, move_id: int, build: BuildSchema) -> Version:
-        try:
-            with self._database.transaction() as connection:
-                published = self._commit(connection, evolved, move_id, build)
-                faults.point("evolve.in_transaction")
-            faults.point("evolve.after_commit")
-            return published
-        except OutcomeUnknown as unknown:
-            return published_by(self._database, self._table, move_id, unknown)
-
     # -- in the transaction ---------------------------------------------------------------------------------
 
-    def _commit(self, connection: Connection, evolved: Evolved, move_id: int, build: BuildSchema) -> Version:
-        connection.execute(sql("ledger/lock_table"), self._key)
-        pointers: dict[ViewName, str] = {}
-        for view, key in self._pointer_keys.items():
-            row = connection.execute(sql("ledger/lock_pointer"), key).fetchone()
-            if row is None:
-                raise view_dropped(self._table, view)
-            pointers[view] = str(row["metadata_location"])
-        [newest] = connection.execute(sql("ledger/head"), self._key).fetchall()
-        head = rows.version(newest)
+    def _commit(self, frame: BoundaryFrame, evolved: Evolved, move_id: int, build: BuildSchema) -> Version:
+        connection = frame.connection
+        frame.lock_table()
+        pointers, (head, now) = frame.lock_views(), frame.head()
         check_schema(
             self._table.name, planned=self._table.schema_version, found=head.schema_version, what="a change was planned"
         )
@@ -111,8 +101,8 @@ class Evolutions:
         swaps = build(pointers, move_id)
         for name, swap in swaps.items():
             check_base(head, swap.base_snapshot, view=name)
-        connection.execute(sql("reads/share_trim_lock"), self._key)
-        check_kept(connection, self._table, [file for swap in swaps.values() for file in swap.built])
+        frame.share_trim()
+        frame.check_kept(swaps.values())
         schema_version = head.schema_version + 1
         connection.execute(sql("evolve/hold_ingest"), self._key)
         taken = connection.execute(sql("evolve/set_schema"), {**self._key, "schema_version": schema_version}).fetchall()
@@ -127,14 +117,13 @@ class Evolutions:
             views={name: swap.new for name, swap in swaps.items()},
             buffer_hi=buffer_hi,
             move_id=move_id,
-            now=newest["now"],
+            now=now,
         )
         narrowed = head.narrowed + evolved.narrows
         following = replace(following, schema_version=schema_version, narrowed=narrowed)
-        for name, swap in swaps.items():
-            key = {**self._pointer_keys[name], "old": swap.old, "new": swap.new.metadata}
-            connection.execute(sql("ledger/move_pointer"), key)
-        self._record(connection, evolved, following, starts=starts, base=head.version)
+        for swap in swaps.values():
+            frame.swap(swap)
+        self._record(frame, evolved, following, starts=starts, base=head.version)
         return following
 
     def _check_none_corrected(self, connection: Connection) -> None:
@@ -152,12 +141,13 @@ class Evolutions:
         for segment in known:
             if segment.state == "open":
                 connection.execute(sql("buffer/close_segment"), {**self._key, "segment": segment.name})
-        make_segment(connection, self._table.table_id, known, spec=evolved.spec, schema_version=schema_version)
+        self._make_segment(connection, self._table.table_id, known, spec=evolved.spec, schema_version=schema_version)
 
     def _record(
-        self, connection: Connection, evolved: Evolved, following: Version, *, starts: Mapping[int, int], base: int
+        self, frame: BoundaryFrame, evolved: Evolved, following: Version, *, starts: Mapping[int, int], base: int
     ) -> None:
         """The schema, the spec, the move, the version, the event."""
+        connection = frame.connection
         key, words = {**self._key, "move_id": following.move_id}, Jsonb(dump_spec(evolved.spec))
         told = {"base_version": base, "schema_version": following.schema_version}
         if connection.execute(sql("evolve/record_move"), {**key, **told}).rowcount != 1:
@@ -166,7 +156,7 @@ class Evolutions:
         schema |= {"starts": Jsonb(vector_to_json(starts))}
         specs.write(connection, self._table, evolved.spec, what="this is a change", fields=evolved.fields)
         connection.execute(sql("ledger/insert_schema"), {**key, **schema, "schema_version": following.schema_version})
-        connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+        frame.version(following)
         if evolved.narrows:  # their digests have a column more
             connection.execute(sql("evolve/forget_signed"), self._key)
         payload = {
@@ -177,9 +167,7 @@ class Evolutions:
             "schema_version": following.schema_version,
             "changes": list(evolved.told),
         } | ({} if evolved.schema_id is None else {"schema_id": evolved.schema_id})
-        connection.execute(
-            sql("ledger/append_outbox"), {**self._key, "event": "published", "payload": rows.json(payload)}
-        )
+        frame.event("published", payload)
 
 
 def check_none_recalled(table: TableRow, head: Version) -> None:
@@ -195,6 +183,5 @@ def check_none_recalled(table: TableRow, head: Version) -> None:
 def _prepared(swaps: Mapping[ViewName, Swap], locked: Mapping[ViewName, str]) -> Mapping[ViewName, Swap]:
     """*swaps*, where they still fit. Raises: PointerMoved."""
     for view, pointer in locked.items():
-        if pointer != (old := swaps[view].old):
-            raise PointerMoved(f"built on {old.rsplit('/', 1)[-1]}, the catalog is at {pointer.rsplit('/', 1)[-1]}")
+        check_pointer(swaps[view].old, pointer)
     return swaps
