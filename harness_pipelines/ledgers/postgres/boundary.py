@@ -55,9 +55,14 @@ class SharedCatalog:
 
     def current(self, table: TableRow, view: ViewName) -> str:
         """The metadata file that the catalog names for *view* now. Raises: TableUnknown for one that was dropped."""
-        if not (found := self._database.rows("reads/pointer", self.key(table, table.views[view]))):
+        if (found := self.find(table, view)) is None:
             raise view_dropped(table, view)
-        return str(found[0]["metadata_location"])
+        return found
+
+    def find(self, table: TableRow, view: ViewName) -> str | None:
+        """The same; ``None`` for a view that was dropped."""
+        found = self._database.rows("reads/pointer", self.key(table, table.views[view]))
+        return str(found[0]["metadata_location"]) if found else None
 
     def move(
         self,
@@ -90,6 +95,11 @@ class SharedCatalog:
         """The metadata file that is named, until the transaction ends; ``None``: another engine dropped the row."""
         row = connection.execute(sql("ledger/lock_pointer"), self.key(table, iceberg_name)).fetchone()
         return None if row is None else str(row["metadata_location"])
+
+    def put_back(self, connection: Connection, table: TableRow, iceberg_name: str, *, old: str, new: str) -> bool:
+        """Name *new* for a row that another engine dropped; False: somebody has made one meanwhile."""
+        key = {**self.key(table, iceberg_name), "old": old, "new": new}
+        return connection.execute(sql("revert/put_back"), key).rowcount == 1
 
     def swap(self, connection: Connection, table: TableRow, iceberg_name: str, *, old: str, new: str) -> None:
         """Name *new* in place of *old*, which the caller has found under the lock."""
@@ -131,6 +141,11 @@ class BoundaryFrame:
         row = self.connection.execute(sql("ledger/lock_move"), {"move_id": move_id}).fetchone()
         return rows.move(row) if row else None
 
+    def lock_open_moves(self) -> list[Move]:
+        """Those of all stages, so that none of them is published, closed or tried again."""
+        self._takes("moves")
+        return [rows.move(row) for row in self.connection.execute(sql("revert/lock_open_moves"), self._key)]
+
     def lock_positions(self) -> list[Mapping[str, Any]]:
         """The rows of the lake's positions, by partition."""
         self._takes("positions")
@@ -150,6 +165,12 @@ class BoundaryFrame:
         """The last check of a commit; the claim stays locked against a thief until it ends. Raises: FencedOut."""
         self._takes("claims")
         check_held(self.connection, claim)
+
+    def fence_stages(self) -> None:
+        """End all claims but that of ingest, whoever holds them: what their holders planned does not fit any more."""
+        self._takes("claims")
+        self.connection.execute(sql("revert/lock_claims"), self._key)
+        self.connection.execute(sql("revert/fence_claims"), self._key)
 
     def _takes(self, lock: str) -> None:
         before = LOCKS[: LOCKS.index(lock) + 1]
@@ -188,6 +209,12 @@ class BoundaryFrame:
         """Let the catalog name the new metadata of a view whose row is locked."""
         name = self.table.views[swap.view]
         self.catalog.swap(self.connection, self.table, name, old=swap.old, new=swap.new.metadata)
+
+    def put_back(self, swap: Swap) -> None:
+        """The same for a view that was found dropped. Raises: PointerMoved."""
+        name = self.table.views[swap.view]
+        if not self.catalog.put_back(self.connection, self.table, name, old=swap.old, new=swap.new.metadata):
+            raise PointerMoved(f"the {swap.view} view is in the catalog again; nothing was written")
 
     def advance(self, move: Move) -> None:
         """Move the bounds that a move of its stage moves. Raises: BoundaryGap, where one is not at the move's start."""

@@ -7,10 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from harness_pipelines.drivers.postgres import Database, sql
 from harness_pipelines.errors import OutcomeUnknown, TryAgain
-from harness_pipelines.ledgers.postgres import rows
-from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.versions import Version
 
 log = structlog.get_logger(__name__)
@@ -44,16 +41,3 @@ def resolved(table: str, unknown: OutcomeUnknown, ask: Callable[[], Version | No
         f"{table}: {unknown}; the ledger was asked {OUTCOME_CHECKS} times what became of it and gave no answer. "
         f"`harness status {table}` shows it when Postgres is back: look before you repeat the command"
     ) from unknown
-
-
-def published_by(database: Database, table: TableRow, move_id: int, unknown: OutcomeUnknown) -> Version:
-    """The version that the move published, whose number was given to one act alone. Raises: as `resolved`."""
-    key = {"table_id": table.table_id}
-
-    def ask() -> Version | None:
-        with database.transaction() as connection:
-            connection.execute(sql("ledger/lock_row"), key)
-            found = connection.execute(sql("reads/version_of_move"), {**key, "move_id": move_id}).fetchone()
-            return None if found is None else rows.version(found)
-
-    return resolved(table.name, unknown, ask)

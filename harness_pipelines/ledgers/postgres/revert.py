@@ -7,19 +7,14 @@ after the trim lock was granted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
-from harness_pipelines import faults
 from harness_pipelines.drivers.postgres import Connection, Database, sql
-from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.ledgers.postgres import rows
-from harness_pipelines.ledgers.postgres.boundary import check_kept
+from harness_pipelines.ledgers.postgres.boundary import BoundaryCommit, BoundaryFrame, Commit, SharedCatalog
 from harness_pipelines.ledgers.postgres.corrections import readable_versions, restored_corrections
-from harness_pipelines.ledgers.postgres.outcome import published_by
 from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
 from harness_pipelines.ports.ledger import BuildRevert, PointerMoved, Swap, TableRow, TableUnknown
 from harness_pipelines.protocol.bounds import Vector, highest, lowest, vector_to_json
@@ -27,9 +22,6 @@ from harness_pipelines.protocol.changes.corrections import Waiting, restoring_wa
 from harness_pipelines.protocol.changes.reverts import Held, RevertPlan, check_revert, in_effect, plan_revert, reverted
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version, VersionGone, ViewName, answering_version
-
-log = structlog.get_logger(__name__)
-OPTIMISTIC_BUILDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +42,14 @@ class Reverts:
         self._database = database
         self._table = table
         self._key = {"table_id": table.table_id}
-        self._pointer_keys: dict[ViewName, dict[str, str]] = {
-            name: {"catalog": catalog, "namespace": table.spec.namespace, "view": iceberg_name}
-            for name, iceberg_name in table.views.items()
-        }
+        self._catalog = SharedCatalog(catalog, database)
+        self._views: list[ViewName] = sorted(table.views)  # batch before stream
         self._log_from = log_from
 
     def plan(self, to: int | None) -> RevertPlan:
         """What a revert to version *to* (``None``: the head) would do now; changes nothing. Raises: VersionGone."""
         with self._database.transaction() as connection:
-            planned = self._lock(connection, to).plan
+            planned = self._lock(BoundaryFrame(connection, self._table, self._catalog), to).plan
             connection.rollback()
             return planned
 
@@ -69,19 +59,20 @@ class Reverts:
         Raises: VersionGone, RevertRefused, RevertWaits, CommitLost; OutcomeUnknown only when Postgres stays away then.
         """
         move_id = self._reserve(to)
-        for _ in range(OPTIMISTIC_BUILDS):
+        commit = BoundaryCommit(
+            database=self._database, table=self._table, catalog=self._catalog, act="revert", move_id=move_id
+        )
+
+        def prepare() -> Commit:
             planned = self.plan(to)
             check_revert(planned)
             swaps = {
                 name: build(name, self._pointer(name, planned.head), planned.head, planned.target, move_id)
-                for name in self._pointer_keys
+                for name in self._views
             }
-            faults.point("revert.before_lock")
-            try:
-                return self._commit_known(to, move_id, _only(swaps, planned))
-            except PointerMoved as moved:
-                log.info("revert.pointer_moved", table=self._table.name, detail=str(moved))
-        return self._commit_known(to, move_id, build)
+            return lambda frame: self._commit(frame, to, move_id, _only(swaps, planned))
+
+        return commit.publish(prepare, lambda frame: self._commit(frame, to, move_id, build))
 
     def _reserve(self, to: int | None) -> int:
         """Record that a revert was begun, before a file names it; it counts as abandoned until it commits."""
@@ -91,40 +82,26 @@ class Reverts:
         with self._database.transaction() as connection:
             return int(connection.execute(sql("revert/reserve_move"), key).fetchone()["move_id"])  # type: ignore[index]
 
-    def _commit_known(self, to: int | None, move_id: int, build: BuildRevert) -> Version:
-        try:
-            with self._database.transaction() as connection:
-                published = self._commit(connection, to, move_id, build)
-                faults.point("revert.in_transaction")
-            faults.point("revert.after_commit")
-            return published
-        except OutcomeUnknown as unknown:
-            return published_by(self._database, self._table, move_id, unknown)
-
     def _pointer(self, view: ViewName, head: Version) -> str:
-        found = self._database.rows("reads/pointer", self._pointer_keys[view])
-        return _base(view, found[0] if found else None, head)
+        return _base(view, self._catalog.find(self._table, view), head)
 
     # -- in the transaction ---------------------------------------------------------------------------------
 
-    def _lock(self, connection: Connection, to: int | None) -> _Locked:
+    def _lock(self, frame: BoundaryFrame, to: int | None) -> _Locked:
         """Take the locks in order, up to the trim lock, and plan on what is there then."""
-        table = connection.execute(sql("ledger/lock_table"), self._key).fetchone()
+        table = frame.lock_table()
         if table is None:
             raise TableUnknown(f"table {self._table.name} is not there any more; nothing was changed")
-        rows_of = {
-            view: connection.execute(sql("ledger/lock_pointer"), key).fetchone()
-            for view, key in self._pointer_keys.items()
-        }
-        moves = [rows.move(row) for row in connection.execute(sql("revert/lock_open_moves"), self._key)]
-        connection.execute(sql("ledger/lock_positions"), self._key)
-        connection.execute(sql("reads/take_trim_lock"), self._key)
-        positions = connection.execute(sql("ledger/lock_positions"), self._key).fetchall()
+        found = {view: frame.lock_view(view) for view in self._views}
+        moves = frame.lock_open_moves()
+        frame.lock_positions()
+        frame.lock_trim()
+        positions = frame.lock_positions()
         starts = {row["partition"]: row["start"] for row in positions}
-        plan = self._plan(connection, to, table, positions, starts=starts, moves=moves)
+        plan = self._plan(frame.connection, to, table, positions, starts=starts, moves=moves)
         return _Locked(
-            pointers={view: _base(view, row, plan.head) for view, row in rows_of.items()},
-            dropped=frozenset(view for view, row in rows_of.items() if row is None),
+            pointers={view: _base(view, pointer, plan.head) for view, pointer in found.items()},
+            dropped=frozenset(view for view, pointer in found.items() if pointer is None),
             starts=starts,
             plan=plan,
         )
@@ -134,7 +111,7 @@ class Reverts:
         connection: Connection,
         to: int | None,
         table: Mapping[str, Any],
-        positions: list[Any],
+        positions: Sequence[Mapping[str, Any]],
         *,
         starts: Vector,
         moves: list[Move],
@@ -170,39 +147,33 @@ class Reverts:
         restored = restored_corrections(connection, self._table.table_id, target.version, among=(low, high))
         return restoring_waits(restored, table=self._table.name, readable=hot, versions=versions)
 
-    def _commit(self, connection: Connection, to: int | None, move_id: int, build: BuildRevert) -> Version:
-        locked = self._lock(connection, to)
+    def _commit(self, frame: BoundaryFrame, to: int | None, move_id: int, build: BuildRevert) -> Version:
+        locked = self._lock(frame, to)
         plan = locked.plan
         check_revert(plan)
         swaps = [build(view, base, plan.head, plan.target, move_id) for view, base in locked.pointers.items()]
-        new = {swap.view: swap.new for swap in swaps}
-        check_kept(connection, self._table, [file for swap in swaps for file in swap.built])
-        buffered = connection.execute(sql("ledger/ingest_positions"), self._key).fetchall()
-        now = connection.execute(sql("reads/now")).fetchone()
-        assert now is not None
+        frame.check_kept(swaps)
         following = reverted(
             plan.head,
             plan.target,
-            views=new,
-            buffer_hi={row["partition"]: row["buffer_hi"] for row in buffered if row["partition"] in locked.starts},
+            views={swap.view: swap.new for swap in swaps},
+            buffer_hi=frame.buffer_hi(locked.starts),
             starts=locked.starts,
             move_id=move_id,
-            now=now["now"],
+            now=frame.now(),
         )
-        for view, pointer in locked.pointers.items():
-            key = {**self._pointer_keys[view], "old": pointer, "new": new[view].metadata}
-            if view not in locked.dropped:
-                connection.execute(sql("ledger/move_pointer"), key)
-            elif connection.execute(sql("revert/put_back"), key).rowcount != 1:
-                raise PointerMoved(f"the {view} view is in the catalog again; nothing was written")
-        self._close_moves(connection, plan)
+        for swap in swaps:
+            if swap.view in locked.dropped:
+                frame.put_back(swap)
+            else:
+                frame.swap(swap)
+        self._close_moves(frame.connection, plan)
         for partition, bounds in sorted(following.bounds.items()):
             where = {**self._key, "partition": partition}
             hi = {"stream_hi": bounds.stream_hi, "batch_hi": bounds.batch_hi}
-            connection.execute(sql("revert/set_position"), {**where, **hi})
-        self._record(connection, plan, following, move_id)
-        connection.execute(sql("revert/lock_claims"), self._key)
-        connection.execute(sql("revert/fence_claims"), self._key)
+            frame.connection.execute(sql("revert/set_position"), {**where, **hi})
+        self._record(frame, plan, following, move_id)
+        frame.fence_stages()
         return following
 
     def _close_moves(self, connection: Connection, plan: RevertPlan) -> None:
@@ -210,8 +181,9 @@ class Reverts:
         key = {"move_ids": [m.move_id for m in plan.open_moves], "error": why}
         connection.execute(sql("revert/abandon_moves"), key)
 
-    def _record(self, connection: Connection, plan: RevertPlan, following: Version, move_id: int) -> None:
+    def _record(self, frame: BoundaryFrame, plan: RevertPlan, following: Version, move_id: int) -> None:
         """The move, the version, the moves that it takes back, the event; the table is not stopped any more."""
+        connection = frame.connection
         connection.execute(
             sql("revert/record_move"),
             {
@@ -223,7 +195,7 @@ class Reverts:
                 "schema_version": following.schema_version,
             },
         )
-        connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+        frame.version(following)
         history = connection.execute(sql("revert/lineage"), self._key).fetchall()
         lineage = in_effect({row["version"]: row["revert_of"] for row in history}, following.version)
         key = {**self._key, "move_id": move_id, "in_effect": sorted(lineage)}
@@ -239,15 +211,13 @@ class Reverts:
             "stage": "revert",
             "stream_hi": vector_to_json(following.stream_hi),
         }
-        connection.execute(
-            sql("ledger/append_outbox"), {**self._key, "event": "reverted", "payload": rows.json(payload)}
-        )
+        frame.event("reverted", payload)
         connection.execute(sql("ledger/stop_table"), {**self._key, "stopped": None, "stage": None})
 
 
-def _base(view: ViewName, row: Mapping[str, Any] | None, head: Version) -> str:
-    """What the catalog's *row* names; of a view that another engine dropped what the ledger published last."""
-    return head.views[view].metadata if row is None else str(row["metadata_location"])
+def _base(view: ViewName, pointer: str | None, head: Version) -> str:
+    """What the catalog names; of a view that another engine dropped what the ledger published last."""
+    return head.views[view].metadata if pointer is None else pointer
 
 
 def _only(swaps: Mapping[ViewName, Swap], planned: RevertPlan) -> BuildRevert:
