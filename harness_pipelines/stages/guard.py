@@ -21,7 +21,6 @@ from harness_pipelines.lakes.iceberg.inspect.history import LakeHistory, number_
 from harness_pipelines.lakes.owner import Ownership
 from harness_pipelines.ledgers.postgres.history.numbers import begin_history, in_history
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
-from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ports.errors import LedgerOlderThanLake
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
@@ -29,6 +28,7 @@ from harness_pipelines.protocol.lake.history import PROMOTED, NamedMove, lost_of
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
+    from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 
 log = structlog.get_logger(__name__)
 COMPARED_S = 20.0  #: so long a comparison is believed while the connections last; less than the lease of a claim
@@ -120,7 +120,7 @@ class Standing:
 
 def lost_moves(stores: Stores, table: TableRow) -> list[NamedMove]:
     """`Standing.lost` for those who may only read."""
-    reconciler = Reconciler(stores.readers, catalog=stores.settings.catalog_name)
+    reconciler = stores.reconciler.over(stores.readers)
     return Standing(stores.ownership, reconciler, stores.catalog, stores.readers).lost(table, stores.tables)
 
 

@@ -25,6 +25,7 @@ from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.read.regions import live_entries
 from harness_pipelines.lakes.iceberg.write.publish import Lake, offset_bounds
 from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
+from harness_pipelines.lakes.iceberg.write.still_there import check_whole
 from harness_pipelines.lakes.memory import MemoryFile, MemoryLake
 from harness_pipelines.lakes.owner import Ownership
 from harness_pipelines.ledgers.memory.leases import MemoryLeases
@@ -35,6 +36,7 @@ from harness_pipelines.ledgers.postgres.boundary import SharedCatalog
 from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
+from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.retention import Upkeep
 from harness_pipelines.ports.decoded import DecodedRange, with_coordinates
 from harness_pipelines.ports.ledger import (
@@ -337,6 +339,7 @@ class RealRig(StoresRig):
         self.upkeep = Upkeep(self.database, self.catalog, self.ownership)
         self.raw_bytes = RawBytes(self.database, self.catalog, warehouse=folder.as_uri())
         self.pointers = SharedCatalog(CATALOG, self.database)
+        self.reconciler = Reconciler(self.owner, catalog=CATALOG, check_whole=check_whole)
         self.lake = self._lake = Lake(self.catalog, self.database, pointers=self.pointers, warehouse=folder.as_uri())
 
     def evolutions(self, table: TableRow) -> Evolutions:

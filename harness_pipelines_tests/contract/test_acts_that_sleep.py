@@ -22,7 +22,6 @@ from harness_pipelines.lakes.iceberg.write.foreign import foreign_files, replace
 from harness_pipelines.lakes.iceberg.write.schema import build_schema, next_field_id
 from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
-from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.retention import fence
 from harness_pipelines.ports.adoption import AdoptedMove, Adoption
 from harness_pipelines.ports.corrections import Correction
@@ -261,7 +260,7 @@ def test_a_metadata_file_that_expire_removed_is_named_by_nobody(
 
 
 def test_rows_of_another_writer_that_were_written_anew_too_long_ago_are_not_taken_over(real: RealRig, table: TableRow):
-    reconciler = Reconciler(real.owner, catalog=CATALOG)
+    reconciler = real.reconciler
     real.stage_files(table, "main", {0: [100, 101]}, move=None)
     head, pointer = real.ledger.head(table), real.ledger.pointer(table, "stream")
     files = foreign_files(real._lake.current(table, "stream"), real._lake.load(table, head.stream.metadata))
@@ -289,7 +288,7 @@ def test_rows_of_another_writer_that_were_written_anew_too_long_ago_are_not_take
 
 
 def test_a_state_of_the_lake_is_adopted_only_if_all_its_files_are_there_at_the_commit(real: RealRig, table: TableRow):
-    reconciler = Reconciler(real.owner, catalog=CATALOG)
+    reconciler = real.reconciler
     head, pointer = real.ledger.head(table), real.ledger.pointer(table, "stream")
     next(path for path in needed(real, table, head) if path.suffix == ".parquet").unlink()
     adoption = Adoption(pointer=pointer, head=head.stream, starts={0: 0}, stream_hi={0: 20}, buffer_hi={0: 20})

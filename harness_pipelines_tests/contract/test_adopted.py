@@ -15,7 +15,7 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.lake.history import HistoryBroken, NamedMove
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
-from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig
+from harness_pipelines_tests.contract.stores_rig import HOUR, MINUTE, RealRig
 from harness_pipelines_tests.contract.test_lake import moved
 
 OTHER_NONCE = str(uuid.uuid4())
@@ -34,7 +34,7 @@ def table(real: RealRig) -> TableRow:
 
 @pytest.fixture
 def reconciler(real: RealRig) -> Reconciler:
-    return Reconciler(real.owner, catalog=CATALOG)
+    return real.reconciler
 
 
 def planned(real: RealRig, table: TableRow) -> AdoptedMove:

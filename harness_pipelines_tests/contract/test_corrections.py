@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from harness_pipelines.drivers.postgres import Database
-from harness_pipelines.ledgers.postgres.corrections import OPTIMISTIC_BUILDS, Corrections
+from harness_pipelines.ledgers.postgres.boundary import OPTIMISTIC_BUILDS
+from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ports.corrections import Correction
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.changes.corrections import Change, CorrectionsMoved, Kind

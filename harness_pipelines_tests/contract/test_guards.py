@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from harness_pipelines.drivers.postgres import Connection, LedgerPromoted
-from harness_pipelines.lakes.iceberg.write.still_there import BuiltGone, check_kept
-from harness_pipelines.ledgers.postgres.reconcile import Reconciler
+from harness_pipelines.ledgers.postgres.boundary import check_kept
+from harness_pipelines.ports.errors import BuiltGone
 from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow
 from harness_pipelines.protocol.claims import Claim, FencedOut, Stage
 from harness_pipelines.protocol.lake.history import PROMOTED, NamedMove
@@ -185,7 +185,7 @@ def test_a_view_that_came_back_while_a_revert_put_it_back_stays(
     real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch
 ):
     """A row that is not there cannot be locked."""
-    monkeypatch.setattr("harness_pipelines.ledgers.postgres.revert.OPTIMISTIC_BUILDS", 0)
+    monkeypatch.setattr("harness_pipelines.ledgers.postgres.boundary.OPTIMISTIC_BUILDS", 0)
     head = real.ledger.head(table)
     real.drop_view(table, "stream")
 
@@ -418,7 +418,7 @@ def test_a_move_that_the_lake_names_is_known_of_its_own_table_alone(real: RealRi
     own = row_of(real, real.plan(table, claim, {0: 0}, {0: 10}))
     other = real.table(partitions=1, views="stream")
     strange = row_of(real, real.plan(other, real.claim(other), {0: 0}, {0: 0}))
-    standing = Standing(real.ownership, Reconciler(real.owner, catalog=CATALOG), real.catalog, real.database)
+    standing = Standing(real.ownership, real.reconciler, real.catalog, real.database)
     mine, foreign = (NamedMove(move_id=one["move_id"], nonce=str(one["nonce"])) for one in (own, strange))
     assert standing._unknown(table, {"a metadata file": {mine, foreign}}) == [foreign]
     for owner, expected in ((other, [foreign]), (table, [])):
@@ -438,7 +438,7 @@ def test_after_a_promotion_each_table_begins_its_own_history_and_gives_no_number
     real: RealRig, table: TableRow, events: int
 ):
     """Whichever of numbers of versions and of events is ahead."""
-    standing = Standing(real.ownership, Reconciler(real.owner, catalog=CATALOG), real.catalog, real.database)
+    standing = Standing(real.ownership, real.reconciler, real.catalog, real.database)
     other = real.table(partitions=1, views="stream")
     standing._admit(table)
     ours, before = history_of(real, table), real.ledger.head(table)
@@ -466,7 +466,7 @@ def test_after_a_promotion_each_table_begins_its_own_history_and_gives_no_number
 
 
 def test_of_two_workers_that_find_a_promotion_one_begins_the_history(real: RealRig, table: TableRow):
-    standing = Standing(real.ownership, Reconciler(real.owner, catalog=CATALOG), real.catalog, real.database)
+    standing = Standing(real.ownership, real.reconciler, real.catalog, real.database)
     head = real.ledger.head(table)
     real.ask("UPDATE harness.tables SET history = 'gone' WHERE table_id = %s", [table.table_id])
 

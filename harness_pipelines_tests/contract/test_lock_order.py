@@ -14,11 +14,10 @@ import pytest
 from harness_pipelines.buffers.postgres.writer import Segments
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
-from harness_pipelines.ledgers.postgres.boundary import BoundaryCommit
+from harness_pipelines.ledgers.postgres.boundary import BoundaryCommit, BoundaryFrame
 from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.drop import drop_table
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
-from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.requests.recall import Recalls
 from harness_pipelines.ledgers.postgres.requests.recluster import Reclusters
 from harness_pipelines.ports.adoption import AdoptedMove, Adoption
@@ -220,7 +219,7 @@ def read(real: RealRig, table: TableRow) -> Act:
 
 
 def reconcile(real: RealRig, table: TableRow) -> Act:
-    return lambda: Reconciler(real.owner, catalog=CATALOG).go_on(table, lost=(), retained_from=0)
+    return lambda: real.reconciler.go_on(table, lost=(), retained_from=0)
 
 
 FOREIGN = AdoptedMove(move_id=None, stage="tier", lo={FOREIGN_PARTITION: 0}, hi={FOREIGN_PARTITION: 2}, rows=2)
@@ -240,17 +239,17 @@ def stored_view(real: RealRig, table: TableRow) -> View:
 def adopt(real: RealRig, table: TableRow) -> Act:
     view = stored_view(real, table)
     adoption = Adoption(pointer=view.metadata, head=view, starts={0: 0}, stream_hi={0: 10}, buffer_hi={0: 20})
-    return lambda: Reconciler(real.owner, catalog=CATALOG).adopt(table, adoption, lost=(), retained_from=0)
+    return lambda: real.reconciler.adopt(table, adoption, lost=(), retained_from=0)
 
 
 def reserve_foreign(real: RealRig, table: TableRow) -> Act:
     head = real.ledger.head(table)
-    return lambda: Reconciler(real.owner, catalog=CATALOG).reserve(table, FOREIGN, on=head)
+    return lambda: real.reconciler.reserve(table, FOREIGN, on=head)
 
 
 def accept_foreign(real: RealRig, table: TableRow) -> Act:
     head, view = real.ledger.head(table), stored_view(real, table)
-    reconciler = Reconciler(real.owner, catalog=CATALOG)
+    reconciler = real.reconciler
     return lambda: reconciler.accept(table, pointer=view.metadata, stream=view, on=head, move=FOREIGN)
 
 
@@ -261,16 +260,18 @@ def make_branch(real: RealRig, table: TableRow) -> Act:
 
 
 def restore_columns(real: RealRig, table: TableRow) -> Act:
-    return lambda: Reconciler(real.owner, catalog=CATALOG).restore_columns(table)
+    return lambda: real.reconciler.restore_columns(table)
 
 
 def swap(real: RealRig, table: TableRow) -> Act:
     """A part of what reconcile does."""
-    reconciler, was = Reconciler(real.owner, catalog=CATALOG), real.ledger.pointer(table, "stream")
+    reconciler, was = real.reconciler, real.ledger.pointer(table, "stream")
 
     def act() -> None:
         with real.owner.transaction() as connection:
-            reconciler._swap(connection, table, "stream", old=was, new=fresh_view().metadata)
+            reconciler._swap(
+                BoundaryFrame(connection, table, real.pointers), "stream", old=was, new=fresh_view().metadata
+            )
 
     return act
 

@@ -12,7 +12,7 @@ import pytest
 from harness_pipelines.audit.repair.accept_loss import Loss, _by_ingest
 from harness_pipelines.drivers.postgres import Connection, sql
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ledgers.postgres import reconcile
+from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame
 from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.revert import Reverts
@@ -142,14 +142,13 @@ def test_who_claims_while_reconcile_is_about_to_commit_is_fenced(
     real: RealRig, table: TableRow, monkeypatch: pytest.MonkeyPatch, make: Callable[[RealRig, TableRow], Act]
 ):
     """It saw the table as it was before."""
-    act, made, run = make(real, table), [], reconcile._run
+    act, made, end = make(real, table), [], BoundaryFrame._end_claims
 
-    def _run(connection: Connection, statement: str, /, **parameters: Any) -> int:  # a claim is taken first
-        if statement == "fence_all":
-            made.append(real.claim(table))
-        return run(connection, statement, **parameters)
+    def _end_claims(frame: BoundaryFrame) -> None:  # a claim is taken first
+        made.append(real.claim(table))
+        end(frame)
 
-    monkeypatch.setattr(reconcile, "_run", _run)
+    monkeypatch.setattr(BoundaryFrame, "_end_claims", _end_claims)
     act()
     [late] = made
     with pytest.raises(FencedOut):

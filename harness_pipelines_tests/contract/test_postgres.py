@@ -41,7 +41,6 @@ from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ledgers.postgres.named_snapshots import SnapshotInUse, Snapshots, SnapshotUnknown
 from harness_pipelines.ledgers.postgres.outcome import OUTCOME_CHECKS, CommitLost
-from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.retention import Upkeep
 from harness_pipelines.ports.errors import WarehouseTaken
 from harness_pipelines.ports.ledger import Boundary, Swap, TableUnknown
@@ -456,7 +455,7 @@ def test_a_thief_waits_for_the_commit_that_was_fenced_in_time(real: RealRig):
 
 
 def test_numbers_that_ingest_was_given_tell_nothing_of_what_the_lake_may_hold(real: RealRig):
-    table, reconciler = real.table(), Reconciler(real.database, catalog=CATALOG)
+    table, reconciler = real.table(), real.reconciler.over(real.database)
     real.ingest(table, {0: (0, 10)})
     assert reconciler.highest_move(table) == 0
 

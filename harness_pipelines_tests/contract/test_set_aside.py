@@ -13,7 +13,6 @@ import pytest
 from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write import quarantine
 from harness_pipelines.lakes.iceberg.write.quarantine import Moved
-from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.views import quarantine as listing
 from harness_pipelines.ledgers.postgres.views.quarantine import (
     BEFORE_ALL,
@@ -27,7 +26,7 @@ from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
-from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig
+from harness_pipelines_tests.contract.stores_rig import RealRig
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -312,7 +311,7 @@ def test_each_quarantine_has_its_own_folder_which_is_forgotten_when_its_table_is
     adoption = Adoption(
         pointer=real.ledger.pointer(full, "stream"), head=head.stream, starts={0: 0}, stream_hi={0: 0}, buffer_hi={0: 0}
     )
-    Reconciler(real.owner, catalog=CATALOG).adopt(full, adoption, lost=(), retained_from=1)
+    real.reconciler.adopt(full, adoption, lost=(), retained_from=1)
     assert folders() == {**chosen, full.table_id: None}
     insert(real, full, [*(Record(at=(0, 30 + n)) for n in range(3)), Record(at=(1, 31), recorded_at=NOON + SECOND)])
     for n in range(3):

@@ -23,7 +23,7 @@ from harness_pipelines.errors import OutcomeUnknown
 from harness_pipelines.ledgers.postgres import rows
 from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
 from harness_pipelines.ledgers.postgres.outcome import resolved
-from harness_pipelines.ports.errors import BuiltGone
+from harness_pipelines.ports.errors import BuiltGone, TableHeld
 from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow, view_dropped
 from harness_pipelines.protocol.bounds import BoundaryGap, Vector
 from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
@@ -122,6 +122,11 @@ class BoundaryFrame:
         self._takes("table")
         return self.connection.execute(sql("ledger/lock_table"), self._key).fetchone()
 
+    def lock_row(self) -> bool:
+        """The same for a ledger that was promoted and not compared with the lake; False: the table was dropped."""
+        self._takes("table")
+        return self.connection.execute(sql("ledger/lock_row"), self._key).fetchone() is not None
+
     def lock_view(self, view: ViewName) -> str | None:
         """The metadata file that the catalog names for *view*; ``None``: another engine dropped the view."""
         self._takes("views")
@@ -171,6 +176,22 @@ class BoundaryFrame:
         self._takes("claims")
         self.connection.execute(sql("revert/lock_claims"), self._key)
         self.connection.execute(sql("revert/fence_claims"), self._key)
+
+    def fence_all(self) -> None:
+        """End all claims, so that late holders are fenced. Raises: TableHeld, while one of them is alive."""
+        self._takes("claims")
+        if held := self.connection.execute(sql("drop/live_claims"), self._key).fetchall():
+            who = ", ".join(
+                f"{c['stage']} by {c['holder']} until {c['lease_until']:%Y-%m-%d %H:%M:%S} UTC" for c in held
+            )
+            raise TableHeld(
+                f"{self.table.name} is being worked on ({who}); nothing was changed. Stop its worker, or wait until "
+                "its lease has ended, then run the same command again"
+            )
+        self._end_claims()
+
+    def _end_claims(self) -> None:
+        self.connection.execute(sql("reconcile/fence_all"), self._key)
 
     def _takes(self, lock: str) -> None:
         before = LOCKS[: LOCKS.index(lock) + 1]

@@ -6,19 +6,16 @@ Locks in the order of all commits: table, catalog row, positions, claims.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from psycopg.types.json import Jsonb
-
 from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
-from harness_pipelines.lakes.iceberg.write.still_there import check_whole
 from harness_pipelines.ledgers.postgres import rows, specs
+from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame, SharedCatalog
 from harness_pipelines.ledgers.postgres.history.numbers import begin_history, next_version, tell
 from harness_pipelines.ports.adoption import AdoptedMove, Adoption, NewBatch
-from harness_pipelines.ports.errors import TableHeld
 from harness_pipelines.ports.ledger import PointerMoved, TableRow, TableUnknown, view_dropped
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import LEASE_MAX
@@ -31,11 +28,19 @@ ACCEPT_FOREIGN = "accept-foreign"
 
 
 class Reconciler:
-    """The writing side of reconcile for one database. *catalog* is the catalog's name."""
+    """The writing side of reconcile for one database. *catalog* is the catalog's name.
 
-    def __init__(self, database: Database, *, catalog: str) -> None:
+    *check_whole* raises BuiltGone where a file is not there that a metadata file needs.
+    """
+
+    def __init__(self, database: Database, *, catalog: str, check_whole: Callable[[TableRow, str], None]) -> None:
         self.database = database
-        self.catalog = catalog
+        self._catalog = SharedCatalog(catalog, database)
+        self._check_whole = check_whole
+
+    def over(self, database: Database) -> Reconciler:
+        """The same over the sessions of another role."""
+        return Reconciler(database, catalog=self._catalog.name, check_whole=self._check_whole)
 
     def highest_move(self, table: TableRow) -> int:
         """The largest number that the ledger gave to a move of *table* that writes files; 0 if none."""
@@ -67,36 +72,35 @@ class Reconciler:
         *batch* is published with the next version, where the one that the ledger names is not whole any more.
         Raises: TableHeld, PointerMoved, BuiltGone.
         """
-        with self._locked(table, [batch.view.metadata] if batch else []) as connection:
+        with self._locked(table, [batch.view.metadata] if batch else []) as frame:
+            connection = frame.connection
             if batch is not None:
-                self._swap(connection, table, "batch", old=batch.pointer, new=batch.view.metadata)
-                self._begin_batch(connection, table, batch, lost=lost)
+                self._swap(frame, "batch", old=batch.pointer, new=batch.view.metadata)
+                self._begin_batch(frame, batch, lost=lost)
             elif lost:
                 self._over(connection, table, lost)
                 begin_history(connection, table, event=HISTORY_LOST, lost=lost)
             self._retain(connection, table, retained_from)
             connection.execute(sql("ledger/stop_table"), {"table_id": table.table_id, "stopped": None, "stage": None})
 
-    def _begin_batch(
-        self, connection: Connection, table: TableRow, batch: NewBatch, *, lost: Sequence[NamedMove]
-    ) -> None:
+    def _begin_batch(self, frame: BoundaryFrame, batch: NewBatch, *, lost: Sequence[NamedMove]) -> None:
         """Publish a version that has *batch*, by a move that stands for all that made it."""
+        connection, table = frame.connection, frame.table
         _run(connection, "abandon_open", table_id=table.table_id, why="the batch view that it was made on is replaced")
-        head = rows.version(_one(connection, "ledger/head", table_id=table.table_id))
-        following = self._following(connection, table, head, lost)
+        head, _ = frame.head()
+        following = self._following(frame, head, lost)
         stands_for = AdoptedMove(move_id=None, stage="otree", lo={}, hi={}, rows=0)
         given = self._insert_move(connection, table, stands_for, base=following.version - 1)
         following = _with_batch(replace(following, move_id=given), batch)
         self._set_batch_hi(connection, following)
-        self._publish(connection, following, after=head, lost=lost)
+        self._publish(frame, following, after=head, lost=lost)
 
-    def _following(self, connection: Connection, table: TableRow, head: Version, lost: Sequence[NamedMove]) -> Version:
+    def _following(self, frame: BoundaryFrame, head: Version, lost: Sequence[NamedMove]) -> Version:
         """The version behind *head*; where history was lost its number lies behind all that were given out."""
         if lost:
-            self._over(connection, table, lost)
-            return next_version(connection, head)
-        now = _one(connection, "reads/now")["now"]
-        return replace(head, version=head.version + 1, move_id=None, revert_of=None, committed_at=now)
+            self._over(frame.connection, frame.table, lost)
+            return next_version(frame.connection, head)
+        return replace(head, version=head.version + 1, move_id=None, revert_of=None, committed_at=frame.now())
 
     @staticmethod
     def _over(connection: Connection, table: TableRow, lost: Sequence[NamedMove]) -> None:
@@ -128,33 +132,34 @@ class Reconciler:
         Raises: TableHeld, PointerMoved, BuiltGone, HistoryBroken when the ledger has used the numbers otherwise.
         """
         found = [adoption.head.metadata, *([batch.view.metadata] if batch else [])]
-        with self._locked(table, found) as connection:
+        with self._locked(table, found) as frame:
+            connection = frame.connection
             if batch is not None:
-                self._swap(connection, table, "batch", old=batch.pointer, new=batch.view.metadata)
-            self._swap(connection, table, "stream", old=adoption.pointer, new=adoption.head.metadata)
+                self._swap(frame, "batch", old=batch.pointer, new=batch.view.metadata)
+            self._swap(frame, "stream", old=adoption.pointer, new=adoption.head.metadata)
             now_open = {"table_id": table.table_id, "why": "open when the ledger was brought up to the lake"}
-            head = rows.version(_one(connection, "ledger/head", table_id=table.table_id))
-            following = self._following(connection, table, head, lost)
+            head, _ = frame.head()
+            following = self._following(frame, head, lost)
             last: int | None = None
             for move in adoption.moves:
                 given = self._insert_move(connection, table, move, base=following.version - 1)
                 last = given if move.stage == "tier" else last
             _run(connection, "abandon_open", **now_open)
-            self._set_bounds(connection, table, adoption)
+            self._set_bounds(frame, adoption)
             following = replace(following, stream=adoption.head, bounds=_bounds(adoption), move_id=last)
             if batch is not None:
                 following = _with_batch(following, batch)
                 self._set_batch_hi(connection, following)
             connection.execute(sql("quarantine/keep_files"), {"table_id": table.table_id})
-            self._publish(connection, following, after=head, lost=lost)
+            self._publish(frame, following, after=head, lost=lost)
             self._retain(connection, table, retained_from)
             return following
 
     @staticmethod
-    def _set_bounds(connection: Connection, table: TableRow, adoption: Adoption) -> None:
-        key = {"table_id": table.table_id}
-        floors = {row["partition"]: row["trim_floor"] for row in connection.execute(sql("ledger/lock_positions"), key)}
-        held = {row["partition"]: row["buffer_hi"] for row in connection.execute(sql("ledger/ingest_positions"), key)}
+    def _set_bounds(frame: BoundaryFrame, adoption: Adoption) -> None:
+        connection, table = frame.connection, frame.table
+        floors = {row["partition"]: row["trim_floor"] for row in frame.lock_positions()}
+        held, key = frame.buffer_hi(), {"table_id": table.table_id}
         for partition, start in sorted(adoption.starts.items()):
             where = {**key, "partition": partition, "start": start}
             stream_hi = adoption.stream_hi[partition]
@@ -170,29 +175,28 @@ class Reconciler:
         It counts as abandoned until it is accepted. Raises: TableHeld.
         """
         key = {"table_id": table.table_id, "base_version": on.version, "schema_version": table.schema_version}
-        with self._locked(table, row="ledger/lock_table") as connection:
+        with self._locked(table, compared=True) as frame:
             ranges = {"lo": rows.vector(move.lo), "hi": rows.vector(move.hi)}
-            return int(_one(connection, "reconcile/reserve_foreign", **key, **ranges)["move_id"])
+            return int(_one(frame.connection, "reconcile/reserve_foreign", **key, **ranges)["move_id"])
 
     def accept(self, table: TableRow, *, pointer: str, stream: View, on: Version, move: AdoptedMove) -> Version:
         """Publish *stream*, which holds another writer's rows in the pseudo-partition, on top of version *on*.
 
         Raises: TableHeld, PointerMoved, BuiltGone.
         """
-        with self._locked(table, [stream.metadata], row="ledger/lock_table") as connection:
-            self._swap(connection, table, "stream", old=pointer, new=stream.metadata)
-            head = rows.version(_one(connection, "ledger/head", table_id=table.table_id))
+        with self._locked(table, [stream.metadata], compared=True) as frame:
+            self._swap(frame, "stream", old=pointer, new=stream.metadata)
+            head, _ = frame.head()
             if head.version != on.version:
                 raise PointerMoved(
                     f"{table.name} is at version {head.version}, not {on.version}; nothing was written, look again"
                 )
-            given = self._insert_move(connection, table, move, base=head.version)
-            now = _one(connection, "reads/now")["now"]
+            given = self._insert_move(frame.connection, table, move, base=head.version)
             following = replace(
-                head, version=head.version + 1, stream=stream, move_id=given, revert_of=None, committed_at=now
+                head, version=head.version + 1, stream=stream, move_id=given, revert_of=None, committed_at=frame.now()
             )
-            self._record(connection, following)
-            self._tell(connection, following, event="accepted-foreign")
+            self._record(frame, following)
+            self._tell(frame, following, event="accepted-foreign")
             return following
 
     def accepted(self, table: TableRow) -> list[Mapping[str, Any]]:
@@ -202,42 +206,36 @@ class Reconciler:
     # -- parts of these transactions ------------------------------------------------------------------------
 
     @contextmanager
-    def _locked(
-        self, table: TableRow, found: Sequence[str] = (), *, row: str = "ledger/lock_row"
-    ) -> Iterator[Connection]:
-        """A transaction of the owner that holds the table's row, while nobody holds a claim; late holders are fenced.
+    def _locked(self, table: TableRow, found: Sequence[str] = (), *, compared: bool = False) -> Iterator[BoundaryFrame]:
+        """A boundary commit of the owner, while nobody holds a claim; late holders are fenced.
 
-        *row* is how it is locked. It publishes the metadata files *found*, of which all files have to be there.
-        Raises: TableHeld, BuiltGone.
+        *compared*: the table has to have been compared with its lake since a promotion. The commit publishes the
+        metadata files *found*, of which all files have to be there; what was condemned of the table is so no more.
+        Raises: TableUnknown, TableHeld, BuiltGone.
         """
         key = {"table_id": table.table_id}
         with self.database.transaction() as connection:
             connection.execute(sql("drop/as_owner"))
-            if connection.execute(sql(row), key).fetchone() is None:
+            frame = BoundaryFrame(connection, table, self._catalog)
+            if not (frame.lock_table() if compared else frame.lock_row()):
                 raise TableUnknown(f"table {table.name} is not there any more; nothing was changed")
-            yield connection
-            connection.execute(sql("reads/take_trim_lock"), key)
+            yield frame
+            frame.lock_trim()
             # Claims are looked at last, as every commit does; one that is taken after this look is fenced by the next.
-            if held := connection.execute(sql("drop/live_claims"), key).fetchall():
-                who = ", ".join(
-                    f"{c['stage']} by {c['holder']} until {c['lease_until']:%Y-%m-%d %H:%M:%S} UTC" for c in held
-                )
-                raise TableHeld(
-                    f"{table.name} is being worked on ({who}); nothing was changed. Stop its worker, or wait until its "
-                    "lease has ended, then run the same command again"
-                )
-            _run(connection, "fence_all", table_id=table.table_id)
+            frame.fence_all()
             for location in found:
-                check_whole(connection, table, location)
+                connection.execute(sql("upkeep/pardon"), {**key, "paths": []})
+                self._check_whole(table, location)
 
-    def _swap(self, connection: Connection, table: TableRow, view: ViewName, *, old: str, new: str) -> None:
-        where = {"catalog": self.catalog, "namespace": table.spec.namespace, "view": table.views[view]}
-        locked = connection.execute(sql("ledger/lock_pointer"), where).fetchone()
-        if locked is None:
+    @staticmethod
+    def _swap(frame: BoundaryFrame, view: ViewName, *, old: str, new: str) -> None:
+        """Raises: TableUnknown, PointerMoved."""
+        table, found = frame.table, frame.lock_view(view)
+        if found is None:
             raise view_dropped(table, view)
-        if (found := str(locked["metadata_location"])) != old:
+        if found != old:
             raise PointerMoved(f"{table.name}: the catalog is at {found}, not at {old}; nothing was written")
-        _run(connection, "put_pointer", **where, old=old, new=new)
+        frame.catalog.swap(frame.connection, table, table.views[view], old=old, new=new)
 
     @staticmethod
     def _insert_move(connection: Connection, table: TableRow, move: AdoptedMove, *, base: int) -> int:
@@ -270,27 +268,23 @@ class Reconciler:
             )
         return int(number)
 
-    def _publish(
-        self, connection: Connection, following: Version, *, after: Version, lost: Sequence[NamedMove]
-    ) -> None:
+    def _publish(self, frame: BoundaryFrame, following: Version, *, after: Version, lost: Sequence[NamedMove]) -> None:
         """The version, and its event: where history was lost it says which numbers are left out."""
-        self._record(connection, following)
+        self._record(frame, following)
         if lost:
-            tell(connection, following, after=after, event=HISTORY_LOST, lost=lost)
+            tell(frame.connection, following, after=after, event=HISTORY_LOST, lost=lost)
         else:
-            self._tell(connection, following, event="reconciled")
+            self._tell(frame, following, event="reconciled")
 
     @staticmethod
-    def _record(connection: Connection, following: Version) -> None:
-        connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+    def _record(frame: BoundaryFrame, following: Version) -> None:
+        frame.version(following)
         key = {"table_id": following.table_id, "stopped": None, "stage": None}
-        connection.execute(sql("ledger/stop_table"), key)
+        frame.connection.execute(sql("ledger/stop_table"), key)
 
     @staticmethod
-    def _tell(connection: Connection, following: Version, *, event: str) -> None:
-        payload = Jsonb({"version": following.version, "move": following.move_id})
-        key = {"table_id": following.table_id, "event": event, "payload": payload}
-        connection.execute(sql("ledger/append_outbox"), key)
+    def _tell(frame: BoundaryFrame, following: Version, *, event: str) -> None:
+        frame.event(event, {"version": following.version, "move": following.move_id})
 
     @staticmethod
     def _retain(connection: Connection, table: TableRow, retained_from: int) -> None:

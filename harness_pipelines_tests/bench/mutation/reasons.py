@@ -41,9 +41,6 @@ REASONS: Mapping[str, str] = {
         "no two tables of a catalog have the same metadata file, and the old one is asked for too"
     ),
     r"(corrections|evolve|revert)/record_move: where table_id = .*": "a move's number is its own, whatever its table",
-    r"reconcile/put_pointer: where (metadata_location|table_name) = .*": (
-        "the row was locked and compared with the old file, which no other table of the catalog has"
-    ),
     r"reconcile/(leases_over|end_leases_over): or born <= .*": (
         "a check of the table: no lease lasts longer than a day after it was born, so it has ended"
     ),

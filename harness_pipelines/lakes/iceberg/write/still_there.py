@@ -5,7 +5,6 @@ from __future__ import annotations
 from pyiceberg.table import Table
 
 from harness_pipelines.drivers.files import listed, size_of
-from harness_pipelines.drivers.postgres import Connection, sql
 from harness_pipelines.lakes.iceberg.catalog import read_metadata
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
@@ -25,13 +24,12 @@ def brought(view: Table) -> tuple[str, ...]:
     return tuple(files)
 
 
-def check_whole(connection: Connection, table: TableRow, location: str) -> None:
-    """Every file that main of a metadata file has is there; what was condemned of the table is so no more.
+def check_whole(table: TableRow, location: str) -> None:
+    """Every file that main of a metadata file has is there.
 
     For a metadata file that was found, not made. The caller holds the trim lock and has fenced all who remove files.
     Raises: BuiltGone.
     """
-    connection.execute(sql("upkeep/pardon"), {"table_id": table.table_id, "paths": []})
     if size_of(location) is None:
         raise BuiltGone.of(table.name, location)
     io = opened_io(location)

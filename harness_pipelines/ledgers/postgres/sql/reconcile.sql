@@ -70,11 +70,6 @@ VALUES (%(table_id)s, %(partition)s, %(start)s, %(buffer_hi)s, %(schema_version)
 ON CONFLICT (table_id, partition) DO UPDATE
     SET buffer_hi = greatest(i.buffer_hi, excluded.buffer_hi), leader_epoch = NULL
 
--- name: put_pointer
-UPDATE public.iceberg_tables SET previous_metadata_location = metadata_location, metadata_location = %(new)s
-WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = %(view)s
-  AND metadata_location = %(old)s
-
 -- name: accepted
 -- Rows of other writers that were taken over, as ranges of the pseudo-partition.
 SELECT move_id, (lo ->> '-1')::bigint AS low, (hi ->> '-1')::bigint AS high, rows FROM harness.moves
