@@ -216,8 +216,10 @@ class Stores:
     @once
     def raw_bytes(self) -> RawBytes:
         from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
+        from harness_pipelines.ledgers.postgres.quarantine_bytes import QuarantineBytes
 
-        return RawBytes(self.database, self.catalog, warehouse=self.warehouse)
+        ledger = QuarantineBytes(self.database, catalog=self.settings.catalog_name)
+        return RawBytes(ledger, self.catalog, warehouse=self.warehouse)
 
     @once
     def reconciler(self) -> Reconciler:

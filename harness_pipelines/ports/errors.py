@@ -266,6 +266,18 @@ class DeletesBroken(HarnessError):
     way_on = "`harness fsck TABLE`; copy the file back, or `harness revert` to a version that does not need it"
 
 
+class QuarantineNameTaken(HarnessError):
+    """The catalog has another table under the name of the quarantine table."""
+
+    way_on = "rename or drop that table, or raise `quarantine_mb`"
+
+
+class MovedMeanwhile(HarnessError):
+    """Another process moved the same bytes; nothing was written."""
+
+    recovery = Recovery.REFRESH
+
+
 class BuiltGone(TryAgain):
     """Files that were written for a commit were removed, or are about to be; nothing was written."""
 

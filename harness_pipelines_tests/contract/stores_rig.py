@@ -36,6 +36,7 @@ from harness_pipelines.ledgers.postgres.boundary import SharedCatalog
 from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
+from harness_pipelines.ledgers.postgres.quarantine_bytes import QuarantineBytes
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.retention import Upkeep
 from harness_pipelines.ports.decoded import DecodedRange, with_coordinates
@@ -337,7 +338,9 @@ class RealRig(StoresRig):
         self.segments = Segments(self.database)
         self.ownership = Ownership(self.database, warehouse=folder.as_uri())
         self.upkeep = Upkeep(self.database, self.catalog, self.ownership)
-        self.raw_bytes = RawBytes(self.database, self.catalog, warehouse=folder.as_uri())
+        self.raw_bytes = RawBytes(
+            QuarantineBytes(self.database, catalog=CATALOG), self.catalog, warehouse=folder.as_uri()
+        )
         self.pointers = SharedCatalog(CATALOG, self.database)
         self.reconciler = Reconciler(self.owner, catalog=CATALOG, check_whole=check_whole)
         self.lake = self._lake = Lake(self.catalog, self.database, pointers=self.pointers, warehouse=folder.as_uri())

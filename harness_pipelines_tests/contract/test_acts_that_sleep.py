@@ -22,7 +22,6 @@ from harness_pipelines.lakes.iceberg.write.foreign import foreign_files, replace
 from harness_pipelines.lakes.iceberg.write.schema import build_schema, next_field_id
 from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
-from harness_pipelines.ledgers.postgres.retention import fence
 from harness_pipelines.ports.adoption import AdoptedMove, Adoption
 from harness_pipelines.ports.corrections import Correction
 from harness_pipelines.ports.errors import BuiltGone
@@ -220,10 +219,10 @@ def test_a_holder_of_expire_that_slept_over_its_branches_does_not_move_the_point
     pointer = real.ledger.pointer(table, "stream")
 
     with pytest.raises(FencedOut):
-        real._lake.drop_branches(table, [branch], fence=partial(fence, claim=asleep))
+        real._lake.drop_branches(table, [branch], claim=asleep)
 
     assert real.ledger.pointer(table, "stream") == pointer
-    real._lake.drop_branches(table, [branch], fence=partial(fence, claim=real.claim(table, Stage.EXPIRE)))
+    real._lake.drop_branches(table, [branch], claim=real.claim(table, Stage.EXPIRE))
     assert real.shape(table)[1] == set()
 
 

@@ -22,6 +22,7 @@ from harness_pipelines.ledgers.postgres.views.quarantine import (
     with_bytes,
 )
 from harness_pipelines.ports.adoption import Adoption
+from harness_pipelines.ports.errors import MovedMeanwhile
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
 from harness_pipelines.protocol.claims import Claim, Stage
@@ -275,8 +276,8 @@ def test_a_record_that_somebody_else_has_moved_is_not_moved_again(real: RealRig,
     mover._move(full, claim, batch)
     late = replace(place, metadata=mover._place(full).metadata)
     for old in (place, late):  # who does not know of it, and who does
-        with pytest.raises(quarantine.MovedMeanwhile), real.database.transaction() as connection:
-            mover._publish(connection, full, batch, old=old, new=new)
+        with pytest.raises(MovedMeanwhile):
+            mover.ledger.publish(full, claim, batch, old=old, new=new, schema_ids=[None])
     assert in_postgres(real, full) == {10, 11, 12, 13, 14}
 
 
@@ -289,8 +290,8 @@ def test_bytes_are_moved_on_top_of_what_was_moved_before_and_of_nothing_older(
     first, second = ([one] for one in real.database.rows("quarantine/oldest", {**key, "bytes": 2 * HALF}, binary=True))
     late = mover._with(full, place, second)
     mover._move(full, claim, first)
-    with pytest.raises(quarantine.MovedMeanwhile), real.database.transaction() as connection:
-        mover._publish(connection, full, second, old=place, new=late)
+    with pytest.raises(MovedMeanwhile):
+        mover.ledger.publish(full, claim, second, old=place, new=late, schema_ids=[None])
     assert len(in_postgres(real, full)) == 5
 
 

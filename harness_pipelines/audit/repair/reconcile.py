@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from harness_pipelines.audit.repair.lake import LakePlan, Way, apply_plan, plan_lake
 from harness_pipelines.lakes.iceberg.inspect.history import is_staged
-from harness_pipelines.ledgers.postgres.retention import fence
 from harness_pipelines.ledgers.postgres.views.status import Overview
 from harness_pipelines.ports.errors import MetadataMissing, TableHeld
 from harness_pipelines.ports.ledger import TableRow
@@ -268,7 +266,7 @@ def _drop_branches(stores: Stores, table: TableRow, dead: Sequence[str], *, view
     if claim is None:
         raise TableHeld(f"{table.name}: a worker has taken expire meanwhile; it drops the branches")
     try:
-        stores.lake.drop_branches(table, dead, view=view, fence=partial(fence, claim=claim))
+        stores.lake.drop_branches(table, dead, view=view, claim=claim)
     finally:
         stores.ledger.release(claim)
 

@@ -71,11 +71,11 @@ class SharedCatalog:
         *,
         old: str,
         new: str,
-        fence: Callable[[Connection], None] | None = None,
+        claim: Claim | None = None,
     ) -> bool:
         """Name *new*, which has the same rows, in place of *old*, by itself; False: another one is named.
 
-        *fence* is the last check of the transaction. Raises: what it raises; BuiltGone.
+        The last check is whether *claim* is held. Raises: FencedOut, BuiltGone.
         """
         key = {**self.key(table, table.views[view]), "old": old, "new": new}
         with self._database.transaction() as connection:
@@ -83,8 +83,8 @@ class SharedCatalog:
                 return False
             connection.execute(sql("reads/share_trim_lock"), {"table_id": table.table_id})
             check_kept(connection, table, [new])
-            if fence is not None:
-                fence(connection)
+            if claim is not None:
+                check_held(connection, claim)
             return True
 
     def nonce_of(self, move_id: int) -> str:
@@ -100,6 +100,10 @@ class SharedCatalog:
         """Name *new* for a row that another engine dropped; False: somebody has made one meanwhile."""
         key = {**self.key(table, iceberg_name), "old": old, "new": new}
         return connection.execute(sql("revert/put_back"), key).rowcount == 1
+
+    def insert(self, connection: Connection, table: TableRow, iceberg_name: str, *, new: str) -> None:
+        """Name *new* for a table of Iceberg that the catalog has no row of."""
+        connection.execute(sql("ledger/insert_pointer"), {**self.key(table, iceberg_name), "new": new})
 
     def swap(self, connection: Connection, table: TableRow, iceberg_name: str, *, old: str, new: str) -> None:
         """Name *new* in place of *old*, which the caller has found under the lock."""
@@ -140,6 +144,11 @@ class BoundaryFrame:
                 raise view_dropped(self.table, view)
             found[view] = pointer
         return found
+
+    def lock_quarantine(self) -> str | None:
+        """The same for the table of quarantined bytes, which no version names; ``None``: there is no such row."""
+        self._takes("views")
+        return self.catalog.lock(self.connection, self.table, self.table.quarantine)
 
     def lock_move(self, move_id: int) -> Move | None:
         self._takes("moves")

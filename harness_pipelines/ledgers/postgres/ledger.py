@@ -105,8 +105,7 @@ class PostgresLedger:
             table = self._find(spec.table, connection)
             assert table is not None
             for name, view in views.items():
-                key = self.catalog_rows.key(table, table.views[name])
-                _run(connection, "ledger/insert_pointer", **key, new=view.metadata)
+                self.catalog_rows.insert(connection, table, table.views[name], new=view.metadata)
             self._insert_partitions(connection, table_id, starts)
             now = _one(connection, "reads/now")["now"]
             first = Version(

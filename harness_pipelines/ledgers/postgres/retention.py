@@ -25,10 +25,11 @@ from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.lakes.owner import Ownership
 from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
 from harness_pipelines.ledgers.postgres.versions_needed import versions_needed
 from harness_pipelines.ports.ledger import Segment, TableRow, view_dropped
-from harness_pipelines.protocol.claims import Claim, FencedOut, check_claim
+from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.lake.files import check_listed, check_own, condemned_before
 from harness_pipelines.protocol.lake.overlays import needless
 from harness_pipelines.protocol.moves import dead_branches, move_of
@@ -108,7 +109,7 @@ class Upkeep:
             connection.execute(sql("upkeep/set_retained_from"), key)
             connection.execute(sql("upkeep/forget_layouts"), {"table_id": table.table_id})
             connection.execute(sql("upkeep/abandon_orphaned"), {"table_id": table.table_id})
-            fence(connection, claim)
+            check_held(connection, claim)
             faults.point("expire.in_transaction")
             return decision
 
@@ -194,7 +195,7 @@ class Upkeep:
             connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
             found = connection.execute(sql("upkeep/ripe"), {"table_id": table.table_id, "grace": grace}).fetchall()
             if not dry_run:
-                fence(connection, claim)
+                check_held(connection, claim)
         if not found:  # the lake is not walked for nothing
             return []
         seen = self._look(table)
@@ -210,7 +211,7 @@ class Upkeep:
             for path, file in ripe:
                 self.ownership.check()
                 with self.database.transaction() as connection:  # a holder that slept here has been replaced
-                    fence(connection, claim)
+                    check_held(connection, claim)
                 self._delete(file.path)
                 faults.point("expire.during_trim")
                 self.database.run("upkeep/forget_file", {"table_id": table.table_id, "path": path})
@@ -337,14 +338,6 @@ class Upkeep:
         named = {name: move for name in refs if (move := move_of(name)) is not None}
         found = self.database.rows("upkeep/moves_by_id", {"move_ids": sorted(set(named.values()))}) if named else []
         return dead_branches(named, [(row["move_id"], row["attempt"], row["state"]) for row in found])
-
-
-def fence(connection: Connection, claim: Claim) -> None:
-    """The last check of every commit of expire. Raises: FencedOut."""
-    row = connection.execute(sql("upkeep/claim_of_expire"), {"table_id": claim.table_id}).fetchone()
-    if row is None:
-        raise FencedOut(f"expire of table {claim.table_id}: the claim is gone; nothing was written")
-    check_claim(claim, rows.claim(row), now=row["now"])
 
 
 def _needless(connection: Connection, table: TableRow, in_reach: Iterable[Version]) -> list[str]:

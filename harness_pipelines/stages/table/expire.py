@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -18,7 +17,6 @@ import structlog
 from harness_pipelines import faults
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.write.quarantine import Moved
-from harness_pipelines.ledgers.postgres.retention import fence
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim
@@ -115,4 +113,4 @@ def _going_on(held_up: list[HarnessError]) -> Iterator[None]:
 def _drop_dead_branches(stores: Stores, table: TableRow, claim: Claim) -> None:
     for view in table.views:
         if dead := stores.upkeep.dead_branches(table, view=view):
-            stores.lake.drop_branches(table, dead, view=view, fence=partial(fence, claim=claim))
+            stores.lake.drop_branches(table, dead, view=view, claim=claim)

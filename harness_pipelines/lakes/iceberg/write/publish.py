@@ -6,7 +6,7 @@ head, and only after they were checked from metadata.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -21,7 +21,7 @@ from pyiceberg.types import BooleanType, LongType
 
 from harness_pipelines.drivers.by_path import ByPath
 from harness_pipelines.drivers.conform import conformed
-from harness_pipelines.drivers.postgres import Connection, Database
+from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog, view_schema
 from harness_pipelines.lakes.iceberg.checked_io import note_data_files
@@ -41,6 +41,7 @@ from harness_pipelines.ports.errors import (
 )
 from harness_pipelines.ports.lake import NOTHING_STAGED, CatalogPointers, Staged, reachable
 from harness_pipelines.ports.ledger import Swap, TableRow, view_names
+from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.lake.overlays import Overlay, told
 from harness_pipelines.protocol.lake.properties import (
     ATTEMPT,
@@ -76,7 +77,6 @@ VIEW_PROPERTIES: Mapping[str, str] = {
     "commit.manifest.min-count-to-merge": "20",
 }
 BRANCH_TRIES = 10
-Fence = Callable[[Connection], None]
 _highest_of: ByPath[tuple[tuple[int, int, str], ...]] = ByPath(20_000)
 
 
@@ -386,17 +386,17 @@ class Lake:
         return (snapshot.sequence_number or 0) if snapshot else 0
 
     def drop_branches(
-        self, table: TableRow, dead: Sequence[str], *, view: ViewName = "stream", fence: Fence | None = None
+        self, table: TableRow, dead: Sequence[str], *, view: ViewName = "stream", claim: Claim | None = None
     ) -> bool:
         """Remove the branches of dead attempts. False if the pointer moved meanwhile.
 
-        *fence* is the last check of the transaction. Raises: what it raises; BuiltGone.
+        The last check is whether *claim* is held. Raises: FencedOut, BuiltGone.
         """
         current = self.current(table, view)
         old = current.metadata_location
         with current.transaction() as transaction:
             transaction._apply(tidying(transaction.table_metadata, keep=2**31, drop=dead), ())
-        return self.pointers.move(table, view, old=old, new=current.metadata_location, fence=fence)
+        return self.pointers.move(table, view, old=old, new=current.metadata_location, claim=claim)
 
 
 def _properties(spec: TableSpec, view: ViewName) -> dict[str, str]:

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from harness_pipelines import faults
 from harness_pipelines.drivers.conform import conformed
-from harness_pipelines.drivers.postgres import Connection, Database, sql
-from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.drivers.postgres import Database
+from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.columns.times import kafka_times
 from harness_pipelines.formats.schema.wire import schema_id_of
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog
@@ -30,14 +29,13 @@ from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write.corrections import PARTITION, written
 from harness_pipelines.lakes.iceberg.write.publish import VIEW_PROPERTIES
 from harness_pipelines.lakes.iceberg.write.tidying import tidying
-from harness_pipelines.ledgers.postgres.retention import fence
-from harness_pipelines.ports.lake import reachable
+from harness_pipelines.ports.lake import QuarantineLedger, QuarantinePlace, reachable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.changes.corrections import Coordinate
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.spec.formats import names_schema
-from harness_pipelines.spec.locations import folder_of, is_below, normal
+from harness_pipelines.spec.locations import normal
 
 log = structlog.get_logger(__name__)
 Row = Mapping[str, Any]
@@ -99,18 +97,6 @@ class RawBytesMissing(HarnessError):
     way_on = "`harness fsck TABLE`; restore the files from a copy of the warehouse"
 
 
-class QuarantineNameTaken(HarnessError):
-    """The catalog has another table under the name of the quarantine table."""
-
-    way_on = "rename or drop that table, or raise `quarantine_mb`"
-
-
-class MovedMeanwhile(HarnessError):
-    """Another process moved the same bytes; nothing was written."""
-
-    recovery = Recovery.REFRESH
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
     """Records whose bytes went to the lake, or with a dry run would."""
@@ -123,22 +109,11 @@ class Moved:
         return {"records": self.records, "bytes": self.bytes, "stay": list(self.stay)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    folder: str | None  #: None: reconcile has made expire forget it
-    metadata: str | None  #: None: nothing was moved yet
-
-    @property
-    def root(self) -> str:
-        """The folder that its files are in."""
-        return folder_of(self.metadata) if self.metadata else normal(str(self.folder))
-
-
 class RawBytes:
     """Moves bytes of the quarantines of one database to one warehouse."""
 
-    def __init__(self, database: Database, catalog: StagingCatalog, *, warehouse: str) -> None:
-        self._database, self._catalog, self._warehouse = database, catalog, normal(warehouse)
+    def __init__(self, ledger: QuarantineLedger, catalog: StagingCatalog, *, warehouse: str) -> None:
+        self.ledger, self._catalog, self._warehouse = ledger, catalog, normal(warehouse)
 
     def move(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> Moved:
         """With more in Postgres than the spec allows, move the oldest bytes until half of that is left.
@@ -146,18 +121,18 @@ class RawBytes:
         Raises: QuarantineNameTaken, MovedMeanwhile, FencedOut, MetadataMissing, LakeAway; OutcomeUnknown: the next run
         finds what became of it.
         """
-        key = {"table_id": table.table_id, "one_max": RECORD_BYTES_MAX}
-        found = self._database.rows("quarantine/stay", {**key, "limit": STAY_MAX})
+        found = self.ledger.too_large(table, one_max=RECORD_BYTES_MAX, limit=STAY_MAX)
         stay = tuple(f"{one['partition']}:{one['offset']}" for one in found)
-        held: int = self._database.rows("quarantine/in_postgres", key)[0]["bytes"]
+        held = self.ledger.in_postgres(table, one_max=RECORD_BYTES_MAX)
         limit = table.spec.quarantine_mb * 2**20
         due = held - limit // 2 if held > limit else 0
         if dry_run or not due:
-            return Moved(**self._database.rows("quarantine/due", {**key, "bytes": due})[0], stay=stay)
+            return Moved(**self.ledger.due(table, one_max=RECORD_BYTES_MAX, size=due), stay=stay)
         moved = Moved(stay=stay)
         for _ in range(BATCHES_MAX):
-            want = {**key, "bytes": min(due - moved.bytes, BATCH_BYTES), "records": BATCH_RECORDS}
-            if not (batch := self._database.rows("quarantine/oldest", want, binary=True)):
+            size = min(due - moved.bytes, BATCH_BYTES)
+            batch = self.ledger.oldest(table, one_max=RECORD_BYTES_MAX, size=size, records=BATCH_RECORDS)
+            if not batch:
                 break
             self._move(table, claim, batch)
             records, size = moved.records + len(batch), moved.bytes + sum(one["bytes"] for one in batch)
@@ -169,22 +144,15 @@ class RawBytes:
         place = self._place(table)
         with reachable(table.name, f"writing {len(batch):,} quarantined records"):
             new = self._with(table, place, batch)
-        with self._database.transaction() as connection:
-            self._publish(connection, table, batch, old=place, new=new)
-            fence(connection, claim)
-            faults.point("expire.quarantine_in_transaction")
-        faults.point("expire.quarantine_moved")
+        ids = [_schema_id(one["value"]) if names_schema(table.spec) else None for one in batch]
+        self.ledger.publish(table, claim, batch, old=place, new=new, schema_ids=ids)
 
-    def _place(self, table: TableRow) -> _Place:
+    def _place(self, table: TableRow) -> QuarantinePlace:
         """Where the bytes of *table* are; the ledger knows the folder before a file is in it, so that none is lost."""
-        named = f"{self._warehouse}/{table.spec.namespace}/{table.quarantine}-{uuid4().hex[:8]}"
-        with self._database.transaction() as connection:
-            connection.execute(sql("quarantine/choose_folder"), {"table_id": table.table_id, "folder": named})
-            place = _place_of(connection, table)
-            _check_name(table, place, connection.execute(sql("reads/pointer"), self._pointer_key(table)).fetchone())
-            return place
+        folder = f"{self._warehouse}/{table.spec.namespace}/{table.quarantine}-{uuid4().hex[:8]}"
+        return self.ledger.place(table, folder=folder)
 
-    def _with(self, table: TableRow, place: _Place, batch: Sequence[Row]) -> str:
+    def _with(self, table: TableRow, place: QuarantinePlace, batch: Sequence[Row]) -> str:
         """Write a metadata file that has *batch* too, and what it names. Returns its location."""
         identifier = (table.spec.namespace, table.quarantine)
         if place.metadata is None:
@@ -201,48 +169,6 @@ class RawBytes:
                     append.append_data_file(file)
             transaction._apply(tidying(transaction.table_metadata, keep=SNAPSHOTS, drop=()), ())
         return view.metadata_location
-
-    def _publish(self, connection: Connection, table: TableRow, batch: Sequence[Row], *, old: _Place, new: str) -> None:
-        """In the order of all commits: the table, the catalog's row, the records. Raises: MovedMeanwhile."""
-        key, pointer = {"table_id": table.table_id}, self._pointer_key(table)
-        connection.execute(sql("ledger/lock_table"), key)
-        found = connection.execute(sql("ledger/lock_pointer"), pointer).fetchone()
-        _check_name(table, old, found)
-        if found is None:  # it is new, or another engine dropped it: the files are there
-            connection.execute(sql("ledger/insert_pointer"), {**pointer, "new": new})
-        else:
-            named = {"old": found["metadata_location"], "new": new}
-            connection.execute(sql("ledger/move_pointer"), {**pointer, **named})
-        places = {"partitions": [one["partition"] for one in batch], "offsets": [one["offset"] for one in batch]}
-        ids = {"schema_ids": [_schema_id(one["value"]) if names_schema(table.spec) else None for one in batch]}
-        followed = connection.execute(sql("quarantine/follow"), {**key, "old": old.metadata, "new": new}).rowcount
-        emptied = connection.execute(sql("quarantine/empty"), {**key, **places, **ids}).rowcount
-        if (followed, emptied) != (1, len(batch)):
-            raise MovedMeanwhile(
-                f"{table.name}: of {len(batch):,} quarantined records that were to be moved to the lake {emptied:,} "
-                "have their bytes in Postgres still; nothing was written, the next run of expire looks again"
-            )
-
-    def _pointer_key(self, table: TableRow) -> dict[str, str]:
-        return {"catalog": self._catalog.name, "namespace": table.spec.namespace, "view": table.quarantine}
-
-
-def _place_of(connection: Connection, table: TableRow) -> _Place:
-    found = connection.execute(sql("quarantine/place"), {"table_id": table.table_id}).fetchone()
-    assert found is not None, "tables with a claim are in the ledger"
-    return _Place(found["folder"], found["metadata"])
-
-
-def _check_name(table: TableRow, place: _Place, pointer: Row | None) -> None:
-    """Raises: QuarantineNameTaken."""
-    if pointer is None or is_below(normal(pointer["metadata_location"]), place.root):
-        return
-    name = f"{table.spec.namespace}.{table.quarantine}"
-    raise QuarantineNameTaken(
-        f"{table.name}: quarantined records exceed `quarantine_mb` and belong into {name}, but the catalog has a table "
-        f"of somebody else under this name ({pointer['metadata_location']}); nothing was moved. Rename or drop that "
-        "one, expire tries again; or raise `quarantine_mb`"
-    )
 
 
 def _rows(view: Table, batch: Sequence[Row], *, named: bool) -> pa.Table:

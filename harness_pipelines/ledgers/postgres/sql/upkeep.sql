@@ -95,7 +95,3 @@ SELECT path FROM harness.condemned_files WHERE table_id = %(table_id)s AND path 
 -- name: forget_file
 WITH noted AS (DELETE FROM harness.file_digests WHERE path = %(path)s)
 DELETE FROM harness.condemned_files WHERE table_id = %(table_id)s AND path = %(path)s
-
--- name: claim_of_expire
-SELECT *, clock_timestamp() AS now FROM harness.claims
-WHERE table_id = %(table_id)s AND stage = 'expire' AND shard = 0 FOR KEY SHARE
