@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.views.stalls import Stalls
     from harness_pipelines.ledgers.postgres.views.work import Watch
     from harness_pipelines.ports.source import Log
+    from harness_pipelines.protocol.changes.corrections import Coordinate
     from harness_pipelines.protocol.versions import Version
     from harness_pipelines.stages.guard import Standing
 
@@ -250,7 +251,17 @@ class Stores:
         """Records of *table* that are put back."""
         from harness_pipelines.ledgers.postgres.corrections import Corrections
 
-        return Corrections(self.database, table, catalog=self.settings.catalog_name)
+        name = self.settings.catalog_name
+        return Corrections(self.database, table, catalog=name, in_lake=self.quarantined_in_lake)
+
+    @staticmethod
+    def quarantined_in_lake(
+        database: Database, table: TableRow, wanted: Sequence[Coordinate]
+    ) -> Iterable[tuple[Coordinate, Mapping[str, Any]]]:
+        """Key, value and headers of records whose bytes are in the lake. Raises: what `quarantine.read` raises."""
+        from harness_pipelines.lakes.iceberg.write import quarantine  # and PyIceberg
+
+        return quarantine.read(database, table, wanted)
 
     def evolutions(self, table: TableRow) -> Evolutions:
         """Changes of the schema of *table*."""

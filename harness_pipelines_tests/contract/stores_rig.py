@@ -23,6 +23,7 @@ from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import READER, WORKER, Database
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.read.regions import live_entries
+from harness_pipelines.lakes.iceberg.write import quarantine
 from harness_pipelines.lakes.iceberg.write.publish import Lake, offset_bounds
 from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
 from harness_pipelines.lakes.iceberg.write.still_there import check_whole
@@ -33,12 +34,14 @@ from harness_pipelines.ledgers.memory.ledger import MemoryLedger
 from harness_pipelines.ledgers.memory.retention import MemoryUpkeep
 from harness_pipelines.ledgers.memory.state import MemoryState
 from harness_pipelines.ledgers.postgres.boundary import SharedCatalog
+from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.evolve import Evolutions
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
 from harness_pipelines.ledgers.postgres.quarantine_bytes import QuarantineBytes
 from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 from harness_pipelines.ledgers.postgres.retention import Upkeep
+from harness_pipelines.ledgers.postgres.views.quarantine import with_bytes
 from harness_pipelines.ports.decoded import DecodedRange, with_coordinates
 from harness_pipelines.ports.ledger import (
     Boundary,
@@ -344,6 +347,13 @@ class RealRig(StoresRig):
         self.pointers = SharedCatalog(CATALOG, self.database)
         self.reconciler = Reconciler(self.owner, catalog=CATALOG, check_whole=check_whole)
         self.lake = self._lake = Lake(self.catalog, self.database, pointers=self.pointers, warehouse=folder.as_uri())
+
+    def corrections(self, table: TableRow) -> Corrections:
+        return Corrections(self.database, table, catalog=CATALOG, in_lake=quarantine.read)
+
+    def with_bytes(self, table: TableRow, records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """As a reader sees them."""
+        return with_bytes(self.readers, table, records, in_lake=quarantine.read)
 
     def evolutions(self, table: TableRow) -> Evolutions:
         return Evolutions(self.database, table, catalog=CATALOG, make_segment=make_segment)

@@ -20,7 +20,6 @@ import pytest
 from harness_pipelines import faults
 from harness_pipelines.lakes.iceberg.write.foreign import foreign_files, replace_foreign
 from harness_pipelines.lakes.iceberg.write.schema import build_schema, next_field_id
-from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
 from harness_pipelines.ports.adoption import AdoptedMove, Adoption
 from harness_pipelines.ports.corrections import Correction
@@ -33,7 +32,7 @@ from harness_pipelines.protocol.schema.evolution import Changes, evolved
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
-from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, rows_at
+from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig, rows_at
 from harness_pipelines_tests.contract.test_expire_paths import made_at, moved, needed
 
 Act = Callable[[], Any]
@@ -119,7 +118,7 @@ def replay(real: RealRig, table: TableRow) -> Act:
 
     changes = {(0, 5): Change(kind=Kind.ADDED, digest="0")}
     correction = Correction(changes=changes, states={(0, 5): "held"}, bytes=1, decoder=None)
-    return lambda: Corrections(real.database, table, catalog=CATALOG).publish(correction, build, by="me", run_id=None)
+    return lambda: real.corrections(table).publish(correction, build, by="me", run_id=None)
 
 
 def _put_back(real: RealRig, table: TableRow, rows: pa.Table, base: str, move_id: int) -> Swap:

@@ -10,12 +10,11 @@ import pytest
 
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.ledgers.postgres.boundary import OPTIMISTIC_BUILDS
-from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ports.corrections import Correction
 from harness_pipelines.ports.ledger import Swap, TableRow
 from harness_pipelines.protocol.changes.corrections import Change, CorrectionsMoved, Kind
 from harness_pipelines.protocol.versions import Version, VersionGone
-from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, fresh_view
+from harness_pipelines_tests.contract.stores_rig import HOUR, RealRig, fresh_view
 from harness_pipelines_tests.rig import with_session
 
 AT = (0, 5)  #: the record that is put back
@@ -42,10 +41,6 @@ def table(real: RealRig) -> TableRow:
     return made
 
 
-def corrections(real: RealRig, table: TableRow) -> Corrections:
-    return Corrections(real.database, table, catalog=CATALOG)
-
-
 def put_back(
     real: RealRig,
     table: TableRow,
@@ -60,7 +55,7 @@ def put_back(
         return {v: Swap(view=v, old=old, base_snapshot=base, new=fresh_view()) for v, old in pointers.items()}
 
     correction = Correction(changes={at: Change(kind=Kind.ADDED, digest="0")}, states=states, bytes=1, decoder=None)
-    return corrections(real, table).publish(correction, build, by="me", run_id=None)
+    return real.corrections(table).publish(correction, build, by="me", run_id=None)
 
 
 def revert(real: RealRig, table: TableRow, to: int) -> Version:
@@ -94,7 +89,7 @@ def test_a_replay_settles_its_records_and_has_audits_read_their_ranges_again(rea
     put_back(real, table)
     assert states(real, table) == {AT: "replayed", **dict.fromkeys(BESIDE, "held")}
     assert signed(real, table) == KEPT
-    assert [(one.partition, one.offset) for one in corrections(real, table).in_effect()] == [AT]
+    assert [(one.partition, one.offset) for one in real.corrections(table).in_effect()] == [AT]
 
 
 def test_a_revert_holds_the_records_again_and_has_audits_read_their_ranges_again(real: RealRig, table: TableRow):
@@ -104,7 +99,7 @@ def test_a_revert_holds_the_records_again_and_has_audits_read_their_ranges_again
     revert(real, table, before)
     assert states(real, table) == {AT: "held", **dict.fromkeys(BESIDE, "held")}
     assert signed(real, table) == KEPT
-    assert corrections(real, table).in_effect() == []
+    assert real.corrections(table).in_effect() == []
 
 
 def test_a_revert_takes_back_what_came_after_its_version_and_nothing_before(real: RealRig, table: TableRow):
@@ -123,7 +118,7 @@ def test_what_became_of_a_record_between_two_versions_is_known_of_each_pair(real
     added = put_back(real, table).version
     moved = real.ledger.head(table).version
     taken = revert(real, table, before).version
-    between = corrections(real, table).between
+    between = real.corrections(table).between
     assert between(before, added) == {AT: Kind.ADDED}
     assert between(added, taken) == {AT: Kind.REMOVED}
     assert between(before, taken) == between(1, before) == between(added, moved) == {}
@@ -137,16 +132,16 @@ def test_a_revert_of_a_revert_brings_a_correction_back(real: RealRig, table: Tab
     revert(real, table, before)
     revert(real, table, added)
     assert states(real, table)[AT] == "replayed"
-    assert [(one.partition, one.offset) for one in corrections(real, table).in_effect()] == [AT]
+    assert [(one.partition, one.offset) for one in real.corrections(table).in_effect()] == [AT]
 
 
 def test_what_another_table_has_set_aside_at_the_same_place_does_not_matter(real: RealRig, table: TableRow):
     other = (0, 7)
     assert real.ask('SELECT 1 AS n FROM harness.quarantine WHERE partition = 0 AND "offset" = 7')
-    assert corrections(real, table).look([other]).states == {}
+    assert real.corrections(table).look([other]).states == {}
     put_back(real, table, at=other, states={})
     put_back(real, table)
-    assert [(one.partition, one.offset) for one in corrections(real, table).in_effect()] == [AT, other]
+    assert [(one.partition, one.offset) for one in real.corrections(table).in_effect()] == [AT, other]
 
 
 def test_a_replay_whose_move_is_over_writes_nothing(real: RealRig, table: TableRow):
@@ -162,8 +157,8 @@ def test_a_replay_whose_move_is_over_writes_nothing(real: RealRig, table: TableR
 
 def test_a_record_that_was_put_back_is_not_given_up(real: RealRig, table: TableRow):
     put_back(real, table)
-    assert corrections(real, table).drop([AT], by="me") == 0
-    assert corrections(real, table).drop([(1, 5)], by="me") == 1
+    assert real.corrections(table).drop([AT], by="me") == 0
+    assert real.corrections(table).drop([(1, 5)], by="me") == 1
     assert states(real, table) == {AT: "replayed", (0, 4): "held", (0, 6): "held", (1, 5): "dropped"}
 
 

@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from harness_pipelines.formats.records import RecordCodec
-from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.ledger import insert_refused
-from harness_pipelines.ledgers.postgres.views.quarantine import BEFORE_ALL, set_aside, with_bytes
+from harness_pipelines.ledgers.postgres.views.quarantine import BEFORE_ALL, set_aside
 from harness_pipelines.ports.ledger import Boundary, RefusedRecord, TableRow
 from harness_pipelines.ports.refused import HEAD_BYTES, WHOLE_BYTES_MAX
 from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.replay.quarantine import _decoded
-from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig, agrees, decoded
+from harness_pipelines_tests.contract.stores_rig import RealRig, agrees, decoded
 
 LARGE = WHOLE_BYTES_MAX + 1
 AT = Wanted(partition=0, offset=2)
@@ -43,7 +42,7 @@ def ingested(real: RealRig, table: TableRow, bad: RefusedRecord) -> None:
 
 
 def told(real: RealRig, table: TableRow) -> Any:
-    [found] = with_bytes(real.readers, table, set_aside(real.readers, table, AT, limit=2))
+    [found] = real.with_bytes(table, set_aside(real.readers, table, AT, limit=2))
     return found
 
 
@@ -83,7 +82,7 @@ def test_a_record_that_is_as_large_as_is_decoded_is_kept_whole(real: RealRig, ta
 def test_a_head_is_never_decoded_as_if_it_were_the_record(real: RealRig, table: TableRow):
     """JSON that ends with spaces: its head is a row."""
     ingested(real, table, record(value=b'{"id":1}' + b" " * LARGE))
-    held = Corrections(real.database, table, catalog=CATALOG).held(AT, after=BEFORE_ALL, limit=9)
+    held = real.corrections(table).held(AT, after=BEFORE_ALL, limit=9)
     rows, refused, filtered = _decoded(table, held, RecordCodec(table.spec))
     assert (rows.num_rows, filtered) == (0, 0)
     [(_, reason, detail)] = refused

@@ -15,7 +15,6 @@ from harness_pipelines.buffers.postgres.writer import Segments
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.ledgers.postgres.boundary import BoundaryCommit, BoundaryFrame
-from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.drop import drop_table
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.requests.recall import Recalls
@@ -130,11 +129,11 @@ def join(real: RealRig, table: TableRow) -> Act:
 
 
 def look(real: RealRig, table: TableRow) -> Act:
-    return lambda: Corrections(real.database, table, catalog=CATALOG).look([(0, 1)])
+    return lambda: real.corrections(table).look([(0, 1)])
 
 
 def give_up(real: RealRig, table: TableRow) -> Act:
-    return lambda: Corrections(real.database, table, catalog=CATALOG).drop([(0, 1)], by="me")
+    return lambda: real.corrections(table).drop([(0, 1)], by="me")
 
 
 def evolve(real: RealRig, table: TableRow) -> Act:

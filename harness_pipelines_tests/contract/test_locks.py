@@ -13,7 +13,6 @@ from harness_pipelines.audit.repair.accept_loss import Loss, _by_ingest
 from harness_pipelines.drivers.postgres import Connection, sql
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame
-from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.revert import Reverts
 from harness_pipelines.ports.ledger import Swap, TableRow
@@ -82,7 +81,7 @@ def locked(statement: str, key: Mapping[str, Any]) -> Callable[[Connection], obj
 
 
 def look(real: RealRig, table: TableRow) -> Act:
-    corrections = Corrections(real.database, table, catalog=CATALOG)
+    corrections = real.corrections(table)
     return lambda: corrections.look([(0, 1)])
 
 
@@ -132,7 +131,7 @@ def test_what_quarantine_says_is_read_when_who_changes_it_is_done(real: RealRig,
         connection.execute("UPDATE harness.quarantine SET state = 'dropped' WHERE table_id = %s", [table.table_id])
 
     seen: list[Mapping[tuple[int, int], str]] = []
-    corrections = Corrections(real.database, table, catalog=CATALOG)
+    corrections = real.corrections(table)
     assert waits(real, lambda: seen.append(corrections.look([(0, 1)]).states), hold=settle) == []
     assert seen == [{(0, 1): "dropped"}]
 

@@ -18,9 +18,8 @@ from harness_pipelines.lakes.iceberg.read.scan import scan
 from harness_pipelines.lakes.iceberg.write import quarantine as raw_bytes
 from harness_pipelines.lakes.iceberg.write.corrections import written
 from harness_pipelines.lakes.iceberg.write.quarantine import Moved, RawBytesMissing
-from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.drop import drop_table
-from harness_pipelines.ledgers.postgres.views.quarantine import BEFORE_ALL, set_aside, with_bytes
+from harness_pipelines.ledgers.postgres.views.quarantine import BEFORE_ALL, set_aside
 from harness_pipelines.ports.errors import QuarantineNameTaken
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.refused import HEAD_BYTES
@@ -101,7 +100,7 @@ def in_the_lake(real: RealRig, table: TableRow) -> list[dict[str, Any]]:
 def test_the_oldest_bytes_go_to_an_iceberg_table_and_half_of_the_limit_stays(
     real: RealRig, table: TableRow, claim: Claim
 ):
-    before = with_bytes(real.readers, table, records(real, table))
+    before = real.with_bytes(table, records(real, table))
     told = real.raw_bytes.move(table, claim, dry_run=True)
     assert (told.records, moved(real, table)) == (RECORDS - 1, [])
 
@@ -113,7 +112,7 @@ def test_the_oldest_bytes_go_to_an_iceberg_table_and_half_of_the_limit_stays(
         [table.table_id],
     )
     assert [one["gone"] for one in kept] == [True] * (RECORDS - 1) + [False]
-    for was, now in zip(before, with_bytes(real.readers, table, records(real, table)), strict=True):
+    for was, now in zip(before, real.with_bytes(table, records(real, table)), strict=True):
         assert {**now, "in_lake": False, "kept_bytes": 0} == {
             **was,
             "kept_bytes": 0,
@@ -159,7 +158,7 @@ def test_a_mover_that_dies_has_moved_all_or_nothing_and_the_next_run_moves_what_
     def die() -> None:
         raise faults.FaultInjected
 
-    before = with_bytes(real.readers, table, records(real, table))
+    before = real.with_bytes(table, records(real, table))
     faults.arm(point, die)
     with pytest.raises(faults.FaultInjected):
         expire(real, table)
@@ -167,9 +166,7 @@ def test_a_mover_that_dies_has_moved_all_or_nothing_and_the_next_run_moves_what_
 
     expire(real, table)
     assert moved(real, table) == [row["_kafka_offset"] for row in in_the_lake(real, table)] == list(range(RECORDS - 1))
-    assert [one["value"] for one in with_bytes(real.readers, table, records(real, table))] == [
-        one["value"] for one in before
-    ]
+    assert [one["value"] for one in real.with_bytes(table, records(real, table))] == [one["value"] for one in before]
 
 
 def test_files_of_a_mover_that_died_are_removed_like_any_that_nothing_reaches(
@@ -212,7 +209,7 @@ def test_after_a_restored_ledger_was_brought_up_to_the_lake_no_file_is_an_orphan
     done = expire(real, table)
     assert [path for path in done.condemned if table.quarantine in path] == []
     assert done.quarantined.records == 3
-    assert with_bytes(real.readers, table, records(real, table)[:1])[0]["value"] == value(0)
+    assert real.with_bytes(table, records(real, table)[:1])[0]["value"] == value(0)
 
 
 def test_a_holder_that_slept_through_a_takeover_moves_nothing(real: RealRig, table: TableRow):
@@ -240,7 +237,7 @@ def test_a_table_that_another_engine_dropped_from_the_catalog_is_put_back(real: 
     real.raw_bytes.move(table, claim)
     key = [table.spec.namespace, table.quarantine]
     real.ask("DELETE FROM public.iceberg_tables WHERE table_namespace = %s AND table_name = %s", key)
-    assert with_bytes(real.readers, table, records(real, table))[0]["value"] == value(0), "the ledger knows where it is"
+    assert real.with_bytes(table, records(real, table))[0]["value"] == value(0), "the ledger knows where it is"
 
     quarantine(real, table, RECORDS, 3)
     real.raw_bytes.move(table, claim)
@@ -281,12 +278,12 @@ def test_a_record_of_hundreds_of_megabytes_from_before_heads_were_kept_is_listed
     )
     [large] = set_aside(real.readers, table, Wanted(partition=0, offset=100), limit=2)
     assert (large["offset"], large["value_bytes"], large["whole"]) == (100, 600 * 2**20, False)
-    [told] = with_bytes(real.readers, table, [large])
+    [told] = real.with_bytes(table, [large])
     assert told["value"] == b"x" * HEAD_BYTES
 
     moved_now = real.raw_bytes.move(table, claim)
     assert (moved_now.records, moved_now.stay) == (RECORDS - 1, ("0:100",)), "it holds up no other one"
-    corrections = Corrections(real.database, table, catalog=CATALOG)
+    corrections = real.corrections(table)
     [held] = corrections.held(Wanted(offset=100, partition=0), after=BEFORE_ALL, limit=9)
     assert (held.whole, len(held.record.value or b"")) == (False, HEAD_BYTES)
     assert corrections.held_at(Wanted(offset=100, partition=0), after=BEFORE_ALL, limit=9) == [(0, 100)]
@@ -297,4 +294,4 @@ def test_bytes_that_are_not_where_the_ledger_says_are_told_by_name(real: RealRig
     real.raw_bytes.move(table, claim)
     real.ask("UPDATE harness.quarantine SET in_lake = true WHERE table_id = %s", [table.table_id])
     with pytest.raises(RawBytesMissing, match="1 quarantined records.*partition 1, offset 5"):
-        with_bytes(real.readers, table, records(real, table))
+        real.with_bytes(table, records(real, table))

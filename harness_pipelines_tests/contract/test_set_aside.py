@@ -19,7 +19,6 @@ from harness_pipelines.ledgers.postgres.views.quarantine import (
     counts_set_aside,
     kept,
     set_aside,
-    with_bytes,
 )
 from harness_pipelines.ports.adoption import Adoption
 from harness_pipelines.ports.errors import MovedMeanwhile
@@ -261,10 +260,10 @@ def test_bytes_that_went_to_the_lake_after_their_records_were_listed_are_read_th
 ):
     """Another table has records at the same coordinates."""
     listed = set_aside(real.readers, full, Wanted(), limit=9)
-    before = {one["offset"]: one["value"] for one in with_bytes(real.readers, full, listed)}
+    before = {one["offset"]: one["value"] for one in real.with_bytes(full, listed)}
     assert set(before) == set(range(10, 16)) and all(len(value) > HALF // 2 for value in before.values())
     real.raw_bytes.move(full, claim)
-    assert {one["offset"]: one["value"] for one in with_bytes(real.readers, full, listed)} == before
+    assert {one["offset"]: one["value"] for one in real.with_bytes(full, listed)} == before
 
 
 def test_a_record_that_somebody_else_has_moved_is_not_moved_again(real: RealRig, full: TableRow, claim: Claim):

@@ -168,7 +168,9 @@ def test_runs_that_fail_come_less_often_until_the_cause_is_repaired_and_cost_no_
         dagster.await_truth()
         well.assert_exact()
     readers, row = sick.stores.readers, sick.table.row
-    [record] = with_bytes(readers, row, set_aside(readers, row, Wanted(), limit=2))
+    [record] = with_bytes(
+        readers, row, set_aside(readers, row, Wanted(), limit=2), in_lake=sick.stores.quarantined_in_lake
+    )
     assert (record["partition"], record["offset"], record["value"]) == (0, 20, b"no json")
 
 

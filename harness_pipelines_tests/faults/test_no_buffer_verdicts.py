@@ -30,7 +30,8 @@ WITH_SCHEMA_ID = b"\0\0\0\0\7" + b'{"id":1'
 
 def aside(rig: TableRig, **wanted: Any) -> list[Mapping[str, Any]]:
     database, table = rig.stores.database, rig.table.row
-    found = with_bytes(database, table, set_aside(database, table, Wanted(**wanted), limit=100))
+    listed = set_aside(database, table, Wanted(**wanted), limit=100)
+    found = with_bytes(database, table, listed, in_lake=rig.stores.quarantined_in_lake)
     return [{name: row[name] for name in TOLD} for row in found]
 
 

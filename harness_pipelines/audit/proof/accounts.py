@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from harness_pipelines.audit.proof.jobs import Job, PartitionAudit
 from harness_pipelines.audit.proof.report import Account
-from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds, vector_from_json
 from harness_pipelines.protocol.digest import added, parsed
@@ -84,7 +83,7 @@ class Corrected:
 def corrections_of(stores: Stores, table: TableRow) -> dict[int, dict[int, Corrected]]:
     """What became of records that replays put back, replaced or removed, by partition and offset."""
     found: dict[int, dict[int, Corrected]] = {}
-    for one in Corrections(stores.readers, table, catalog=stores.settings.catalog_name).in_effect():
+    for one in stores.corrections(table).over(stores.readers).in_effect():
         was, digest = (None if text is None else parsed(text) for text in (one.was, one.digest))
         found.setdefault(one.partition, {})[one.offset] = Corrected(was, digest)
     return found

@@ -123,8 +123,9 @@ def show_command(settings: Settings, /, table: str, partition: int, offset: int,
     from harness_pipelines.ledgers.postgres.views.quarantine import set_aside, with_bytes
 
     with opened(settings) as harness:
-        row, readers = harness.table(table).row, harness.stores.readers
-        found = with_bytes(readers, row, set_aside(readers, row, Wanted(partition=partition, offset=offset), limit=1))
+        row, stores = harness.table(table).row, harness.stores
+        listed = set_aside(stores.readers, row, Wanted(partition=partition, offset=offset), limit=1)
+        found = with_bytes(stores.readers, row, listed, in_lake=stores.quarantined_in_lake)
     if not found:
         raise NotQuarantined(
             f"{table}: no quarantined record at partition {partition}, offset {offset}; "

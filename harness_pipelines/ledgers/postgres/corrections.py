@@ -23,7 +23,7 @@ from harness_pipelines.ledgers.postgres.boundary import (
     check_pointer,
 )
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
-from harness_pipelines.ledgers.postgres.views.quarantine import set_aside, with_bytes
+from harness_pipelines.ledgers.postgres.views.quarantine import ReadBytes, set_aside, with_bytes
 from harness_pipelines.ports.corrections import (
     HELD,
     BuildCorrection,
@@ -57,10 +57,15 @@ HELD_BYTES = 256 * 2**20  #: of keys, values and headers that are held in memory
 class Corrections:
     """Corrections of one table of one database."""
 
-    def __init__(self, database: Database, table: TableRow, *, catalog: str) -> None:
-        self._database, self._table = database, table
+    def __init__(self, database: Database, table: TableRow, *, catalog: str, in_lake: ReadBytes) -> None:
+        """*in_lake* reads quarantined bytes that are in the lake."""
+        self._database, self._table, self._in_lake = database, table, in_lake
         self._key = {"table_id": table.table_id}
         self._catalog = SharedCatalog(catalog, database)
+
+    def over(self, database: Database) -> Corrections:
+        """The same over the sessions of another role."""
+        return Corrections(database, self._table, catalog=self._catalog.name, in_lake=self._in_lake)
 
     def held(
         self, wanted: Wanted, *, after: Coordinate, limit: int, below: Coordinate | None = None
@@ -75,7 +80,7 @@ class Corrections:
             found = [row for row in found if (row["partition"], row["offset"]) < below]
         sizes = accumulate((row["kept_bytes"] for row in found), initial=0)
         found = [row for row, before in zip(found, sizes, strict=False) if before <= HELD_BYTES]
-        return [_held(row) for row in with_bytes(self._database, self._table, found)]
+        return [_held(row) for row in with_bytes(self._database, self._table, found, in_lake=self._in_lake)]
 
     def held_at(self, wanted: Wanted, *, after: Coordinate, limit: int) -> list[Coordinate]:
         """Where the first *limit* of them are; their bytes are not looked at."""

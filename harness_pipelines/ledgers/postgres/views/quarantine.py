@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +12,8 @@ from harness_pipelines.ports.refused import HEAD_BYTES, WHOLE_BYTES_MAX
 from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
 
 Row = Mapping[str, Any]
+#: Reads key, value and headers of records whose bytes are in the lake, in any order.
+ReadBytes = Callable[[Database, TableRow, Sequence[Coordinate]], Iterable[tuple[Coordinate, Row]]]
 BEFORE_ALL: Coordinate = (-1, -1)
 TOGETHER = 100  #: records that are asked for at once
 
@@ -39,10 +41,10 @@ def set_aside(
     return list(database.rows("quarantine/records", _key(table, wanted) | more))
 
 
-def with_bytes(database: Database, table: TableRow, records: Sequence[Row]) -> list[Row]:
+def with_bytes(database: Database, table: TableRow, records: Sequence[Row], *, in_lake: ReadBytes) -> list[Row]:
     """*records* with their key, value and headers, wherever these are, or what is kept of one that is not `whole`.
 
-    Raises: as `raw_bytes.read`.
+    *in_lake* reads those that are in the lake. Raises: what it raises.
     """
     bytes_of: dict[Coordinate, Row] = {}
     there = [one for one in records if not one["in_lake"]]
@@ -56,9 +58,7 @@ def with_bytes(database: Database, table: TableRow, records: Sequence[Row]) -> l
     moved = [(one["partition"], one["offset"]) for one in records if one["in_lake"]]
     moved += [at for one in there if (at := (one["partition"], one["offset"])) not in bytes_of]  # meanwhile
     if moved:
-        from harness_pipelines.lakes.iceberg.write import quarantine  # and PyIceberg
-
-        bytes_of |= quarantine.read(database, table, moved)
+        bytes_of |= in_lake(database, table, moved)
     return [{**one, **bytes_of[one["partition"], one["offset"]]} for one in records]
 
 
