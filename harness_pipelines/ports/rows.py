@@ -1,18 +1,19 @@
-"""Database rows of the ledger to the values of the protocol."""
+"""Rows of the ledger and of the buffer, whatever read them, as the values of the ports."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from psycopg.types.json import Jsonb
-
-from harness_pipelines.ports.ledger import IngestPosition, LayoutState, Segment, TableDamaged, TableRow
+from harness_pipelines.ports.ledger import IngestPosition, ReadState, Segment, TableDamaged, TableRow
 from harness_pipelines.ports.source import TopicIdentity
-from harness_pipelines.protocol.bounds import Bounds, Vector, vector_from_json, vector_to_json
+from harness_pipelines.protocol.bounds import Bounds, vector_from_json
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.lake.overlays import overlays_from_json
 from harness_pipelines.protocol.moves import Move, MoveState
+from harness_pipelines.protocol.reading.reads import cut_now, cut_of_version
 from harness_pipelines.protocol.schema.schemas import SchemaRow
 from harness_pipelines.protocol.versions import Version, View
 from harness_pipelines.spec.table import TableSpec
@@ -112,36 +113,6 @@ def version(row: Row) -> Version:
     )
 
 
-def version_parameters(value: Version) -> dict[str, Any]:
-    return {
-        "table_id": value.table_id,
-        "version": value.version,
-        "stream_metadata": value.stream.metadata,
-        "stream_snapshot": value.stream.snapshot,
-        "batch_metadata": value.batch and value.batch.metadata,
-        "batch_snapshot": value.batch and value.batch.snapshot,
-        "layout": value.layout,
-        "schema_version": value.schema_version,
-        "bounds": Jsonb({str(p): value.bounds[p].to_json() for p in sorted(value.bounds)}),
-        "overlays": Jsonb([one.to_json() for one in value.overlays]),
-        "narrowed": value.narrowed,
-        "move_id": value.move_id,
-        "revert_of": value.revert_of,
-        "committed_at": value.committed_at,
-    }
-
-
-def layout_parameters(version: Version, layout: LayoutState) -> dict[str, Any]:
-    return {
-        "table_id": version.table_id,
-        "version": version.version,
-        "tree": layout.tree,
-        "digest": layout.digest,
-        "clustered": Jsonb(dict(layout.clustered)),
-        "scores": Jsonb(dict(layout.scores)),
-    }
-
-
 def ingest_position(row: Row) -> IngestPosition:
     return IngestPosition(
         partition=row["partition"],
@@ -165,9 +136,34 @@ def segment(row: Row) -> Segment:
     )
 
 
-def json(value: Mapping[str, Any]) -> Jsonb:
-    return Jsonb(dict(value))
+def state_of(
+    row: Mapping[str, Any], *, later: Sequence[Version] | None = None, named: Mapping[int, Bounds] | None = None
+) -> ReadState:
+    """What a *row* of a look tells: of this instant, or of the version that was asked for with those that came *later*.
+
+    *named* are the bounds of a snapshot of the version.
+    """
+    seen = version(row) if named is None else replace(version(row), bounds=named)
+    positions = {
+        int(p): Bounds(start=start, batch_hi=start, stream_hi=start, buffer_hi=buffer_hi)
+        for p, (start, buffer_hi) in (row["positions"] or {}).items()
+    }
+    segments = [segment(_times(s)) for s in row["segments"]]
+    cut = cut_now(seen, positions, segments) if later is None else cut_of_version(seen, later, segments)
+    return ReadState(
+        version=seen,
+        bounds=cut.bounds,
+        segments=tuple(s.ref for s in cut.segments),
+        lease_id=str(row["lease_id"] or ""),
+        lease_until=row["until"] or row["now"],
+        answered_by=cut.answered_by,
+    )
 
 
-def vector(value: Vector) -> Jsonb:
-    return Jsonb(vector_to_json(value))
+def _times(segment: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no timestamps: turn those of a segment row back."""
+    return {
+        **segment,
+        "created_at": datetime.fromisoformat(segment["created_at"]),
+        "retired_at": segment["retired_at"] and datetime.fromisoformat(segment["retired_at"]),
+    }

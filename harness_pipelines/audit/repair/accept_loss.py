@@ -14,7 +14,7 @@ from uuid import uuid4
 from harness_pipelines.audit.repair.lake import NothingToAdopt, plan_lake
 from harness_pipelines.drivers.postgres import Connection, sql
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ports import rows
 from harness_pipelines.ports.errors import LakeHistoryMissing, LedgerOlderThanLake
 from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.lake import NOTHING_STAGED

@@ -13,8 +13,8 @@ from psycopg.rows import tuple_row
 from harness_pipelines.buffers.postgres.predicates import to_postgres
 from harness_pipelines.buffers.postgres.types import from_rows, segment_rows, stored_name
 from harness_pipelines.drivers.postgres import Database, sql
-from harness_pipelines.ledgers.postgres.leases import state_of
 from harness_pipelines.ports.ledger import ReadState, TableRow
+from harness_pipelines.ports.rows import state_of
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.reading.queries import HotQuery
 from harness_pipelines.protocol.versions import VersionGone

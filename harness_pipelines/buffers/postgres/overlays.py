@@ -25,7 +25,6 @@ from harness_pipelines.buffers.postgres.types import (
 )
 from harness_pipelines.drivers.adbc import AdbcSessions, NoAnswer, cursor_of
 from harness_pipelines.drivers.postgres import Database, PostgresUnreachable, sql
-from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.overlays import Overlay, overlay_name
 from harness_pipelines.protocol.moves import Move
@@ -82,8 +81,8 @@ class Overlays:
 
     def there(self, table: TableRow) -> frozenset[str]:
         """Names of those that a version of *table* may name."""
-        with self._database.transaction() as connection:
-            return overlays_there(connection, table.table_id)
+        found = self._database.rows("overlays/there", {"table_id": table.table_id})
+        return frozenset(row["segment"] for row in found)
 
     def _copy(self, table: TableRow, name: str, rows: pa.Table, rest: Sequence[str]) -> None:
         with self._explained(table):

@@ -40,7 +40,7 @@ from harness_pipelines.drivers.postgres import (
 )
 from harness_pipelines.errors import HarnessError, OutcomeUnknown
 from harness_pipelines.formats.culprits import told
-from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ports import rows
 from harness_pipelines.ports.decoded import REFUSED_TOGETHER, DecodedRange, RowsUnfit, Violations
 from harness_pipelines.ports.ledger import Beginning, IngestPosition, RefusedRecord, Segment, TableRow
 from harness_pipelines.ports.refused import Kept, kept

@@ -20,9 +20,10 @@ from harness_pipelines import faults
 from harness_pipelines.drivers.files import size_of
 from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
 from harness_pipelines.errors import OutcomeUnknown
-from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ledgers.postgres import parameters
 from harness_pipelines.ledgers.postgres.history.nonces import nonce_of
 from harness_pipelines.ledgers.postgres.outcome import resolved
+from harness_pipelines.ports import rows
 from harness_pipelines.ports.errors import BuiltGone, TableHeld
 from harness_pipelines.ports.ledger import PointerMoved, Swap, TableRow, view_dropped
 from harness_pipelines.protocol.bounds import BoundaryGap, Vector
@@ -257,11 +258,11 @@ class BoundaryFrame:
                     )
 
     def version(self, following: Version) -> None:
-        self.connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+        self.connection.execute(sql("ledger/insert_version"), parameters.of_version(following))
 
     def event(self, event: str, payload: Mapping[str, Any]) -> None:
         """Append to the table's outbox."""
-        key = {**self._key, "event": event, "payload": rows.json(payload)}
+        key = {**self._key, "event": event, "payload": parameters.json(payload)}
         self.connection.execute(sql("ledger/append_outbox"), key)
 
 

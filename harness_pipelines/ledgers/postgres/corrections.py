@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
-from harness_pipelines.ledgers.postgres import rows
 from harness_pipelines.ledgers.postgres.boundary import (
     BoundaryCommit,
     BoundaryFrame,
@@ -24,6 +23,7 @@ from harness_pipelines.ledgers.postgres.boundary import (
 )
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
 from harness_pipelines.ledgers.postgres.views.quarantine import ReadBytes, set_aside, with_bytes
+from harness_pipelines.ports import rows
 from harness_pipelines.ports.corrections import (
     HELD,
     BuildCorrection,

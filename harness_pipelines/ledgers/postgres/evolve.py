@@ -16,7 +16,7 @@ from typing import Protocol
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
-from harness_pipelines.ledgers.postgres import rows, specs
+from harness_pipelines.ledgers.postgres import specs
 from harness_pipelines.ledgers.postgres.boundary import (
     BoundaryCommit,
     BoundaryFrame,
@@ -24,6 +24,7 @@ from harness_pipelines.ledgers.postgres.boundary import (
     SharedCatalog,
     check_pointer,
 )
+from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import Segment, Swap, TableRow
 from harness_pipelines.protocol.bounds import vector_to_json
 from harness_pipelines.protocol.changes.corrections import corrected

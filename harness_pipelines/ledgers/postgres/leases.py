@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -11,12 +10,12 @@ from uuid import uuid4
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
-from harness_pipelines.ledgers.postgres import rows
 from harness_pipelines.ledgers.postgres.named_snapshots import version_named, version_then
+from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import LeaseEnded, ReadState, TableRow
 from harness_pipelines.protocol.bounds import Bounds
-from harness_pipelines.protocol.reading.reads import At, cut_now, cut_of_version
-from harness_pipelines.protocol.versions import Version, VersionGone
+from harness_pipelines.protocol.reading.reads import At
+from harness_pipelines.protocol.versions import VersionGone
 
 LEASE_AGE_MAX = timedelta(hours=24)
 
@@ -65,10 +64,10 @@ class Leases:
                     + (f" (the oldest is {row['retained_from']})" if row else "; `harness status` shows the newest")
                 )
             if at is None:
-                return state_of(row)
+                return rows.state_of(row)
             key = {"table_id": table.table_id, "version": row["version"]}
             later = [rows.version(r) for r in connection.execute(sql("reads/answering"), key)]
-            return state_of(row, later=later, named=named)
+            return rows.state_of(row, later=later, named=named)
 
     def renew(self, lease_id: str, *, lease: timedelta) -> datetime:
         """Extend a lease that is alive. Raises: LeaseEnded."""
@@ -97,30 +96,6 @@ class Leases:
             return cursor.fetchone()
 
 
-def state_of(
-    row: Mapping[str, Any], *, later: Sequence[Version] | None = None, named: Mapping[int, Bounds] | None = None
-) -> ReadState:
-    """What a *row* of a look tells: of this instant, or of the version that was asked for with those that came *later*.
-
-    *named* are the bounds of a snapshot of the version.
-    """
-    version = rows.version(row) if named is None else replace(rows.version(row), bounds=named)
-    positions = {
-        int(p): Bounds(start=start, batch_hi=start, stream_hi=start, buffer_hi=buffer_hi)
-        for p, (start, buffer_hi) in (row["positions"] or {}).items()
-    }
-    segments = [rows.segment(_times(s)) for s in row["segments"]]
-    cut = cut_now(version, positions, segments) if later is None else cut_of_version(version, later, segments)
-    return ReadState(
-        version=version,
-        bounds=cut.bounds,
-        segments=tuple(s.ref for s in cut.segments),
-        lease_id=str(row["lease_id"] or ""),
-        lease_until=row["until"] or row["now"],
-        answered_by=cut.answered_by,
-    )
-
-
 def _resolved(connection: Connection, table: TableRow, at: At | None) -> tuple[int | None, Mapping[int, Bounds] | None]:
     """The number of the version that *at* means, and its bounds where a snapshot knows others."""
     if isinstance(at, str):
@@ -133,12 +108,3 @@ def _ended(lease_id: str) -> LeaseEnded:
         f"lease {lease_id} of this read has ended: its rows may be gone, nothing is returned; "
         "read again (`retention.lease` of the spec, or `to_spark(lease_s=...)`, says how long one lasts unrenewed)"
     )
-
-
-def _times(segment: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no timestamps: turn those of a segment row back."""
-    return {
-        **segment,
-        "created_at": datetime.fromisoformat(segment["created_at"]),
-        "retired_at": segment["retired_at"] and datetime.fromisoformat(segment["retired_at"]),
-    }

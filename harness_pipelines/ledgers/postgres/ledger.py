@@ -19,7 +19,7 @@ from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ledgers.postgres import drop, rows, specs
+from harness_pipelines.ledgers.postgres import drop, parameters, specs
 from harness_pipelines.ledgers.postgres.boundary import (
     BoundaryCommit,
     BoundaryFrame,
@@ -34,6 +34,7 @@ from harness_pipelines.ledgers.postgres.drop import Droppable, Dropped
 from harness_pipelines.ledgers.postgres.requests.recall import check_there, recall_done
 from harness_pipelines.ledgers.postgres.revert import Reverts
 from harness_pipelines.ledgers.postgres.states import commit_within
+from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import (
     Boundary,
     BuildRevert,
@@ -118,7 +119,7 @@ class PostgresLedger:
                 move_id=None,
                 committed_at=now,
             )
-            _run(connection, "ledger/insert_version", **rows.version_parameters(first))
+            _run(connection, "ledger/insert_version", **parameters.of_version(first))
             _emit(connection, table_id, "created", {"version": 1})
             return table
 
@@ -453,7 +454,7 @@ class PostgresLedger:
         """The layout, the end of the move, and of the request that it answers."""
         move = boundary.move
         if swap.layout is not None:
-            _run(connection, "ledger/insert_layout", **rows.layout_parameters(following, swap.layout))
+            _run(connection, "ledger/insert_layout", **parameters.of_layout(following, swap.layout))
         closing = {"state": MoveState.COMMITTED, "rows": boundary.rows, "bytes": boundary.bytes, "error": None}
         _run(connection, "ledger/close_move", move_id=move.move_id, **closing)
         if move.recall is not None:
@@ -494,8 +495,8 @@ def _draft_parameters(claim: Claim, draft: MoveDraft) -> dict[str, Any]:
         "table_id": claim.table_id,
         "stage": draft.stage,
         "shard": draft.shard,
-        "lo": rows.vector(draft.lo),
-        "hi": rows.vector(draft.hi),
+        "lo": parameters.vector(draft.lo),
+        "hi": parameters.vector(draft.hi),
         "base_version": draft.base_version,
         "schema_version": draft.schema_version,
         "epoch": claim.epoch,

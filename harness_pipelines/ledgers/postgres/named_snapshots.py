@@ -15,7 +15,7 @@ from typing import Any
 from harness_pipelines import faults
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.errors import HarnessError, TryAgain
-from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.versions import Version, VersionGone

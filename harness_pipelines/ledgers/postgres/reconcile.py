@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness_pipelines.drivers.postgres import Connection, Database, RowGone, sql
-from harness_pipelines.ledgers.postgres import rows, specs
+from harness_pipelines.ledgers.postgres import parameters, specs
 from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame, SharedCatalog
 from harness_pipelines.ledgers.postgres.history.numbers import begin_history, next_version, tell
 from harness_pipelines.ports.adoption import AdoptedMove, Adoption, NewBatch
@@ -176,7 +176,7 @@ class Reconciler:
         """
         key = {"table_id": table.table_id, "base_version": on.version, "schema_version": table.schema_version}
         with self._locked(table, compared=True) as frame:
-            ranges = {"lo": rows.vector(move.lo), "hi": rows.vector(move.hi)}
+            ranges = {"lo": parameters.vector(move.lo), "hi": parameters.vector(move.hi)}
             return int(_one(frame.connection, "reconcile/reserve_foreign", **key, **ranges)["move_id"])
 
     def accept(self, table: TableRow, *, pointer: str, stream: View, on: Version, move: AdoptedMove) -> Version:
@@ -246,8 +246,8 @@ class Reconciler:
                 "move_id": number,
                 "table_id": table.table_id,
                 "stage": move.stage,
-                "lo": rows.vector(move.lo),
-                "hi": rows.vector(move.hi),
+                "lo": parameters.vector(move.lo),
+                "hi": parameters.vector(move.hi),
                 "base_version": None if move.stage == "ingest" else base,
                 "schema_version": table.schema_version,
                 "attempt": move.attempt,

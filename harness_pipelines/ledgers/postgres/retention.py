@@ -24,10 +24,10 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.lakes.owner import Ownership
-from harness_pipelines.ledgers.postgres import rows
 from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
 from harness_pipelines.ledgers.postgres.versions_needed import versions_needed
+from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import Segment, TableRow, view_dropped
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.lake.files import check_listed, check_own, condemned_before

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
-from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ledgers.postgres import parameters
 from harness_pipelines.ledgers.postgres.boundary import BoundaryCommit, BoundaryFrame, Commit, SharedCatalog
 from harness_pipelines.ledgers.postgres.corrections import readable_versions, restored_corrections
 from harness_pipelines.ledgers.postgres.requests.recall import overlays_there
+from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import BuildRevert, PointerMoved, Swap, TableRow, TableUnknown
 from harness_pipelines.protocol.bounds import Vector, highest, lowest, vector_to_json
 from harness_pipelines.protocol.changes.corrections import Waiting, restoring_waits
@@ -189,8 +190,8 @@ class Reverts:
             {
                 **self._key,
                 "move_id": move_id,
-                "lo": rows.vector({r.partition: r.low for r in plan.back}),
-                "hi": rows.vector({r.partition: r.high for r in plan.back}),
+                "lo": parameters.vector({r.partition: r.low for r in plan.back}),
+                "hi": parameters.vector({r.partition: r.high for r in plan.back}),
                 "base_version": plan.head.version,
                 "schema_version": following.schema_version,
             },

@@ -14,8 +14,8 @@ from psycopg import sql as compose
 
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ledgers.postgres.named_snapshots import versions_named
-from harness_pipelines.ledgers.postgres.rows import damaged
 from harness_pipelines.ports.ledger import TableUnknown, view_names
+from harness_pipelines.ports.rows import damaged
 from harness_pipelines.ports.table_state import (
     _OFFSETS_END,
     LEASE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from harness_pipelines.drivers.postgres import Connection, sql
-from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ports import rows
 from harness_pipelines.protocol.versions import Version, answering_version
 
 PAGE = 100

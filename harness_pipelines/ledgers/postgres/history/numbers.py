@@ -9,7 +9,8 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import Connection, sql
-from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ledgers.postgres import parameters
+from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.history import NamedMove, number_behind
 from harness_pipelines.protocol.versions import Version
@@ -40,7 +41,7 @@ def begin_history(connection: Connection, table: TableRow, *, event: str, lost: 
     told = {"base_version": following.version - 1, "schema_version": head.schema_version}
     made: Any = connection.execute(sql("history/insert_move"), {**key, **told}).fetchone()
     following = replace(following, move_id=made["move_id"])
-    connection.execute(sql("ledger/insert_version"), rows.version_parameters(following))
+    connection.execute(sql("ledger/insert_version"), parameters.of_version(following))
     tell(connection, following, after=head, event=event, lost=lost)
     connection.execute(sql("history/begin"), key)
     return following

@@ -10,7 +10,7 @@ from psycopg import Error
 from psycopg import sql as compose
 
 from harness_pipelines.drivers.postgres import BUFFER, Asked, Database, named
-from harness_pipelines.ledgers.postgres import rows
+from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.lake.lineage import RecordAsked
 from harness_pipelines.protocol.versions import Version, ViewName
