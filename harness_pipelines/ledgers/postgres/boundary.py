@@ -43,7 +43,7 @@ class SharedCatalog:
     """The catalog whose rows lie in the ledger's database, by its name in ``iceberg_tables``.
 
     Its pointers are swapped inside of the boundary commit, so that pointer and version change together. A catalog
-    elsewhere cannot join this transaction. It would have these same calls, but its swap would be a commit of its own,
+    elsewhere cannot join this transaction. It would have these same calls, but its swap would be a separate commit,
     between a transaction that records the intent and one that settles the version.
     """
 

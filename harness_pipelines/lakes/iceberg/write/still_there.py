@@ -1,4 +1,4 @@
-"""Files that a commit publishes, which have to be there still: expire removes what nothing reaches."""
+"""Check that files which a commit publishes still exist: expire removes what nothing reaches."""
 
 from __future__ import annotations
 
