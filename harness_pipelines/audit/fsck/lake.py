@@ -57,7 +57,7 @@ def reached_files(look: Look) -> Iterator[Found]:
 def pointer_is_the_heads(look: Look) -> Iterator[Found]:
     for view in look.views.values():
         if view.pointer is None:
-            way = f"`harness revert {look.books.name} --to HEAD --yes` puts it back"
+            way = f"`harness revert {look.books.name} --to HEAD --yes` restores it"
             yield Found(f"pointer of {view.name}", f"the catalog has no view {view.title}; {way}")
             continue
         current = view.survey.metadata[view.pointer]
