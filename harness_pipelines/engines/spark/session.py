@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import ceil, isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -130,11 +130,14 @@ def jdbc_options(dsn: str, *, role: str | None) -> JdbcOptions:
     properties = {jdbc: given[libpq] for libpq, jdbc in _JDBC_NAMES.items() if given.get(libpq)}
     if algorithm := _key_algorithm(given.get("sslkey")):
         properties["pemKeyAlgorithm"] = algorithm
-    url = f"jdbc:postgresql://{','.join(places)}/{quote(database, safe='')}"
     # A Postgres that hangs goes on to acknowledge what it is sent: an answer is not waited for beyond its own limit.
     answer_s = deadline_s(make_conninfo("", options=given["options"]))
     within = {} if isinf(answer_s) else {"socketTimeout": str(ceil(answer_s))}
-    return JdbcOptions(url=url, properties={**properties, **within, "driver": DRIVER, "tcpKeepAlive": "true"})
+    properties |= {**within, "driver": DRIVER, "tcpKeepAlive": "true"}
+    # A server of Spark Connect makes names of options lower case, and the driver ignores names that it does not know.
+    mixed = {name: properties.pop(name) for name in sorted(properties) if not name.islower()}
+    url = f"jdbc:postgresql://{','.join(places)}/{quote(database, safe='')}?{urlencode(mixed, quote_via=quote)}"
+    return JdbcOptions(url=url, properties=properties)
 
 
 def _key_algorithm(path: str | None) -> str | None:

@@ -401,7 +401,10 @@ def test_a_dsn_becomes_a_jdbc_address_and_its_password_is_not_shown():
 
     options = jdbc_options(dsn, role="harness_reader")
 
-    assert options.url == "jdbc:postgresql://a:1,b:2/my%20db"
+    address, _, settings = options.url.partition("?")
+    assert address == "jdbc:postgresql://a:1,b:2/my%20db"
+    assert {"ApplicationName=harness", "connectTimeout=10", "tcpKeepAlive=true"} <= set(settings.split("&"))
+    assert all(name.islower() for name in options.properties), "Spark Connect makes other names lower case"
     assert options.properties["password"] == "geheim"
     assert options.properties["sslmode"] == "require"
     assert "-c role=harness_reader" in options.properties["options"]
