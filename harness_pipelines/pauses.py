@@ -5,6 +5,12 @@ from __future__ import annotations
 import random
 
 JITTER = 0.25  #: of a pause, at most
+_dice = random.Random()  # the process's generator stays as its owner, a program or a test, has seeded it
+
+
+def jittered(pause_s: float) -> float:
+    """Return *pause_s*, changed by up to `JITTER` of it."""
+    return pause_s * _dice.uniform(1 - JITTER, 1 + JITTER)
 
 
 class Pauses:
@@ -22,4 +28,4 @@ class Pauses:
         """Return the next pause in seconds."""
         pause_s = self._next_s
         self._next_s = min(pause_s * 2, self._longest_s)
-        return pause_s * random.uniform(1 - JITTER, 1 + JITTER)
+        return jittered(pause_s)

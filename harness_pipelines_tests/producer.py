@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: 
 from harness_pipelines.ports.errors import TopicMissing
 from harness_pipelines.ports.source import Headers, Log
 from harness_pipelines.sources.kafka.log import KafkaLog
-from harness_pipelines.sources.memory import MemoryLog, MemoryTransaction
+from harness_pipelines_tests.memory.log import MemoryLog, MemoryTransaction
 
 DEADLINE_S = 30.0
 Values = Sequence[bytes | None]

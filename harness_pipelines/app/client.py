@@ -112,8 +112,8 @@ class Harness:
         Records that are only in Kafka appear once they are ingested. The settings, including the password of the DSN,
         are sent to Spark.
         """
+        from harness_pipelines.app.spark_source import OpenTables
         from harness_pipelines.engines.spark.data_source import register
-        from harness_pipelines.engines.spark.data_source_rows import OpenTables
 
         register(spark, OpenTables(self.settings.for_others()))
 

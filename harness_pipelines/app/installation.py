@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 from psycopg import sql as compose
 
@@ -18,25 +17,28 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.ledgers.postgres.file_digests import Digests
 from harness_pipelines.ledgers.postgres.leases import Leases
 from harness_pipelines.ledgers.postgres.ledger import PostgresLedger
-from harness_pipelines.ports.ledger import RefusedRecord, TableRow
+from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
-from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.spec.settings import Settings
 
 # Arrow, ADBC, PyIceberg and the Kafka client are imported by what uses them: a command that only asks the ledger
 # starts in a fraction of the time.
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Iterable
+    from typing import Any
 
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from harness_pipelines.app.guard import Standing
     from harness_pipelines.buffers.postgres.newest import Glances
     from harness_pipelines.buffers.postgres.overlays import Overlays
     from harness_pipelines.buffers.postgres.reader import BufferReader
     from harness_pipelines.buffers.postgres.writer import Segments
     from harness_pipelines.drivers.adbc import AdbcSessions
     from harness_pipelines.engines.spark.sessions import SparkSessions
-    from harness_pipelines.engines.spark.write import BranchTarget
-    from harness_pipelines.formats.schema.registry import Schemas
+    from harness_pipelines.formats.schema.registry import Schemas, SchemaSource
     from harness_pipelines.lakes.iceberg.catalog import StagingCatalog
     from harness_pipelines.lakes.iceberg.write.publish import Lake
     from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.corrections import Corrections
     from harness_pipelines.ledgers.postgres.events import Outbox
     from harness_pipelines.ledgers.postgres.evolve import Evolutions
+    from harness_pipelines.ledgers.postgres.losses import Losses
     from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
     from harness_pipelines.ledgers.postgres.notify import News
     from harness_pipelines.ledgers.postgres.reconcile import Reconciler
@@ -51,14 +54,23 @@ if TYPE_CHECKING:
     from harness_pipelines.ledgers.postgres.requests.recluster import Reclusters
     from harness_pipelines.ledgers.postgres.retention import Upkeep
     from harness_pipelines.ledgers.postgres.states import States
+    from harness_pipelines.ledgers.postgres.table_state import TableStates
+    from harness_pipelines.ledgers.postgres.views.audits import SignOffs
+    from harness_pipelines.ledgers.postgres.views.lineage import Lineage
+    from harness_pipelines.ledgers.postgres.views.proof import Proof
     from harness_pipelines.ledgers.postgres.views.stalls import Stalls
+    from harness_pipelines.ledgers.postgres.views.status import Overview
     from harness_pipelines.ledgers.postgres.views.work import Watch
+    from harness_pipelines.ports.buffer import SegmentScans
+    from harness_pipelines.ports.engine import Engine
+    from harness_pipelines.ports.events import Producer
     from harness_pipelines.ports.source import Log
-    from harness_pipelines.protocol.changes.corrections import Coordinate
-    from harness_pipelines.protocol.versions import Version
-    from harness_pipelines.stages.guard import Standing
+    from harness_pipelines.ports.tiers import BufferWriter
+    from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
+    from harness_pipelines.protocol.claims import Claim
+    from harness_pipelines.protocol.lake.history import NamedMove
+    from harness_pipelines.spec.table import TableSpec
 
-TASK_OFFSETS_MAX = 1_000_000
 _CLOSED = (
     "news",
     "database",
@@ -75,7 +87,6 @@ _opening = threading.RLock()
 
 if TYPE_CHECKING:
     #: Given how many rows and refused records there are, and who finds one of the refused.
-    CheckCounts = Callable[[int, int, Callable[[], RefusedRecord]], None]
     once = cached_property
 else:
 
@@ -103,6 +114,17 @@ class Stores:
             check_address(variable, dsn)
         self.digests = Digests(lambda: self.readers, lambda: self.database, warehouse=self.settings.warehouse)
         KNOWN.bind(self.digests)
+
+    def opener(self, *, elsewhere: bool = False) -> Callable[[], Stores]:
+        """Opens the same installation in another process; *elsewhere*: on another machine, as executors are."""
+        return partial(Stores, self.settings.for_others() if elsewhere else self.settings)
+
+    def lost_moves(self, table: TableRow) -> list[NamedMove]:
+        """`Standing.lost`, for a reader's login."""
+        from harness_pipelines.app.guard import Standing
+
+        reconciler = self.reconciler.over(self.readers)
+        return Standing(self.ownership, reconciler, self.catalog, self.readers).lost(table, self.tables)
 
     @property
     def dsn(self) -> str:
@@ -247,6 +269,60 @@ class Stores:
 
         return Stalls(self.database, self.readers, buffer_gb=self.settings.buffer_gb)
 
+    @once
+    def overview(self) -> Overview:
+        from harness_pipelines.ledgers.postgres.views.status import Overview
+
+        return Overview(self.readers)
+
+    @once
+    def sign_offs(self) -> SignOffs:
+        from harness_pipelines.ledgers.postgres.views.audits import SignOffs
+
+        return SignOffs(self.readers, self.database)
+
+    @once
+    def proof(self) -> Proof:
+        from harness_pipelines.ledgers.postgres.views.proof import Proof
+
+        return Proof(self.readers)
+
+    def lineage(self, table: TableRow) -> Lineage:
+        """What the ledger knows of the origin of rows of *table*."""
+        from harness_pipelines.ledgers.postgres.views.lineage import Lineage
+
+        return Lineage(self.readers, table)
+
+    @once
+    def table_states(self) -> TableStates:
+        from harness_pipelines.ledgers.postgres.table_state import TableStates
+
+        return TableStates(self.readers, self.settings.catalog_name)
+
+    @once
+    def losses(self) -> Losses:
+        from harness_pipelines.ledgers.postgres.losses import Losses
+
+        return Losses(self.database)
+
+    def buffer_writer(self, table: TableRow, claim: Callable[[], Claim], *, run_id: str | None = None) -> BufferWriter:
+        """What ingest commits by, under the claim that it has at that moment."""
+        from harness_pipelines.buffers.postgres.writer import SegmentWriter
+
+        return SegmentWriter(self.writer_sessions, table, claim, run_id=run_id)
+
+    def overlay_rows(self, spec: TableSpec, overlays: Iterable[SegmentRef], partitions: Iterable[int]) -> pa.Table:
+        """The recalled rows of *partitions*, for a reader's login."""
+        from harness_pipelines.buffers.postgres.overlays import rows_of
+
+        return rows_of(self.buffer_reader, spec, overlays, partitions)
+
+    def set_aside(self, table: TableRow, wanted: Wanted, *, limit: int) -> list[Mapping[str, Any]]:
+        """The first *limit* of the *wanted* records of the quarantine, without their bytes."""
+        from harness_pipelines.ledgers.postgres.views.quarantine import set_aside
+
+        return set_aside(self.readers, table, wanted, limit=limit)
+
     def corrections(self, table: TableRow) -> Corrections:
         """Records of *table* that are put back."""
         from harness_pipelines.ledgers.postgres.corrections import Corrections
@@ -290,24 +366,48 @@ class Stores:
 
     @once
     def standing(self) -> Standing:
-        from harness_pipelines.stages.guard import Standing
+        from harness_pipelines.app.guard import Standing
 
         return Standing(self.ownership, self.reconciler, self.catalog, self.database)
 
     @once
     def log(self) -> Log:
-        from harness_pipelines.sources.joined import JoinedLog
-        from harness_pipelines.sources.kafka.log import KafkaLog
+        from harness_pipelines.sources.joined import open_log
 
         _needed(self.settings.kafka, "HARNESS_KAFKA", "the Kafka cluster")
-        return JoinedLog(KafkaLog.from_settings(self.settings))
+        return open_log(self.settings)
+
+    def producer(self, topic: str) -> Producer:
+        """For records of our own to *topic*. Raises: UsageError."""
+        from harness_pipelines.sources.kafka.producer import RecordProducer
+
+        return RecordProducer(self.settings, topic)
 
     @once
     def schemas(self) -> Schemas:
         """The schema registry; asked when a record names a schema that no record did before."""
+        return self.registry.open()
+
+    @property
+    def registry(self) -> SchemaSource:
         from harness_pipelines.sources.registry import RegistryAddress
 
-        return RegistryAddress.of(self.settings).open()
+        return RegistryAddress.of(self.settings)
+
+    @once
+    def segment_scans(self) -> SegmentScans:
+        from harness_pipelines.buffers.postgres.scans import PostgresScans
+
+        return PostgresScans()
+
+    @once
+    def engine(self) -> Engine:
+        """What stages let do the bulk work."""
+        from harness_pipelines.engines.spark.engine import LogAccess, SparkEngine
+        from harness_pipelines.sources.joined import open_log
+
+        log = LogAccess(registry=self.registry, open_log=open_log)
+        return SparkEngine(self.settings, lambda: self.spark_sessions, log=log, scans=self.segment_scans)
 
     @once
     def spark_sessions(self) -> SparkSessions:
@@ -346,104 +446,6 @@ class Stores:
                 counts[row["partition"]] = counts.get(row["partition"], 0) + row["rows"]
         return counts
 
-    @contextmanager
-    def staging(self, table: TableRow, move: Move) -> Iterator[tuple[SparkSession, BranchTarget]]:
-        """Spark and where the attempt writes. Raises: what `SparkSessions.working` and `spark_write.explained` do."""
-        from harness_pipelines.engines.spark import kafka, write
-
-        target = write.BranchTarget(catalog=self.settings.catalog_name, table=table, move=move)
-        place = kafka.tls_place(self.settings) if table.spec.buffer == "none" else None
-        with self.spark_sessions.working() as session, write.explained(table, move, kafka=place):
-            yield session, target
-
-    def write_from_segments(self, table: TableRow, move: Move, segments: Sequence[SegmentRef]) -> None:
-        """Let Spark write the move's rows from *segments* to the attempt's branch."""
-        from harness_pipelines.engines.spark import cluster, write
-        from harness_pipelines.engines.spark.session import segments_address
-
-        ranges = write.task_ranges(move.ranges, offsets_max=TASK_OFFSETS_MAX)
-        jdbc = segments_address(self.settings)
-        with self.staging(table, move) as (spark, target):
-            frame = write.read_segments(spark, table, segments=segments, ranges=ranges, jdbc=jdbc)
-            write.append_to_branch(cluster.with_layer(frame, _tiered_layer(table)), target)
-
-    def write_from_kafka(self, table: TableRow, move: Move, *, check: CheckCounts) -> tuple[int, list[RefusedRecord]]:
-        """Let Spark decode the move's records and write their rows to the attempt's branch.
-
-        Returns how many rows it wrote and the records that do not fit. *check* comes first: all of the
-        refused are read into this process only if it does not raise.
-        """
-        from pyspark.errors import PySparkException
-
-        from harness_pipelines.engines.spark import kafka, own_reader
-        from harness_pipelines.ports.errors import StagedWrong
-
-        with self.staging(table, move) as (spark, target):
-
-            def by_spark(*, headers: bool = False) -> DataFrame:
-                return kafka.read_kafka(spark, self.settings, table.spec, move.ranges, headers=headers)
-
-            def by_ourselves(*, headers: bool = False) -> DataFrame:
-                wanted = headers or kafka.has_headers(table.spec)
-                return own_reader.read_log(spark, self.settings, table, move.ranges, headers=wanted)
-
-            try:
-                rows, seen, refused = self._written(table, target, by_spark, check)
-            except PySparkException as error:
-                if not own_reader.time_overflows(error):
-                    raise
-                rows, seen, refused = self._written(table, target, by_ourselves, check)  # the failed write left nothing
-        if seen != rows + len(refused):
-            raise StagedWrong(
-                f"{table.name}: move {move.move_id}: {seen} records gave {rows} rows and {len(refused)} refused"
-            )
-        return rows, refused
-
-    def _written(
-        self,
-        table: TableRow,
-        target: BranchTarget,
-        read: Callable[..., DataFrame],
-        check: CheckCounts,
-    ) -> tuple[int, int, list[RefusedRecord]]:
-        """Write what *read* gives, decoded: rows, rows and refused together, and the refused records."""
-        from harness_pipelines.engines.spark import cluster, kafka, write
-        from harness_pipelines.sources.registry import RegistryAddress
-
-        registry = RegistryAddress.of(self.settings)
-        rows_of = kafka.decoded_rows(read(), table, registry)
-        counted = write.append_counted(cluster.with_layer(rows_of, _tiered_layer(table)), target)
-        if counted is not None and counted[0] == counted[1]:
-            return *counted, []
-        if counted is not None:
-            rows, seen = counted
-            check(rows, seen - rows, lambda: kafka.one_refused(read(headers=True), table, registry))
-        again, refused = kafka.judged_again(read(headers=True), table, registry)
-        if counted is None:
-            check(again, len(refused), lambda: refused[0])
-        rows, seen = counted or (again, again + len(refused))
-        return rows, seen, refused
-
-    def recalled_rows(self, spark: SparkSession, table: TableRow, version: Version) -> DataFrame:
-        """The rows of the batch view of *version* that lie in Postgres, with all coordinates, in Spark."""
-        from harness_pipelines.buffers.postgres.overlays import refs
-        from harness_pipelines.engines.spark import write
-        from harness_pipelines.engines.spark.session import segments_address
-
-        bounds = version.bounds.items()
-        ranges = [OffsetRange(partition=p, low=b.start, high=b.batch_hi) for p, b in bounds if b.start < b.batch_hi]
-        jdbc = segments_address(self.settings)
-        return write.read_segments(spark, table, segments=refs(table, version.overlays), ranges=ranges, jdbc=jdbc)
-
-    def run_on_spark(
-        self, ranges: Sequence[OffsetRange], work: Callable[[Iterable[Any]], Iterable[Any]], result: Any
-    ) -> list[Mapping[str, Any]]:
-        """Run *work* over *ranges* in Spark tasks, one range each; returns its rows (Arrow schema *result*)."""
-        from harness_pipelines.engines.spark import tasks
-
-        with self.spark_sessions.working() as session:
-            return tasks.run(session, ranges, work, result)
-
     def close(self) -> None:
         """Close what was opened."""
         KNOWN.unbind(self.digests)
@@ -451,11 +453,6 @@ class Stores:
         for name in _CLOSED:
             if name in opened:
                 getattr(self, name).close()
-
-
-def _tiered_layer(table: TableRow) -> float:
-    """The share of the sample layer, where tier writes the view that has one."""
-    return table.spec.layout.sample if table.spec.views == "batch" else 0.0
 
 
 def _needed(value: str | None, variable: str, what: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness_pipelines.errors import UsageError
 from harness_pipelines.ports.ledger import PartitionStatus, TableRow
-from harness_pipelines.protocol.reading.plan import ReadPlan
+from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.reading.reads import At
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.spec.table import TableSpec
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from harness_pipelines.app.client import Harness
-    from harness_pipelines.engines.arrow.union import ArrowReader
     from harness_pipelines.ledgers.postgres.events import Subscription
     from harness_pipelines.ledgers.postgres.requests.recall import RecallRequest
     from harness_pipelines.ports.events import Event
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from harness_pipelines.read.report.lineage import FileLineage, MoveLineage, RecordLineage
     from harness_pipelines.read.stream.start import From
     from harness_pipelines.read.stream.stream import Stream
+    from harness_pipelines.read.union import ArrowReader
     from harness_pipelines.stages.replay.quarantine import Replayed
     from harness_pipelines.stages.replay.ranges import RangeReplayed
     from harness_pipelines.stages.run.own_mover import OwnMover
@@ -68,8 +68,8 @@ class Table:
         snapshot, or a time, which means the newest version at that time. Each of them always returns the same rows.
         Default: the newest rows. *tail* adds records only in Kafka. Raises: VersionGone, SnapshotUnknown, ...
         """
-        from harness_pipelines.engines.arrow.union import read_arrow
         from harness_pipelines.read.tail import read_tail
+        from harness_pipelines.read.union import read_arrow
 
         with self._leased(at=at, tail=tail) as (plan, hold):
             return read_arrow(
@@ -284,9 +284,9 @@ class Table:
     ) -> Iterator[pa.RecordBatchReader]:
         import pyarrow as pa
 
-        from harness_pipelines.engines.arrow.union import iter_batches
         from harness_pipelines.protocol.reading.selection import Selection, work_of
         from harness_pipelines.read.tail import read_tail
+        from harness_pipelines.read.union import iter_batches
 
         with self._leased(at=at, tail=tail) as (plan, hold):
             batches = iter_batches(
@@ -396,19 +396,12 @@ class Table:
 
         stores = self.harness.stores
 
+        def tail(session: SparkSession, part: TailPart) -> DataFrame:
+            then = with_schema(stores, self.row, part.schema_version)
+            return tail_frame(session, stores.settings, then, part, registry=stores.registry)
+
         def frame_of(plan: ReadPlan) -> DataFrame:
-            frame: DataFrame = to_spark(
-                spark,
-                plan,
-                stores,
-                columns=columns,
-                where=where,
-                layer=layer,
-                tail_frame=lambda session, part: tail_frame(
-                    session, stores.settings, with_schema(stores, self.row, part.schema_version), part
-                ),
-            )
-            return frame
+            return to_spark(spark, plan, stores, columns=columns, where=where, layer=layer, tail_frame=tail)
 
         if plan is not None:
             return frame_of(plan)
@@ -417,8 +410,8 @@ class Table:
             return frame_of(own)
 
     def _arrow(self) -> ArrowReader:
-        from harness_pipelines.engines.arrow.union import ArrowReader
         from harness_pipelines.read.tail import read_tail
+        from harness_pipelines.read.union import ArrowReader
 
         stores = self.harness.stores
         return ArrowReader(buffer=stores.buffer_reader, tail_rows=lambda part: read_tail(stores, self.row, part))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from harness_pipelines.cli.show.output import note
 from harness_pipelines.errors import UsageError
+from harness_pipelines.show.output import note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def opened(settings: Settings, *, log_level: int = logging.WARNING, log_file: Pa
 
     Log lines of *log_level* and above go to *log_file*, by default to standard error."""
     from harness_pipelines.app.client import connect
-    from harness_pipelines.cli.show.logs import configure_logging
     from harness_pipelines.services.logs import rotating
+    from harness_pipelines.show.logs import configure_logging
 
     configure_logging(log_level, log_file)
     with rotating(settings.home / "logs"), connect(settings) as harness:

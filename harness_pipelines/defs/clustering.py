@@ -29,9 +29,9 @@ from harness_pipelines.defs.work import TABLE_TAG, Shown, StageConfig, last_comm
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.read.clustering import layout_of
 from harness_pipelines.read.report.layout import NoLayout, look
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.stages.otree.clustering import layout_of
 from harness_pipelines.stages.otree.recluster import NothingToRecluster, ask, plan_recluster, run
 
 DEPTH = 4

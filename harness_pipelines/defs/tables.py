@@ -30,8 +30,8 @@ from dagster import (
 )
 from pydantic import Field
 
+from harness_pipelines.app.checks import CHECKS, is_complete
 from harness_pipelines.app.installation import Stores
-from harness_pipelines.audit.proof.checks import CHECKS, is_complete
 from harness_pipelines.defs.clustering import otree_asset
 from harness_pipelines.defs.names import step_name, table_key, table_tag, topic_key
 from harness_pipelines.defs.private import UnresolvedAssetJobDefinition

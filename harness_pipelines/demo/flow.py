@@ -342,9 +342,9 @@ def _judge(
 
 
 def _views(table: Table, judged: BatchAudit | None, name: str) -> Views:
-    from harness_pipelines.cli.show.layout_plot import PlotFailed, draw
     from harness_pipelines.lakes.iceberg.read.runs import stream_files
     from harness_pipelines.read.report.layout import look
+    from harness_pipelines.show.layout_plot import PlotFailed, draw
 
     assert judged is not None, "the demo's table has two views"
     seen = look(table.harness.stores, table.row)

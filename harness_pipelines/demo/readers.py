@@ -14,8 +14,8 @@ from harness_pipelines.demo.background import Background
 from harness_pipelines.demo.scenario import Scenario
 from harness_pipelines.demo.truth import SeenPartition, Truth, split
 from harness_pipelines.demo.verify import COORDINATES
-from harness_pipelines.engines.arrow.union import read_arrow
 from harness_pipelines.errors import TryAgain
+from harness_pipelines.read.union import read_arrow
 
 REST_MIN_S = 0.05
 REST_SHARE = 2.0  #: a reader rests so many times longer than its read took: the machine has other work

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from harness_pipelines.cli.show import bars
-from harness_pipelines.cli.show.output import note
+from harness_pipelines.show import bars
+from harness_pipelines.show.output import note
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
+from harness_pipelines.protocol.schema.nested_json import null_offsets, unsliced
 from harness_pipelines.protocol.schema.schemas import Other
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import parse_type
@@ -97,12 +98,9 @@ def _projected(array: pa.Array, named: pa.DataType, kind: pa.DataType) -> pa.Arr
     return conform_array(array, kind)
 
 
-def unsliced(array: pa.Array) -> pa.Array:
-    """*array* with offset 0, because offsets of children and validity must begin together."""
-    return array.take(pa.array(np.arange(len(array)))) if array.offset else array
-
-
-def null_offsets(array: pa.Array) -> pa.Int32Array:
-    """The offsets of a list or map array of offset 0, null where the list is null: `from_arrays` reads them so."""
-    nulls = np.append(array.is_null().to_numpy(zero_copy_only=False), False)
-    return pa.array(array.offsets.to_numpy(), mask=nulls, type=pa.int32())
+def unscaled_int64(array: pa.Array) -> pa.Array:
+    """The whole numbers (int64) that decimals of at most `INT64_DIGITS` digits are, without a look at each."""
+    validity, words = array.buffers()
+    low = np.frombuffer(words, dtype="<i8")[: 2 * (array.offset + len(array)) : 2]
+    buffers = [validity, pa.py_buffer(np.ascontiguousarray(low))]
+    return pa.Array.from_buffers(pa.int64(), len(array), buffers, array.null_count, array.offset)

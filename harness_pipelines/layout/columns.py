@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness_pipelines.layout.errors import ColumnNotIndexable, CutRefused, ShapesDiffer
+from harness_pipelines.spec.types import INT64_DIGITS
 
 Value = Any  #: int, float, str or bytes: one of them per column, as the table above says
 Array = npt.NDArray[Any]
@@ -43,7 +44,6 @@ ALLOWED = (
     "uuid",
 )  # fmt: skip
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
-_INT64_DIGITS = 18  # every decimal of this precision fits
 _BITS = {"int": 31, "date": 31, "long": 63, "timestamp": 63, "timestamptz": 63}
 _CHARACTER_MAX = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)  # not characters
@@ -83,7 +83,7 @@ class IndexedColumn:
         """Of an array of the column's values."""
         if self.is_float:
             return np.dtype(np.float64)
-        wide = self.type.startswith("decimal") and self._digits > _INT64_DIGITS
+        wide = self.type.startswith("decimal") and self._digits > INT64_DIGITS
         return np.dtype(object) if wide or self.type in ("string", "uuid") else np.dtype(np.int64)
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness_pipelines.layout.boxes import At, Cut, Slab
 from harness_pipelines.layout.columns import IndexedColumn, Value, check_columns
@@ -183,3 +184,6 @@ def _sides_at(file: FileStats, column: IndexedColumn, extent: Extent, lines: Seq
 
 def _size(file: FileStats) -> int:
     return max(1, file.bytes)
+
+
+Positions = NDArray[np.int64]  #: of rows in a data file, from 0, ascending

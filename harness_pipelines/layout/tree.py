@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,10 @@ import numpy.typing as npt
 from harness_pipelines.layout.boxes import At, Box, Cut, Slab, Span
 from harness_pipelines.layout.columns import ColumnValues, IndexedColumn, check_columns, codes
 from harness_pipelines.layout.errors import ColumnNotIndexable, CutRefused, RegionUnknown, ShapesDiffer, TreeBroken
+
+if TYPE_CHECKING:
+    from harness_pipelines.spec.table import TableSpec
+    from harness_pipelines.spec.types import Type
 
 FORMAT = 1
 LEAF = 255
@@ -332,3 +336,20 @@ def is_layered(columns: Sequence[IndexedColumn]) -> bool:
 def layered(columns: Sequence[IndexedColumn]) -> RegionTree:
     """Two regions, the other rows and the layer."""
     return RegionTree.of(columns, [(0, At(1)), None, None])
+
+
+_COORDINATE_TYPES = {"_kafka_timestamp": "timestamptz"}
+
+
+def indexed_columns(spec: TableSpec) -> tuple[IndexedColumn, ...]:
+    """The columns that the batch view of *spec* is clustered by, that of the sample layer first if it has one."""
+    types: dict[str, Type] = {c.name: c.type for c in spec.columns}
+    asked = [
+        IndexedColumn(name, str(types[name]) if name in types else _COORDINATE_TYPES[name]) for name in spec.indexed
+    ]
+    return tuple([LAYER, *asked] if spec.layout.sample else asked)
+
+
+def key_columns(spec: TableSpec) -> tuple[IndexedColumn, ...]:
+    """The columns of the key of *spec* by whose bounds files can be left out: all but binary ones."""
+    return tuple(IndexedColumn(c.name, str(c.type)) for c in spec.key_columns if str(c.type) != "binary")

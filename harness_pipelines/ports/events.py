@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,3 +18,29 @@ class Event:
 
     def to_json(self) -> dict[str, Any]:
         return {"seq": self.seq, "event": self.event, **self.payload}
+
+
+class Producer(Protocol):
+    """Produces records to one topic."""
+
+    def send(
+        self, partition: int, value: bytes | None, acked: Callable[[int, float], None], *, key: bytes | None = None
+    ) -> None:
+        """Queue a record. Raises: TryAgain."""
+        ...
+
+    def flush(self, timeout_s: float = 60.0) -> None:
+        """Wait until all that is queued has arrived. Raises: TryAgain."""
+        ...
+
+
+class News(Protocol):
+    """Commits of tables as they are heard of."""
+
+    def heard(self, table_id: int) -> int:
+        """How many commits of the table were heard of."""
+        ...
+
+    def wait(self, table_id: int, heard: int, timeout_s: float) -> object:
+        """Return when more than *heard* were heard of, or after *timeout_s*."""
+        ...

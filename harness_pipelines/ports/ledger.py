@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from harness_pipelines.ports.source import TopicIdentity
 from harness_pipelines.protocol.bounds import Bounds, Vector
 from harness_pipelines.protocol.changes.reverts import RevertPlan
 from harness_pipelines.protocol.claims import Claim, Stage
-from harness_pipelines.protocol.lake.overlays import OverlayChange
+from harness_pipelines.protocol.lake.overlays import Overlay, OverlayChange
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.schema.schemas import Layout, SchemaMoved, SchemaRow, first_layouts, first_names, others
@@ -142,6 +142,13 @@ class TableRow:
             else replace(one, others=others(self.fields, self.at_schema(one.schema_version).fields))
             for one in segments
         )
+
+    def overlaid(self, overlays: Iterable[Overlay]) -> tuple[SegmentRef, ...]:
+        """The tables of *overlays*, to be read with the columns of today; they have those of the time of writing."""
+        found = self.seen(
+            [SegmentRef(name=o.segment, schema_version=o.schema_version, packed=o.packed) for o in overlays]
+        )
+        return tuple(replace(one, schema_version=None) for one in found)
 
     @property
     def views(self) -> dict[ViewName, str]:
@@ -360,3 +367,6 @@ class Ledger(Protocol):
 
     def plan_revert(self, table: TableRow, *, to: int | None, log_from: Vector) -> RevertPlan: ...
     def revert(self, table: TableRow, *, to: int | None, log_from: Vector, build: BuildRevert) -> Version: ...
+
+
+LEASE_AGE_MAX = timedelta(hours=24)

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
+import numpy as np
+
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.errors import ClusterChanged, LogTruncated, PartitionsMissing, RecordsLost, TopicRecreated
 from harness_pipelines.protocol.topics import topics_of
+from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -221,3 +224,12 @@ def below(batch: PartitionBatch, high: int) -> PartitionBatch:
         headers=batch.headers[:keep],
         leader_epoch=batch.leader_epoch,
     )
+
+
+OpenLog = Callable[[Settings], Log]  #: opens the log of an installation; it can be sent to other processes
+
+
+BATCH_RECORDS_MAX = 65_536  #: a unit stays far below the 10 s that a commit may take
+
+
+POLL_S = 0.5

@@ -9,15 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from harness_pipelines.ports.ledger import IngestPosition, ReadState, Segment, Swap, TableRow
+from harness_pipelines.ports.ledger import Beginning, IngestPosition, ReadState, Segment, Swap, TableRow
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from harness_pipelines.ledgers.postgres.retention import TrimDecision
-    from harness_pipelines.ports.decoded import DecodedRange
+    from harness_pipelines.ports.decoded import DecodedRange, RowsUnfit
 
 Files = TypeVar("Files")
 
@@ -39,12 +41,15 @@ class BufferSegments(Protocol):
     def open_segment(self, table: TableRow) -> Segment: ...
     def index(self, table: TableRow, segment: Segment) -> None: ...
     def rotate(self, table: TableRow) -> None: ...
+    def refused(self, table: TableRow, partition: int, low: int, high: int) -> Sequence[int]: ...
+    def beginning(self, table: TableRow, *, limit: int) -> Beginning: ...
 
 
 class BufferWriter(Protocol):
     """The ingest commit."""
 
     def commit(self, segment: Segment, ranges: Sequence[DecodedRange], *, confirm: Callable[[], None]) -> int: ...
+    def trouble(self, segment: Segment, rows_: pa.Table) -> RowsUnfit | None: ...
     def close(self) -> None: ...
 
 

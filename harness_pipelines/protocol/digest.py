@@ -7,7 +7,7 @@ The definition, so that another program can compute the same number:
   signed word; floats are the bits of the double that equals them, every NaN as 0x7ff8000000000000; decimals are the low
   and the high word of the unscaled 128-bit integer. Strings (UTF-8), binaries and UUIDs of at most 256 bytes are their
   bytes in little-endian words, the last one filled up with zeros; longer ones are the BLAKE2b-64 of their bytes. Lists,
-  maps and structs are strings: the JSON text of `harness_pipelines.buffers.postgres.nested_json`, in which the fields
+  maps and structs are strings: the JSON text of `harness_pipelines.protocol.schema.nested_json`, in which the fields
   that a struct got later follow those that it had first, and only where they are not null; a dropped one is null.
 - A column starts with ``h = seed``, the BLAKE2b-64 of its name, takes each word by ``h = mix(h ^ word)``, and ends, for
   strings and their like, with ``h = mix(h ^ length)`` (bytes). A null adds 0: a column that older rows do not have
@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from harness_pipelines.buffers.postgres.nested_json import encode_json
+from harness_pipelines.protocol.schema.nested_json import encode_json
 from harness_pipelines.protocol.schema.schemas import Layout
 
 VERSION = "v1"

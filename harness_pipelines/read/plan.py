@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from harness_pipelines.buffers.postgres.overlays import refs
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.identity import check_topic
 from harness_pipelines.ports.ledger import ReadState, TableRow
@@ -96,7 +95,7 @@ def _overlay(table: TableRow, state: ReadState) -> OverlayPart | None:
     if not state.version.overlays:
         return None
     low = {p: b.start for p, b in state.bounds.items() if b.batch_hi > b.start}
-    segments = refs(table, state.version.overlays)
+    segments = table.overlaid(state.version.overlays)
     return OverlayPart(segments=segments, low=low, high={p: state.bounds[p].batch_hi for p in low})
 
 

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from harness_pipelines.buffers.postgres.types import Named
 from harness_pipelines.drivers.postgres import SegmentMissing
-from harness_pipelines.engines.arrow.union import ArrowReader
 from harness_pipelines.errors import UsageError
 from harness_pipelines.ports.ledger import ReadState, TableRow
 from harness_pipelines.protocol.coordinates import OPERATION
@@ -23,6 +21,8 @@ from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.queries import HotQuery
 from harness_pipelines.protocol.reading.selection import ReadColumn, Selection, names_of, table_columns, work_of
 from harness_pipelines.read.plan import glance_plan
+from harness_pipelines.read.union import ArrowReader
+from harness_pipelines.spec.arrow import Named
 from harness_pipelines.spec.predicate import (
     FALSE,
     OFFSET,

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness_pipelines.ledgers.postgres.notify import News
+from harness_pipelines.ports.events import News
 from harness_pipelines.ports.ledger import Ledger, NotInTime, TableRow
 
 

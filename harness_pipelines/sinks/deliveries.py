@@ -12,10 +12,8 @@ import orjson
 
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.extras import needs
-from harness_pipelines.ports.events import Event
+from harness_pipelines.ports.events import Event, Producer
 from harness_pipelines.secret import redact
-from harness_pipelines.sources.kafka.producer import RecordProducer
-from harness_pipelines.spec.settings import Settings
 
 TIMEOUT_S = 10.0
 SECRET_CHARS_MIN = 8  #: shorter parts of an address are words, such as `api`
@@ -58,16 +56,16 @@ def webhook(url: str) -> Iterator[Delivery]:
 
 
 @contextmanager
-def kafka_topic(settings: Settings, topic: str) -> Iterator[Delivery]:
-    """Produce each event to *topic*, with the table's name as its key, so that they lie in order in one partition.
+def kafka_topic(open_producer: Callable[[], Producer]) -> Iterator[Delivery]:
+    """Produce each event to a topic, with the table's name as its key, so that they lie in order in one partition.
 
     An event that comes again has the same `seq`.
     """
-    made: list[RecordProducer] = []
+    made: list[Producer] = []
 
     def produce(table: str, event: Event) -> None:
         if not made:
-            made.append(RecordProducer(settings, topic))
+            made.append(open_producer())
         try:
             made[0].send(ANY_PARTITION, _json(table, event), lambda _offset, _at: None, key=table.encode())
             made[0].flush(TIMEOUT_S)

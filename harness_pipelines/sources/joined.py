@@ -23,9 +23,16 @@ from harness_pipelines.ports.source import (
     Watermark,
 )
 from harness_pipelines.protocol.topics import by_topic, kafka_partition, table_partition, topics_of
+from harness_pipelines.sources.kafka.log import KafkaLog
+from harness_pipelines.spec.settings import Settings
 
 Answer = TypeVar("Answer")
 _ROUND_S = 0.05  #: how long all readers together wait before the first is asked again
+
+
+def open_log(settings: Settings) -> Log:
+    """The topics of the cluster that *settings* name. Raises: UsageError."""
+    return JoinedLog(KafkaLog.from_settings(settings))
 
 
 class JoinedLog:

@@ -60,7 +60,7 @@ class RegistryPropertyRefused(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryAddress:
-    """Where the registry is: what executors are told."""
+    """`SchemaSource` of the registry that the settings name."""
 
     url: str | None = field(repr=False)
     properties: Mapping[str, str] = field(repr=False)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, StructType, Type
+
+if TYPE_CHECKING:
+    pass
+
 
 if TYPE_CHECKING:
     from harness_pipelines.spec.columns import Column
@@ -57,3 +61,13 @@ def arrow_schema(columns: Sequence[Column], *, coordinates: bool = False) -> pa.
     """The schema of rows: *columns* in their order, then, if asked for, the coordinates."""
     fields = [pa.field(c.name, arrow_type(c.type), nullable=not c.required) for c in columns]
     return pa.schema([*fields, *(COORDINATES if coordinates else ())])
+
+
+class Named(Protocol):
+    """A column: its name and its type."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def type(self) -> Type: ...

@@ -39,6 +39,8 @@ _ELSEWHERE = {  # what other systems call them
     "xml": "string",
 }  # fmt: skip
 
+INT64_DIGITS = 18  #: decimals of so many digits fit an unscaled 64-bit integer
+
 
 class TypeSpecError(UsageError):
     """A type string that cannot be read."""

@@ -117,16 +117,13 @@ def _target_bytes(table: TableRow) -> int:
 
 
 def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
-    """Let Spark rewrite the base's small files to the attempt's branch, and check from metadata what it wrote."""
-    from harness_pipelines.engines.spark import compact, write
-
+    """Let the engine rewrite the base's small files to the attempt's branch, and check from metadata what it wrote."""
     base = make_branch(stores, table, move)
     runs = due(table, base, budget_bytes=budget_of(move, bytes_max=BUDGET_BYTES))
     if not runs:  # the target was made smaller since
         raise Pointless(f"{table.name}: no file of version {base.version}, the base of move {move.move_id}, is small")
-    with stores.staging(table, move) as (spark, target):
-        rows = compact.rows_in_pieces(spark, base.stream.metadata, runs)
-        write.append_to_branch(rows, target, file_bytes=2 * _target_bytes(table))
+    file_bytes = 2 * _target_bytes(table)
+    stores.engine.write_runs(table, move, metadata=base.stream.metadata, runs=runs, file_bytes=file_bytes)
     staged = stores.lake.staged(table, move, rows=sum(run.rows for run in runs))
     check_written(runs, written_files(staged.files, stores.lake.load(table, base.stream.metadata)))
     return Attempt(staged=staged, removed={file.path: file.deletes for run in runs for file in run.files})

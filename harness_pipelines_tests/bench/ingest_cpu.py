@@ -38,9 +38,8 @@ def breakdown(run: Run, topic: str, *, rows: int) -> dict[str, float]:
         table.row, Stage.INGEST, shard=0, holder="00000000-0000-0000-0000-00000000bec1", lease=timedelta(minutes=5)
     )
     assert claim is not None
-    loop = IngestLoop(
-        table.row, stores.log, segments=stores.segments, claim=lambda: claim, sessions=stores.writer_sessions
-    )
+    writer = stores.buffer_writer(table.row, lambda: claim)
+    loop = IngestLoop(table.row, stores.log, segments=stores.segments, writer=writer)
     spent: Counter[str] = Counter()
     patches = [patch.object(owner, name, _timed(getattr(owner, name), step, spent)) for owner, name, step in _STEPS]
     try:

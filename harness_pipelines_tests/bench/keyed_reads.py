@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from harness_pipelines.engines.arrow.union import ArrowReader
 from harness_pipelines.engines.spark.union import to_spark
 from harness_pipelines.lakes.iceberg.read import scan
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.selection import Selection
+from harness_pipelines.read.union import ArrowReader
 from harness_pipelines_tests.bench.base import Figure, Run, median_s, timed
 from harness_pipelines_tests.bench.keyed_table import Keyed, keyed_table
 

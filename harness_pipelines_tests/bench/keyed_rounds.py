@@ -6,9 +6,9 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from harness_pipelines.engines.arrow.union import ArrowReader
 from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.protocol.reading.selection import Selection
+from harness_pipelines.read.union import ArrowReader
 from harness_pipelines_tests.bench.base import Figure, Run, timed
 from harness_pipelines_tests.bench.keyed_table import Keyed, keyed_table
 

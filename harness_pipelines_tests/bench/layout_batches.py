@@ -20,9 +20,8 @@ from harness_pipelines.layout.rewrites import Due, due
 from harness_pipelines.layout.row_hash import row_hash, threshold
 from harness_pipelines.layout.sampling import Sample, is_telling, share_to_draw
 from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.read.clustering import BUDGET_BYTES, Layout
 from harness_pipelines.spec.table import Layout as LayoutRules
-from harness_pipelines.stages.otree import otree
-from harness_pipelines.stages.otree.clustering import Layout
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.layout_data import Dataset, batches_2d, batches_in_order, queries
 from harness_pipelines_tests.bench.layout_files import boxes_of, rows_touched
@@ -217,7 +216,7 @@ class BatchView:
             self._layout.clustered,
             target_bytes=TARGET_BYTES,
             staged_ratio=RULES.staged_ratio,
-            budget_bytes=otree.BUDGET_BYTES,
+            budget_bytes=BUDGET_BYTES,
         )
 
     def _sampled(self, rows: Rows) -> Sample:

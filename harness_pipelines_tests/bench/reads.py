@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import harness_pipelines as hp
-from harness_pipelines.engines.arrow.union import read_arrow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.reading.plan import ReadPlan
+from harness_pipelines.read.union import read_arrow
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.steady import Produced, SteadyProducer
 from harness_pipelines_tests.bench.workers import WorkerProcess

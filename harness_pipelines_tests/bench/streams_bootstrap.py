@@ -13,7 +13,7 @@ import harness_pipelines as hp
 from harness_pipelines.engines.spark.kafka import java_properties
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.decoded import decode_batch
-from harness_pipelines.stages.ingest.ingest import BATCH_RECORDS_MAX
+from harness_pipelines.ports.source import BATCH_RECORDS_MAX
 from harness_pipelines_tests.bench.base import Figure, Run
 from harness_pipelines_tests.bench.records import PARTITIONS
 from harness_pipelines_tests.bench.throughput import QUICK_ROWS, ROWS, backlog, warm_up

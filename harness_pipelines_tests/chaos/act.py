@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 
 import harness_pipelines as hp
 from harness_pipelines.audit.repair.reconcile import look, settle
-from harness_pipelines.cli.show.logs import configure_logging
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.schema.evolution import Changes
+from harness_pipelines.show.logs import configure_logging
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stages.table.revert import revert_table

@@ -20,9 +20,9 @@ import pyarrow as pa
 from pyiceberg.table import StaticTable
 
 import harness_pipelines as hp
-from harness_pipelines.cli.show.logs import configure_logging
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.protocol.reading.plan import ReadPlan
+from harness_pipelines.show.logs import configure_logging
 from harness_pipelines_tests.chaos.child import tell
 from harness_pipelines_tests.chaos.content import COORDINATES
 from harness_pipelines_tests.chaos.reader import fingerprint, read_by_arrow

@@ -22,12 +22,12 @@ import numpy as np
 import pyarrow as pa
 
 import harness_pipelines as hp
-from harness_pipelines.cli.show.logs import configure_logging
-from harness_pipelines.engines.arrow.union import read_arrow
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.read.tail import read_tail
+from harness_pipelines.read.union import read_arrow
+from harness_pipelines.show.logs import configure_logging
 from harness_pipelines_tests.chaos.child import stop_with_parent, tell
 from harness_pipelines_tests.chaos.content import COORDINATES, READ, SUBJECTS
 from harness_pipelines_tests.chaos.producer import journal_of

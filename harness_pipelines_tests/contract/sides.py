@@ -24,9 +24,7 @@ import pyarrow as pa
 from harness_pipelines import faults
 from harness_pipelines.buffers.postgres.reader import BufferReader
 from harness_pipelines.drivers.postgres import Connection, SegmentMissing
-from harness_pipelines.engines.arrow.union import read_arrow
 from harness_pipelines.errors import OutcomeUnknown
-from harness_pipelines.lakes.memory import MemoryFile, MemoryStaged
 from harness_pipelines.ledgers.postgres.outcome import CommitLost
 from harness_pipelines.ledgers.postgres.retention import Upkeep
 from harness_pipelines.ports.decoded import DecodedRange
@@ -40,8 +38,10 @@ from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.segments import may_hold
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.read.plan import make_plan
+from harness_pipelines.read.union import read_arrow
 from harness_pipelines_tests.contract.stores_rig import Files, MemoryRig, RealRig, StoresRig, agrees, rows_at
 from harness_pipelines_tests.contract.truth import RETENTION, Rows, TrueLog
+from harness_pipelines_tests.memory.lake import MemoryFile, MemoryStaged
 
 WRITERS_MAX = 4  #: connections of the latest holders that are kept open
 KEPT, UNDONE = "kept", "undone"  #: what became of a COMMIT whose answer was lost

@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 from psycopg import sql as compose
 
-from harness_pipelines.buffers.memory import MemorySegments, MemorySegmentWriter
 from harness_pipelines.buffers.postgres.writer import Segments, SegmentWriter, make_segment
 from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import READER, WORKER, Database
@@ -27,12 +26,7 @@ from harness_pipelines.lakes.iceberg.write import quarantine
 from harness_pipelines.lakes.iceberg.write.publish import Lake, offset_bounds
 from harness_pipelines.lakes.iceberg.write.quarantine import RawBytes
 from harness_pipelines.lakes.iceberg.write.still_there import check_whole
-from harness_pipelines.lakes.memory import MemoryFile, MemoryLake
 from harness_pipelines.lakes.owner import Ownership
-from harness_pipelines.ledgers.memory.leases import MemoryLeases
-from harness_pipelines.ledgers.memory.ledger import MemoryLedger
-from harness_pipelines.ledgers.memory.retention import MemoryUpkeep
-from harness_pipelines.ledgers.memory.state import MemoryState
 from harness_pipelines.ledgers.postgres.boundary import SharedCatalog
 from harness_pipelines.ledgers.postgres.corrections import Corrections
 from harness_pipelines.ledgers.postgres.evolve import Evolutions
@@ -62,6 +56,12 @@ from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.spec.types import iceberg_fields
+from harness_pipelines_tests.memory.buffer import MemorySegments, MemorySegmentWriter
+from harness_pipelines_tests.memory.lake import MemoryFile, MemoryLake
+from harness_pipelines_tests.memory.leases import MemoryLeases
+from harness_pipelines_tests.memory.ledger import MemoryLedger
+from harness_pipelines_tests.memory.retention import MemoryUpkeep
+from harness_pipelines_tests.memory.state import MemoryState
 
 CATALOG = "harness"
 COLUMNS = {"id": {"type": "long", "required": True}, "s": "string"}

@@ -126,7 +126,7 @@ def test_rows_decoded_with_an_older_schema_are_refused(stores: StoresRig, table,
 
 
 def test_a_closed_segment_takes_nothing_and_the_next_one_does(stores: StoresRig, table, claim):
-    current = OpenSegment(stores.segments, table)  # type: ignore[arg-type]
+    current = OpenSegment(stores.segments, table)
     old, writer = current.current(), stores.writer(table, claim)
     stores.segments.rotate(table)
     before = stores.contents(table)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from harness_pipelines.app.guard import Standing
 from harness_pipelines.drivers.postgres import Connection, LedgerPromoted
 from harness_pipelines.ledgers.postgres.boundary import check_kept
 from harness_pipelines.ports.errors import BuiltGone
@@ -23,7 +24,6 @@ from harness_pipelines.protocol.schema.evolution import Changes, evolved
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
-from harness_pipelines.stages.guard import Standing
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, MINUTE, RealRig, fresh_view
 from harness_pipelines_tests.contract.test_expire import orphan_of
 from harness_pipelines_tests.contract.test_lake import moved

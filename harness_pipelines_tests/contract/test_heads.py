@@ -10,10 +10,10 @@ import pytest
 
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ledgers.postgres.ledger import insert_refused
-from harness_pipelines.ledgers.postgres.views.quarantine import BEFORE_ALL, set_aside
+from harness_pipelines.ledgers.postgres.views.quarantine import set_aside
 from harness_pipelines.ports.ledger import Boundary, RefusedRecord, TableRow
 from harness_pipelines.ports.refused import HEAD_BYTES, WHOLE_BYTES_MAX
-from harness_pipelines.protocol.changes.corrections import Wanted
+from harness_pipelines.protocol.changes.corrections import BEFORE_ALL, Wanted
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages.replay.quarantine import _decoded
 from harness_pipelines_tests.contract.stores_rig import RealRig, agrees, decoded

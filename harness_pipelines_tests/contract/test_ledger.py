@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.audit.proof.checks import is_fresh
+from harness_pipelines.app.checks import is_fresh
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import Boundary, MoveDraft, RefusedRecord, Stopped, Swap, TableExists, TableUnknown
 from harness_pipelines.protocol.bounds import BoundaryGap, Bounds

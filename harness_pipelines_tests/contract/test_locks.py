@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.audit.repair.accept_loss import Loss, _by_ingest
 from harness_pipelines.drivers.postgres import Connection, sql
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame
+from harness_pipelines.ledgers.postgres.losses import Losses
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.revert import Reverts
 from harness_pipelines.ports.ledger import Swap, TableRow
@@ -160,8 +160,7 @@ def test_who_claims_while_reconcile_is_about_to_commit_is_fenced(
 def test_a_loss_is_accepted_after_a_schema_change_or_before_it(real: RealRig, table: TableRow):
     """The move that stands for the loss has the schema of then."""
     claim = real.claim(table, Stage.INGEST)
-    loss = Loss(table=table.name, partition=0, low=10, high=20, log_start=20)
-    stores: Any = type("Opened", (), {"ledger": real.ledger})
+    losses = Losses(real.database)
     before = real.contents(table)["moves"]
 
     def evolve(connection: Connection) -> None:
@@ -171,27 +170,26 @@ def test_a_loss_is_accepted_after_a_schema_change_or_before_it(real: RealRig, ta
         evolve(connection)
         connection.execute(sql("evolve/set_schema"), {"table_id": table.table_id, "schema_version": 2})
 
-    [error] = waits(real, lambda: _by_ingest(stores, table, claim, loss), hold=held)
+    [error] = waits(real, lambda: losses.accept(table, claim, partition=0, low=10, high=20), hold=held)
     assert isinstance(error, SchemaMoved)
     assert real.contents(table)["moves"] == before
     real.ask("UPDATE harness.ingest_positions SET schema_version = 1 WHERE table_id = %s", [table.table_id])
-    assert waits(real, lambda: _by_ingest(stores, table, claim, loss), hold=evolve) == []
+    assert waits(real, lambda: losses.accept(table, claim, partition=0, low=10, high=20), hold=evolve) == []
     assert len(real.contents(table)["moves"]) == len(before) + 1
     with pytest.raises(BoundaryGap):
-        _by_ingest(stores, table, claim, loss)
+        losses.accept(table, claim, partition=0, low=10, high=20)
     assert len(real.contents(table)["moves"]) == len(before) + 1
 
 
 def test_who_accepts_a_loss_waits_for_who_takes_its_claim_over(real: RealRig, table: TableRow):
     claim = real.claim(table, Stage.INGEST)
     real.ledger.add_partitions(claim, {1: 10})
-    stores: Any = type("Opened", (), {"ledger": real.ledger})
-    loss = Loss(table=table.name, partition=0, low=10, high=20, log_start=20)
+    losses = Losses(real.database)
 
     def hold(connection: Connection) -> None:
         connection.execute("SELECT FROM harness.claims WHERE table_id = %s FOR UPDATE", [table.table_id])
 
-    assert waits(real, lambda: _by_ingest(stores, table, claim, loss), hold=hold) == []
+    assert waits(real, lambda: losses.accept(table, claim, partition=0, low=10, high=20), hold=hold) == []
     assert {p: at.buffer_hi for p, at in real.segments.positions(table).items()} == {0: 20, 1: 10}
 
 

@@ -19,11 +19,11 @@ from harness_pipelines.lakes.iceberg.write import quarantine as raw_bytes
 from harness_pipelines.lakes.iceberg.write.corrections import written
 from harness_pipelines.lakes.iceberg.write.quarantine import Moved, RawBytesMissing
 from harness_pipelines.ledgers.postgres.drop import drop_table
-from harness_pipelines.ledgers.postgres.views.quarantine import BEFORE_ALL, set_aside
+from harness_pipelines.ledgers.postgres.views.quarantine import set_aside
 from harness_pipelines.ports.errors import QuarantineNameTaken
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.refused import HEAD_BYTES
-from harness_pipelines.protocol.changes.corrections import Wanted
+from harness_pipelines.protocol.changes.corrections import BEFORE_ALL, Wanted
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.reading.queries import LakeQuery, LakeStats
 from harness_pipelines_tests.contract.stores_rig import CATALOG, RealRig

@@ -10,7 +10,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from harness_pipelines.drivers.postgres import sql
-from harness_pipelines.ledgers.postgres.versions_needed import versions_needed
+from harness_pipelines.ledgers.postgres.views.versions_needed import versions_needed
 from harness_pipelines.ports import rows
 from harness_pipelines.protocol.versions import Version, reached_versions, trim_floor
 from harness_pipelines_tests.contract.stores_rig import RealRig

@@ -12,7 +12,7 @@ from dagster import (
     Definitions,
 )
 
-from harness_pipelines.audit.proof import checks
+from harness_pipelines.app import checks
 from harness_pipelines.defs.build import build
 from harness_pipelines.defs.definitions import TABLES_FOLDER, load
 from harness_pipelines.defs.tables import AUDIT, job_name

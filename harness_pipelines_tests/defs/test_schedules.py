@@ -28,7 +28,7 @@ from dagster import (
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._utils.schedules import schedule_execution_time_iterator
 
-from harness_pipelines.audit.proof.checks import Finding, is_complete
+from harness_pipelines.app.checks import Finding, is_complete
 from harness_pipelines.defs import history, tables
 from harness_pipelines.defs.build import build
 from harness_pipelines.defs.history import last_snapshot, purge_events, purge_snapshots

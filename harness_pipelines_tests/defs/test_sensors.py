@@ -18,7 +18,7 @@ from dagster import (
 )
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
-from harness_pipelines.audit.proof import checks
+from harness_pipelines.app import checks
 from harness_pipelines.buffers.postgres.writer import SegmentWriter
 from harness_pipelines.defs import liveness, reports, sensors
 from harness_pipelines.defs.build import build

@@ -12,12 +12,12 @@ import pandera.pandas as pandera
 import pytest
 import structlog
 
-from harness_pipelines.audit.proof.checks import contract as contract_check
-from harness_pipelines.cli.show.status import KafkaEnds, look
+from harness_pipelines.app.checks import contract as contract_check
 from harness_pipelines.formats.contract.pandera import ContractUnusable
 from harness_pipelines.ports.decoded import RecordRefused
 from harness_pipelines.ports.ledger import TableUnknown
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.show.status import KafkaEnds, look
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.ingest.refusing import RefusedTooMany

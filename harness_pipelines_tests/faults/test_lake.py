@@ -18,12 +18,12 @@ from psycopg import sql as compose
 import harness_pipelines as hp
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.drivers.postgres import SegmentMissing
-from harness_pipelines.engines.arrow.union import read_arrow
 from harness_pipelines.engines.spark.session import open_spark
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ports.ledger import LeaseEnded
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveClosed
+from harness_pipelines.read.union import read_arrow
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines.stages.table.expire import expire_once
@@ -54,7 +54,7 @@ def test_a_spark_job_that_outlives_its_driver_is_closed_out_by_the_second_attemp
     # The job itself writes once more, to a branch that nobody reads.
     segments = [s.ref for s in stores.segments.all(table)]
     stores.lake.make_branch(table, first, rig.table.versions()[0].stream)
-    stores.write_from_segments(table, first, segments)
+    stores.engine.write_segments(table, first, segments)
     with pytest.raises(MoveClosed, match=rf"move {first.move_id}"):
         tier.publish(stores, table, first_claim, first, tier.stage(stores, table, first))
     rig.assert_exact()
@@ -285,6 +285,6 @@ def test_a_full_disk_of_a_service_is_trouble_and_never_a_defect(rig: TableRig, m
         said = await_trouble(worker, Stage.TIER)
         monkeypatch.setattr(PyArrowFile, "create", create)
         wait_until(lambda: rig.status() == {0: (10, 10), 1: (10, 10)}, "the rows are in the lake")
-    assert re.search(rf"{rig.name}.*No space left on device.*tried again", said), said
+    assert re.search(rf"{rig.name}.*No space left on device.*the next attempt follows", said), said
     assert issubclass(LeaseEnded, HarnessError)
     rig.assert_exact()

@@ -9,15 +9,15 @@ import pytest
 import structlog
 from pyspark.sql import Observation
 
-from harness_pipelines.audit.proof.checks import few_are_refused
+from harness_pipelines.app.checks import few_are_refused
 from harness_pipelines.cli.page.content import Facts
-from harness_pipelines.cli.show.status import KafkaEnds, look
 from harness_pipelines.formats.schema.registry import SchemaUnusable
 from harness_pipelines.ledgers.postgres.drop import TableInUse
 from harness_pipelines.ports.decoded import RecordRefused
 from harness_pipelines.ports.ledger import TableExists
 from harness_pipelines.protocol.changes.corrections import Wanted
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.show.status import KafkaEnds, look
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines.stages.ingest.on_engine import IngestTaskStopped

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harness_pipelines.audit.proof.checks import is_fresh, nothing_is_stuck
+from harness_pipelines.app.checks import is_fresh, nothing_is_stuck
 from harness_pipelines.cli.main import cli
 from harness_pipelines.cli.page.content import Facts
 from harness_pipelines.ledgers.postgres.views.growth import growth

@@ -29,7 +29,7 @@ GUARDED = (
     "harness_pipelines.formats.schema.avro",
     "harness_pipelines.formats.schema.codec",
     "harness_pipelines.formats.schema.protobuf",
-    "harness_pipelines.sinks.openlineage",
+    "harness_pipelines.read.report.openlineage",
 )
 
 

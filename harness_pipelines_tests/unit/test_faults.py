@@ -63,7 +63,7 @@ def test_a_name_begins_with_its_stage_and_says_where_and_how_one_recovers():
 @pytest.mark.parametrize(
     ("wish", "said"),
     [
-        ("tier.nowhere=kill", r"'tier\.nowhere'.*there are: ingest\.before_claim, .*revert\.after_commit"),
+        ("tier.nowhere=kill", r"'tier\.nowhere'.*the crash points are ingest\.before_claim, .*revert\.after_commit"),
         ("tier.after_plan=explode", r"expected point=kill\|stop\|raise\[@count\]"),
         ("tier.after_plan=kill@0", r"expected point=kill\|stop\|raise\[@count\]"),
         ("tier.after_plan=kill@x", r"expected point=kill\|stop\|raise\[@count\]"),

@@ -8,7 +8,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 from harness_pipelines.audit.fsck.rule import PUBLISHING, Found, Look, adopted_in, rule, spelled
-from harness_pipelines.ledgers.postgres.leases import LEASE_AGE_MAX
+from harness_pipelines.ports.ledger import LEASE_AGE_MAX
 from harness_pipelines.ports.table_state import MoveRow, VersionRow
 from harness_pipelines.protocol.claims import Claim, Stage, ahead, is_ahead
 from harness_pipelines.protocol.schema.schemas import SpecDisagrees, check_columns

@@ -20,7 +20,6 @@ from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import NotInitialised, PostgresLoginFailed, PostgresUnreachable, SegmentMissing
 from harness_pipelines.errors import HarnessError, TryAgain, UsageError
 from harness_pipelines.lakes.iceberg.inspect.survey import Survey, survey
-from harness_pipelines.ledgers.postgres.table_state import held, read_books, records_changed, table_names
 from harness_pipelines.ports.errors import KafkaFailed, KafkaLoginFailed, TopicForbidden
 from harness_pipelines.ports.ledger import TableDamaged
 from harness_pipelines.ports.source import TopicIdentity, added_partitions
@@ -111,8 +110,8 @@ def fsck(stores: Stores, tables: Sequence[str] = (), *, progress: Progress | Non
     Raises: TableUnknown, PostgresUnreachable, PostgresLoginFailed, CertificateRefused, NotInitialised. A lake or a log
     that is away leaves rules unchecked.
     """
-    database = stores.readers
-    names = [name for wanted in tables for name in table_names(database, wanted)] or table_names(database)
+    known = stores.table_states
+    names = [name for wanted in tables for name in known.names(wanted)] or known.names()
     looks = _Looks(stores, progress, data=data)
     report = Report()
     for name in dict.fromkeys(names):
@@ -136,7 +135,7 @@ def _unreadable(error: Exception) -> str:
 
 
 def _check(looks: _Looks, name: str, report: Report) -> None:
-    with held(looks.stores.readers, name):
+    with looks.stores.table_states.held(name):
         look = looks.look(name)
         found = [(rule, one) for rule in RULES for one in _apply(rule, look)]
         if found:
@@ -168,7 +167,7 @@ class _Looks:
 
     def look(self, name: str) -> Look:
         """The ledger first: what it names was written before, and is held by a lease."""
-        books = read_books(self.stores.readers, name, catalog=self.stores.settings.catalog_name)
+        books = self.stores.table_states.books(name)
         log, trouble = self._log(books)
         return Look(
             books=books,
@@ -177,15 +176,13 @@ class _Looks:
             log_trouble=trouble,
             recalled=dict(self._recalled(books)),
             moved=self._moved(books),
-            changed=list(islice(records_changed(self.stores.readers, books.table_id), SHOWN_MAX)),
+            changed=list(islice(self.stores.table_states.changed(books.table_id), SHOWN_MAX)),
             forgotten=self._forgotten(books),
         )
 
     def _forgotten(self, books: Books) -> Sequence[NamedMove]:
-        from harness_pipelines.stages.guard import lost_moves
-
         try:
-            return lost_moves(self.stores, self.stores.tables.table(books.name))
+            return self.stores.lost_moves(self.stores.tables.table(books.name))
         except (HarnessError, OSError) as error:  # what cannot be read is the finding of other rules
             self.trouble.setdefault((books.name, "lake"), str(error))
             return ()
@@ -204,14 +201,13 @@ class _Looks:
 
     def _recalled(self, books: Books) -> Iterator[tuple[str, tuple[int, str]]]:
         """What is in the tables of recalled rows; one that is gone or cannot be read is another rule's finding."""
-        from harness_pipelines.buffers.postgres.overlays import refs, rows_of
 
         there = {row.name for row in books.overlays if row.stored}
         named = {one.segment: one for version in books.retained for one in version.overlays}
         for name in sorted(named.keys() & there):
             then = self.stores.tables.table(books.name).at_schema(named[name].schema_version)
             try:
-                rows = rows_of(self.stores.buffer_reader, then.spec, refs(then, [named[name]]), books.positions)
+                rows = self.stores.overlay_rows(then.spec, then.overlaid([named[name]]), books.positions)
             except SegmentMissing:  # it was dropped since
                 continue
             yield name, (rows.num_rows, shown(total_digest(row_digests(as_first(rows, then)))))

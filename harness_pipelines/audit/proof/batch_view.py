@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.audit.proof.contents import LakeSide, Offsets, Rows
+from harness_pipelines.audit.proof.contents import LakeSide
 from harness_pipelines.audit.proof.folding import Versions, folded, key_digests, met_again
 from harness_pipelines.audit.proof.jobs import PartitionAudit
 from harness_pipelines.audit.proof.judged_view import judged_view
@@ -30,6 +30,7 @@ from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.digest import Words, added, row_digests, total_digest
 from harness_pipelines.protocol.lake.files import rows_below
 from harness_pipelines.protocol.lake.overlays import Overlay
+from harness_pipelines.read.digested import Offsets, Rows
 
 NAMED_ROWS_MAX = 20_000_000  #: of one partition that are held at once, 16 bytes each, to name what differs
 

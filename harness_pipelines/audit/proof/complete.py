@@ -22,17 +22,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.audit.proof.accounts import ACCEPT_LOSS, Accounts, TakenMove, corrections_of, settle, taken_moves
+from harness_pipelines.audit.proof.accounts import ACCEPT_LOSS, Accounts, settle
 from harness_pipelines.audit.proof.batch_view import BatchJob, judge_batch
-from harness_pipelines.audit.proof.contents import (
-    BufferSide,
-    KafkaSide,
-    LakeSide,
-    Offsets,
-    QuarantineSide,
-    Records,
-    Rows,
-)
+from harness_pipelines.audit.proof.contents import KafkaSide, LakeSide, QuarantineSide, Records
 from harness_pipelines.audit.proof.jobs import Job, PartitionAudit, Tally
 from harness_pipelines.audit.proof.judged_view import judged_view
 from harness_pipelines.audit.proof.page_checksums import check_pages_of
@@ -58,9 +50,7 @@ from harness_pipelines.audit.proof.signing import (
     taken_over,
 )
 from harness_pipelines.audit.proof.verdicts import Window, judge
-from harness_pipelines.buffers.postgres.overlays import rows_of
 from harness_pipelines.drivers.postgres import MissingRole
-from harness_pipelines.ledgers.postgres.views import audits
 from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds
@@ -71,12 +61,13 @@ from harness_pipelines.protocol.lake.signoff import SignOff, covered
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.topics import FOREIGN_PARTITION
 from harness_pipelines.protocol.versions import ViewName
+from harness_pipelines.read.digested import BufferSide, Offsets, Rows
 from harness_pipelines.read.plan import make_plan, with_schema
+from harness_pipelines.read.taken import TakenMove, corrections_of, taken_moves
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
     from harness_pipelines.ports.source import Watermark
-    from harness_pipelines.spec.settings import Settings
 
 WINDOW_OFFSETS = 200_000
 PARALLEL_OFFSETS_MIN = 3_000_000  #: below that, starting a second process costs more than it brings
@@ -105,7 +96,7 @@ def audit_table(
     began = time.monotonic()
     with _leased(stores, table) as (plan, check):
         table = with_schema(stores, table, plan.schema_version)
-        signature = Signature(version=plan.version, audited_at=audits.now(stores.tables.database))
+        signature = Signature(version=plan.version, audited_at=stores.sign_offs.now())
         marks = stores.log.watermarks(table.spec.topic, plan.bounds)
         # A log that starts above the buffer is a finding here, not an error.
         check_source(table, stores.log, {p: max(b.buffer_hi, marks[p].low) for p, b in plan.bounds.items()})
@@ -221,7 +212,7 @@ def _overlays(stores: Stores, table: TableRow, plan: ReadPlan) -> tuple[Overlay,
 def _recalled(stores: Stores, table: TableRow, plan: ReadPlan) -> Callable[[], pa.Table]:
     assert plan.overlay is not None
     segments = plan.overlay.segments
-    return lambda: as_first(rows_of(stores.buffer_reader, table.spec, segments, plan.bounds), table)
+    return lambda: as_first(stores.overlay_rows(table.spec, segments, plan.bounds), table)
 
 
 def _job(
@@ -284,7 +275,7 @@ def _run(
     # Spawned, not forked: the parent has threads and connections.
     with ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn")) as pool:
         largest_first = sorted(jobs, key=lambda job: -job.offsets)
-        running = {pool.submit(_judge_alone, stores.settings, job): job for job in largest_first}
+        running = {pool.submit(_judge_alone, stores.opener(), job): job for job in largest_first}
         left: set[Future[PartitionAudit]] = set(running)
         try:
             while left:
@@ -318,11 +309,9 @@ class _Beat:
             self._renewed = time.monotonic()
 
 
-def _judge_alone(settings: Settings, job: Job) -> PartitionAudit:
+def _judge_alone(opener: Callable[[], Stores], job: Job) -> PartitionAudit:
     """`judge_partition` in its own process."""
-    from harness_pipelines.app.installation import Stores
-
-    stores = Stores(settings)
+    stores = opener()
     try:
         return judge_partition(stores, job, step=lambda _: None)
     finally:
@@ -471,7 +460,7 @@ def _count(result: PartitionAudit, found: Offsets, window: Window) -> None:
 
 def _strangers(stores: Stores, table: TableRow, plan: ReadPlan, metadata: str, findings: Findings) -> None:
     """Rows of partitions that the table does not have, and quarantined records outside of it."""
-    foreign = stores.tables.database.rows("reconcile/accepted", {"table_id": table.table_id})
+    foreign = stores.proof.accepted(table)
     accepted = {FOREIGN_PARTITION: max((row["high"] for row in foreign), default=0)}
     for file in judged_view(table, metadata).files:
         if file.partition is None:  # it mixes partitions
@@ -483,7 +472,7 @@ def _strangers(stores: Stores, table: TableRow, plan: ReadPlan, metadata: str, f
                     kind=Kind.UNEXPLAINED, partition=file.partition, offset=file.low, tier=Tier.STREAM, detail=detail
                 )
             )
-    for row in stores.tables.database.rows("audit/quarantined_outside", {"table_id": table.table_id}):
+    for row in stores.proof.quarantined_outside(table):
         findings.add(
             Finding(
                 kind=Kind.UNEXPLAINED,
@@ -518,7 +507,7 @@ def _signed(
 def _keep(stores: Stores, table: TableRow, signed: Sequence[SignOff]) -> str | None:
     """Sign off; returns why that was not possible."""
     try:
-        audits.keep(stores.database, table, signed)
+        stores.sign_offs.keep(table, signed)
     except MissingRole as missing:  # a login that may only read can audit all the same
         return str(missing)
     return None

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from harness_pipelines.audit.proof.contents import Rows
 from harness_pipelines.protocol.digest import Words, row_digests
 from harness_pipelines.protocol.keys import PUT
+from harness_pipelines.read.digested import Rows
 
 FOLD_ROWS = 2_000_000  #: rows that are held before they are folded again, or as many as there are keys
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from harness_pipelines.audit.proof.contents import Offsets
 from harness_pipelines.audit.proof.report import Findings, RangeAudit, Status, Tier
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.digest import Words, added
 from harness_pipelines.protocol.lake.signoff import SignOff
 from harness_pipelines.protocol.reading.plan import ReadPlan
+from harness_pipelines.read.digested import Offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from harness_pipelines.audit.proof.accounts import Accounts, TakenMove, torn
+from harness_pipelines.audit.proof.accounts import Accounts, torn
 from harness_pipelines.audit.proof.contents import QuarantineSide
 from harness_pipelines.audit.proof.jobs import Job, PartitionAudit, Piece
 from harness_pipelines.audit.proof.report import Finding, Kind, RangeAudit, Status, Tier, Witness
+from harness_pipelines.drivers.files import listed
 from harness_pipelines.lakes.iceberg.read.scan import PinnedView
-from harness_pipelines.ledgers.postgres.views import audits
+from harness_pipelines.ports.errors import LakeUnreadable
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.digest import added, parsed, shown
-from harness_pipelines.protocol.lake.signoff import Answering, Entry, Raw, SignOff, evidence, why_again
+from harness_pipelines.protocol.lake.signoff import Answering, Entry, Raw, SignOff, Stored, evidence, why_again
+from harness_pipelines.read.taken import TakenMove
 from harness_pipelines.spec.locations import normal
 
 if TYPE_CHECKING:
@@ -41,8 +43,8 @@ def look(
     stores: Stores, table: TableRow, view: PinnedView, bounds: Mapping[int, Bounds], *, full: bool
 ) -> dict[int, Standing]:
     """Compare what was signed off with what answers now. Raises: LakeUnreadable."""
-    signed = audits.signed_off(stores.tables.database, table)
-    stored = audits.stored_files(view.metadata.location) if signed and not full else {}
+    signed = stores.sign_offs.all(table)
+    stored = stored_files(view.metadata.location) if signed and not full else {}
     found = {}
     for p, limits in bounds.items():
         answering = _answering(stores, table, view, p, limits)
@@ -232,3 +234,16 @@ def _sign(standing: Standing, signature: Signature, ranges: Sequence[RangeAudit]
         version=signature.version,
         audited_at=signature.audited_at,
     )
+
+
+def stored_files(location: str) -> Mapping[str, Stored]:
+    """Size and time of every file below *location* of a view, by its path, from one listing.
+
+    Raises: LakeUnreadable.
+    """
+    try:
+        found = list(listed(location, allow_not_found=False))
+    except OSError as error:
+        raise LakeUnreadable(f"{location} cannot be listed: {error}; nothing was judged") from error
+    latest = datetime.max.replace(tzinfo=UTC)
+    return {file.path: Stored(bytes=file.bytes, modified=file.modified or latest) for file in found}

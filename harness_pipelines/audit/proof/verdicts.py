@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness_pipelines.audit.proof.contents import Held, Offsets, Records, Rows
+from harness_pipelines.audit.proof.contents import Held, Records
 from harness_pipelines.audit.proof.report import Finding, Findings, Kind, RangeAudit, Status, Tier
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.protocol.digest import added, total_digest
+from harness_pipelines.read.digested import Offsets, Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from harness_pipelines.audit.repair.lake import NothingToAdopt, plan_lake
-from harness_pipelines.drivers.postgres import Connection, sql
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ports import rows
 from harness_pipelines.ports.errors import LakeHistoryMissing, LedgerOlderThanLake
 from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.lake import NOTHING_STAGED
 from harness_pipelines.ports.ledger import MoveDraft, TableRow
-from harness_pipelines.protocol.bounds import BoundaryGap, Bounds
-from harness_pipelines.protocol.claims import Claim, Stage, StageHeld, check_claim
+from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.protocol.claims import Claim, Stage, StageHeld
 from harness_pipelines.protocol.moves import MoveState
-from harness_pipelines.protocol.schema.schemas import check_schema
 from harness_pipelines.stages.tier import tier
 
 if TYPE_CHECKING:
@@ -99,8 +96,10 @@ def accept_loss(stores: Stores, table: TableRow, *, partition: int, to: int) -> 
             "ends with its lease), then accept the loss again"
         )
     try:
-        record = _by_tier if stage is Stage.TIER else _by_ingest
-        move_id = record(stores, table, claim, loss)
+        if stage is Stage.TIER:
+            move_id = _by_tier(stores, table, claim, loss)
+        else:
+            move_id = stores.losses.accept(table, claim, partition=partition, low=loss.low, high=loss.high)
     finally:
         stores.ledger.release(claim)
     stores.ledger.stop_table(table, None)
@@ -122,34 +121,6 @@ def _check_standing(stores: Stores, table: TableRow) -> None:
         with suppress(NothingToAdopt, LakeHistoryMissing):  # it has none of these records: then this is the way on
             plan_lake(stores, table)
             raise
-
-
-def _by_ingest(stores: Stores, table: TableRow, claim: Claim, loss: Loss) -> int:
-    key = {"table_id": table.table_id, "partition": loss.partition, "lo": loss.low, "hi": loss.high}
-    with stores.ledger.database.transaction() as connection:
-        connection.execute(
-            sql("ledger/share_ingest"), key
-        )  # as every commit of ingest: a schema change waits, or we do
-        found = connection.execute(sql("ledger/ingest_positions"), key).fetchall()
-        now = next((row["schema_version"] for row in found if row["partition"] == loss.partition), -1)
-        check_schema(table.name, planned=table.schema_version, found=now, what="the loss was looked at")
-        if connection.execute(sql("ledger/advance_ingest"), key).rowcount != 1:
-            raise BoundaryGap(what="the buffer", partition=loss.partition, expected_low=-1, got_low=loss.low)
-        move = {"shard": claim.shard, "schema_version": table.schema_version, "epoch": claim.epoch}
-        row = connection.execute(sql("audit/begin_accepted"), {**key, **move}).fetchone()
-        assert row is not None
-        _fence(connection, claim)
-    return int(row["move_id"])
-
-
-def _fence(connection: Connection, claim: Claim) -> None:
-    """The last check of every commit: the claim is still ours."""
-    key = {"table_id": claim.table_id, "stage": claim.stage, "shard": claim.shard}
-    row = connection.execute(sql("ledger/check_claim"), key).fetchone()
-    if row is None:
-        check_claim(claim, None, now=claim.lease_until)
-    else:
-        check_claim(claim, rows.claim(row), now=row["now"])
 
 
 def _by_tier(stores: Stores, table: TableRow, claim: Claim, loss: Loss) -> int:

@@ -13,7 +13,6 @@ from uuid import uuid4
 
 from harness_pipelines.audit.repair.lake import LakePlan, Way, apply_plan, plan_lake
 from harness_pipelines.lakes.iceberg.inspect.history import is_staged
-from harness_pipelines.ledgers.postgres.views.status import Overview
 from harness_pipelines.ports.errors import MetadataMissing, TableHeld
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
@@ -77,7 +76,7 @@ def look(stores: Stores, table: TableRow, *, take_over: bool = False) -> Report:
     """
     owner = _owner(stores, take_over=take_over)
     lake = plan_lake(stores, table)
-    claims = {(str(c["stage"]), int(c["shard"])): c for c in Overview(stores.readers).claims(table)}
+    claims = {(str(c["stage"]), int(c["shard"])): c for c in stores.overview.claims(table)}
     moves = [(one.move, _judged(table, lake, one)) for one in _open_moves(stores, table, claims)]
     over = stores.reconciler.leases_over(table)
     dead = _dead_branches(stores, table, lake, [m for m, _ in moves])
@@ -168,7 +167,7 @@ class _Found:
 
 def _open_moves(stores: Stores, table: TableRow, claims: Claims) -> list[_Found]:
     found = []
-    for row in Overview(stores.readers).open_moves(table):
+    for row in stores.overview.open_moves(table):
         move = stores.tables.open_move(table, Stage(row["stage"]), shard=row["shard"])
         if move is not None and move.move_id == row["move_id"]:
             staged = _is_staged(stores, table, move)
@@ -188,7 +187,7 @@ def _is_staged(stores: Stores, table: TableRow, move: Move) -> bool:
 
 def _publishing(stores: Stores, table: TableRow) -> list[Mapping[str, Any]]:
     """Open moves that may have a branch."""
-    return [row for row in Overview(stores.readers).open_moves(table) if Stage(row["stage"]) in table.effects]
+    return [row for row in stores.overview.open_moves(table) if Stage(row["stage"]) in table.effects]
 
 
 def _judged(table: TableRow, lake: LakePlan, found: _Found) -> Verdict:

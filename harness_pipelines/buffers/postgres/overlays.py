@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import adbc_driver_manager
@@ -77,7 +77,7 @@ class Overlays:
     def read(self, table: TableRow, overlays: Iterable[Overlay]) -> pa.Table:
         """All rows of *overlays* in the types of `schema_of`. Raises: SegmentMissing, BufferBusy, ..."""
         partitions = self._database.rows("ledger/ingest_positions", {"table_id": table.table_id})
-        return rows_of(self._reader, table.spec, refs(table, overlays), [row["partition"] for row in partitions])
+        return rows_of(self._reader, table.spec, table.overlaid(overlays), [row["partition"] for row in partitions])
 
     def there(self, table: TableRow) -> frozenset[str]:
         """Names of those that a version of *table* may name."""
@@ -122,11 +122,3 @@ def rows_of(
     ranges = dict.fromkeys(partitions, (0, OFFSETS_END))
     query = BufferQuery(table=spec.table, segments=segments, ranges=ranges, schema=schema, stores_op=True)
     return reader.read(query, BufferStats())
-
-
-def refs(table: TableRow, overlays: Iterable[Overlay]) -> tuple[SegmentRef, ...]:
-    """The tables of *overlays*, to be read with the columns of *table*; they have those of the time they were made."""
-    found = table.seen(
-        [SegmentRef(name=one.segment, schema_version=one.schema_version, packed=one.packed) for one in overlays]
-    )
-    return tuple(replace(one, schema_version=None) for one in found)

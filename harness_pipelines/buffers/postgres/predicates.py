@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg import sql
 
-from harness_pipelines.buffers.postgres.types import INT64_DIGITS, stored_name
+from harness_pipelines.buffers.postgres.types import stored_name
 from harness_pipelines.protocol.coordinates import OPERATION, SCHEMA_VERSION, TIMESTAMP
 from harness_pipelines.spec.predicate import (
     TRUE,
@@ -29,7 +29,7 @@ from harness_pipelines.spec.predicate import (
     Value,
     relaxed,
 )
-from harness_pipelines.spec.types import DecimalType, Primitive
+from harness_pipelines.spec.types import INT64_DIGITS, DecimalType, Primitive
 
 Written = Callable[[Any], sql.Composable]  #: how a value stands in a statement for Postgres
 #: Microseconds that Python's calendar can write, from year 1 to 9999; one with a zone reaches some hours further.

@@ -2,8 +2,8 @@
 
 Dates are days, times and timestamps are microseconds, decimals of up to 18 digits are unscaled integers: COPY, ADBC
 and JDBC move them without text and without a calendar (the JDBC driver's shifts ten days of 1582). Lists, structs and
-maps are JSON text (`nested_json`). A segment is internal: it is read through `segment_rows` + `from_copy` (Arrow) or
-`jdbc_select` + `spark_columns` (Spark), which give back exactly what `to_copy` was given.
+maps are JSON text (`nested_json`). A segment is internal: it is read through `segment_rows` + `from_copy` (Arrow) or by
+an engine through `scans`, which give back exactly what `to_copy` was given.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import hashlib
 import json
 from collections.abc import Collection, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from psycopg import sql
 
-from harness_pipelines.buffers.postgres.nested_json import UUID_BYTES, decode_json, encode_json
 from harness_pipelines.buffers.postgres.nested_sql import projected_json
 from harness_pipelines.buffers.postgres.wide_rows import REST, beyond_page, packed, unpacked
+from harness_pipelines.drivers.conform import unscaled_int64
 from harness_pipelines.protocol.coordinates import (
     COORDINATES,
     OFFSET,
@@ -31,30 +31,15 @@ from harness_pipelines.protocol.coordinates import (
     TIMESTAMP,
 )
 from harness_pipelines.protocol.reading.plan import SegmentRef
+from harness_pipelines.protocol.schema.nested_json import UUID_BYTES, decode_json, encode_json
 from harness_pipelines.protocol.schema.schemas import Other
-from harness_pipelines.spec.arrow import COORDINATES as _COORDINATE_FIELDS
-from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.arrow import Named, arrow_type
 from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.spec.types import Type, parse_type
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
+from harness_pipelines.spec.types import INT64_DIGITS, parse_type
 
 BUFFER_SCHEMA = "harness_buffer"
-INT64_DIGITS = 18  #: decimals of so many digits fit an unscaled 64-bit integer
 NAME_BYTES_MAX = 63  #: Postgres cuts longer identifiers off without an error
 _SYSTEM_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid", "oid"})
-_EPOCH_NTZ = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
-
-
-class Named(Protocol):
-    """A column: its name and its type."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def type(self) -> Type: ...
 
 
 def stored_name(name: str) -> str:
@@ -89,7 +74,7 @@ def segment_ddl(
     parts = [(PARTITION, "integer NOT NULL"), (OFFSET, "bigint NOT NULL"), (TIMESTAMP, "timestamptz")]
     parts += [(OPERATION, "text NOT NULL")] if stores_op else []
     parts += [(SCHEMA_VERSION, "integer NOT NULL")] if stores_schema else []
-    parts += [(stored_name(c.name), _postgres_type(arrow_type(c.type))) for c in columns if c.name not in rest]
+    parts += [(stored_name(c.name), postgres_type(arrow_type(c.type))) for c in columns if c.name not in rest]
     parts += [(REST, "json NOT NULL")] if rest else []
     return sql.SQL("SELECT harness.segment_make({}, {}::jsonb)").format(
         sql.Literal(name), sql.Literal(json.dumps(parts))
@@ -130,7 +115,7 @@ def segment_statistics(name: str, key: Sequence[Named]) -> sql.Composed:
     )
 
 
-def _postgres_type(kind: pa.DataType) -> str:
+def postgres_type(kind: pa.DataType) -> str:
     if pa.types.is_nested(kind):
         return "text"
     if pa.types.is_decimal(kind):
@@ -218,14 +203,6 @@ def _physical(array: pa.Array) -> pa.Array:
     return array
 
 
-def unscaled_int64(array: pa.Array) -> pa.Array:
-    """The whole numbers (int64) that decimals of at most `INT64_DIGITS` digits are, without a look at each."""
-    validity, words = array.buffers()
-    low = np.frombuffer(words, dtype="<i8")[: 2 * (array.offset + len(array)) : 2]
-    buffers = [validity, pa.py_buffer(np.ascontiguousarray(low))]
-    return pa.Array.from_buffers(pa.int64(), len(array), buffers, array.null_count, array.offset)
-
-
 def _logical(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_nested(kind):
         return decode_json(array, kind)
@@ -283,8 +260,8 @@ def _selected(name: str, segment: SegmentRef, *, stores_op: bool) -> sql.Compose
 def _there(wanted: pa.Field, there: Other | None) -> tuple[str, str]:
     """Name and type in Postgres of what a segment has for the column *wanted*; no name where it has nothing."""
     if there is None:
-        return stored_name(wanted.name), _postgres_type(wanted.type)
-    return stored_name(there.stored) if there.stored else "", _postgres_type(_kind_there(wanted, there))
+        return stored_name(wanted.name), postgres_type(wanted.type)
+    return stored_name(there.stored) if there.stored else "", postgres_type(_kind_there(wanted, there))
 
 
 def _kind_there(wanted: pa.Field, there: Other) -> pa.DataType:
@@ -296,7 +273,7 @@ def _in_schema(wanted: pa.Field, there: Other | None) -> sql.Composed:
     name = sql.Identifier(stored_name(wanted.name))
     if there is None:
         return sql.Composed([name])
-    physical = sql.SQL(_postgres_type(wanted.type))
+    physical = sql.SQL(postgres_type(wanted.type))
     if there.stored is None:
         return sql.SQL("NULL::{} AS {}").format(physical, name)
     value: sql.Composable = sql.Identifier(stored_name(there.stored))
@@ -307,117 +284,3 @@ def _in_schema(wanted: pa.Field, there: Other | None) -> sql.Composed:
     if pa.types.is_decimal(kind) and kind.precision <= INT64_DIGITS < wanted.type.precision:
         value = sql.SQL("({} * {}::numeric)").format(value, sql.Literal(f"1e-{kind.scale}"))
     return sql.SQL("{}::{} AS {}").format(value, physical, name)
-
-
-def jdbc_select(
-    columns: Sequence[Named],
-    segments: Sequence[SegmentRef],
-    *,
-    condition: sql.Composable | None = None,
-    stores_op: bool = False,
-) -> str:
-    """A relation for Spark's JDBC source (``dbtable``): the raw rows of *segments* with all five coordinates.
-
-    *condition* and a task's predicate on the coordinates reach the index of each segment. `spark_columns` turns the raw
-    values into the user's.
-    """
-    wanted = pa.schema([*(pa.field(c.name, arrow_type(c.type)) for c in columns), *_COORDINATE_FIELDS])
-    branches = [segment_rows(wanted, one, condition=condition, stores_op=stores_op) for one in segments]
-    return sql.SQL("({}) AS segment_rows").format(sql.SQL(" UNION ALL ").join(branches)).as_string()
-
-
-def jdbc_nothing(columns: Sequence[Named], *, unless: sql.Composable) -> str:
-    """A relation of the shape of `jdbc_select` without rows, whose every use evaluates *unless* once."""
-    shapes = [(stored_name(c.name), _postgres_type(arrow_type(c.type))) for c in columns]
-    shapes += [(PARTITION, "integer"), (OFFSET, "bigint"), (TIMESTAMP, "timestamptz")]
-    shapes += [(OPERATION, "text"), (SCHEMA_VERSION, "integer")]
-    nulls = [sql.SQL("NULL::{} AS {}").format(sql.SQL(kind), sql.Identifier(name)) for name, kind in shapes]
-    return sql.SQL("(SELECT {} WHERE NOT {}) AS no_rows").format(sql.SQL(", ").join(nulls), unless).as_string()
-
-
-def spark_columns(columns: Sequence[Named], coordinates: Sequence[str] = COORDINATES) -> list[SparkColumn]:
-    """Spark's values of *columns*, then *coordinates*, from the raw columns of `jdbc_select`.
-
-    UUIDs are text and times are microseconds (long) in Spark, which has neither in Iceberg tables.
-    """
-    from pyspark.sql import functions as f
-
-    user = [f.expr(_spark_value(_spark_name(stored_name(c.name)), arrow_type(c.type))).alias(c.name) for c in columns]
-    return [*user, *(f.col(name) for name in coordinates)]
-
-
-def _spark_name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _spark_value(raw: str, kind: pa.DataType) -> str:
-    """Spark SQL that turns the raw value *raw* of a segment into the user's value."""
-    if pa.types.is_nested(kind):
-        wire = f"from_json({raw}, '{_wire_ddl(kind)}', map('mode', 'FAILFAST'))"
-        # A lambda binds the parsed value, so that the text is parsed once however often it is looked into.
-        return f"transform(array({wire}), x -> {_spark_nested('x', kind)})[0]"
-    if pa.types.is_date32(kind):
-        return f"date_from_unix_date({raw})"
-    if pa.types.is_timestamp(kind):
-        return _spark_timestamp(raw, kind)
-    if pa.types.is_decimal(kind) and kind.precision <= INT64_DIGITS:
-        unit = f"1e-{kind.scale}BD" if kind.scale else "1BD"
-        return f"CAST(CAST({raw} AS DECIMAL(18,0)) * {unit} AS DECIMAL({kind.precision},{kind.scale}))"
-    return raw
-
-
-def _spark_timestamp(raw: str, kind: pa.DataType) -> str:
-    if kind.tz is not None:
-        return f"timestamp_micros({raw})"
-    # Not by way of TIMESTAMP: that would depend on the session's time zone.
-    return f"{_EPOCH_NTZ} + make_dt_interval(0, 0, 0, CAST({raw} * 0.000001BD AS DECIMAL(18,6)))"
-
-
-def _wire_ddl(kind: pa.DataType) -> str:
-    """Spark's DDL of `nested_json.wire_type`."""
-    if pa.types.is_map(kind):
-        return f"array<struct<key: {_wire_ddl(kind.key_type)}, value: {_wire_ddl(kind.item_type)}>>"
-    if pa.types.is_list(kind):
-        return f"array<{_wire_ddl(kind.value_type)}>"
-    if pa.types.is_struct(kind):
-        return f"struct<{', '.join(f'f{i}: {_wire_ddl(field.type)}' for i, field in enumerate(kind))}>"
-    if pa.types.is_boolean(kind):
-        return "boolean"
-    if pa.types.is_int32(kind) or pa.types.is_date32(kind):
-        return "int"
-    if pa.types.is_int64(kind) or pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
-        return "bigint"
-    return "string"
-
-
-def _spark_nested(wire: str, kind: pa.DataType, depth: int = 0) -> str:
-    item = f"x{depth}"
-    if pa.types.is_map(kind):
-        key = _spark_nested(f"{item}.key", kind.key_type, depth + 1)
-        value = _spark_nested(f"{item}.value", kind.item_type, depth + 1)
-        return f"map_from_entries(transform({wire}, {item} -> struct({key} AS key, {value} AS value)))"
-    if pa.types.is_list(kind):
-        element = _spark_nested(item, kind.value_type, depth + 1)
-        return wire if element == item else f"transform({wire}, {item} -> {element})"
-    if pa.types.is_struct(kind):
-        members = ", ".join(
-            f"{_spark_text(field.name)}, {_spark_nested(f'{wire}.f{i}', field.type, depth)}"
-            for i, field in enumerate(kind)
-        )
-        return f"IF({wire} IS NULL, NULL, named_struct({members}))"
-    if pa.types.is_date32(kind):
-        return f"date_from_unix_date({wire})"
-    if pa.types.is_timestamp(kind):
-        return _spark_timestamp(wire, kind)
-    if pa.types.is_float32(kind) or pa.types.is_float64(kind):
-        return f"CAST({wire} AS {'FLOAT' if pa.types.is_float32(kind) else 'DOUBLE'})"
-    if pa.types.is_decimal(kind):
-        return f"CAST({wire} AS DECIMAL({kind.precision},{kind.scale}))"
-    if pa.types.is_binary(kind):
-        return f"unhex({wire})"
-    return wire
-
-
-def _spark_text(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
-from harness_pipelines.buffers.postgres.nested_json import encode_json
+from harness_pipelines.protocol.schema.nested_json import encode_json
 
 REST = "_harness_rest"  #: the column for what a page has no room for; specs cannot have one of that name
 #: Of 8,160 bytes of a row, less its header, a bit for each of 1,600 columns, the coordinates and the pointer to REST.

@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from harness_pipelines.cli.common import opened, split_names
-from harness_pipelines.cli.show.output import emit, json_option, note
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.secret import redact
+from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 PACKAGE = "harness_pipelines_tests"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness_pipelines.cli.show.output import emit, json_option
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.show.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,11 +53,11 @@ def demo(settings: Settings, /, *, rows: int, rate: float, keyed: bool, keep: bo
       harness demo --rows 600000 --rate 20000 --json out.json
       harness demo --keyed --rows 60000 --rate 5000
     """
-    from harness_pipelines.cli.show.logs import configure_logging
     from harness_pipelines.demo.flow import DemoOptions, run_demo
     from harness_pipelines.demo.lineitem import Lineitem
     from harness_pipelines.demo.orders import Orders
     from harness_pipelines.demo.show import Show
+    from harness_pipelines.show.logs import configure_logging
 
     configure_logging()
     signal.signal(signal.SIGTERM, _terminated)

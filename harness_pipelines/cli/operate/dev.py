@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from harness_pipelines.cli.common import page_port_option
-from harness_pipelines.cli.show.output import note
 from harness_pipelines.extras import require
+from harness_pipelines.show.output import note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:

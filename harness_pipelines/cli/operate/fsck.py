@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness_pipelines.cli.show.output import emit, json_option, note
+from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from harness_pipelines.cli.common import opened
-from harness_pipelines.cli.show.output import emit, json_option
 from harness_pipelines.services import Services
+from harness_pipelines.show.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
 
 

@@ -19,9 +19,9 @@ from uuid import uuid4
 import click
 
 from harness_pipelines.cli.common import chosen_tables, duration, opened
-from harness_pipelines.cli.show.output import emit, json_option, note
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.protocol.claims import CONTINUOUS_STAGES, LEASE_MAX, Claim, Stage
+from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _work(
     harness: Harness, chosen: Sequence[Table], wanted: RunOptions, *, live: bool, metrics: Registry | None
 ) -> tuple[dict[str, Any], bool]:
     """Run the worker to its end; return the summary and whether Ctrl-C ended it."""
-    from harness_pipelines.cli.show.progress import LineProgress, LiveProgress, Rates
+    from harness_pipelines.show.progress import LineProgress, LiveProgress, Rates
     from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 
     worker = Worker(
@@ -298,7 +298,7 @@ def _retry_stuck(harness: Harness, chosen: Sequence[Table], *, lease_s: float) -
 
 def _dry_run(harness: Harness, chosen: Sequence[Table], target: str | None) -> None:
     """Show what the next run of expire would do."""
-    from harness_pipelines.cli.show.bars import size
+    from harness_pipelines.show.bars import size
     from harness_pipelines.stages.table.expire import expire_once
 
     nobody = datetime.now(UTC)

@@ -7,9 +7,9 @@ from typing import cast
 
 import click
 
-from harness_pipelines.cli.show.output import emit, json_option, note
 from harness_pipelines.errors import UsageError
 from harness_pipelines.services import SERVICE_NAMES, Endpoints, ServiceName, Services
+from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 only_option = click.option(

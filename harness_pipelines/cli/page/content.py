@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from harness_pipelines.cli.page.log_ends import LogEnds
 from harness_pipelines.cli.page.picture import Pictures
-from harness_pipelines.cli.show.status import TableSeen, look
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ledgers.postgres.views.status import Overview, Refusing
 from harness_pipelines.ports.work import TableWork
 from harness_pipelines.protocol.topics import label
 from harness_pipelines.secret import redact
+from harness_pipelines.show.status import TableSeen, look
 
 if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from harness_pipelines.cli.show.status import open_log
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres.views.status import Overview
 from harness_pipelines.ports.errors import KafkaUnreachable
 from harness_pipelines.secret import redact
+from harness_pipelines.show.status import open_log
 
 if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness

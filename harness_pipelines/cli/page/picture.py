@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from harness_pipelines.cli.show.bars import size
-from harness_pipelines.cli.show.layout_axes import SLAB, Axis, staged_files
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.layout.labels import label, span_label
 from harness_pipelines.layout.outline import outline
 from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.read.report.layout import ROOT, LayoutSeen, NoLayout, look
 from harness_pipelines.secret import redact
+from harness_pipelines.show.bars import size
+from harness_pipelines.show.layout_axes import SLAB, Axis, staged_files
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores

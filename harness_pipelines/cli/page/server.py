@@ -19,9 +19,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config, Server
 
 from harness_pipelines.cli.page.content import Facts
-from harness_pipelines.cli.show.output import to_json
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.secret import redact
+from harness_pipelines.show.output import to_json
 
 if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness

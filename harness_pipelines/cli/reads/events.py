@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import click
 
 from harness_pipelines.cli.common import AGAIN_S, opened
-from harness_pipelines.cli.show.output import note, to_json
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.pauses import Pauses
 from harness_pipelines.secret import redact
+from harness_pipelines.show.output import note, to_json
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -101,12 +101,12 @@ def _delivery(
             yield deliver
     elif topic:
         harness.stores.log.describe(topic)  # a topic that is not there is said at once
-        with deliveries.kafka_topic(harness.settings, topic) as deliver:
+        with deliveries.kafka_topic(lambda: harness.stores.producer(topic)) as deliver:
             yield deliver
     elif openlineage:
 
         def tell(_table: str, event: Event) -> Iterable[object]:
-            from harness_pipelines.sinks.openlineage import run_events  # with the client, which is an extra
+            from harness_pipelines.read.report.openlineage import run_events  # with the client, which is an extra
 
             return run_events(harness.stores, table.row, event)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness_pipelines.cli.common import at_option, opened, split_names
-from harness_pipelines.cli.show.output import emit, json_option
+from harness_pipelines.show.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def explain(settings: Settings, /, table: str, *, analyze: bool, json_target: st
 def _analyze(table: Table, plan: ReadPlan, wanted: Selection) -> dict[str, Any]:
     from datetime import timedelta
 
-    from harness_pipelines.engines.arrow.union import read_arrow
     from harness_pipelines.read.tail import read_tail
+    from harness_pipelines.read.union import read_arrow
 
     stores, lease = table.harness.stores, timedelta(seconds=table.spec.retention.lease)
 
@@ -108,8 +108,8 @@ def _show(plan: ReadPlan, left: dict[str, Any], taken: dict[str, Any] | None) ->
 
 def _show_bars(plan: ReadPlan) -> None:
     """Return the offsets that each tier answers for; the tail is included only on request."""
-    from harness_pipelines.cli.show import bars
     from harness_pipelines.ports.ledger import PartitionStatus
+    from harness_pipelines.show import bars
 
     positions = [
         PartitionStatus(partition=p, bounds=bounds, trim_floor=bounds.start)
@@ -123,7 +123,7 @@ def _show_bars(plan: ReadPlan) -> None:
 
 
 def _show_taken(taken: dict[str, Any]) -> None:
-    from harness_pipelines.cli.show.bars import size
+    from harness_pipelines.show.bars import size
 
     lake, overlay, buffer = taken["lake"], taken["overlay"], taken["buffer"]
     recalled = f"recalled {overlay['rows_read']:,} rows; " if overlay["segments"] else ""

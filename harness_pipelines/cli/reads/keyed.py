@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness_pipelines.cli.common import at_option, opened, split_names
-from harness_pipelines.cli.show.output import emit, json_option, note
 from harness_pipelines.errors import UsageError
+from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def get(ctx: click.Context, /, table: str, key: tuple[str, ...], **options: Any)
         given = _given(found, key)
         row = found.get(given, columns=options["columns"], at=options["at"], tail=options["tail"])
     if options["json_target"] is not None:
-        from harness_pipelines.cli.show.rows import json_rows
+        from harness_pipelines.show.rows import json_rows
 
         shown = None if row is None else next(json_rows(_one_row(found, row)))
         emit({"table": found.name, "found": row is not None, "row": shown}, options["json_target"])
@@ -96,7 +96,7 @@ def changes(settings: Settings, /, table: str, **options: Any) -> None:
       harness changes shop.orders --from 3 --pre-images    # with the replaced or deleted rows
       harness changes shop.orders --from 3 --pre-images --follow
     """
-    from harness_pipelines.cli.show.rows import json_rows
+    from harness_pipelines.show.rows import json_rows
 
     with opened(settings) as harness:
         found = harness.table(table)
@@ -125,7 +125,7 @@ def changes(settings: Settings, /, table: str, **options: Any) -> None:
 
 def _follow(table: Table, options: dict[str, Any]) -> None:
     """Print every change with its version. Raises: UsageError if an end is given."""
-    from harness_pipelines.cli.show.rows import json_lines
+    from harness_pipelines.show.rows import json_lines
 
     if options["to"] is not None or options["json_target"] is not None:
         raise UsageError("--follow never ends and always prints JSON: omit --to and --json")
@@ -159,7 +159,7 @@ def _one_row(table: Table, row: dict[str, Any]) -> pa.Table:
 
 
 def _show(rows: pa.Table) -> None:
-    from harness_pipelines.cli.show.rows import table_lines
+    from harness_pipelines.show.rows import table_lines
 
     for line in table_lines(rows):
         click.echo(line)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from harness_pipelines.cli.common import opened, split_names
-from harness_pipelines.cli.show.output import emit, json_option, note
 from harness_pipelines.errors import UsageError
 from harness_pipelines.layout.tree import LAYER
+from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def layout(
         one = harness.table(table)
         seen = look(harness.stores, one.row, at=at)
     if plot:
-        from harness_pipelines.cli.show.layout_plot import draw
+        from harness_pipelines.show.layout_plot import draw
 
         draw(seen, plot, columns=columns)
     emit({**seen.to_json(), "plot": plot}, json_target, lambda: _show(seen))
@@ -62,7 +62,7 @@ def layout(
 
 
 def _show(seen: LayoutSeen) -> None:
-    from harness_pipelines.cli.show.bars import size
+    from harness_pipelines.show.bars import size
 
     score, sizes, regions = seen.score, seen.sizes, seen.standing.regions
     staged = sum(1 for r in regions if r.staged_bytes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness_pipelines.cli.common import opened
-from harness_pipelines.cli.show.output import emit, json_option
+from harness_pipelines.show.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _line(word: str, text: str) -> None:
 
 
 def _show_file(seen: FileLineage) -> None:
-    from harness_pipelines.cli.show.bars import size
+    from harness_pipelines.show.bars import size
 
     entry, origin = seen.file.entry, seen.file.origin
     click.echo(f"{seen.table}: {_kind(seen.file)} of the {seen.file.view} view")
@@ -133,7 +133,7 @@ def _file_line(file: FileTold, *, origin: bool) -> str:
 
 
 def _show_move_told(move: MoveTold) -> None:
-    from harness_pipelines.cli.show.bars import ago, size
+    from harness_pipelines.show.bars import ago, size
 
     attempt = f" in attempt {move.attempt}" if move.state == "COMMITTED" else f", attempt {move.attempt}"
     _line("move", f"{move.move_id}: {move.stage}, {move.state}{attempt}; trigger {move.trigger}")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from harness_pipelines.cli.common import at_option, opened, split_names
-from harness_pipelines.cli.show.output import emit, json_option, note
 from harness_pipelines.errors import UsageError
+from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def read(settings: Settings, /, table: str, **options: Any) -> None:
             "tail": options["tail"],
         }
         if target is not None:
-            from harness_pipelines.cli.show.rows import json_rows
+            from harness_pipelines.show.rows import json_rows
 
             rows = _rows(found, wanted, options["sample"])
             emit({"table": found.name, "rows": list(json_rows(rows))}, target)
@@ -129,7 +129,7 @@ def _columns(table: Table, named: list[str] | None, *, coordinates: bool) -> Seq
 
 def _show(rows: pa.Table, limit: int | None, output: Path | None) -> None:
     """Print *rows* as a table; one more row than shown means that there are more."""
-    from harness_pipelines.cli.show.rows import table_lines
+    from harness_pipelines.show.rows import table_lines
 
     more = limit is None and output is None and rows.num_rows > TABLE_ROWS
     rows = rows.slice(0, TABLE_ROWS) if more else rows
@@ -144,7 +144,7 @@ def _show(rows: pa.Table, limit: int | None, output: Path | None) -> None:
 
 def _write(batches: AbstractContextManager[pa.RecordBatchReader], form: str, output: Path | None) -> None:
     """Write rows as they arrive; a file appears only when it is complete."""
-    from harness_pipelines.cli.show.rows import write
+    from harness_pipelines.show.rows import write
 
     if output is None:
         with batches as reader:

@@ -9,8 +9,8 @@ import click
 
 from harness_pipelines.cli.common import opened
 from harness_pipelines.cli.reads.sql_tables import parse_query
-from harness_pipelines.cli.show.output import emit, json_option, note
 from harness_pipelines.errors import UsageError
+from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 ROWS_MAX = 1000
@@ -55,7 +55,7 @@ def sql(settings: Settings, /, query: str, *, limit: int, json_target: str | Non
 
 
 def _show(columns: list[str], rows: list[tuple[object, ...]]) -> None:
-    from harness_pipelines.cli.show.rows import text_lines
+    from harness_pipelines.show.rows import text_lines
 
     for line in text_lines(columns, rows):
         click.echo(line)

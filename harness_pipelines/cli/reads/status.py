@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from harness_pipelines.cli.common import opened, page_port_option
-from harness_pipelines.cli.show.output import emit, json_option, note
-from harness_pipelines.cli.show.status import KafkaEnds, TableSeen, look
 from harness_pipelines.errors import UsageError
+from harness_pipelines.show.output import emit, json_option, note
+from harness_pipelines.show.status import KafkaEnds, TableSeen, look
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _serve(settings: Settings, port: int | None) -> None:
 def _show(seen: list[TableSeen], sick: list[SickTable]) -> None:
     from rich.markup import escape
 
-    from harness_pipelines.cli.show import bars
+    from harness_pipelines.show import bars
 
     out = bars.console()
     for one_sick in sick:
@@ -94,7 +94,7 @@ def _show(seen: list[TableSeen], sick: list[SickTable]) -> None:
 def _show_table(one: TableSeen) -> None:
     from rich.markup import escape
 
-    from harness_pipelines.cli.show import bars
+    from harness_pipelines.show import bars
 
     out = bars.console()
     age = bars.ago((one.at - one.head.committed_at).total_seconds())
@@ -136,7 +136,7 @@ def _show_table(one: TableSeen) -> None:
 def _show_recalled(one: TableSeen) -> None:
     from rich.markup import escape
 
-    from harness_pipelines.cli.show import bars
+    from harness_pipelines.show import bars
 
     out = bars.console()
     if one.recalled_rows:
@@ -151,7 +151,7 @@ def _show_recalled(one: TableSeen) -> None:
 def _show_trouble(one: TableSeen) -> None:
     from rich.markup import escape
 
-    from harness_pipelines.cli.show import bars
+    from harness_pipelines.show import bars
 
     out = bars.console()
     for move in one.open_moves:

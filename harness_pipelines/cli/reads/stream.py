@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness_pipelines.cli.common import AGAIN_S, AtType, opened, split_names
-from harness_pipelines.cli.show.output import note
 from harness_pipelines.errors import TryAgain, UsageError
 from harness_pipelines.pauses import Pauses
 from harness_pipelines.protocol.reading.streams import StreamToken
+from harness_pipelines.show.output import note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class _Sink:
     """Standard output, and the file with its position."""
 
     def __init__(self, form: str, resume: Path | None, limit: int | None) -> None:
-        from harness_pipelines.cli.show.rows import csv_lines, json_lines
+        from harness_pipelines.show.rows import csv_lines, json_lines
 
         is_new = resume is None or not resume.exists()
         self._write = json_lines(sys.stdout.buffer) if form == "json" else csv_lines(sys.stdout.buffer, header=is_new)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness_pipelines.cli.common import Function, MomentType, check_wish, not_asked, opened, wish_options
-from harness_pipelines.cli.show.output import emit, json_option, note
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.protocol.changes.corrections import Wanted
+from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:

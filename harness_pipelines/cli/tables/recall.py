@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness_pipelines.cli.common import opened
-from harness_pipelines.cli.show.output import emit, json_option, note
 from harness_pipelines.errors import UsageError
+from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def _plan(one: Table, where: str | None, json_target: str | None) -> None:
 
 
 def _show_plan(plan: RecallPlan) -> None:
-    from harness_pipelines.cli.show.bars import size
     from harness_pipelines.protocol.lake.overlays import Act
+    from harness_pipelines.show.bars import size
 
     if plan.act is Act.RELEASE:
         click.echo(f"{plan.table}: would move {plan.rows:,} rows back into the lake, {size(plan.bytes)} in Postgres")
@@ -110,8 +110,8 @@ def _ask(one: Table, act: Any, where: str | None, *, wait: bool, json_target: st
 
 
 def _show(table: str, request: RecallRequest, held: int) -> None:
-    from harness_pipelines.cli.show.bars import size
     from harness_pipelines.protocol.lake.overlays import Act
+    from harness_pipelines.show.bars import size
 
     if request.is_open:
         click.echo(f"{table}: request {request.recall_id} waits for a worker; `harness status {table}` shows it")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_options
-from harness_pipelines.cli.show.output import emit, json_option, note
 from harness_pipelines.errors import UsageError
+from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _cancel(one: Table, json_target: str | None) -> None:
 
 def _work(one: Table, plan: Reclustering) -> Reclustering:
     """Record the request and work on it, or follow another worker, until it is done; return the finished plan."""
-    from harness_pipelines.cli.show.bars import size
+    from harness_pipelines.show.bars import size
     from harness_pipelines.stages.otree.recluster import ask, run
 
     begun = ask(one.harness.stores, one.row, plan)
@@ -118,7 +118,7 @@ def _told(plan: Reclustering) -> dict[str, Any]:
 
 
 def _show(plan: Reclustering, *, done: bool) -> None:
-    from harness_pipelines.cli.show.bars import ago, size
+    from harness_pipelines.show.bars import ago, size
 
     if not plan.parts:
         click.echo(f"{plan.table}: nothing to do, all files there are clustered (--rebuild rewrites them anyway)")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_options
-from harness_pipelines.cli.show.output import emit, json_option
 from harness_pipelines.errors import UsageError
+from harness_pipelines.show.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
 
 

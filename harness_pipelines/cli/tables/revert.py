@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_options
-from harness_pipelines.cli.show.output import emit, json_option
+from harness_pipelines.show.output import emit, json_option
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness_pipelines.cli.common import check_wish, not_asked, opened, wish_options
-from harness_pipelines.cli.show.output import emit, json_option, note
 from harness_pipelines.errors import HarnessError
+from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _views(one: Table) -> dict[str, Any]:
 def _show_spec(shown: dict[str, Any]) -> None:
     import yaml
 
-    from harness_pipelines.cli.show.bars import size
+    from harness_pipelines.show.bars import size
 
     words = dict(shown["spec"])
     words["columns"] = {

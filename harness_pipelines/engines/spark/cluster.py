@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from harness_pipelines.buffers.postgres.types import unscaled_int64
+from harness_pipelines.drivers.conform import unscaled_int64
 from harness_pipelines.engines.spark.read import row_hash
 from harness_pipelines.engines.spark.view import files_of, ranges_of, view_frame
 from harness_pipelines.layout.boxes import At, Cut, Slab

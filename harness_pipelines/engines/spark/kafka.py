@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness_pipelines.buffers.postgres.nested_json import uuid_text
 from harness_pipelines.drivers.certificates import TlsPlace
-from harness_pipelines.drivers.conform import unsliced
 from harness_pipelines.errors import UsageError
 from harness_pipelines.formats.base import Headers, header_name
 from harness_pipelines.formats.columns.times import kafka_times_us
 from harness_pipelines.formats.records import RecordCodec
+from harness_pipelines.formats.schema.registry import SchemaSource
 from harness_pipelines.ports.ledger import RefusedRecord, TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.reading.plan import TailPart
+from harness_pipelines.protocol.schema.nested_json import unsliced, uuid_text
 from harness_pipelines.protocol.topics import place, table_partition, topics_of
-from harness_pipelines.sources.registry import RegistryAddress
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.settings import Settings
@@ -174,7 +173,7 @@ def has_headers(spec: TableSpec) -> bool:
     return any(c.source == "headers" for c in spec.columns)
 
 
-def decoded_rows(records: DataFrame, table: TableRow, registry: RegistryAddress) -> DataFrame:
+def decoded_rows(records: DataFrame, table: TableRow, registry: SchemaSource) -> DataFrame:
     """Rows of the view from Kafka *records*; refused records appear with ``_refused = true`` and no values."""
     from pyspark.sql import functions as f
 
@@ -190,26 +189,28 @@ def _headers_of(spec: TableSpec) -> list[str]:
     return ["headers"] if has_headers(spec) else []
 
 
-def tail_frame(spark: SparkSession, settings: Settings, table: TableRow, part: TailPart) -> DataFrame:
+def tail_frame(
+    spark: SparkSession, settings: Settings, table: TableRow, part: TailPart, *, registry: SchemaSource
+) -> DataFrame:
     """Rows of the user's columns and all coordinates of what only Kafka has; records that do not fit are left out."""
     ranges = [OffsetRange(partition=p, low=part.low[p], high=part.high[p]) for p in sorted(part.low)]
-    rows = decoded_rows(read_kafka(spark, settings, table.spec, ranges), table, RegistryAddress.of(settings))
+    rows = decoded_rows(read_kafka(spark, settings, table.spec, ranges), table, registry)
     return rows.where("NOT _refused").drop("_refused")
 
 
-def judged_again(records: DataFrame, table: TableRow, registry: RegistryAddress) -> tuple[int, list[RefusedRecord]]:
+def judged_again(records: DataFrame, table: TableRow, registry: SchemaSource) -> tuple[int, list[RefusedRecord]]:
     """How many rows all of *records*, read with their headers, make, and those that do not fit, whole."""
     found = _judged(records, table, registry).collect()
     rows = sum(row["rows"] or 0 for row in found)
     return rows, [_refused_record(row) for row in found if row["rows"] is None]
 
 
-def one_refused(records: DataFrame, table: TableRow, registry: RegistryAddress) -> RefusedRecord:
+def one_refused(records: DataFrame, table: TableRow, registry: SchemaSource) -> RefusedRecord:
     """The first record found in *records*, read with their headers, that does not fit; there is one."""
     return _refused_record(_judged(records, table, registry).where("rows IS NULL").limit(1).collect()[0])
 
 
-def _judged(records: DataFrame, table: TableRow, registry: RegistryAddress) -> DataFrame:
+def _judged(records: DataFrame, table: TableRow, registry: SchemaSource) -> DataFrame:
     from harness_pipelines.engines.spark.python import standing
 
     narrow = records.select("partition", "offset", "timestamp", "key", "value", "headers")
@@ -270,7 +271,7 @@ def _spark_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _row_decoder(spec: dict[str, Any], schema_version: int, registry: RegistryAddress) -> Callable[[Batches], Batches]:
+def _row_decoder(spec: dict[str, Any], schema_version: int, registry: SchemaSource) -> Callable[[Batches], Batches]:
     def decode(batches: Batches) -> Batches:
         table = TableSpec.model_validate(spec)
         schema = spark_schema(table)
@@ -333,7 +334,7 @@ def _for_spark(array: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(parts, fields=list(target), mask=nulls)
 
 
-def _refusal_decoder(spec: dict[str, Any], registry: RegistryAddress) -> Callable[[Batches], Batches]:
+def _refusal_decoder(spec: dict[str, Any], registry: SchemaSource) -> Callable[[Batches], Batches]:
     def decode(batches: Batches) -> Batches:
         table = TableSpec.model_validate(spec)
         with closing(registry.open()) as schemas:

@@ -12,19 +12,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
 
 from harness_pipelines.engines.spark.cluster import file_rows, quoted, to_values
-from harness_pipelines.lakes.iceberg.read.regions import key_columns
 from harness_pipelines.layout.files import Extent
+from harness_pipelines.layout.tree import key_columns
+from harness_pipelines.ports.engine import Met, Rows
 from harness_pipelines.ports.errors import StagedWrong
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
 
 if TYPE_CHECKING:
-    from harness_pipelines.lakes.iceberg.read.deletes import Positions
     from harness_pipelines.layout.files import FileStats
     from harness_pipelines.spec.table import TableSpec
 
@@ -33,13 +33,6 @@ _CHANGED_AT = ("_harness_partition", "_harness_offset")
 _WINNER, _PUT, _SPLIT = "_harness_winner", "_harness_put", "_harness_split"
 _ROWS, _AT, _FIRST, _LAST = "_harness_rows", "_harness_at", "_harness_first", "_harness_last"
 POSITIONS_MAX = 1_000_000  #: changed keys, above which whole files are rewritten: positions go through this process
-
-
-class Met(NamedTuple):
-    """Rows of one file that have a changed key."""
-
-    rows: int
-    positions: Positions | None  #: in the file, in no order; None: more keys changed than positions are told of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +47,16 @@ class Changes:
     box: tuple[Extent, ...]  #: where the keys lie, by the columns of `key_columns`
 
     @property
-    def rows(self) -> DataFrame:
+    def rows(self) -> Rows:
         """The puts, with all columns."""
+        return Rows(self._puts)
+
+    @property
+    def _puts(self) -> DataFrame:
         at = reduce(and_, (f.col(c) == f.col(to) for c, to in zip(_PLACE, _CHANGED_AT, strict=True)))
         return self.stream.join(self.newest.where(_PUT).select(*_CHANGED_AT), at, "left_semi")
 
-    def met_in(self, spark: SparkSession, metadata: str, files: Sequence[FileStats]) -> Mapping[str, Met]:
+    def met_in(self, metadata: str, files: Sequence[FileStats]) -> Mapping[str, Met]:
         """Per path which rows of *files* have a changed key; files without any are left out.
 
         *files* as `Lake.key_files` gives them; each of their live rows is one key, and every one must have been
@@ -67,7 +64,7 @@ class Changes:
         """
         if not files:
             return {}
-        view = file_rows(spark, metadata, files, key_columns(self.spec))
+        view = file_rows(self.stream.sparkSession, metadata, files, key_columns(self.spec))
         cold = view.select(*(quoted(c) for c in (*self.spec.key, *_PLACE)), "_file", "_pos")
         seen = Observation()
         met = cold.observe(seen, f.count(f.lit(1)).alias(_ROWS)).join(self.newest, self._same_key)
@@ -93,9 +90,10 @@ class Changes:
         columns = (told.column("_file").to_pylist(), told.column(_ROWS).to_pylist(), told.column(_AT))
         return {path: Met(rows, at.values and at.values.to_numpy()) for path, rows, at in zip(*columns, strict=True)}
 
-    def kept_of(self, cold: DataFrame) -> DataFrame:
-        """The rows of *cold* whose key did not change."""
-        return cold.join(self.newest.select(*map(_key, range(len(self.spec.key)))), self._same_key, "left_anti")
+    def beside(self, older: Rows) -> Rows:
+        """The puts and those of *older* whose key did not change."""
+        keys = self.newest.select(*map(_key, range(len(self.spec.key))))
+        return Rows(cast("DataFrame", older).join(keys, self._same_key, "left_anti").unionByName(self._puts))
 
     @property
     def _same_key(self) -> Column:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.formats.columns.times import kafka_times
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.source import PartitionBatch, TopicIdentity, below
+from harness_pipelines.ports.source import Log, OpenLog, PartitionBatch, TopicIdentity, below
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.spec.settings import Settings
 
@@ -42,7 +42,13 @@ def time_overflows(error: Exception) -> bool:
 
 
 def read_log(
-    spark: SparkSession, settings: Settings, table: TableRow, ranges: Sequence[OffsetRange], *, headers: bool
+    spark: SparkSession,
+    table: TableRow,
+    ranges: Sequence[OffsetRange],
+    *,
+    open_log: OpenLog,
+    settings: Settings,
+    headers: bool,
 ) -> DataFrame:
     """The records of *ranges* as `spark_kafka.read_kafka` has them, one task per range; a lost one raises."""
     from harness_pipelines.engines.spark.kafka import spark_struct
@@ -54,18 +60,15 @@ def read_log(
     frame = spark.createDataFrame([(r.partition, r.low, r.high) for r in ranges], "partition int, low long, high long")
     spread = frame.repartitionByRange(len(ranges), "partition")
     # Executors need no ledger, so they are not told of it.
-    work = _reader(replace(settings, dsn=None), table.spec.topic, table.identity, schema)
+    work = _reader(open_log, replace(settings, dsn=None), table.spec.topic, table.identity, schema)
     return spread.mapInArrow(standing(work), spark_struct(schema))
 
 
 def _reader(
-    settings: Settings, topic: str, identity: TopicIdentity, schema: pa.Schema
+    open_log: OpenLog, settings: Settings, topic: str, identity: TopicIdentity, schema: pa.Schema
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from harness_pipelines.sources.joined import JoinedLog
-        from harness_pipelines.sources.kafka.log import KafkaLog
-
-        stream = JoinedLog(KafkaLog.from_settings(settings))
+        stream = open_log(settings)
         try:
             for given in batches:
                 for wanted in given.to_pylist():
@@ -77,7 +80,7 @@ def _reader(
     return read
 
 
-def _batches(stream: Any, topic: str, identity: TopicIdentity, wanted: OffsetRange) -> Iterator[PartitionBatch]:
+def _batches(stream: Log, topic: str, identity: TopicIdentity, wanted: OffsetRange) -> Iterator[PartitionBatch]:
     """Batches that together are exactly *wanted*. Raises: what the log raises, TryAgain on silence."""
     silent = 0
     with stream.reader(topic, {wanted.partition: wanted.low}, identity=identity) as reader:

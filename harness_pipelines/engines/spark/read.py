@@ -8,25 +8,25 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from psycopg import sql
 from pyiceberg.types import DecimalType as IcebergDecimal
 from pyiceberg.types import IcebergType, StructType, UUIDType
 from pyiceberg.types import ListType as IcebergList
 from pyiceberg.types import MapType as IcebergMap
 
-from harness_pipelines.buffers.postgres.predicates import to_postgres
-from harness_pipelines.buffers.postgres.types import Named, jdbc_nothing, jdbc_select, spark_columns
 from harness_pipelines.engines.spark.fold import quoted
 from harness_pipelines.engines.spark.predicates import to_spark
+from harness_pipelines.engines.spark.segments import columns_of
 from harness_pipelines.engines.spark.session import JdbcOptions
 from harness_pipelines.engines.spark.view import view_frame
 from harness_pipelines.lakes.iceberg.read.scan import covered, layer_field, named_errors, pinned, view_fields
 from harness_pipelines.layout.row_hash import COORDINATE, SAMPLE_BITS
 from harness_pipelines.layout.tree import LAYER
+from harness_pipelines.ports.buffer import SegmentScans, SqlScan
 from harness_pipelines.protocol.coordinates import COORDINATES
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.reading.queries import LakeQuery
+from harness_pipelines.spec.arrow import Named
 from harness_pipelines.spec.predicate import TRUE, Predicate
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, Type
 from harness_pipelines.spec.types import StructType as Struct
@@ -48,24 +48,20 @@ class GuardedJdbc:
     """
 
     options: JdbcOptions
+    scans: SegmentScans
     lease_id: str
 
-    def load(self, spark: SparkSession, relation: str, predicates: Sequence[str]) -> DataFrame:
-        guard = sql.SQL("SELECT {}").format(self.condition).as_string()
+    def load(self, spark: SparkSession, scan: SqlScan, predicates: Sequence[str]) -> DataFrame:
         properties = {
             **self.options.properties,
             "fetchsize": str(FETCH_ROWS),
-            "sessionInitStatement": guard,
+            "sessionInitStatement": self.scans.guard(self.lease_id),
             # Spark does not evaluate again what it hands to a database, where text has the database's collation, a
             # float is compared as a double and infinity is a column. What may be asked of it is in the relation.
             "pushDownPredicate": "false",
             "preferTimestampNTZ": "false",  # else the session's setting would say what a moment is
         }
-        return spark.read.jdbc(self.options.url, relation, predicates=list(predicates), properties=properties)
-
-    @property
-    def condition(self) -> sql.Composable:
-        return sql.SQL("harness.require_lease({}::uuid)").format(sql.Literal(self.lease_id))
+        return spark.read.jdbc(self.options.url, scan.relation, predicates=list(predicates), properties=properties)
 
 
 def lake_frame(spark: SparkSession, metadata: str, query: LakeQuery) -> DataFrame:
@@ -157,17 +153,17 @@ def segments_frame(
 ) -> DataFrame:
     """The rows of *segments* in *rows*, columns in order; some tasks, each with its own statement."""
     user = [c for c in columns if c.name not in COORDINATES]
-    relation = jdbc_select(user, segments, condition=to_postgres(rows.where), stores_op=rows.stores_op)
+    scan = jdbc.scans.rows(user, segments, where=rows.where, stores_op=rows.stores_op)
     tasks = [_one_task(rows.ranges)] if rows.are_few else list(_tasks(rows.ranges))
-    frame = _user_columns(jdbc.load(spark, relation, tasks), columns)
+    frame = _user_columns(jdbc.load(spark, scan, tasks), scan, columns)
     return frame if rows.where == TRUE else frame.filter(to_spark(rows.where))
 
 
 def guard_frame(spark: SparkSession, jdbc: GuardedJdbc, *, columns: Sequence[Named]) -> DataFrame:
     """No rows; its every use fails when the lease has ended. Neither Spark nor Postgres can see that it is empty."""
     user = [c for c in columns if c.name not in COORDINATES]
-    relation = jdbc_nothing(user, unless=jdbc.condition)
-    return _user_columns(jdbc.load(spark, relation, ["true"]), columns)
+    scan = jdbc.scans.no_rows(user, lease_id=jdbc.lease_id)
+    return _user_columns(jdbc.load(spark, scan, ["true"]), scan, columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +194,9 @@ def row_hash() -> SparkColumn:
     return f.pmod(f.xxhash64(*COORDINATE), f.lit(2**SAMPLE_BITS))
 
 
-def _user_columns(raw: DataFrame, columns: Sequence[Named]) -> DataFrame:
+def _user_columns(raw: DataFrame, scan: SqlScan, columns: Sequence[Named]) -> DataFrame:
     user = [c for c in columns if c.name not in COORDINATES]
-    frame = raw.select(*spark_columns(user))
+    frame = raw.select(*columns_of(scan, user))
     return frame.select(*(quoted(c.name) for c in columns))
 
 

@@ -21,6 +21,7 @@ from harness_pipelines.engines.spark.session import segments_address
 from harness_pipelines.engines.spark.stage_session import check_readable
 from harness_pipelines.engines.spark.troubles import explained, shown_line
 from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.ports.buffer import SegmentScans
 from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.reading.selection import Selection, Work, work_of
 from harness_pipelines.spec.predicate import TRUE
@@ -37,6 +38,9 @@ class SparkSources(Protocol):
     """What `to_spark` needs of the opened stores."""
 
     settings: Settings
+
+    @property
+    def segment_scans(self) -> SegmentScans: ...
 
 
 def to_spark(
@@ -91,7 +95,7 @@ def _explained(table: str) -> AbstractContextManager[None]:
 def _frame(
     spark: SparkSession, plan: ReadPlan, work: Work, sources: SparkSources, *, tail_frame: TailFrame | None
 ) -> DataFrame:
-    jdbc = GuardedJdbc(options=segments_address(sources.settings), lease_id=plan.lease_id)
+    jdbc = GuardedJdbc(options=segments_address(sources.settings), scans=sources.segment_scans, lease_id=plan.lease_id)
     cold = [lake_frame(spark, part.metadata, work.query(part)) for part in work.cold]
     if work.overlays:
         rows = RowsWanted(ranges=work.overlay, where=work.where, stores_op=work.stores_op, are_few=True)

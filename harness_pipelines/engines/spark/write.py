@@ -16,7 +16,9 @@ from pyspark.sql import functions as f
 
 from harness_pipelines.drivers.certificates import TlsPlace
 from harness_pipelines.engines.spark import troubles
+from harness_pipelines.engines.spark.segments import columns_of
 from harness_pipelines.errors import HarnessError, Recovery
+from harness_pipelines.ports.buffer import SegmentScans
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.lake.properties import ATTEMPT, MOVE, RANGES, SCHEMA_VERSION, told_of
@@ -111,16 +113,18 @@ def read_segments(
     *,
     segments: Sequence[SegmentRef],
     ranges: Sequence[OffsetRange],
-    jdbc: JdbcOptions,
+    source: tuple[SegmentScans, JdbcOptions],
 ) -> DataFrame:
     """The rows of *ranges* in *segments*, with all coordinates, in the column order of the view."""
-    from harness_pipelines.buffers.postgres.types import jdbc_select, spark_columns
-
-    source = jdbc_select(table.spec.columns, segments, stores_op=bool(table.spec.key))
+    scans, jdbc = source
+    scan = scans.rows(table.spec.columns, segments, stores_op=bool(table.spec.key))
     predicates = [
         f"_kafka_partition = {r.partition} AND _kafka_offset >= {r.low} AND _kafka_offset < {r.high}" for r in ranges
     ]
     frame = spark.read.jdbc(
-        url=jdbc.url, table=source, predicates=predicates, properties={**jdbc.properties, "fetchsize": str(FETCH_ROWS)}
+        url=jdbc.url,
+        table=scan.relation,
+        predicates=predicates,
+        properties={**jdbc.properties, "fetchsize": str(FETCH_ROWS)},
     )
-    return frame.select(*spark_columns(table.spec.columns))
+    return frame.select(*columns_of(scan, table.spec.columns))

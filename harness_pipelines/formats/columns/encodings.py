@@ -31,13 +31,13 @@ from harness_pipelines.formats.columns.shapes import (
     whole_number,
 )
 from harness_pipelines.spec.sources import Source
+from harness_pipelines.spec.types import INT64_DIGITS
 
 _EPOCH_US = (DAYS[0] * DAY_US, (DAYS[1] + 1) * DAY_US - 1)
 _NAN = Literal["NaN", "Infinity", "-Infinity"]
 _DECIMAL_BYTES = 16
 _INT64_BYTES = 8
 _ZERO = b"\x00"
-_INT64_DIGITS = 18  #: so many decimal digits are surely a number of 64 bits
 _DIGIT_BITS = 3.33  #: more than a decimal digit takes
 _SCALE_MAX = 20_000  #: that Postgres has ends at 16,383
 
@@ -170,7 +170,7 @@ def decimal_shape(kind: pa.DataType, scale: int) -> Shape:
         validity = pa.array([cell is not None for cell in cells], pa.bool_()).buffers()[1] if None in cells else None
         return pa.Array.from_buffers(kind, len(cells), [validity, pa.py_buffer(halves)])
 
-    is_quick = scale == kind.scale and kind.precision <= _INT64_DIGITS
+    is_quick = scale == kind.scale and kind.precision <= INT64_DIGITS
     return Shape(bytes | Scaled, quick if is_quick else careful)
 
 

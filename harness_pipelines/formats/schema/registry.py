@@ -32,6 +32,14 @@ class Schemas(Protocol):
     def close(self) -> None: ...
 
 
+class SchemaSource(Protocol):
+    """Where a schema registry is; it can be sent to other processes."""
+
+    def open(self) -> Schemas:
+        """The registry; nothing is asked yet."""
+        ...
+
+
 class NoSchemas:
     """`Schemas` where no registry is known."""
 

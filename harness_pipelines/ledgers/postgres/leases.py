@@ -12,12 +12,10 @@ from psycopg.types.json import Jsonb
 from harness_pipelines.drivers.postgres import Connection, Database, sql
 from harness_pipelines.ledgers.postgres.named_snapshots import version_named, version_then
 from harness_pipelines.ports import rows
-from harness_pipelines.ports.ledger import LeaseEnded, ReadState, TableRow
+from harness_pipelines.ports.ledger import LEASE_AGE_MAX, LeaseEnded, ReadState, TableRow
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.reads import At
 from harness_pipelines.protocol.versions import VersionGone
-
-LEASE_AGE_MAX = timedelta(hours=24)
 
 
 class Leases:

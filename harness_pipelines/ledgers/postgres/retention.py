@@ -26,7 +26,7 @@ from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests
 from harness_pipelines.lakes.owner import Ownership
 from harness_pipelines.ledgers.postgres.boundary import check_held
 from harness_pipelines.ledgers.postgres.named_snapshots import version_leased, versions_named
-from harness_pipelines.ledgers.postgres.versions_needed import versions_needed
+from harness_pipelines.ledgers.postgres.views.versions_needed import versions_needed
 from harness_pipelines.ports import rows
 from harness_pipelines.ports.ledger import Segment, TableRow, view_dropped
 from harness_pipelines.protocol.claims import Claim

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, LiteralString
 
 from psycopg import sql as compose
@@ -43,109 +44,115 @@ from harness_pipelines.spec.table import QUARANTINE_SUFFIX, TableSpec
 SEALS_AT_ONCE, SEALED_BYTES_AT_ONCE = 10_000, 256 * 2**20
 
 
-def table_names(database: Database, name: str | None = None) -> list[str]:
-    """Tables of the ledger; with *name* that one alone. Raises: TableUnknown."""
-    found = [str(row["name"]) for row in database.rows("fsck/tables", {"name": name})]
-    if name is not None and not found:
-        raise TableUnknown(f"no table {name!r}; `harness table list` names those that exist")
-    return found
+@dataclass(frozen=True, slots=True)
+class TableStates:
+    """All rows of tables of one ledger."""
 
+    database: Database
+    catalog: str
 
-@contextmanager
-def held(database: Database, name: str) -> Iterator[None]:
-    """Hold the head of the table for the length of the block: expire removes nothing that it needs.
-
-    A table without any version cannot be held, and there is nothing to remove.
-    """
-    with database.transaction() as connection:
-        connection.execute(sql("reads/async_commit"))
-        table = connection.execute(sql("fsck/table"), {"name": name}).fetchone()
-        if table is not None:
-            connection.execute(sql("reads/share_trim_lock"), {"table_id": table["table_id"]})
-        lease = connection.execute(sql("fsck/hold"), {"name": name, "lease": LEASE}).fetchone()
-    try:
-        yield
-    finally:
-        if lease is not None:
-            database.run("reads/end_lease", {"lease_id": lease["lease_id"]})
-
-
-def read_books(database: Database, name: str, *, catalog: str) -> Books:
-    """All rows of the table *name* at one instant. Raises: TableUnknown, TableDamaged, PostgresUnreachable."""
-    with database.reading() as connection:
-        connection.execute(sql("checks/repeatable_read"))
-        table = connection.execute(sql("fsck/table"), {"name": name}).fetchone()
-        if table is None:
+    def names(self, name: str | None = None) -> list[str]:
+        """Tables of the ledger; with *name* that one alone. Raises: TableUnknown."""
+        found = [str(row["name"]) for row in self.database.rows("fsck/tables", {"name": name})]
+        if name is not None and not found:
             raise TableUnknown(f"no table {name!r}; `harness table list` names those that exist")
-        key = {"table_id": table["table_id"], "limit": SHOWN_MAX}
-        spec = _spec(name, table["spec"])
-        views = view_names(spec)
-        pointers: dict[ViewName, str] = {}
-        for view, named in views.items():
-            wanted = {"catalog": catalog, "namespace": table["namespace"], "view": named}
-            if (pointer := connection.execute(sql("reads/pointer"), wanted).fetchone()) is not None:
-                pointers[view] = pointer["metadata_location"]
-        positions = {row["partition"]: PositionRow(**row) for row in _all(connection, "positions", key)}
-        segments = [_segment(row) for row in _all(connection, "segments", key)]
-        moves = [_move(row) for row in _all(connection, "moves", key)]
-        schemas = _all(connection, "schemas", key)
-        since = connection.execute(sql("ledger/since_tier"), key).fetchone()
-        assert since is not None, "the table's row was read at this instant"
-        return Books(
-            table_id=table["table_id"],
-            name=name,
-            namespace=table["namespace"],
-            views=views,
-            spec=spec,
-            cluster_id=table["cluster_id"],
-            topic=table["topic"],
-            topic_id=table["topic_id"],
-            outbox_seq=table["outbox_seq"],
-            retained_from=table["retained_from"],
-            stopped=table["stopped"],
-            now=table["now"],
-            since_tier_s=since["since_tier_s"],
-            pointers=pointers,
-            positions=positions,
-            versions=[_version(row) for row in _all(connection, "versions", key)],
-            layouts=[LayoutRow(**row) for row in _all(connection, "layouts", key)],
-            moves=moves,
-            schemas=[row["schema_version"] for row in schemas],
-            fields=schemas[-1]["fields"] if schemas else (),
-            segments=segments,
-            claims={(row["stage"], row["shard"]): row for row in _all(connection, "claims", key)},
-            leases=_all(connection, "leases", key),
-            outbox=dict(_all(connection, "outbox", key)[0]),
-            outbox_gaps=[(row["low"], row["high"]) for row in _all(connection, "outbox_gaps", key)],
-            quarantined={r["partition"]: (r["lake"], r["buffer"]) for r in _all(connection, "quarantined", key)},
-            filtered={row["partition"]: row["records"] for row in _all(connection, "filtered", key)},
-            moved=_moved(connection, table, spec, key, catalog=catalog),
-            corrected=[Corrected(**row) for row in _all(connection, "corrected", key)],
-            unsettled=[(row["partition"], row["offset"], row["state"]) for row in _all(connection, "unsettled", key)],
-            quarantined_outside=[
-                (row["partition"], row["offset"]) for row in _all(connection, "quarantined_outside", key)
-            ],
-            buffered=_buffered(connection, key, segments, positions, moves=moves),
-            snapshots=versions_named(connection, table["table_id"], sound=True),
-            pins_changed=[(row["name"], row["version"]) for row in _all(connection, "pins_changed", key)],
-            overlays=[_overlay(row) for row in connection.execute(sql("overlays/all"), key)],
-            begun={row["version"]: row["left_out"] for row in _all(connection, "begun", key)},
-        )
+        return found
 
+    @contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """Hold the head of the table for the length of the block: expire removes nothing that it needs.
 
-def records_changed(database: Database, table_id: int) -> Iterator[Coordinate]:
-    """Records of quarantine that are not as they were written: somebody changed them beside the harness.
+        A table without any version cannot be held, and there is nothing to remove.
+        """
+        with self.database.transaction() as connection:
+            connection.execute(sql("reads/async_commit"))
+            table = connection.execute(sql("fsck/table"), {"name": name}).fetchone()
+            if table is not None:
+                connection.execute(sql("reads/share_trim_lock"), {"table_id": table["table_id"]})
+            lease = connection.execute(sql("fsck/hold"), {"name": name, "lease": LEASE}).fetchone()
+        try:
+            yield
+        finally:
+            if lease is not None:
+                self.database.run("reads/end_lease", {"lease_id": lease["lease_id"]})
 
-    Page by page, each at its own instant: however many records there are, no statement takes long.
-    """
-    at: Coordinate = (-1, -1)
-    while True:
-        given = {"table_id": table_id, "records": SEALS_AT_ONCE, "bytes": SEALED_BYTES_AT_ONCE}
-        page = database.rows("fsck/sealed", {**given, "partition": at[0], "offset": at[1]})
-        yield from ((row["partition"], row["offset"]) for row in page if not row["whole"])
-        if not page:
-            return
-        at = (page[-1]["partition"], page[-1]["offset"])
+    def books(self, name: str) -> Books:
+        """All rows of the table *name* at one instant. Raises: TableUnknown, TableDamaged, PostgresUnreachable."""
+        with self.database.reading() as connection:
+            connection.execute(sql("checks/repeatable_read"))
+            table = connection.execute(sql("fsck/table"), {"name": name}).fetchone()
+            if table is None:
+                raise TableUnknown(f"no table {name!r}; `harness table list` names those that exist")
+            key = {"table_id": table["table_id"], "limit": SHOWN_MAX}
+            spec = _spec(name, table["spec"])
+            views = view_names(spec)
+            pointers: dict[ViewName, str] = {}
+            for view, named in views.items():
+                wanted = {"catalog": self.catalog, "namespace": table["namespace"], "view": named}
+                if (pointer := connection.execute(sql("reads/pointer"), wanted).fetchone()) is not None:
+                    pointers[view] = pointer["metadata_location"]
+            positions = {row["partition"]: PositionRow(**row) for row in _all(connection, "positions", key)}
+            segments = [_segment(row) for row in _all(connection, "segments", key)]
+            moves = [_move(row) for row in _all(connection, "moves", key)]
+            schemas = _all(connection, "schemas", key)
+            since = connection.execute(sql("ledger/since_tier"), key).fetchone()
+            assert since is not None, "the table's row was read at this instant"
+            return Books(
+                table_id=table["table_id"],
+                name=name,
+                namespace=table["namespace"],
+                views=views,
+                spec=spec,
+                cluster_id=table["cluster_id"],
+                topic=table["topic"],
+                topic_id=table["topic_id"],
+                outbox_seq=table["outbox_seq"],
+                retained_from=table["retained_from"],
+                stopped=table["stopped"],
+                now=table["now"],
+                since_tier_s=since["since_tier_s"],
+                pointers=pointers,
+                positions=positions,
+                versions=[_version(row) for row in _all(connection, "versions", key)],
+                layouts=[LayoutRow(**row) for row in _all(connection, "layouts", key)],
+                moves=moves,
+                schemas=[row["schema_version"] for row in schemas],
+                fields=schemas[-1]["fields"] if schemas else (),
+                segments=segments,
+                claims={(row["stage"], row["shard"]): row for row in _all(connection, "claims", key)},
+                leases=_all(connection, "leases", key),
+                outbox=dict(_all(connection, "outbox", key)[0]),
+                outbox_gaps=[(row["low"], row["high"]) for row in _all(connection, "outbox_gaps", key)],
+                quarantined={r["partition"]: (r["lake"], r["buffer"]) for r in _all(connection, "quarantined", key)},
+                filtered={row["partition"]: row["records"] for row in _all(connection, "filtered", key)},
+                moved=_moved(connection, table, spec, key, catalog=self.catalog),
+                corrected=[Corrected(**row) for row in _all(connection, "corrected", key)],
+                unsettled=[
+                    (row["partition"], row["offset"], row["state"]) for row in _all(connection, "unsettled", key)
+                ],
+                quarantined_outside=[
+                    (row["partition"], row["offset"]) for row in _all(connection, "quarantined_outside", key)
+                ],
+                buffered=_buffered(connection, key, segments, positions, moves=moves),
+                snapshots=versions_named(connection, table["table_id"], sound=True),
+                pins_changed=[(row["name"], row["version"]) for row in _all(connection, "pins_changed", key)],
+                overlays=[_overlay(row) for row in connection.execute(sql("overlays/all"), key)],
+                begun={row["version"]: row["left_out"] for row in _all(connection, "begun", key)},
+            )
+
+    def changed(self, table_id: int) -> Iterator[Coordinate]:
+        """Records of quarantine that are not as they were written: somebody changed them beside the harness.
+
+        Page by page, each at its own instant: however many records there are, no statement takes long.
+        """
+        at: Coordinate = (-1, -1)
+        while True:
+            given = {"table_id": table_id, "records": SEALS_AT_ONCE, "bytes": SEALED_BYTES_AT_ONCE}
+            page = self.database.rows("fsck/sealed", {**given, "partition": at[0], "offset": at[1]})
+            yield from ((row["partition"], row["offset"]) for row in page if not row["whole"])
+            if not page:
+                return
+            at = (page[-1]["partition"], page[-1]["offset"])
 
 
 def _spec(name: str, written: object) -> TableSpec:

@@ -202,3 +202,6 @@ def corrected(
         revert_of=None,
         committed_at=now,
     )
+
+
+BEFORE_ALL: Coordinate = (-1, -1)

@@ -20,8 +20,7 @@ from harness_pipelines.layout.rewrites import Due, due
 from harness_pipelines.layout.scores import Score, Workload, score
 from harness_pipelines.layout.tree import LAYER, SIDES, RegionTree, is_layered
 from harness_pipelines.protocol.versions import Version, VersionGone
-from harness_pipelines.stages.otree.clustering import layout_of, target_bytes
-from harness_pipelines.stages.otree.otree import BUDGET_BYTES
+from harness_pipelines.read.clustering import BUDGET_BYTES, layout_of, target_bytes
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores

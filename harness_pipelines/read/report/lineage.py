@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.inspect.lineage import FileEntry, ViewPast
 from harness_pipelines.lakes.iceberg.read.scan import stored_in
-from harness_pipelines.ledgers.postgres.views.lineage import Lineage
-from harness_pipelines.ledgers.postgres.views.quarantine import set_aside
 from harness_pipelines.ports.lake import reachable
 from harness_pipelines.protocol.bounds import Bounds, OffsetRange, vector_from_json
 from harness_pipelines.protocol.changes.corrections import Wanted
@@ -38,6 +36,7 @@ from harness_pipelines.protocol.versions import Version, ViewName
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
+    from harness_pipelines.ledgers.postgres.views.lineage import Lineage
     from harness_pipelines.ports.ledger import ReadState, TableRow
 
 
@@ -252,7 +251,7 @@ class _Look:
 
     def __init__(self, stores: Stores, table: TableRow, *, only: Version | None = None) -> None:
         """*only*: no other version is looked at."""
-        self.table, self.books = table, Lineage(stores.readers, table)
+        self.table, self.books = table, stores.lineage(table)
         self.versions = self.books.versions() if only is None else [only]
         self._pasts: dict[ViewName, ViewPast] = {}
 
@@ -357,7 +356,7 @@ def _move(look: _Look, move_id: int) -> MoveLineage:
 
 def without_files(stores: Stores, table: TableRow, move_id: int) -> MoveLineage:
     """What the ledger alone knows of a move that was published. Raises: MoveUnknown."""
-    move = _told(Lineage(stores.readers, table), table.name, move_id)
+    move = _told(stores.lineage(table), table.name, move_id)
     return MoveLineage(table=table.name, move=move, added=(), removed=None, complete=False, has_files=True)
 
 
@@ -437,13 +436,13 @@ def _leased(stores: Stores, table: TableRow) -> Iterator[ReadState]:
 
 def _record(stores: Stores, table: TableRow, state: ReadState, asked: RecordAsked) -> RecordLineage:
     bounds = _bounds(table, state, asked)
-    refused = set_aside(stores.readers, table, Wanted(partition=asked.partition, offset=asked.offset), limit=1)
+    refused = stores.set_aside(table, Wanted(partition=asked.partition, offset=asked.offset), limit=1)
     held = bool(refused) and refused[0]["state"] == "held"
     has_buffer, version = table.spec.buffer != "none", state.version
     tier = place_of(bounds, asked.offset, has_batch=version.batch is not None, has_buffer=has_buffer)
     if tier == "kafka" and not held:
         _check_log(stores, table, asked)
-    books = Lineage(stores.readers, table)
+    books = stores.lineage(table)
     moves = tuple(MoveTold.of(row) for row in books.carried(asked))
     segments = books.holding([s.name for s in state.segments], asked) if tier == "buffer" else []
     overlays = [one.segment for one in version.overlays] if tier == "batch" else []

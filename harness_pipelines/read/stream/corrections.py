@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from harness_pipelines.engines.arrow.union import ArrowReader
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.changes.corrections import Coordinate, Kind
 from harness_pipelines.protocol.reading.plan import ReadPlan
@@ -15,6 +14,7 @@ from harness_pipelines.protocol.reading.selection import COORDINATE_TYPES, Selec
 from harness_pipelines.protocol.versions import Version
 from harness_pipelines.read.lease import Hold
 from harness_pipelines.read.stream.changes import changes_plan, log_plan, version_of
+from harness_pipelines.read.union import ArrowReader
 from harness_pipelines.spec.predicate import OFFSET, PARTITION, Compare, OneOf, Op, Ref, all_of
 
 CORRECTION = "_correction"

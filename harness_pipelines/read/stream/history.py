@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.buffers.postgres.reader import BufferReader
 from harness_pipelines.drivers.conform import conformed
-from harness_pipelines.engines.arrow.union import finished
 from harness_pipelines.lakes.iceberg.read.in_order import scan_in_order
+from harness_pipelines.ports.buffer import BufferReads
 from harness_pipelines.protocol.reading.plan import BufferPart, ReadPlan
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeStats
 from harness_pipelines.protocol.reading.selection import Selection, Work, work_of
+from harness_pipelines.read.union import finished
 from harness_pipelines.spec.predicate import OFFSET, PARTITION
 
 BUFFER_OFFSETS = 200_000  #: of the buffer that are read at once, over all partitions
@@ -34,7 +34,7 @@ def log_work(plan: ReadPlan, selection: Selection) -> Work:
     return work_of(plan, replace(selection, coordinates=True, changelog=True))
 
 
-def in_order(plan: ReadPlan, work: Work, buffer: BufferReader) -> Iterator[Piece]:
+def in_order(plan: ReadPlan, work: Work, buffer: BufferReads) -> Iterator[Piece]:
     """The records of *plan* (`log_plan`) that *work* wants. The lease is the caller's to check.
 
     Raises: NotInOrder, LakeFileMissing, LakeFileBroken, LakeUnreadable, SegmentMissing, ...
@@ -70,7 +70,7 @@ def _runs(part: BufferPart) -> Iterator[dict[int, tuple[int, int]]]:
 
 
 def _of_buffer(
-    part: BufferPart, ranges: Mapping[int, tuple[int, int]], work: Work, buffer: BufferReader
+    part: BufferPart, ranges: Mapping[int, tuple[int, int]], work: Work, buffer: BufferReads
 ) -> Iterator[Piece]:
     query = BufferQuery(
         table=work.table,

@@ -13,8 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness_pipelines.drivers.arrow_filter import to_arrow
-from harness_pipelines.engines.arrow.union import ArrowReader
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.coordinates import OPERATION
 from harness_pipelines.protocol.keys import PUT, key_in_two_partitions
@@ -22,7 +20,9 @@ from harness_pipelines.protocol.reading.fold import KeyNumbers, Numbers, int_col
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.selection import Selection, work_of
 from harness_pipelines.read.point import KEYS_PER_READ, key_form
+from harness_pipelines.read.union import ArrowReader
 from harness_pipelines.spec.arrow import COORDINATES
+from harness_pipelines.spec.arrow_filter import to_arrow
 from harness_pipelines.spec.predicate import OFFSET, PARTITION, TRUE, all_of
 
 CHANGE = "_change_type"

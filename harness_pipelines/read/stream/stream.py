@@ -27,14 +27,13 @@ import structlog
 
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.drivers.postgres import SegmentMissing
-from harness_pipelines.engines.arrow.union import ArrowReader, finished
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.decoded import RecordRefused
 from harness_pipelines.ports.errors import LakeFileMissing, RecordsLost
 from harness_pipelines.ports.identity import check_topic
 from harness_pipelines.ports.ledger import LeaseEnded, TableRow
-from harness_pipelines.ports.source import LogReader, PartitionBatch, below
+from harness_pipelines.ports.source import BATCH_RECORDS_MAX, POLL_S, LogReader, PartitionBatch, below
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.protocol.reading.selection import Selection, Work, work_of
@@ -45,9 +44,9 @@ from harness_pipelines.read.stream.changes import log_plan, version_of
 from harness_pipelines.read.stream.corrections import passed, passed_plan, read_corrections
 from harness_pipelines.read.stream.history import Piece, in_order, log_work
 from harness_pipelines.read.tail import decoded_rows
+from harness_pipelines.read.union import ArrowReader, finished
 from harness_pipelines.spec.predicate import OFFSET, PARTITION, TRUE, OneOf, Predicate, Ref
 from harness_pipelines.spec.types import Primitive
-from harness_pipelines.stages.ingest.ingest import BATCH_RECORDS_MAX, POLL_S
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores

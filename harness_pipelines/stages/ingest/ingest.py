@@ -16,8 +16,6 @@ import pyarrow as pa
 import structlog
 
 from harness_pipelines import faults
-from harness_pipelines.buffers.postgres.writer import Segments, SegmentWriter
-from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.policy import SchemaDue
@@ -32,13 +30,15 @@ from harness_pipelines.ports.decoded import (
 from harness_pipelines.ports.identity import check_source, check_topic
 from harness_pipelines.ports.ledger import IngestPosition, Segment, TableRow
 from harness_pipelines.ports.source import (
+    BATCH_RECORDS_MAX,
+    POLL_S,
     Log,
     LogReader,
     PartitionBatch,
     TopicIdentity,
     below,
 )
-from harness_pipelines.protocol.claims import Claim
+from harness_pipelines.ports.tiers import BufferSegments, BufferWriter
 from harness_pipelines.protocol.digest import as_first, lake_digests, total_digest
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, check_schema
 from harness_pipelines.protocol.segments import SegmentClosed
@@ -47,8 +47,6 @@ from harness_pipelines.stages.ingest.refusing import limit_of, note_refused
 from harness_pipelines.stages.ingest.unfit import unfit_of, without
 
 log = structlog.get_logger(__name__)
-BATCH_RECORDS_MAX = 65_536  #: a unit stays far below the 10 s that a commit may take
-POLL_S = 0.5
 LAST_POLL_S = 0.05  #: of a worker that ends when there is nothing left
 UNIT_EVERY_S = 0.1  #: of a thread that keeps up: each costs a transaction and a question to Kafka, however small
 CAUGHT_UP_RECORDS = BATCH_RECORDS_MAX // 4  #: a poll that returns no more than this was not held up by a backlog
@@ -79,7 +77,7 @@ def ingest_unit(
     batches: Sequence[PartitionBatch],
     *,
     codec: RecordCodec,
-    writer: SegmentWriter,
+    writer: BufferWriter,
     segment: OpenSegment,
     identity: Callable[[], TopicIdentity],
 ) -> int:
@@ -88,7 +86,7 @@ def ingest_unit(
     A segment that was closed meanwhile is looked up again; *identity* answers, after the rows are written, which topic
     they came from.
 
-    Raises: RecordRefused, RefusedTooMany, and what `SegmentWriter.commit` raises; SchemaDue, when what comes before
+    Raises: RecordRefused, RefusedTooMany, and what `BufferWriter.commit` raises; SchemaDue, when what comes before
     the record that needs other columns was taken.
     """
     faults.point("ingest.after_plan")
@@ -113,14 +111,14 @@ def _taken(
     decoded: Sequence[DecodedRange],
     *,
     decode: Callable[[PartitionBatch], DecodedRange],
-    writer: SegmentWriter,
+    writer: BufferWriter,
     segment: OpenSegment,
     identity: Callable[[], TopicIdentity],
 ) -> int:
     """Commit what *batches* were *decoded* to; returns the number of rows.
 
     Raises: RefusedTooMany, when what comes before the record that is one too many was taken; what
-    `SegmentWriter.commit` raises.
+    `BufferWriter.commit` raises.
     """
     limit = limit_of(table, decoded, segment.segments)
     if limit is not None:  # what comes before is taken
@@ -174,7 +172,7 @@ def _first_of(named: Named, batch: PartitionBatch, *, has_indexes: bool) -> int:
 class OpenSegment:
     """The segment that one ingest thread writes to, looked up again when it was closed."""
 
-    segments: Segments
+    segments: BufferSegments
     table: TableRow
     _current: Segment | None = None
     _indexed: str | None = None
@@ -205,11 +203,9 @@ class IngestLoop:
         table: TableRow,
         stream: Log,
         *,
-        segments: Segments,
-        claim: Callable[[], Claim],
-        sessions: AdbcSessions,
+        segments: BufferSegments,
+        writer: BufferWriter,
         schemas: Schemas | None = None,
-        run_id: str | None = None,
         poll_s: float = POLL_S,
     ) -> None:
         self.table = table
@@ -217,7 +213,7 @@ class IngestLoop:
         self._log = stream
         self._segments = segments
         self._open = OpenSegment(segments, table)
-        self._writer = SegmentWriter(sessions, table, claim, run_id=run_id)
+        self._writer = writer
         self._schemas = schemas
         self._codec: RecordCodec | None = None
         self._reader: LogReader | None = None

@@ -17,11 +17,10 @@ from harness_pipelines.formats.contract.checks import judge_of
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.ports.identity import check_source
 from harness_pipelines.ports.ledger import TableRow
-from harness_pipelines.ports.source import Log, PartitionBatch, below
+from harness_pipelines.ports.source import BATCH_RECORDS_MAX, Log, PartitionBatch, below
 from harness_pipelines.protocol.bounds import OffsetRange
 from harness_pipelines.protocol.claims import Claim
-from harness_pipelines.spec.settings import Settings
-from harness_pipelines.stages.ingest.ingest import BATCH_RECORDS_MAX, OpenSegment, check_decodes, ingest_unit
+from harness_pipelines.stages.ingest.ingest import OpenSegment, check_decodes, ingest_unit
 from harness_pipelines.stages.ingest.log_epochs import check_epochs
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def ingest_on_spark(stores: Stores, table: TableRow, claim: Claim) -> SparkInges
     if not ranges:
         return SparkIngested(rows=0, reached={})
     stores.segments.open_segment(table)
-    done = stores.run_on_spark(ranges, task(stores.settings.for_others(), table, claim), _DONE)
+    done = stores.engine.run_tasks(ranges, task(stores.opener(elsewhere=True), table, claim), _DONE)
     if stopped := [row["stops"] for row in done if row["stops"]]:
         raise IngestTaskStopped(stopped[0])
     if trouble := [row["refresh"] for row in done if row["refresh"]]:
@@ -97,14 +96,12 @@ def ingest_on_spark(stores: Stores, table: TableRow, claim: Claim) -> SparkInges
 
 
 def task(
-    settings: Settings, table: TableRow, claim: Claim
+    opener: Callable[[], Stores], table: TableRow, claim: Claim
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     """The function that Spark runs over batches of ranges (columns partition, low, high)."""
 
     def ingest(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        from harness_pipelines.app.installation import Stores
-
-        stores = Stores(settings)
+        stores = opener()
         try:
             for batch in batches:
                 for row in batch.to_pylist():
@@ -117,9 +114,7 @@ def task(
 
 def _take(stores: Stores, table: TableRow, claim: Claim, wanted: OffsetRange) -> dict[str, object]:
     """Ingest one range; an attempt that finds the bound moved stops, because somebody else did the work."""
-    from harness_pipelines.buffers.postgres.writer import SegmentWriter
-
-    writer = SegmentWriter(stores.writer_sessions, table, lambda: claim, run_id=None)
+    writer = stores.buffer_writer(table, lambda: claim)
     segment, codec = OpenSegment(stores.segments, table), RecordCodec(table.spec, stores.schemas)
     reached, rows = wanted.low, 0
     try:

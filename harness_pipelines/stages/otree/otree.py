@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from harness_pipelines.lakes.iceberg.read.deletes import Hidden
-from harness_pipelines.lakes.iceberg.read.regions import indexed_columns
 from harness_pipelines.lakes.iceberg.read.scan import stored_in
 from harness_pipelines.lakes.iceberg.write.replace import Replacement
 from harness_pipelines.layout.balance import balanced
@@ -29,8 +28,8 @@ from harness_pipelines.layout.files import FileStats, might_hold
 from harness_pipelines.layout.requested import Request, as_due, at_once, left_of
 from harness_pipelines.layout.rewrites import Due, due, has_all_of, not_all_of, not_grown, taken_along
 from harness_pipelines.layout.sampling import Sample, is_one_piece, is_telling, share_to_draw
-from harness_pipelines.layout.tree import RegionTree
-from harness_pipelines.ledgers.postgres.views import audits
+from harness_pipelines.layout.tree import RegionTree, indexed_columns
+from harness_pipelines.ports.engine import Arranging, Changes, Met, Rows
 from harness_pipelines.ports.errors import BaseGone
 from harness_pipelines.ports.lake import NOTHING_STAGED, Staged
 from harness_pipelines.ports.ledger import Boundary, LayoutState, MoveDraft, Swap, TableRow
@@ -40,24 +39,19 @@ from harness_pipelines.protocol.lake.files import check_merged_into
 from harness_pipelines.protocol.lake.overlays import Act, OverlayChange, next_generation
 from harness_pipelines.protocol.moves import Move, MoveState, budget_of, may_relayout, plan_ranges
 from harness_pipelines.protocol.versions import Version, View
+from harness_pipelines.read.clustering import BUDGET_BYTES, Layout, layout_of, target_bytes, target_rows_of
 from harness_pipelines.stages.otree import recalled
-from harness_pipelines.stages.otree.clustering import Layout, layout_of, target_bytes, target_rows_of
 from harness_pipelines.stages.run.moving import FAILURES_MAX, Moving, Pointless, Tally, base_of, make_branch
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from harness_pipelines.app.installation import Stores
-    from harness_pipelines.engines.spark.merge import Changes, Met
-    from harness_pipelines.engines.spark.write import BranchTarget
-    from harness_pipelines.lakes.iceberg.read.deletes import Positions
+    from harness_pipelines.layout.files import Positions
 
 log = structlog.get_logger(__name__)
 MOVE_OFFSETS_MAX = 50_000_000
 LEFT_OUT = "it failed in every attempt, and its files are left out until they change or somebody reclusters"
 REFUSED = "it failed in every attempt, and what was asked for is refused"
 NOT_BETTER = "the layout would not be better"  #: how the ledger says that a relayout was dropped
-BUDGET_BYTES = 2 * 2**30  #: of files that one relayout reads
 HIDDEN_SHARE_MAX = 0.2  #: of a file's rows, above which the file is rewritten: readers still read what is hidden
 
 
@@ -104,7 +98,7 @@ def _waited_s(stores: Stores, table: TableRow) -> float:
     last = next(iter(stores.tables.moves(table, stage=Stage.OTREE, limit=1)), None)
     if last is None:
         return inf
-    return float((audits.now(stores.readers) - (last["committed_at"] or last["planned_at"])).total_seconds())
+    return float((stores.sign_offs.now() - (last["committed_at"] or last["planned_at"])).total_seconds())
 
 
 def otree_once(
@@ -280,7 +274,7 @@ def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
 class _Incoming:
     """What a merge writes, and the files that this stands for."""
 
-    frame: DataFrame
+    source: Rows
     rows: int
     bytes: int  #: of them in files, about
     replaced: tuple[FileStats, ...] = ()
@@ -290,19 +284,16 @@ class _Incoming:
 
 def _stage_merge(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
     """New rows go to the smallest parts of the tree that give them files of some size; the first rows make the tree."""
-    from harness_pipelines.engines.spark import cluster
-
     ranges = {r.partition: (r.low, r.high) for r in move.ranges}
     there = stored_in(base.stream.metadata, ranges)
     if there.rows == 0:
         return Attempt(staged=NOTHING_STAGED)
     overlays = recalled.merged(stores, table, move, base=base, ranges=ranges)
     on = _View(base, [] if base.batch is None else stores.lake.region_files(table, base.batch.metadata), layout)
-    with stores.staging(table, move) as (spark, target):
-        frame = cluster.stream_rows(spark, base.stream.metadata, ranges, layer=table.spec.layout.sample)
-        new = _Incoming(frame=frame, rows=there.rows, bytes=there.bytes)
-        with _folded(stores, table, new, on=on) as coming:
-            cut = _write_coming(table, coming, target, on=on) if coming.rows else None
+    with stores.engine.arranging(table, move) as engine:
+        new = _Incoming(source=engine.stream_rows(base.stream.metadata, ranges), rows=there.rows, bytes=there.bytes)
+        with _folded(stores, table, new, engine, on=on) as coming:
+            cut = _write_coming(table, coming, engine, on=on) if coming.rows else None
     staged = stores.lake.staged(table, move, rows=coming.rows)
     snapshot = base.batch.snapshot if table.spec.key and base.batch is not None else None
     change = _change(stores, table, staged, coming, base=base)
@@ -332,17 +323,13 @@ def _stage_recall(stores: Stores, table: TableRow, move: Move, *, base: Version)
 
 def _stage_release(stores: Stores, table: TableRow, move: Move, *, base: Version, layout: Layout | None) -> Attempt:
     """Everything that is recalled goes back to the lake, as the puts of a merge do."""
-    from harness_pipelines.engines.spark import cluster
-
     assert base.batch is not None
     recalled.check_release(stores, table, move, base=base)
     on = _View(base, stores.lake.region_files(table, base.batch.metadata), layout)
     rows, size = sum(one.rows for one in base.overlays), sum(one.bytes for one in base.overlays)
-    with stores.staging(table, move) as (spark, target):
-        frame = stores.recalled_rows(spark, table, base)
-        layered = cluster.with_layer(frame, table.spec.layout.sample)
-        coming = _Incoming(frame=layered, rows=rows, bytes=size)
-        cut = _write_coming(table, coming, target, on=on)
+    with stores.engine.arranging(table, move) as engine:
+        coming = _Incoming(source=engine.recalled_rows(base), rows=rows, bytes=size)
+        cut = _write_coming(table, coming, engine, on=on)
     staged = stores.lake.staged(table, move, rows=rows)
     recalled.check_released(stores, table, staged, base=base)
     overlays = next_generation(base.overlays, None)
@@ -350,22 +337,19 @@ def _stage_release(stores: Stores, table: TableRow, move: Move, *, base: Version
     return attempt if cut is None else _with_layout(stores, table, attempt, coming, cut, on=on)
 
 
-def _write_coming(table: TableRow, coming: _Incoming, target: BranchTarget, *, on: _View) -> _Cut | None:
-    """Let Spark write *coming* in files of some size; None where that was one file, whose region nobody looked for."""
-    from harness_pipelines.engines.spark import cluster
-    from harness_pipelines.engines.spark import write as spark_write
-
+def _write_coming(table: TableRow, coming: _Incoming, engine: Arranging, *, on: _View) -> _Cut | None:
+    """Let the engine write *coming* in files of some size; None for one file, whose region nobody looked for."""
     of_rows = sum(f.live for f in on.files) - sum(f.live for f in coming.replaced) + coming.rows
     target_rows = target_rows_of(table, rows=coming.rows, size=coming.bytes, of_rows=of_rows)
     if on.layout is not None and not coming.replaced and is_one_piece(coming.rows, target_rows=target_rows):
-        spark_write.append_to_branch(cluster.in_one_piece(coming.frame), target)
+        engine.write_one_piece(coming.source)
         return None
-    sample = _sampled(table, coming.frame, rows=coming.rows, target_rows=target_rows)
+    sample = _sampled(table, coming.source, engine, rows=coming.rows, target_rows=target_rows)
     if on.layout is None:
         tree = parts = sample.tree(target_rows=target_rows)
     else:
         tree, parts = on.layout.tree, sample.pieces(on.layout.tree, target_rows=target_rows)
-    _write(coming.frame, target, parts, sample, target_rows=target_rows)
+    _write(coming.source, engine, parts, sample, target_rows=target_rows)
     return _Cut(sample, tree)
 
 
@@ -422,35 +406,32 @@ class _Cut:
 
 
 @contextmanager
-def _folded(stores: Stores, table: TableRow, new: _Incoming, *, on: _View) -> Iterator[_Incoming]:
+def _folded(stores: Stores, table: TableRow, new: _Incoming, engine: Arranging, *, on: _View) -> Iterator[_Incoming]:
     """What a merge of the rows *new* writes: they themselves, or in a keyed table what their changes make of the view.
 
     Raises: KeyInTwoPartitions.
     """
-    from harness_pipelines.engines.spark import merge as spark_merge
-
     if not table.spec.key:
         yield new
         return
-    spark = new.frame.sparkSession
-    apart = stores.recalled_rows(spark, table, on.version) if on.version.overlays else None
-    with spark_merge.newest_of(table.spec, new.frame, recalled=apart) as changes:
+    apart = engine.recalled_rows(on.version) if on.version.overlays else None
+    with engine.newest(new.source, recalled=apart) as changes:
         size = new.bytes * changes.puts // new.rows
-        puts = _Incoming(frame=changes.rows, rows=changes.puts, bytes=size)
-        yield _rewriting(stores, table, puts, changes, on=on) if on.files and changes.keys else puts
+        puts = _Incoming(source=changes.rows, rows=changes.puts, bytes=size)
+        yield _rewriting(stores, table, puts, changes, engine, on=on) if on.files and changes.keys else puts
 
 
-def _rewriting(stores: Stores, table: TableRow, puts: _Incoming, changes: Changes, *, on: _View) -> _Incoming:
+def _rewriting(
+    stores: Stores, table: TableRow, puts: _Incoming, changes: Changes, engine: Arranging, *, on: _View
+) -> _Incoming:
     """*puts*, and what becomes of the files in which older versions of the keys are: hidden there, or rewritten.
 
     How many rows are written follows from counts of what was met, not from what is written.
     """
-    from harness_pipelines.engines.spark import cluster
-
     assert on.pinned is not None
-    metadata, spark = on.pinned.metadata, puts.frame.sparkSession
+    metadata = on.pinned.metadata
     nearby = [f for f in stores.lake.key_files(table, metadata) if might_hold(f, changes.box)]
-    met = changes.met_in(spark, metadata, nearby)
+    met = changes.met_in(metadata, nearby)
     if not met:
         return puts
     anew = {f.path for f in on.files if f.path in met and is_worn(f, met[f.path])}
@@ -462,9 +443,8 @@ def _rewriting(stores: Stores, table: TableRow, puts: _Incoming, changes: Change
     if not taken:
         return replace(puts, hidden=hidden)
     rows, lost = sum(f.live for f in taken), sum(one.rows for path, one in met.items() if path in gone)
-    cold = cluster.file_rows(spark, metadata, taken, indexed_columns(table.spec))
     return _Incoming(
-        frame=changes.kept_of(cold).unionByName(puts.frame),
+        source=changes.beside(engine.file_rows(metadata, taken)),
         rows=rows - lost + puts.rows,
         bytes=sum(f.bytes for f in taken) * (rows - lost) // rows + puts.bytes,
         replaced=tuple(taken),
@@ -483,8 +463,6 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
 
     `due` gives either parts or files that wait, never both.
     """
-    from harness_pipelines.engines.spark import cluster
-
     assert base.batch is not None
     files = stores.lake.region_files(table, base.batch.metadata)
     asked, chosen = bool(move.parts), _taken(stores, table, move, base, files)
@@ -495,9 +473,9 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
     target_rows = target_rows_of(table, rows=rows, size=size, of_rows=sum(f.live for f in files))
     anew = [part.path for part in chosen if not part.waiting]
     tree = layout.tree
-    with stores.staging(table, move) as (spark, target):
-        frame = cluster.file_rows(spark, base.batch.metadata, taken, indexed_columns(table.spec))
-        sample = _sampled(table, frame, rows=rows, target_rows=target_rows)
+    with stores.engine.arranging(table, move) as engine:
+        source = engine.file_rows(base.batch.metadata, taken)
+        sample = _sampled(table, source, engine, rows=rows, target_rows=target_rows)
         for path in anew:
             tree = sample.cut_again(tree, path, target_rows=target_rows)
         # Their files lie wholly inside, so what is routed is as large as the move and not as the view.
@@ -508,7 +486,7 @@ def _stage_relayout(stores: Stores, table: TableRow, move: Move, *, base: Versio
         predicted = judge.score_of_regions(expected, parts)
         if anew and not anyway and is_telling(expected) and before.better_than(predicted):
             raise Pointless(f"{NOT_BETTER}: {asdict(before)} would become {asdict(predicted)}")
-        _write(frame, target, parts, sample, target_rows=target_rows)
+        _write(source, engine, parts, sample, target_rows=target_rows)
     staged = stores.lake.staged(table, move, rows=rows)
     written = stores.lake.staged_regions(table, staged)
     after = judge.score_of_regions(written, tree if anew else parts)
@@ -543,21 +521,16 @@ def _taken(stores: Stores, table: TableRow, move: Move, base: Version, files: Se
     return asked or _due(stores, table, base, budget_bytes=budget)
 
 
-def _sampled(table: TableRow, frame: DataFrame, *, rows: int, target_rows: float) -> Sample:
-    from harness_pipelines.engines.spark import cluster
-
+def _sampled(table: TableRow, source: Rows, engine: Arranging, *, rows: int, target_rows: float) -> Sample:
     columns, share = indexed_columns(table.spec), share_to_draw(rows, target_rows=target_rows)
-    values = tuple(cluster.sampled(frame, columns, share=share))
+    values = engine.sample(source, columns, share=share)
     return Sample(columns, values, share, filters=table.spec.layout.queries)
 
 
-def _write(frame: DataFrame, target: BranchTarget, tree: RegionTree, sample: Sample, *, target_rows: float) -> None:
+def _write(source: Rows, engine: Arranging, tree: RegionTree, sample: Sample, *, target_rows: float) -> None:
     """One file per region, several for equal keys that are too many for one."""
-    from harness_pipelines.engines.spark import cluster
-    from harness_pipelines.engines.spark import write as spark_write
-
     files = sample.files(tree, target_rows=target_rows)
-    spark_write.append_to_branch(cluster.in_pieces(frame, tree, sample.values, pieces=files), target)
+    engine.write_pieces(source, tree, sample.values, pieces=files)
 
 
 # -- publish ------------------------------------------------------------------------------------------------

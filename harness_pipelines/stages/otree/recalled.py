@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness_pipelines.drivers.arrow_filter import to_arrow
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.lakes.iceberg.read.scan import PinnedView, located, scan
 from harness_pipelines.protocol.coordinates import OPERATION
@@ -35,13 +34,14 @@ from harness_pipelines.protocol.reading.fold import KeyNumbers, fold, gathered
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats, schema_of
 from harness_pipelines.spec.arrow import COORDINATES
+from harness_pipelines.spec.arrow_filter import to_arrow
 from harness_pipelines.spec.predicate import TRUE, Predicate
 from harness_pipelines.spec.where import parse_where
 from harness_pipelines.stages.run.moving import Pointless
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
-    from harness_pipelines.lakes.iceberg.read.deletes import Positions
+    from harness_pipelines.layout.files import Positions
     from harness_pipelines.ports.lake import Staged
     from harness_pipelines.ports.ledger import TableRow
     from harness_pipelines.protocol.moves import Move

@@ -21,9 +21,9 @@ from harness_pipelines.layout.rewrites import Due
 from harness_pipelines.ports.ledger import TableStopped
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.versions import Version
+from harness_pipelines.read.clustering import BUDGET_BYTES, Layout, layout_of
 from harness_pipelines.spec.where import parse_where
-from harness_pipelines.stages.otree.clustering import Layout, layout_of
-from harness_pipelines.stages.otree.otree import BUDGET_BYTES, left_of_request, otree_once
+from harness_pipelines.stages.otree.otree import left_of_request, otree_once
 from harness_pipelines.stages.run.claims import ClaimKeeper
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 import structlog
 from numpy.typing import NDArray
 
-from harness_pipelines.audit.proof.accounts import taken_moves
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.scan import LakeFile, pinned, scan
@@ -34,6 +33,7 @@ from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeQuery, LakeStats
 from harness_pipelines.protocol.segments import needed
+from harness_pipelines.read.taken import taken_moves
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.stages.replay.quarantine import who
 from harness_pipelines.stages.replay.ranges import decoded_rows

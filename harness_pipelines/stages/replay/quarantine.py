@@ -22,11 +22,17 @@ import structlog
 from harness_pipelines.errors import UsageError
 from harness_pipelines.formats.base import Reason
 from harness_pipelines.formats.records import RecordCodec
-from harness_pipelines.ledgers.postgres.views.quarantine import BEFORE_ALL
 from harness_pipelines.ports.corrections import HELD, Correction, HeldRecord
 from harness_pipelines.ports.decoded import with_coordinates
 from harness_pipelines.ports.ledger import Swap, TableRow, TableStopped
-from harness_pipelines.protocol.changes.corrections import Change, Coordinate, CorrectionsMoved, Kind, Wanted
+from harness_pipelines.protocol.changes.corrections import (
+    BEFORE_ALL,
+    Change,
+    Coordinate,
+    CorrectionsMoved,
+    Kind,
+    Wanted,
+)
 from harness_pipelines.protocol.digest import as_first, lake_digests, shown
 from harness_pipelines.protocol.versions import Version, ViewName
 from harness_pipelines.spec.formats import names_schema

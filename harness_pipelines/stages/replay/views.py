@@ -36,7 +36,7 @@ from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.spec.predicate import OFFSET, PARTITION, TRUE, Predicate
 
 if TYPE_CHECKING:
-    from harness_pipelines.lakes.iceberg.read.deletes import Positions
+    from harness_pipelines.layout.files import Positions
     from harness_pipelines.ports.ledger import TableRow
     from harness_pipelines.protocol.versions import Version, ViewName
 

@@ -15,7 +15,6 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines.audit.proof.contents import BufferSide, Rows
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.errors import HarnessError, Recovery, UsageError
 from harness_pipelines.lakes.iceberg.read.rows import file_rows, judged
@@ -29,6 +28,7 @@ from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.reading.plan import BufferPart, SegmentRef
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.protocol.versions import Version
+from harness_pipelines.read.digested import BufferSide, Rows
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines.stages.run.claims import ClaimKeeper
 from harness_pipelines.stages.run.moving import Moving, make_branch

@@ -6,7 +6,6 @@ pauses grow. So nothing repeats unseen, whatever it is called.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.pauses import jittered
 from harness_pipelines.ports.errors import SparkInterrupted
 from harness_pipelines.ports.ledger import Stopped, TableRow
 from harness_pipelines.protocol.claims import FencedOut, Stage
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 WAIT_S_MIN, BACKOFF_S_MAX = 0.1, 5.0
-JITTER = 0.25  #: of a pause, at most: workers that met the same do not come back together
 COUNTED_S = 1.0  #: at least, after a failure that counts against a move: what heals in seconds shall not halve it
 BROKEN_S_MIN, BROKEN_S_MAX = 10.0, 300.0  #: how long a stage is held that met what nobody foresaw
 
@@ -107,7 +106,7 @@ class Backoff:
         self._show(error, stops=error.recovery is Recovery.NEVER and not isinstance(error, FencedOut))
         if self.stage != Stage.INGEST and not isinstance(error, TryAgain):
             self._wait_s = max(self._wait_s, COUNTED_S)
-        pause = self._wait_s * (1 + random.uniform(-JITTER, JITTER))
+        pause = jittered(self._wait_s)
         self._owner.stop.wait(max(pause, pause_s if error.recovery is Recovery.NEVER else 0.0))
         self._wait_s = min(self._wait_s * 2, BACKOFF_S_MAX)
 

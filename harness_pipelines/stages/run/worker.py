@@ -21,6 +21,7 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.formats.schema.policy import SchemaDue
 from harness_pipelines.ports.errors import LedgerOlderThanLake, WarehouseTaken
 from harness_pipelines.ports.ledger import PartitionStatus, TableRow
+from harness_pipelines.ports.source import POLL_S
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.schema.schemas import SchemaMoved, SpecDisagrees
@@ -86,9 +87,7 @@ class Worker:
         what broke it, when it ends with such a stage.
         """
         if self.options.stages & _ON_SPARK or self.options.ingest_on == "spark":
-            from harness_pipelines.engines.spark.session import import_pyspark
-
-            import_pyspark()
+            self.stores.engine.check()
         deadline = None if self.options.for_s is None else time.monotonic() + self.options.for_s
         for worker in self._tables:
             worker.start()
@@ -138,7 +137,7 @@ class Worker:
         while any(worker.is_alive for worker in self._tables) and time.monotonic() < hurried_at + HURRY_S_MAX:
             if self._hurried:
                 hurried_at = min(hurried_at, time.monotonic())
-                self.stores.spark_sessions.interrupt()
+                self.stores.engine.interrupt()
             alive = [worker for worker in self._tables if worker.is_alive]
             for worker in alive:
                 worker.join(JOIN_S / len(alive))
@@ -379,11 +378,11 @@ class _TableWorker:
             self.table,
             self.stores.log,
             segments=self.stores.segments,
-            claim=self._keepers[Stage.INGEST].current,
-            sessions=self.stores.writer_sessions,
+            writer=self.stores.buffer_writer(
+                self.table, self._keepers[Stage.INGEST].current, run_id=self.worker.options.run_id
+            ),
             schemas=self.stores.schemas,
-            poll_s=ingest.LAST_POLL_S if self.worker.options.until_idle else ingest.POLL_S,
-            run_id=self.worker.options.run_id,
+            poll_s=ingest.LAST_POLL_S if self.worker.options.until_idle else POLL_S,
         )
         loop.progress = self._counts.setdefault(number, loop.progress)
         try:

@@ -161,7 +161,7 @@ def stage(stores: Stores, table: TableRow, move: Move) -> Attempt:
     if rows == 0:
         return Attempt(staged=NOTHING_STAGED)  # gaps only: nothing to write, but the bounds move on
     make_branch(stores, table, move)
-    stores.write_from_segments(table, move, named)
+    stores.engine.write_segments(table, move, named)
     return Attempt(staged=stores.lake.staged(table, move, rows=rows))
 
 
@@ -184,7 +184,7 @@ def _stage_from_kafka(stores: Stores, table: TableRow, move: Move) -> Attempt:
     def check(rows: int, refused: int, one: One) -> None:
         check_move(table, rows=rows, refused=refused, one=one, before=stores.segments)
 
-    rows, refused = stores.write_from_kafka(table, move, check=check)
+    rows, refused = stores.engine.write_log(table, move, check=check)
     note_refused(table, refused)
     check_source(table, stores.log, move.hi)
     check_epochs(table, stores.log, {p: (move.hi[p], epoch) for p, epoch in epochs.items()})

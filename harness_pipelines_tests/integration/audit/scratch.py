@@ -15,8 +15,8 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 import harness_pipelines as hp
+from harness_pipelines.app.checks import no_gap_no_overlap, rows_are_conserved
 from harness_pipelines.audit.fsck.run import fsck
-from harness_pipelines.audit.proof.checks import no_gap_no_overlap, rows_are_conserved
 from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.lakes.owner import MARK
 from harness_pipelines.services import Endpoints

@@ -25,7 +25,7 @@ from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.versions import ForeignCommit, Version
-from harness_pipelines.stages.otree.clustering import layout_of
+from harness_pipelines.read.clustering import layout_of
 from harness_pipelines.stages.otree.otree import otree_once, plan
 from harness_pipelines.stages.otree.recluster import plan_recluster
 from harness_pipelines.stages.run.moving import make_branch

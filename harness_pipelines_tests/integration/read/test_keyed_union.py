@@ -13,11 +13,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from harness_pipelines.engines.arrow.union import iter_batches, read_arrow
 from harness_pipelines.engines.spark import union as module
 from harness_pipelines.engines.spark.union import to_spark
 from harness_pipelines.protocol.keys import KeyInTwoPartitions
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan
+from harness_pipelines.read.union import iter_batches, read_arrow
 from harness_pipelines.spec.types import parse_type
 from harness_pipelines.spec.where import parse_where
 from harness_pipelines_tests.integration.read.test_union_arrow import alive

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
-from harness_pipelines.buffers.postgres.nested_json import decode_json, encode_json
 from harness_pipelines.buffers.postgres.nested_sql import projected_json
 from harness_pipelines.drivers.conform import in_schema
+from harness_pipelines.protocol.schema.nested_json import decode_json, encode_json
 from harness_pipelines.protocol.schema.schemas import Other
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import parse_type

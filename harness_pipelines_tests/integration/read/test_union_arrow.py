@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from harness_pipelines.drivers.postgres import SegmentMissing
-from harness_pipelines.engines.arrow.union import ArrowReader, ReadResult, read_arrow
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.ports.errors import LakeFileMissing
@@ -22,6 +21,7 @@ from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan, SegmentR
 from harness_pipelines.protocol.reading.queries import ReadStats
 from harness_pipelines.protocol.reading.selection import Selection, UnknownColumn
 from harness_pipelines.read.report.explain import analyzed, explain
+from harness_pipelines.read.union import ArrowReader, ReadResult, read_arrow
 from harness_pipelines_tests.integration.read.world import (
     COORDINATE_NAMES,
     KEY,

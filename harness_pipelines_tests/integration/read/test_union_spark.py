@@ -18,7 +18,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from harness_pipelines.engines.arrow.union import read_arrow
 from harness_pipelines.engines.spark.predicates import to_spark as predicate_to_spark
 from harness_pipelines.engines.spark.session import SparkUnreachable, jdbc_options, open_spark
 from harness_pipelines.engines.spark.union import to_spark
@@ -26,6 +25,7 @@ from harness_pipelines.errors import UsageError
 from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.ports.errors import LakeFileMissing
 from harness_pipelines.protocol.reading.plan import LakePart, ReadPlan, TailPart
+from harness_pipelines.read.union import read_arrow
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.spec.types import DecimalType, ListType, MapType, Primitive, StructType, Type, parse_type

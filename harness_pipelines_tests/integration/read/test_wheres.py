@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from harness_pipelines.engines.arrow.union import read_arrow
 from harness_pipelines.engines.spark.predicates import to_spark as predicate_to_spark
 from harness_pipelines.engines.spark.union import to_spark
+from harness_pipelines.read.union import read_arrow
 from harness_pipelines.spec.where import parse_where
 from harness_pipelines_tests.integration.read.world import World
 from harness_pipelines_tests.unit.read.wheres import COLUMNS, Reference, Rendered, rows, table_of, wheres

@@ -30,6 +30,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from harness_pipelines.buffers.postgres.reader import BufferReader
+from harness_pipelines.buffers.postgres.scans import PostgresScans
 from harness_pipelines.buffers.postgres.types import segment_ddl, segment_index, to_copy
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, ReadPlan, SegmentRef
@@ -81,7 +82,7 @@ class World:
         self.columns = columns_of(types)
         self.name = f"w{uuid.uuid4().hex[:10]}"
         self.pg = psycopg.connect(dsn, autocommit=True)
-        self.buffer_reader = BufferReader(dsn)
+        self.buffer_reader, self.segment_scans = BufferReader(dsn), PostgresScans()
         self.segments: list[SegmentRef] = []
         self._seq = itertools.count(1)
         row = self.pg.execute(

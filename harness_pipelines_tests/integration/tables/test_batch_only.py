@@ -15,8 +15,8 @@ from harness_pipelines.audit.repair.rebuild import plan_rebuild
 from harness_pipelines.layout.files import classify
 from harness_pipelines.ports.errors import LakeHistoryMissing
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.read.clustering import layout_of
 from harness_pipelines.stages.otree import otree
-from harness_pipelines.stages.otree.clustering import layout_of
 from harness_pipelines.stages.run.due import due_upkeep
 from harness_pipelines.stages.run.moving import make_branch
 from harness_pipelines.stages.table.expire import expire_once

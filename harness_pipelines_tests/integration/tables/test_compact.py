@@ -397,16 +397,16 @@ def test_a_spark_stream_that_follows_the_view_sees_no_row_twice(rig: TableRig, t
 def test_what_was_written_wrongly_is_never_published_and_holds_the_stage_by_name(
     rig: TableRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harness_pipelines.engines.spark import compact as spark_compact
+    from harness_pipelines.engines.spark import view as spark_view
 
     before = head(rig)
 
     def unsorted(spark, metadata, runs):
-        return spark_compact._rows(spark, metadata, runs).repartition(3)
+        return spark_view._rows(spark, metadata, runs).repartition(3)
 
     with claimed(rig) as claim:
         with monkeypatch.context() as patched:
-            patched.setattr(spark_compact, "rows_in_pieces", unsorted)
+            patched.setattr(spark_view, "rows_in_pieces", unsorted)
             for _ in range(FAILURES_MAX):
                 with pytest.raises(CompactedWrong, match="nothing was published"):
                     compact.compact_once(rig.stores, rig.table.row, claim, trigger="test")

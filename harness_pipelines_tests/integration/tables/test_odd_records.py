@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness_pipelines.cli.show.rows import json_rows
 from harness_pipelines.protocol.claims import Stage
+from harness_pipelines.show.rows import json_rows
 from harness_pipelines.stages.ingest.on_engine import ingest_on_spark
 from harness_pipelines_tests.raw_producer import produce_with_header
 from harness_pipelines_tests.rig import TableRig, good

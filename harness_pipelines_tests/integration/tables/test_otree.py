@@ -18,8 +18,7 @@ import pytest
 from pyspark.sql import functions as f
 
 import harness_pipelines as hp
-from harness_pipelines.audit.proof.checks import nothing_is_stuck
-from harness_pipelines.engines.arrow.union import read_arrow
+from harness_pipelines.app.checks import nothing_is_stuck
 from harness_pipelines.engines.spark import cluster, write
 from harness_pipelines.engines.spark.write import SparkFailed
 from harness_pipelines.layout import balance, rewrites, sampling
@@ -32,9 +31,10 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import MoveClosed
 from harness_pipelines.protocol.reading.selection import Selection
 from harness_pipelines.protocol.versions import Version
+from harness_pipelines.read.clustering import Layout, layout_of
 from harness_pipelines.read.report.explain import explain
+from harness_pipelines.read.union import read_arrow
 from harness_pipelines.stages.otree import otree, recluster
-from harness_pipelines.stages.otree.clustering import Layout, layout_of
 from harness_pipelines.stages.run.moving import FAILURES_MAX
 from harness_pipelines.stages.table.revert import revert_table
 from harness_pipelines_tests.faults.conftest import MakeRig

@@ -12,8 +12,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
+from harness_pipelines.app.spark_source import OpenTables
 from harness_pipelines.engines.spark.data_source import source_class
-from harness_pipelines.engines.spark.data_source_rows import OpenTables
 from harness_pipelines.errors import UsageError
 from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.spec.columns import Column

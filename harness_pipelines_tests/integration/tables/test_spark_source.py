@@ -15,8 +15,8 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
 import harness_pipelines as hp
+from harness_pipelines.app.spark_source import OpenTables
 from harness_pipelines.engines.spark.data_source import Lazy, OffsetsOfOne, TableStreamReader, source_class
-from harness_pipelines.engines.spark.data_source_rows import OpenTables
 from harness_pipelines.ports.ledger import LeaseEnded
 from harness_pipelines.read import slices as read_pieces
 from harness_pipelines.spec.arrow import COORDINATES as ARROW_COORDINATES

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.audit.proof.batch_view import differences
-from harness_pipelines.audit.proof.contents import Rows
 from harness_pipelines.protocol.lake.files import rows_below
+from harness_pipelines.read.digested import Rows
 
 ROWS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), max_size=8)
 

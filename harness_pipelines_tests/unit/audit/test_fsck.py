@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -283,11 +284,10 @@ def test_a_table_that_was_stopped_by_its_log_kept_the_invariant():
 def test_only_what_two_looks_saw_is_reported(monkeypatch, second, reported):
     seen = iter([["a"], second])
     monkeypatch.setattr(module, "RULES", [])
-    monkeypatch.setattr(module, "held", lambda *_: nullcontext())
 
     class Looks:
         trouble: dict[tuple[str, str], str]
-        stores = SimpleNamespace(readers=None)
+        stores = SimpleNamespace(table_states=SimpleNamespace(held=lambda _: nullcontext()))
 
         def look(self, _name: str) -> Look:
             subjects = next(seen)
@@ -336,6 +336,11 @@ def test_a_spec_with_other_columns_than_the_schema_is_named():
     assert "only the spec has id long, only the schema has id int" in found
 
 
+def _of(*names: str) -> Any:
+    """Stores of a ledger with these tables."""
+    return SimpleNamespace(table_states=SimpleNamespace(names=lambda *_: list(names)))
+
+
 @pytest.mark.parametrize(
     "error", [BoundsBroken("stream_hi 9 is above buffer_hi 7"), KeyError("lo"), ValueError("tire")]
 )
@@ -347,9 +352,8 @@ def test_one_sick_table_never_keeps_the_others_from_being_checked(monkeypatch, e
         if name == "a.sick":
             raise error
 
-    monkeypatch.setattr(module, "table_names", lambda *_: ["a.sick", "b.well"])
     monkeypatch.setattr(module, "_check", check)
-    report = module.fsck(SimpleNamespace(readers=None))  # type: ignore[arg-type]
+    report = module.fsck(_of("a.sick", "b.well"))
 
     assert seen == ["a.sick", "b.well"]
     [found] = report.broken
@@ -362,13 +366,12 @@ def test_a_table_that_cannot_be_looked_at_now_is_unchecked_and_no_database_ends_
     def check(*_: object) -> None:
         raise errors[-1]
 
-    monkeypatch.setattr(module, "table_names", lambda *_: ["a.b"])
     monkeypatch.setattr(module, "_check", check)
-    report = module.fsck(SimpleNamespace(readers=None))  # type: ignore[arg-type]
+    report = module.fsck(_of("a.b"))
     assert (report.ok, {one.why_not for one in report.unchecked}) == (True, {"the lake is away"})
     errors.append(PostgresUnreachable("no answer"))
     with pytest.raises(PostgresUnreachable):
-        module.fsck(SimpleNamespace(readers=None))  # type: ignore[arg-type]
+        module.fsck(_of("a.b"))
 
 
 def test_a_snapshot_needs_the_version_that_answers_for_its_own_bounds_and_no_other():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_pipelines.audit.proof import signing
-from harness_pipelines.audit.proof.accounts import TakenMove, torn
+from harness_pipelines.audit.proof.accounts import torn
 from harness_pipelines.audit.proof.complete import split
 from harness_pipelines.audit.proof.jobs import Tally
 from harness_pipelines.audit.proof.report import RangeAudit, Status, Tier, Witness, joined
@@ -20,6 +20,7 @@ from harness_pipelines.audit.proof.signing import Standing, cut
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.digest import lake_digests, parsed, row_digests, shown
 from harness_pipelines.protocol.lake.signoff import Answering
+from harness_pipelines.read.taken import TakenMove
 from harness_pipelines_tests.unit.protocol.test_signoff import a_signoff
 
 NOTHING = Answering(files=(), held=())

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.audit.proof.accounts import Corrected, TakenMove, with_corrections
 from harness_pipelines.audit.proof.complete import split
-from harness_pipelines.audit.proof.contents import Held, Records, Rows
+from harness_pipelines.audit.proof.contents import Held, Records
 from harness_pipelines.audit.proof.report import Findings, Kind, RangeAudit, Status, Tier
 from harness_pipelines.audit.proof.verdicts import Window, judge
 from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.read.digested import Rows
+from harness_pipelines.read.taken import Corrected, TakenMove, with_corrections
 
 RAW = (b"value", b"key")
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.cli.show import bars
 from harness_pipelines.ledgers.postgres.views.status import Apart
 from harness_pipelines.ports.ledger import PartitionStatus
 from harness_pipelines.protocol.bounds import Bounds
+from harness_pipelines.show import bars
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=3, max_size=3))

@@ -8,8 +8,8 @@ import pytest
 import structlog
 
 from harness_pipelines.cli.common import duration
-from harness_pipelines.cli.show.logs import configure_logging
-from harness_pipelines.cli.show.progress import Rates
+from harness_pipelines.show.logs import configure_logging
+from harness_pipelines.show.progress import Rates
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from harness_pipelines.cli import main
-from harness_pipelines.cli.show.output import emit, json_option
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain, UsageError
+from harness_pipelines.show.output import emit, json_option
 
 SLOW_MODULES = {
     "confluent_kafka",

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness_pipelines.cli.show.output import to_json
-from harness_pipelines.cli.show.rows import json_rows, table_lines, text_lines, write
+from harness_pipelines.show.output import to_json
+from harness_pipelines.show.rows import json_rows, table_lines, text_lines, write
 
 ID = uuid.UUID("123e4567-e89b-12d3-a456-426614174000")
 SCHEMA = pa.schema(

@@ -123,10 +123,10 @@ def test_a_path_into_avro_and_by_the_name_of_the_whole_field() -> None:
         ("gone: boolean", "{field: gone, values: ['true']}", "write true or false, without quotes"),
         ("op: double", "{field: op, values: [1]}", "a double is compared with no value"),
         ("op: list<string>", "{field: op, values: [d]}", "a list<string> is compared with no value"),
-        ("op: string", "{field: op.x, values: [d]}", "'x' would be inside of a string"),
+        ("op: string", "{field: op.x, values: [d]}", "'x' would be inside a string"),
         ("m: 'struct<a: string>'", "{field: m.op, values: [d]}", "the struct has no field 'op'; fields: a"),
         ("m: 'struct<op: int>'", "{field: m.op, values: [d]}", "it is of type int"),
-        ("h: {type: binary, from: raw_value}", "{field: h, values: [d]}", "is `from: raw_value`, no field"),
+        ("h: {type: binary, from: raw_value}", "{field: h, values: [d]}", "is `from: raw_value`, not a field"),
     ],
 )
 def test_a_rule_that_can_never_fire_is_refused_with_its_line(columns: str, rule: str, why: str) -> None:

@@ -13,7 +13,7 @@ import harness_pipelines
 PACKAGE = Path(harness_pipelines.__file__).parent
 PLACE = "lakes/iceberg/parquet.py"
 #: Files of users' own: what a read is written to, and what the demo downloads.
-NOT_OF_THE_LAKE = {"cli/show/rows.py", "demo/source.py", "demo/lineitem.py", "demo/orders.py"}
+NOT_OF_THE_LAKE = {"show/rows.py", "demo/source.py", "demo/lineitem.py", "demo/orders.py"}
 READERS = {"pyarrow.parquet", "pyarrow.dataset"}
 #: PyIceberg's own ways to files, which compare nothing; and where each is used behind a comparison.
 OF_PYICEBERG = {

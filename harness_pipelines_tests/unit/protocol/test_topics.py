@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.cli.show.bars import Spans, bars
 from harness_pipelines.ports.errors import LogTruncated, RecordsLost
 from harness_pipelines.protocol.topics import (
     PARTITIONS_MAX,
@@ -16,6 +15,7 @@ from harness_pipelines.protocol.topics import (
     place,
     table_partition,
 )
+from harness_pipelines.show.bars import Spans, bars
 from harness_pipelines.spec.table import TOPICS_MAX
 
 

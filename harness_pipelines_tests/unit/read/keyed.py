@@ -14,15 +14,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from harness_pipelines.drivers.arrow_filter import to_arrow
-from harness_pipelines.engines.arrow import union
-from harness_pipelines.engines.arrow.union import ArrowReader
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.plan import BufferPart, LakePart, ReadPlan, SegmentRef, TailPart
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats, LakeQuery, LakeStats
 from harness_pipelines.protocol.reading.selection import Selection
+from harness_pipelines.read import union
+from harness_pipelines.read.union import ArrowReader
 from harness_pipelines.spec.arrow import arrow_schema
+from harness_pipelines.spec.arrow_filter import to_arrow
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.predicate import Predicate
 from harness_pipelines.spec.types import Type, iceberg_fields, parse_type

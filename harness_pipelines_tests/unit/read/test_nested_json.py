@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 
-from harness_pipelines.buffers.postgres.nested_json import decode_json, encode_json, uuid_text
+from harness_pipelines.protocol.schema.nested_json import decode_json, encode_json, uuid_text
 from harness_pipelines.protocol.schema.schemas import Layout, Slot
 from harness_pipelines.spec.arrow import arrow_type
 from harness_pipelines.spec.types import parse_type

@@ -21,10 +21,10 @@ from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.read import tail
 from harness_pipelines.read.plan import make_plan
 from harness_pipelines.read.tail import TailSilent, read_tail
-from harness_pipelines.sources.memory import MemoryLog, MemoryLogReader
 from harness_pipelines.spec.types import iceberg_fields
 from harness_pipelines.spec.where import WhereError
 from harness_pipelines_tests.contract.stores_rig import MemoryRig, fresh_view
+from harness_pipelines_tests.memory.log import MemoryLog, MemoryLogReader
 
 TOPIC = "t"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from harness_pipelines.cli.show.logs import configure_logging
 from harness_pipelines.errors import UsageError
 from harness_pipelines.services import logs
 from harness_pipelines.services.logs import rotate, rotating
+from harness_pipelines.show.logs import configure_logging
 from harness_pipelines_tests.producer import wait_until
 
 

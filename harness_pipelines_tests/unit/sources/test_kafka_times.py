@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_pipelines.cli.show.rows import json_rows
 from harness_pipelines.formats.columns.times import kafka_time, kafka_times, kafka_times_us
 from harness_pipelines.ports.decoded import with_coordinates
+from harness_pipelines.show.rows import json_rows
 from harness_pipelines.spec.table import TableSpec
 
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyiceberg.schema import Schema
 
-from harness_pipelines.buffers.postgres.types import _postgres_type
+from harness_pipelines.buffers.postgres.types import postgres_type
 from harness_pipelines.formats.records import RecordCodec
 from harness_pipelines.formats.schema.registry import WrittenSchema
 from harness_pipelines.formats.transform import _duck
@@ -28,7 +28,7 @@ def test_the_page_of_types_says_what_the_code_does(row: TypeRow):
     in_lake = Schema.model_validate(
         {"type": "struct", "fields": lake_fields(iceberg_fields([Column(name="x", type=kind)]))}
     )
-    assert row.postgres == _postgres_type(arrow_type(kind))
+    assert row.postgres == postgres_type(arrow_type(kind))
     assert row.iceberg == iceberg_name(str(in_lake.fields[0].field_type))
     assert row.arrow == str(arrow_type(kind))
     if row.type != "uuid":  # bytes, which DuckDB is given and never asked for

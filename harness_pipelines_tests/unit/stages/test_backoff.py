@@ -10,10 +10,11 @@ import pytest
 from harness_pipelines.engines.spark.write import SparkFailed
 from harness_pipelines.errors import HarnessError, TryAgain
 from harness_pipelines.ledgers.postgres.retention import SizeGuard
+from harness_pipelines.pauses import JITTER
 from harness_pipelines.protocol.claims import FencedOut, Stage
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines.stages.run.progress import TableProgress
-from harness_pipelines.stages.run.trouble import BACKOFF_S_MAX, COUNTED_S, JITTER, Backoff
+from harness_pipelines.stages.run.trouble import BACKOFF_S_MAX, COUNTED_S, Backoff
 
 
 def waits(

@@ -212,7 +212,9 @@ def test_a_loop_that_begins_again_goes_on_with_its_threads_counts(books: Books, 
 
     monkeypatch.setattr(ingest, "IngestLoop", Loop)
     monkeypatch.setattr(worker._TableWorker, "_ingest", ingest_once)
-    stores: Any = SimpleNamespace(ledger=books, log=None, segments=None, writer_sessions=None, schemas=None)
+    stores: Any = SimpleNamespace(
+        ledger=books, log=None, segments=None, schemas=None, buffer_writer=lambda *_, **__: None
+    )
     one = worker._TableWorker(Worker(stores, [], WorkerOptions()), table(1, "a.b"))
     for number in (0, 0, 1):
         one._ingest_forever(one._watching, number)

@@ -13,7 +13,6 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
@@ -22,6 +21,7 @@ from pyiceberg.types import LongType, StringType
 
 from harness_pipelines.lakes.iceberg.checked_io import note_data_file
 from harness_pipelines.lakes.iceberg.parquet import damage_named, read_columns, write_table
+from harness_pipelines.layout.files import Positions
 from harness_pipelines.ports.errors import DeletesBroken, ForeignDeletes
 from harness_pipelines.protocol.lake.file_digests import FileDamaged
 
@@ -31,8 +31,6 @@ _SCHEMA = pa.schema([
     pa.field("file_path", pa.string(), nullable=False, metadata={b"PARQUET:field_id": str(PATH_ID).encode()}),
     pa.field("pos", pa.int64(), nullable=False, metadata={b"PARQUET:field_id": str(POSITION_ID).encode()}),
 ])  # fmt: skip
-
-Positions = NDArray[np.int64]  #: of rows in a data file, from 0, ascending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
-from harness_pipelines.drivers.conform import null_offsets, unsliced
+from harness_pipelines.protocol.schema.nested_json import null_offsets, unsliced
 
 FIELD_ID = b"PARQUET:field_id"  #: where Arrow shows the field ids that Iceberg's writers leave in a file
 

@@ -15,26 +15,8 @@ from harness_pipelines.lakes.iceberg.read.deletes import split
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.layout.columns import IndexedColumn, unscaled
 from harness_pipelines.layout.files import Extent, FileStats
-from harness_pipelines.layout.tree import LAYER
-from harness_pipelines.spec.table import TableSpec
-from harness_pipelines.spec.types import Type
 
-_COORDINATE_TYPES = {"_kafka_timestamp": "timestamptz"}
 _entries_of: ByPath[tuple[ManifestEntry, ...]] = ByPath(20_000)
-
-
-def indexed_columns(spec: TableSpec) -> tuple[IndexedColumn, ...]:
-    """The columns that the batch view of *spec* is clustered by, that of the sample layer first if it has one."""
-    types: dict[str, Type] = {c.name: c.type for c in spec.columns}
-    asked = [
-        IndexedColumn(name, str(types[name]) if name in types else _COORDINATE_TYPES[name]) for name in spec.indexed
-    ]
-    return tuple([LAYER, *asked] if spec.layout.sample else asked)
-
-
-def key_columns(spec: TableSpec) -> tuple[IndexedColumn, ...]:
-    """The columns of the key of *spec* by whose bounds files can be left out: all but binary ones."""
-    return tuple(IndexedColumn(c.name, str(c.type)) for c in spec.key_columns if str(c.type) != "binary")
 
 
 def region_files(view: Table, columns: Sequence[IndexedColumn]) -> list[FileStats]:

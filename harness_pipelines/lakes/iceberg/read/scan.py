@@ -29,15 +29,15 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import BooleanType, LongType, NestedField
 
-from harness_pipelines.drivers.arrow_filter import to_arrow
 from harness_pipelines.drivers.file_notes import KNOWN
 from harness_pipelines.lakes.iceberg.checked_io import opened_io
 from harness_pipelines.lakes.iceberg.parquet import ParquetFragment, Scanner, damage_named, fragment_of, scanner_of
 from harness_pipelines.lakes.iceberg.private import InclusiveMetricsEvaluator
-from harness_pipelines.lakes.iceberg.read.deletes import Positions, positions_of, split
+from harness_pipelines.lakes.iceberg.read.deletes import positions_of, split
 from harness_pipelines.lakes.iceberg.read.field_ids import FIELD_ID, by_field_ids
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of, understood
 from harness_pipelines.lakes.iceberg.read.predicates import to_iceberg
+from harness_pipelines.layout.files import Positions
 from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.ports.errors import (
     DeletesBroken,
@@ -53,6 +53,7 @@ from harness_pipelines.protocol.lake.properties import BATCH_HI, STARTS, vector_
 from harness_pipelines.protocol.reading.narrowing import Ranges
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 from harness_pipelines.spec.arrow import arrow_type
+from harness_pipelines.spec.arrow_filter import to_arrow
 from harness_pipelines.spec.predicate import (
     OFFSET,
     PARTITION,

@@ -21,7 +21,7 @@ from harness_pipelines.protocol.keys import PUT
 from harness_pipelines.protocol.reading.queries import LakeColumn, LakeQuery, LakeStats
 
 if TYPE_CHECKING:
-    from harness_pipelines.lakes.iceberg.read.deletes import Positions
+    from harness_pipelines.layout.files import Positions
     from harness_pipelines.ports.ledger import TableRow
 
 PARTITION, OFFSET = "_kafka_partition", "_kafka_offset"

@@ -26,14 +26,14 @@ from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.catalog import OFFSET, StagingCatalog, view_schema
 from harness_pipelines.lakes.iceberg.checked_io import note_data_files
 from harness_pipelines.lakes.iceberg.read import deletes, regions
-from harness_pipelines.lakes.iceberg.read.deletes import Hidden, Positions
+from harness_pipelines.lakes.iceberg.read.deletes import Hidden
 from harness_pipelines.lakes.iceberg.read.manifests import entries_of, manifests_of
 from harness_pipelines.lakes.iceberg.write import corrections, revert
 from harness_pipelines.lakes.iceberg.write.replace import Replacement, replace_files
 from harness_pipelines.lakes.iceberg.write.still_there import brought
 from harness_pipelines.lakes.iceberg.write.tidying import tidying
-from harness_pipelines.layout.files import FileStats
-from harness_pipelines.layout.tree import LAYER
+from harness_pipelines.layout.files import FileStats, Positions
+from harness_pipelines.layout.tree import LAYER, indexed_columns, key_columns
 from harness_pipelines.ports.errors import (
     BaseGone,
     LakeAway,
@@ -367,17 +367,17 @@ class Lake:
         """The files of the batch view that *metadata* fixes, as the region tree sees them."""
         with reachable(table.name, "reading the batch view's manifests"):
             view = self.load(table, metadata, view="batch")
-            return regions.region_files(view, regions.indexed_columns(table.spec))
+            return regions.region_files(view, indexed_columns(table.spec))
 
     def key_files(self, table: TableRow, metadata: str) -> list[FileStats]:
         """The same files as `region_files`, with the bounds of the key's columns instead."""
         with reachable(table.name, "reading the batch view's manifests"):
             view = self.load(table, metadata, view="batch")
-            return regions.region_files(view, regions.key_columns(table.spec))
+            return regions.region_files(view, key_columns(table.spec))
 
     def staged_regions(self, table: TableRow, staged: Staged) -> list[FileStats]:
         """What an attempt staged for the batch view, as the region tree sees it."""
-        columns = regions.indexed_columns(table.spec)
+        columns = indexed_columns(table.spec)
         return regions.staged_files(self.current(table, "batch"), columns, staged.files)
 
     def sequence_of(self, table: TableRow, metadata: str) -> int:
@@ -404,7 +404,7 @@ def _properties(spec: TableSpec, view: ViewName) -> dict[str, str]:
     if view == "stream":
         return dict(VIEW_PROPERTIES)
     target = spec.layout.target_file_mb * 2**20
-    exact = {c.name for c in (*regions.indexed_columns(spec), *regions.key_columns(spec))}
+    exact = {c.name for c in (*indexed_columns(spec), *key_columns(spec))}
     return {
         **VIEW_PROPERTIES,
         "write.target-file-size-bytes": str(4 * target),

@@ -9,12 +9,11 @@ from typing import Any
 from harness_pipelines.drivers.postgres import Database
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.ports.refused import HEAD_BYTES, WHOLE_BYTES_MAX
-from harness_pipelines.protocol.changes.corrections import Coordinate, Wanted
+from harness_pipelines.protocol.changes.corrections import BEFORE_ALL, Coordinate, Wanted
 
 Row = Mapping[str, Any]
 #: Reads key, value and headers of records whose bytes are in the lake, in any order.
 ReadBytes = Callable[[Database, TableRow, Sequence[Coordinate]], Iterable[tuple[Coordinate, Row]]]
-BEFORE_ALL: Coordinate = (-1, -1)
 TOGETHER = 100  #: records that are asked for at once
 
 

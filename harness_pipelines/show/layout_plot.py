@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness_pipelines.cli.show.layout_axes import SLAB, Axis, staged_files
 from harness_pipelines.errors import HarnessError, UsageError
 from harness_pipelines.extras import needs
 from harness_pipelines.layout.labels import label
 from harness_pipelines.layout.outline import outline
 from harness_pipelines.layout.tree import LAYER
 from harness_pipelines.read.report.layout import LayoutSeen
+from harness_pipelines.show.layout_axes import SLAB, Axis, staged_files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from harness_pipelines.ledgers.memory.state import Books, MemoryState, MoveEntry
-from harness_pipelines.ports.decoded import DecodedRange
+import pyarrow as pa
+
+from harness_pipelines.ports.decoded import DecodedRange, RowsUnfit
 from harness_pipelines.ports.ledger import Beginning, IngestPosition, Segment, TableRow
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move, MoveState
 from harness_pipelines.protocol.segments import check_unit, check_writable
+from harness_pipelines_tests.memory.state import Books, MemoryState, MoveEntry
 
 
 class MemorySegments:
@@ -99,6 +101,10 @@ class MemorySegmentWriter:
             confirm()
             books.fence(claim, now=self.state.now())
         return sum(r.rows.num_rows for r in ranges)
+
+    def trouble(self, segment: Segment, rows_: pa.Table) -> RowsUnfit | None:
+        """None: memory takes every row."""
+        return None
 
     def close(self) -> None:
         """Nothing is held."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from harness_pipelines.drivers.postgres import sql
-from harness_pipelines.ledgers.postgres.views.status import Overview, buffered_rows
+from harness_pipelines.ledgers.postgres.views.status import Overview
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.stages import compact
@@ -35,7 +34,7 @@ class Finding:
 
 def no_gap_no_overlap(stores: Stores, table: TableRow) -> Finding:
     """Committed ranges of ingest and tier touch, from the start of each partition on."""
-    seams = stores.readers.rows("checks/seams", {"table_id": table.table_id})
+    seams = stores.proof.seams(table)
     shown = "; ".join(
         f"{s['stage']} move {s['move_id']}: partition {s['partition']} continues at {s['low']} after {s['before']}"
         for s in seams
@@ -49,16 +48,11 @@ def no_gap_no_overlap(stores: Stores, table: TableRow) -> Finding:
 
 def rows_are_conserved(stores: Stores, table: TableRow) -> Finding:
     """Rows that ingest took = rows in the lake + rows still in the buffer, at one instant."""
-    with stores.readers.reading() as connection:
-        connection.execute(sql("checks/repeatable_read"))
-        moved = connection.execute(sql("checks/moved_rows"), {"table_id": table.table_id}).fetchone()
-        buffered = buffered_rows(connection, table)
-    assert moved is not None
-    ingested = moved["ingested"] if table.spec.buffer != "none" else moved["tiered"]
-    numbers = {"ingested": ingested, "lake": moved["tiered"], "buffer": buffered}
+    found = stores.proof.conserved(table)
+    numbers = {"ingested": found.ingested, "lake": found.tiered, "buffer": found.buffered}
     return Finding(
-        passed=ingested == moved["tiered"] + buffered,
-        description=f"{ingested:,} rows taken, {moved['tiered']:,} in the lake, {buffered:,} in the buffer",
+        passed=found.ingested == found.tiered + found.buffered,
+        description=f"{found.ingested:,} rows taken, {found.tiered:,} in the lake, {found.buffered:,} in the buffer",
         numbers=numbers,
     )
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness_pipelines.drivers.by_path import ByPath
-from harness_pipelines.lakes.iceberg.read.regions import indexed_columns
 from harness_pipelines.layout.balance import from_files
 from harness_pipelines.layout.files import FileStats
-from harness_pipelines.layout.tree import RegionTree
+from harness_pipelines.layout.tree import RegionTree, indexed_columns
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.versions import Version
+
+if TYPE_CHECKING:
+    from harness_pipelines.app.installation import Stores
+
 
 if TYPE_CHECKING:
     from harness_pipelines.app.installation import Stores
@@ -67,3 +70,6 @@ def target_bytes(table: TableRow, files: Sequence[FileStats]) -> int:
     if rules.regions is not None:
         return max(sum(f.bytes for f in files) // rules.regions, 1)
     return rules.target_file_mb * 2**20
+
+
+BUDGET_BYTES = 2 * 2**30  #: of files that one relayout reads

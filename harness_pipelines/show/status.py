@@ -14,7 +14,6 @@ from harness_pipelines.protocol.topics import label
 if TYPE_CHECKING:
     from harness_pipelines.app.client import Harness
     from harness_pipelines.app.table import Table
-    from harness_pipelines.cli.show.bars import Spans
     from harness_pipelines.ledgers.postgres.requests.recall import RecallRequest
     from harness_pipelines.ledgers.postgres.views.growth import BufferGrowth
     from harness_pipelines.ledgers.postgres.views.stalls import Lag, Pin, Stall
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from harness_pipelines.ports.ledger import PartitionStatus
     from harness_pipelines.ports.source import Log, OpenTransaction
     from harness_pipelines.protocol.versions import Version
+    from harness_pipelines.show.bars import Spans
     from harness_pipelines.spec.settings import Settings
     from harness_pipelines.spec.table import Freshness
 
@@ -92,7 +92,7 @@ class TableSeen:
 
     @property
     def spans(self) -> list[Spans]:
-        from harness_pipelines.cli.show import bars
+        from harness_pipelines.show import bars
 
         return bars.spans_of(self.positions, self.ends, batch=self.has_batch, apart=self.apart)
 

@@ -18,7 +18,7 @@ from harness_pipelines.protocol.moves import Move
 from harness_pipelines.protocol.versions import Version
 
 if TYPE_CHECKING:
-    from harness_pipelines.lakes.memory import MemoryView
+    from harness_pipelines_tests.memory.lake import MemoryView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from harness_pipelines.errors import HarnessError
-from harness_pipelines.ledgers.memory import revert as reverting
-from harness_pipelines.ledgers.memory.state import Books, MemoryState, MoveEntry, ended
 from harness_pipelines.ports.ledger import (
     Boundary,
     BuildRevert,
@@ -34,6 +32,8 @@ from harness_pipelines.protocol.schema.schemas import SchemaRow, check_columns, 
 from harness_pipelines.protocol.versions import Version, View, ViewName, advance, check_base, tiered_of
 from harness_pipelines.spec.load import dump_spec
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines_tests.memory import revert as reverting
+from harness_pipelines_tests.memory.state import Books, MemoryState, MoveEntry, ended
 
 OPTIMISTIC_BUILDS = 3
 _OPEN = (MoveState.PLANNED, MoveState.QUARANTINED)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from harness_pipelines.cli.show.output import json_float
+from harness_pipelines.show.output import json_float
 
 CELL_CHARS_MAX = 60
 UUID_BYTES = 16

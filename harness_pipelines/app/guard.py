@@ -27,7 +27,6 @@ from harness_pipelines.ports.ledger import TableRow, TableUnknown
 from harness_pipelines.protocol.lake.history import PROMOTED, NamedMove, lost_of
 
 if TYPE_CHECKING:
-    from harness_pipelines.app.installation import Stores
     from harness_pipelines.ledgers.postgres.reconcile import Reconciler
 
 log = structlog.get_logger(__name__)
@@ -116,12 +115,6 @@ class Standing:
                 made = begin_history(connection, table, event=PROMOTED, lost=())
                 connection.execute(sql("reconcile/fence_all"), key)
                 log.warning("ledger.promoted", table=table.name, version=made.version)
-
-
-def lost_moves(stores: Stores, table: TableRow) -> list[NamedMove]:
-    """`Standing.lost` for those who may only read."""
-    reconciler = stores.reconciler.over(stores.readers)
-    return Standing(stores.ownership, reconciler, stores.catalog, stores.readers).lost(table, stores.tables)
 
 
 def _explained(table: TableRow, lost: list[NamedMove]) -> str:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import uuid4
 
-from harness_pipelines.ledgers.memory.state import Books, Lease, MemoryState
 from harness_pipelines.ports.ledger import LeaseEnded, ReadState, TableRow
 from harness_pipelines.protocol.bounds import Bounds
 from harness_pipelines.protocol.reading.reads import cut_now, cut_of_version
 from harness_pipelines.protocol.versions import VersionGone
+from harness_pipelines_tests.memory.state import Books, Lease, MemoryState
 
 LEASE_AGE_MAX = timedelta(hours=24)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from harness_pipelines.ledgers.memory.state import Books, LakePosition, MemoryState, MoveEntry, ended
 from harness_pipelines.ports.ledger import BuildRevert, TableRow
 from harness_pipelines.protocol.bounds import Vector
 from harness_pipelines.protocol.changes.reverts import (
@@ -20,6 +19,7 @@ from harness_pipelines.protocol.changes.reverts import (
 from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.protocol.moves import Move, MoveState, closed_by
 from harness_pipelines.protocol.versions import Version, VersionGone
+from harness_pipelines_tests.memory.state import Books, LakePosition, MemoryState, MoveEntry, ended
 
 
 def plan(books: Books, table: TableRow, *, to: int | None, log_from: Vector) -> RevertPlan:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from harness_pipelines.ledgers.memory.state import Books, MemoryState
 from harness_pipelines.ledgers.postgres.retention import TrimDecision
 from harness_pipelines.ports.ledger import TableRow
 from harness_pipelines.protocol.claims import Claim
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines.protocol.segments import may_drop, retirable
 from harness_pipelines.protocol.versions import kept_versions, trim_floor
+from harness_pipelines_tests.memory.state import Books, MemoryState
 
 ORPHANED_FOR = timedelta(hours=1)  #: an open move that nobody could have worked on for so long is closed
 

@@ -11,15 +11,15 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from harness_pipelines.buffers.postgres.reader import BufferReader
-from harness_pipelines.drivers.arrow_filter import to_arrow
 from harness_pipelines.drivers.conform import conformed
 from harness_pipelines.errors import UsageError
 from harness_pipelines.lakes.iceberg.read.scan import scan
+from harness_pipelines.ports.buffer import BufferReads
 from harness_pipelines.protocol.reading.fold import Folded, fold
 from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.reading.queries import BufferQuery, ReadStats
 from harness_pipelines.protocol.reading.selection import LakeWork, Selection, Work, work_of
+from harness_pipelines.spec.arrow_filter import to_arrow
 from harness_pipelines.spec.predicate import TRUE
 
 #: Rows of a tail part with the user's columns and all coordinates; the reader filters and projects them.
@@ -38,14 +38,14 @@ class ArrowSources(Protocol):
     """What `read_arrow` needs of the opened stores."""
 
     @property
-    def buffer_reader(self) -> BufferReader: ...
+    def buffer_reader(self) -> BufferReads: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrowReader:
     """Executes read plans. ``check_lease`` raises when the plan's lease has ended."""
 
-    buffer: BufferReader
+    buffer: BufferReads
     tail_rows: TailRows | None = None
 
     def read(

@@ -8,13 +8,13 @@ from typing import Any
 from uuid import uuid4
 
 from harness_pipelines.lakes.iceberg.write.publish import ForeignFiles
-from harness_pipelines.ledgers.memory.state import MemoryState
 from harness_pipelines.ports.errors import BaseGone, StagedWrong
 from harness_pipelines.ports.ledger import Swap, TableRow, view_names
 from harness_pipelines.protocol.lake.files import FilesGone
 from harness_pipelines.protocol.moves import Move, move_of
 from harness_pipelines.protocol.versions import Version, View, ViewName
 from harness_pipelines.spec.table import TableSpec
+from harness_pipelines_tests.memory.state import MemoryState
 
 MAIN = "main"
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from harness_pipelines.cli.show import bars
+from harness_pipelines.show import bars
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from harness_pipelines.drivers.conform import null_offsets, unsliced
 from harness_pipelines.protocol.schema.schemas import Layout, Slot
 
 UUID_BYTES = 16
@@ -185,3 +184,14 @@ def _decode(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_date32(target) or pa.types.is_timestamp(target) or pa.types.is_time64(target):
         return array.view(target)
     return array.cast(target)
+
+
+def unsliced(array: pa.Array) -> pa.Array:
+    """*array* with offset 0, because offsets of children and validity must begin together."""
+    return array.take(pa.array(np.arange(len(array)))) if array.offset else array
+
+
+def null_offsets(array: pa.Array) -> pa.Int32Array:
+    """The offsets of a list or map array of offset 0, null where the list is null: `from_arrays` reads them so."""
+    nulls = np.append(array.is_null().to_numpy(zero_copy_only=False), False)
+    return pa.array(array.offsets.to_numpy(), mask=nulls, type=pa.int32())

@@ -183,9 +183,9 @@ class TableReads:
         return make_plan(self._stores, row, at=at, tail=tail, holder=holder, lease=lease_of(row))
 
     def rows_of(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        from harness_pipelines.engines.arrow.union import ArrowReader
         from harness_pipelines.read.stream.stream import lease_of
         from harness_pipelines.read.tail import read_tail
+        from harness_pipelines.read.union import ArrowReader
 
         row, stores = self._row, self._stores
         reader = ArrowReader(buffer=stores.buffer_reader, tail_rows=lambda part: read_tail(stores, row, part))

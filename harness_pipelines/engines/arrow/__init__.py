@@ -1,1 +1,0 @@
-"""Reads in this process: Arrow, no JVM."""

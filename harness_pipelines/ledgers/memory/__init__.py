@@ -1,1 +1,0 @@
-"""The reference ledger in memory, for contract tests and models."""

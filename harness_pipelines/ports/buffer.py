@@ -1,0 +1,63 @@
+"""How the rows of a buffer are read: in this process, and by engines that read its tables by SQL themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from harness_pipelines.protocol.reading.plan import SegmentRef
+from harness_pipelines.spec.predicate import TRUE, Predicate
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
+    from harness_pipelines.spec.arrow import Named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlScan:
+    """Rows of segments as a relation; an engine's predicates on the coordinates reach their indexes.
+
+    Values are raw: dates are days, times and timestamps are microseconds, decimals of up to `INT64_DIGITS` digits are
+    unscaled integers, nested values are JSON text (`harness_pipelines.protocol.schema.nested_json`).
+    """
+
+    relation: str = field(repr=False)  #: stands in FROM
+    stored: Mapping[str, str]  #: column -> what the relation calls it; coordinates keep their names
+
+
+class SegmentScans(Protocol):
+    """Segments as relations."""
+
+    def rows(
+        self,
+        columns: Sequence[Named],
+        segments: Sequence[SegmentRef],
+        *,
+        where: Predicate = TRUE,
+        stores_op: bool = False,
+    ) -> SqlScan:
+        """The rows of *segments* for which *where* may hold, with all coordinates."""
+        ...
+
+    def no_rows(self, columns: Sequence[Named], *, lease_id: str) -> SqlScan:
+        """No rows; every use of the relation fails when the lease has ended."""
+        ...
+
+    def guard(self, lease_id: str) -> str:
+        """A statement that fails when the lease has ended: run in a session before it reads."""
+        ...
+
+
+class BufferReads(Protocol):
+    """Reads segments in this process. Raises: SegmentMissing, TryAgain."""
+
+    def read(self, query: BufferQuery, stats: BufferStats) -> pa.Table:
+        """All rows of *query*."""
+        ...
+
+    def batches(self, query: BufferQuery, stats: BufferStats) -> Iterator[pa.Table]:
+        """The rows of *query*, some at a time."""
+        ...
