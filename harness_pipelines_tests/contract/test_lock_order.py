@@ -38,7 +38,7 @@ Act = Callable[[], object]
 LOCKS: Mapping[str, tuple[str, str]] = {
     "table": (
         "SELECT FROM harness.tables WHERE table_id = %(table_id)s FOR NO KEY UPDATE",
-        r"^SELECT table_id[^;]* FROM harness.tables\s[^;]*FOR NO KEY UPDATE$",
+        r"^SELECT table_id[^;]* FROM harness.tables\s[^;]*FOR (NO KEY )?UPDATE$",
     ),
     "pointer": (
         "SELECT FROM public.iceberg_tables WHERE table_namespace = %(namespace)s AND table_name = %(view)s FOR UPDATE",

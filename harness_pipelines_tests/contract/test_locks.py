@@ -6,12 +6,14 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from harness_pipelines.drivers.postgres import Connection, sql
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame
+from harness_pipelines.ledgers.postgres.drop import TableInUse
 from harness_pipelines.ledgers.postgres.losses import Losses
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
 from harness_pipelines.ledgers.postgres.revert import Reverts
@@ -208,3 +210,21 @@ def test_of_two_who_claim_for_the_first_time_one_has_it(real: RealRig, table: Ta
 
     assert waits(real, claim, hold=hold) == []
     assert found == [None]
+
+
+def test_who_claims_the_log_for_the_first_time_keeps_the_way_that_it_is_decoded(real: RealRig, table: TableRow):
+    """There is no row of a claim to lock yet."""
+    other = table.spec.model_copy(update={"key_format": "text"})
+    mine = {"table_id": table.table_id, "holder": str(uuid4())}
+    real.ask("DELETE FROM harness.claims WHERE table_id = %s", [table.table_id])
+
+    def claim(connection: Connection) -> None:
+        connection.execute(
+            "INSERT INTO harness.claims (table_id, stage, shard, holder, epoch, lease_until) "
+            "VALUES (%(table_id)s, 'ingest', 0, %(holder)s, 1, now() + interval '1 minute')",
+            mine,
+        )
+
+    [error] = waits(real, lambda: real.ledger.update_spec(table, other, decoding=True), hold=claim)
+    assert isinstance(error, TableInUse)
+    assert real.again(table).spec == table.spec

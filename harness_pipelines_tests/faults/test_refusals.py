@@ -111,6 +111,22 @@ def test_without_a_buffer_words_of_decoding_change_after_that_stop(make_rig: Mak
     assert rig.read() == rig.truth
 
 
+@pytest.mark.parametrize("buffer", ["postgres", "none"])
+def test_a_worker_that_was_started_before_that_change_decodes_by_it_when_it_takes_over(make_rig: MakeRig, buffer: str):
+    """It waited for the claim with the spec of then."""
+    rig = make_rig(partitions=1, columns=LATE, buffer=buffer)
+    rig.kafka.produce(rig.topic, 0, [timed(n) for n in range(1100)])
+    with pytest.raises(RefusedTooMany):
+        rig.ingest() if buffer == "postgres" else rig.tier()
+    stand_by = rig.worker(frozenset({Stage.INGEST, Stage.TIER}), until_idle=True)
+    applied(rig, columns={**LATE, "at": {"type": "timestamp", "from": "epoch_ms"}})
+    stand_by.run()
+    rig.table = rig.harness.table(rig.name)
+    if buffer == "postgres":  # those that the first worker refused
+        replay(rig.stores, rig.table.row, Wanted())
+    assert rig.read() == rig.truth
+
+
 def test_a_table_that_took_a_row_is_not_stopped_by_others(make_rig: MakeRig):
     rig = make_rig(partitions=1)
     rig.kafka.produce(rig.topic, 0, [*[b"{"] * (FIRST_RECORDS - 1), *rig.values(1), *[b"{"] * 50])

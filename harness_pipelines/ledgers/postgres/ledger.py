@@ -130,7 +130,7 @@ class PostgresLedger:
         Raises: SpecMoved, where the spec is not the one of *table* any more; SpecDisagrees, TableInUse.
         """
         with self.database.transaction() as connection:
-            _run(connection, "ledger/lock_row", table_id=table.table_id)
+            _run(connection, "ledger/lock_first_claims" if decoding else "ledger/lock_row", table_id=table.table_id)
             if decoding:
                 specs.check_unread(connection, table)
             specs.write(connection, table, spec, what="these are settings")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,19 @@ class ClaimKeeper:
     `current` is safe to call from any thread. A claim that was lost is forgotten, and `acquire` may take it again.
     """
 
-    def __init__(self, ledger: Ledger, table: TableRow, stage: Stage, *, holder: str, lease: timedelta) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        table: TableRow,
+        stage: Stage,
+        *,
+        holder: str,
+        lease: timedelta,
+        check_spec: Callable[[], None] | None = None,
+    ) -> None:
+        """*check_spec* is asked after each take-over, until it does not raise: is the table what the holder knows?"""
         self._ledger, self._table, self._stage = ledger, table, stage
+        self._check_spec, self._checked = check_spec, False
         self._holder, self._lease = holder, lease
         self._claim: Claim | None = None
         self._waits_for: str | None = None
@@ -41,10 +53,11 @@ class ClaimKeeper:
     def acquire(self) -> bool:
         """Take the claim if this worker does not hold it and nobody else does; True if it is held now.
 
-        Raises: ClaimAhead, where waiting for the other one is of no use.
+        Raises: ClaimAhead, where waiting for the other one is of no use; what *check_spec* raises.
         """
         with self._lock:
             if self._claim is None:
+                self._checked = False
                 faults.point(f"{self._stage}.before_claim")
                 self._claim = self._ledger.claim(
                     self._table, self._stage, shard=0, holder=self._holder, lease=self._lease
@@ -58,7 +71,10 @@ class ClaimKeeper:
             if self._renewer is None:
                 self._renewer = threading.Thread(target=self._renew, name=f"renew-{self._stage}", daemon=True)
                 self._renewer.start()
-            return True
+        if self._check_spec is not None and not self._checked:
+            self._check_spec()
+            self._checked = True
+        return True
 
     def _look_at_holder(self) -> None:
         """Log whom this stand-by waits for, now and then. Raises: ClaimAhead."""

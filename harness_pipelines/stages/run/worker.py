@@ -157,7 +157,14 @@ class _TableWorker:
         self.progress = TableProgress(name=table.name)
         self.fatal: HarnessError | None = None
         self._keepers = {
-            stage: ClaimKeeper(self.stores.ledger, table, stage, holder=worker.holder, lease=worker.options.lease)
+            stage: ClaimKeeper(
+                self.stores.ledger,
+                table,
+                stage,
+                holder=worker.holder,
+                lease=worker.options.lease,
+                check_spec=self._check_spec if stage in (Stage.INGEST, Stage.TIER) else None,  # they read the log
+            )
             for stage in worker.options.stages
         }
         self._threads: list[threading.Thread] = []
@@ -208,6 +215,19 @@ class _TableWorker:
         with suppress(HarnessError):  # away for now: what was begun is met again
             self.table = self.stores.ledger.table(self.table.name)
         log.info("worker.schema", table=self.table.name, schema=self.table.schema_version)
+
+    def _check_spec(self) -> None:
+        """Raises: SchemaMoved, where the spec was changed since it was read; it is read then.
+
+        While this worker waited for a claim, how records are decoded may have been changed; while it has it, nobody
+        changes that.
+        """
+        now = self.stores.ledger.table(self.table.name)
+        if now.spec != self.table.spec:
+            self.table = now
+            raise SchemaMoved(
+                f"{now.name}: its spec was changed before this worker took over; it begins with the new one"
+            )
 
     @property
     def stop(self) -> threading.Event:

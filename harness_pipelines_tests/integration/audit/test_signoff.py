@@ -21,7 +21,7 @@ from harness_pipelines.audit.proof.contents import LakeSide
 from harness_pipelines.audit.proof.report import Kind, Status, Tier, Witness
 from harness_pipelines.cli.main import cli
 from harness_pipelines.drivers.postgres import MissingRole
-from harness_pipelines.ledgers.postgres.views import audits
+from harness_pipelines.ledgers.postgres.views.audits import SignOffs
 from harness_pipelines.ports.errors import LakeFileMissing
 from harness_pipelines_tests.integration.audit.conftest import LAKE, ONLY_INGEST, Rig, records
 from harness_pipelines_tests.integration.audit.flips import unnoted
@@ -139,7 +139,7 @@ def test_a_later_audit_reads_only_what_was_added(tiered):
 
 
 def test_a_login_that_may_only_read_audits_and_says_that_nothing_was_signed_off(tiered):
-    with patch.object(audits, "keep", side_effect=MissingRole("no worker")):
+    with patch.object(SignOffs, "keep", side_effect=MissingRole("no worker")):
         report = audited(tiered)
 
     assert (report.ok, report.unsigned) == (True, "no worker")

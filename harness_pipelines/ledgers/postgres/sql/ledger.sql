@@ -62,6 +62,10 @@ WHERE table_id = %(table_id)s AND stage IN ('ingest', 'tier') FOR NO KEY UPDATE
 -- For those who publish no version: the table need not be compared with its lake since a stand-by was promoted.
 SELECT table_id FROM harness.tables WHERE table_id = %(table_id)s FOR NO KEY UPDATE
 
+-- name: lock_first_claims
+-- For those who change how records are decoded: nobody makes a claim's first row, which refers to this one, until then.
+SELECT table_id FROM harness.tables WHERE table_id = %(table_id)s FOR UPDATE
+
 -- name: lock_pointer
 SELECT metadata_location FROM public.iceberg_tables
 WHERE catalog_name = %(catalog)s AND table_namespace = %(namespace)s AND table_name = %(view)s FOR UPDATE
