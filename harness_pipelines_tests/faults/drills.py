@@ -17,7 +17,7 @@ import psycopg
 from pyarrow import parquet
 
 import harness_pipelines as hp
-from harness_pipelines.app import installation as stores_open
+from harness_pipelines.engines.spark import engine as spark_engine
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.lakes.iceberg.write.quarantine import Moved, RawBytes
@@ -109,7 +109,7 @@ def _small_files(rigs: Rigs) -> None:
         for _ in range(FILES_MIN):
             _tier(rigs, 5)
         return
-    with mock.patch.object(stores_open, "TASK_OFFSETS_MAX", 5):
+    with mock.patch.object(spark_engine, "TASK_OFFSETS_MAX", 5):
         _tier(rigs, 5 * FILES_MIN)
 
 

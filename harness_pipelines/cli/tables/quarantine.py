@@ -194,7 +194,7 @@ def replay_command(
         )  # fmt: skip
 
     def human() -> None:
-        verb = "would be replayed" if dry_run else "put back"
+        verb = "would be replayed" if dry_run else "replayed"
         made = f" in version {', '.join(map(str, done.versions))}" if done.versions else ""
         click.echo(f"{done.records:,} records decoded: {done.replayed:,} {verb}{made}")
         for reason, count in done.refused.items():

@@ -33,7 +33,7 @@ def test_spark_ingests_where_it_is_asked_to(harness, spec):
     name, file = spec
     harness("table", "apply", str(file))
     words = ("--stage", "ingest", "--ingest-on", "spark", "--until-idle", "--json")
-    with mock.patch.object(worker, "ingest_spark", wraps=on_engine) as asked:
+    with mock.patch.object(worker, "on_engine", wraps=on_engine) as asked:
         summary = json.loads(harness("run", name, *words).stdout)["tables"][0]
     status = json.loads(harness("status", name, "--json").stdout)["tables"][0]
 
