@@ -99,7 +99,7 @@ def test_columns_come_in_the_order_asked_for_and_coordinates_behind_them(union):
     [
         ({"columns": ["idd"]}, "no column 'idd' \\(did you mean 'id'\\?\\); columns: id, amount"),
         ({"columns": ["id", "id"]}, "'id' is requested twice"),
-        ({"coordinates": ["id"]}, "'id' is no coordinate; coordinates: _kafka_partition"),
+        ({"coordinates": ["id"]}, "'id' is not a coordinate; coordinates: _kafka_partition"),
     ],
 )
 def test_columns_that_are_not_there_are_named(union, options, message):
