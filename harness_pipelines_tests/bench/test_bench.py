@@ -103,11 +103,11 @@ def test_a_read_of_the_newest_rows_with_a_hole_is_not_counted_as_fresh():
 
 
 def test_an_unknown_bench_or_group_is_named_with_those_that_exist():
-    with pytest.raises(UsageError, match="no bench 'mian'; there is: main"):
+    with pytest.raises(UsageError, match="no bench 'mian'; the benches are main"):
         command._groups("mian", None)
     with pytest.raises(UsageError, match=r"no bench 'base'"):
         command._groups("base", None)
-    with pytest.raises(UsageError, match="no figures speed; it has: throughput, union"):
+    with pytest.raises(UsageError, match="no figures speed; it has throughput, union"):
         command._groups("main", ["speed"])
 
 
