@@ -25,7 +25,7 @@ import psycopg
 from confluent_kafka import KafkaException
 
 import harness_pipelines as hp
-from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.errors import HarnessError, Recovery, TryAgain
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.services import Endpoints, ServiceName, Services, ServiceState
 from harness_pipelines.services.errors import ServicesError
@@ -195,7 +195,10 @@ class World:
             for subject in SUBJECTS:
                 if subject.buffered:
                     self.harness.stores.segments.rotate(self.harness.table(subject.name(self._name)).row)
-        except TryAgain:  # Postgres is away by another fault
+        except HarnessError as error:
+            # Postgres is away by another fault, or an evolve went by: nothing was done, or a segment is there already.
+            if error.recovery not in (Recovery.REFRESH, Recovery.RESOLVE):
+                raise
             return False
         return True
 
