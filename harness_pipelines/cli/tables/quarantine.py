@@ -82,7 +82,7 @@ def list_command(
       harness quarantine list shop.orders --state replayed
     """
     from harness_pipelines.ledgers.postgres.views.quarantine import counts_set_aside, set_aside
-    from harness_pipelines.stages.replay.quarantine import check_wanted
+    from harness_pipelines.stages.replay.asked import check_wanted
 
     wanted = Wanted(**which)
     with opened(settings) as harness:

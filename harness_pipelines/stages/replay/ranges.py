@@ -37,7 +37,8 @@ from harness_pipelines.protocol.changes.corrections import (
 )
 from harness_pipelines.protocol.digest import as_first, lake_digests, row_digests, shown, value_digests
 from harness_pipelines.spec.load import dump_spec
-from harness_pipelines.stages.replay.quarantine import TRIES, check_replayable, fitting, who
+from harness_pipelines.stages.replay.asked import fitting
+from harness_pipelines.stages.replay.quarantine import TRIES, check_replayable, who
 from harness_pipelines.stages.replay.source import Records, records_of
 from harness_pipelines.stages.replay.views import Rewritten, Shown, shown_anew, stored_rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -53,6 +54,20 @@ def test_help_lists_every_command_and_imports_nothing_slow():
 
     assert all(f"  {name}" in shown.stdout for name in main.COMMANDS)
     assert SLOW_MODULES.isdisjoint(shown.stderr.splitlines())
+
+
+def test_a_list_of_quarantined_records_loads_no_reader_of_the_lake(tmp_path):
+    code = (
+        "import sys; sys.argv = ['harness', 'quarantine', 'list', 'shop.orders']\n"
+        "from harness_pipelines.cli.main import main\n"
+        "try: main()\n"
+        "finally: print('\\n'.join(sys.modules))"
+    )
+    nowhere = {"HARNESS_DSN": "postgresql://127.0.0.1:1/none", "HARNESS_HOME": str(tmp_path)}
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **nowhere})
+
+    assert shown.returncode == TryAgain.exit_code, shown.stderr  # it got as far as Postgres
+    assert {"pandas", "pyiceberg"}.isdisjoint(shown.stdout.splitlines())
 
 
 def test_every_command_can_be_loaded():
