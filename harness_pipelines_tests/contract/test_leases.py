@@ -293,6 +293,19 @@ def test_versions_go_when_they_were_superseded_for_the_retention_and_the_head_ne
     assert [v.version for v in stores.ledger.versions(stores.again(table))] == [2, 3]
 
 
+def test_versions_go_by_the_retention_in_force_not_by_the_one_that_a_worker_began_with(stores: StoresRig, table):
+    stores.move(table, {0: 0}, {0: 10})
+    stores.pass_time(2 * HOUR)
+    longer = table.spec.retention.model_copy(update={"versions": 86_400.0})
+    stores.ledger.update_spec(table, table.spec.model_copy(update={"retention": longer}))
+    claim = stores.claim(table, Stage.EXPIRE)
+
+    decision = stores.upkeep.trim(table, claim)  # the row of then, as a worker has it that was not started again
+
+    assert decision.retained_from == 1
+    assert look(stores, table, at=1).version.version == 1
+
+
 def test_a_segment_is_dropped_in_a_later_run_than_it_was_retired_in(stores: StoresRig, table):
     settle(stores, table)
     retired = [s.name for s in trimmed(stores, table).retire]

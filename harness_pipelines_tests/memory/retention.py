@@ -25,6 +25,7 @@ class MemoryUpkeep:
     def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision:
         """Raise the trim floor, retire the segments below it, and move ``retained_from`` up, all or nothing."""
         now = self.state.now()
+        table = self.state.books.tables[table.table_id]
         if dry_run:
             return _decide(self.state.books, table, now=now)
         with self.state.transaction() as books:

@@ -87,14 +87,15 @@ class Upkeep:
     def trim(self, table: TableRow, claim: Claim, *, dry_run: bool = False) -> TrimDecision:
         """Raise the trim floor, retire the segments below it, and move ``retained_from`` up, all or nothing.
 
-        Layouts that no version in reach names go with it, and tables of recalled rows retire.
+        Layouts that no version in reach names go with it, and tables of recalled rows retire. What is retained is
+        decided by the spec in force, whatever the holder of *claim* read: a longer retention holds from its `apply`.
         """
         with self.database.transaction() as connection:
             connection.execute(sql("ledger/lock_table"), {"table_id": table.table_id})
             connection.execute(sql("ledger/lock_positions"), {"table_id": table.table_id})
             connection.execute(sql("reads/take_trim_lock"), {"table_id": table.table_id})
             connection.execute(sql("upkeep/delete_expired_leases"), {"table_id": table.table_id})
-            decision = self._decide(connection, table)
+            decision = self._decide(connection, _in_force(connection, table))
             if dry_run:
                 connection.rollback()
                 return decision
@@ -338,6 +339,13 @@ class Upkeep:
         named = {name: move for name in refs if (move := move_of(name)) is not None}
         found = self.database.rows("upkeep/moves_by_id", {"move_ids": sorted(set(named.values()))}) if named else []
         return dead_branches(named, [(row["move_id"], row["attempt"], row["state"]) for row in found])
+
+
+def _in_force(connection: Connection, table: TableRow) -> TableRow:
+    """*table* as the ledger has it now; one that was dropped as it was, which holds no claim. Raises: TableDamaged."""
+    key = {"namespace": table.spec.namespace, "name": table.spec.name}
+    found = [rows.table_row(row) for row in connection.execute(sql("ledger/tables"), key)]
+    return next((now for now in found if now.table_id == table.table_id), table)
 
 
 def _needless(connection: Connection, table: TableRow, in_reach: Iterable[Version]) -> list[str]:

@@ -62,6 +62,9 @@ def expire_once(
     *remove_large*: even if that is more than half of the table's bytes, which otherwise asks for a person's word.
     Raises: SizeGuard, MetadataMissing, FencedOut; LakeAway, PostgresUnreachable when a store is away.
     """
+    now = stores.ledger.table(table.name)
+    if now.table_id == table.table_id:  # else it was dropped and made again, and the claim is gone
+        table = now  # what is removed for good goes by the spec in force, not by the one that a worker began with
     grace = max(timedelta(seconds=table.spec.retention.grace), RETIRED_FOR_MIN)
     dropped = [] if dry_run else stores.upkeep.drop_retired(table, retired_for=grace)
     deleted: list[str] = []
