@@ -16,10 +16,13 @@ from harness_pipelines.ledgers.postgres.boundary import BoundaryFrame
 from harness_pipelines.ledgers.postgres.drop import TableInUse
 from harness_pipelines.ledgers.postgres.losses import Losses
 from harness_pipelines.ledgers.postgres.named_snapshots import Snapshots
+from harness_pipelines.ledgers.postgres.requests.recall import Recalls
 from harness_pipelines.ledgers.postgres.revert import Reverts
-from harness_pipelines.ports.ledger import Swap, TableRow
+from harness_pipelines.ports.ledger import MoveDraft, Swap, TableRow
 from harness_pipelines.protocol.bounds import BoundaryGap
 from harness_pipelines.protocol.claims import FencedOut, Stage
+from harness_pipelines.protocol.lake.overlays import Act as Asked
+from harness_pipelines.protocol.moves import MoveClosed
 from harness_pipelines.protocol.schema.schemas import SchemaMoved
 from harness_pipelines_tests.contract.stores_rig import CATALOG, HOUR, RealRig, fresh_view
 from harness_pipelines_tests.contract.test_lock_order import accept_foreign, adopt
@@ -228,3 +231,48 @@ def test_who_claims_the_log_for_the_first_time_keeps_the_way_that_it_is_decoded(
     [error] = waits(real, lambda: real.ledger.update_spec(table, other, decoding=True), hold=claim)
     assert isinstance(error, TableInUse)
     assert real.again(table).spec == table.spec
+
+
+def asked_for(real: RealRig) -> tuple[Recalls, TableRow, MoveDraft]:
+    """A request to recall rows, and the move that is to answer it."""
+    table = real.table(key=["id"], delete="tombstone", views="both")
+    recalls = Recalls(real.database)
+    draft = MoveDraft(
+        stage=Stage.OTREE,
+        shard=0,
+        lo={},
+        hi={},
+        base_version=1,
+        schema_version=1,
+        trigger="request",
+        recall=recalls.ask(table, Asked.RECALL, where="id > 3", by="t").recall_id,
+    )
+    return recalls, table, draft
+
+
+def test_the_next_attempt_waits_for_one_that_ends_its_request(real: RealRig):
+    """Else it finds the request open, which is refused a moment later, and publishes."""
+    recalls, table, draft = asked_for(real)
+    claim = real.claim(table, Stage.OTREE)
+    move = real.ledger.plan_move(claim, draft)
+
+    hold = locked(
+        "recalls/end_without_effect", {"move_id": move.move_id, "attempt": 1, "state": "done", "detail": None}
+    )
+    assert waits(real, lambda: real.ledger.take_attempt(claim, move, run_id=None), hold=hold) == []
+    assert recalls.open(table) == []
+
+
+def test_a_request_that_is_ended_now_is_not_taken_up(real: RealRig):
+    """Else a move answers a request of which its user was told that nobody does."""
+    _, table, draft = asked_for(real)
+    claim = real.claim(table, Stage.OTREE)
+    ended = "UPDATE harness.recalls SET state = 'cancelled', ended_at = clock_timestamp() WHERE recall = %s"
+
+    [refused] = waits(
+        real,
+        lambda: real.ledger.plan_move(claim, draft),
+        hold=lambda connection: connection.execute(ended, [draft.recall]),
+    )
+    assert isinstance(refused, MoveClosed)
+    assert real.ledger.open_move(table, Stage.OTREE, shard=0) is None

@@ -331,6 +331,23 @@ def test_a_request_that_a_move_has_taken_up_is_not_cancelled(
     )
 
 
+def test_an_attempt_that_a_later_one_replaced_does_not_end_the_request(
+    real: RealRig, overlays: Overlays, recalls: Recalls, table: TableRow, claim: Claim
+):
+    asked = recalls.ask(table, Act.RECALL, where="id > 3", by="t")
+    asleep = plan(real, table, claim, recall=asked.recall_id)
+    move = real.ledger.take_attempt(claim, asleep, run_id=None)
+
+    recalls.refuse(asleep, detail="too many")
+    recalls.nothing_to_do(asleep)
+    assert recalls.find(table, asked.recall_id).is_open
+
+    publish(real, table, claim, move, recalled((), make(overlays, table, move, 4)))
+    recalls.refuse(move, detail="it is over")
+    done = recalls.find(table, asked.recall_id)
+    assert (done.state, done.rows, done.detail) == ("done", 1, None)
+
+
 def test_a_request_that_was_given_up_is_not_taken_up(real: RealRig, recalls: Recalls, table: TableRow, claim: Claim):
     asked = recalls.ask(table, Act.RECALL, where="id > 3", by="t")
     recalls.cancel(table)

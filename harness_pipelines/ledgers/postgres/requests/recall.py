@@ -87,16 +87,17 @@ class Recalls:
             return sorted(row["recall"] for row in connection.execute(sql("recalls/cancel"), key))
 
     def refuse(self, move: Move, *, detail: str) -> None:
-        """The request that *move* answers cannot be done. A second call changes nothing."""
+        """The request that *move* answers cannot be done; an attempt that a later one replaced, and a second call,
+        change nothing."""
         self._end(move, state="refused", detail=detail)
 
     def nothing_to_do(self, move: Move) -> None:
-        """The request that *move* answers is done: no row matches, or none is recalled."""
+        """The request that *move* answers is done: no row matches, or none is recalled. Else as `refuse`."""
         self._end(move, state="done", detail=None)
 
     def _end(self, move: Move, *, state: str, detail: str | None) -> None:
-        ended = {"recall": move.recall, "state": state, "move_id": move.move_id, "detail": detail}
-        self.database.run("recalls/end", {**ended, "rows": 0, "bytes": 0})
+        ended = {"move_id": move.move_id, "attempt": move.attempt, "state": state, "detail": detail}
+        self.database.run("recalls/end_without_effect", ended)
 
 
 def _request(row: Mapping[str, Any]) -> RecallRequest:
