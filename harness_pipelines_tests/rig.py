@@ -31,6 +31,8 @@ from psycopg.conninfo import make_conninfo
 import harness_pipelines as hp
 from harness_pipelines import faults
 from harness_pipelines.app.installation import Stores
+from harness_pipelines.chaos.processes import environment as environment  # noqa: PLC0414  # a part of the rig
+from harness_pipelines.chaos.proxy import PostgresProxy as PostgresProxy  # noqa: PLC0414  # a part of the rig
 from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import Move
@@ -40,7 +42,6 @@ from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.otree.otree import otree_once
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import KafkaRig, wait_until
-from harness_pipelines_tests.proxy import PostgresProxy as PostgresProxy  # noqa: PLC0414  # a part of the rig
 
 COLUMNS: Mapping[str, Any] = {"id": {"type": "long", "required": True}, "n": "int", "s": "string"}
 ALL = frozenset(Stage)
@@ -74,21 +75,6 @@ def settings_for(endpoints: Endpoints, home: Path, **changes: Any) -> Settings:
         ),
         **changes,
     )
-
-
-def environment(settings: Settings, **more: str) -> dict[str, str]:
-    """The environment of a command that shall use *settings*."""
-    named = {
-        "HARNESS_HOME": str(settings.home),
-        "HARNESS_DSN": settings.dsn or "",
-        **settings.kafka_environment(),
-        "HARNESS_SPARK": settings.spark or "",
-        "HARNESS_WAREHOUSE": settings.warehouse or "",
-        "PYTHONUNBUFFERED": "1",
-    }
-    # A Connect session of this process marks its environment; a command decides for itself.
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
-    return {**inherited, **named, **more}
 
 
 def with_session(dsn: str, **options: str) -> str:

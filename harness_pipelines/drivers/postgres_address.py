@@ -1,11 +1,11 @@
-"""Reject unreadable Postgres addresses before a driver quotes them with the password."""
+"""Addresses of Postgres: those that cannot be read are rejected before a driver quotes them with the password."""
 
 from __future__ import annotations
 
 import re
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from harness_pipelines.errors import UsageError
 
@@ -30,3 +30,14 @@ def check_address(variable: str, dsn: str | None) -> None:
             "password is written as %20, %2F, %40, %3A, %23, %3F, %25; or host=... port=... user=... password='...', "
             "in which \\ stands before ' and \\. Nothing was connected to"
         )
+
+
+def place_of(dsn: str) -> tuple[str, int]:
+    """Host and port that *dsn* names; where it names none, those of a server on this machine."""
+    given = conninfo_to_dict(dsn)
+    return str(given.get("host") or "127.0.0.1"), int(given.get("port") or 5432)
+
+
+def at_port(dsn: str, port: int) -> str:
+    """*dsn*, leading to *port* of this machine."""
+    return make_conninfo(dsn, host="127.0.0.1", hostaddr=None, port=port)

@@ -15,13 +15,13 @@ from uuid import uuid4
 from harness_pipelines import faults
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
+from harness_pipelines.chaos.result import Options
+from harness_pipelines.chaos.run import run_chaos
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.stages.tier.tier import Attempt, publish
 from harness_pipelines_tests.bench.base import Figure, Group, Run
 from harness_pipelines_tests.bench.publish import Files, draft
 from harness_pipelines_tests.bench.records import PARTITIONS, produce_backlog
-from harness_pipelines_tests.chaos.result import Options
-from harness_pipelines_tests.chaos.run import run_chaos
 from harness_pipelines_tests.faults.matrix import RECOVERY_S_MAX, Ground, Recovery, recovery_times
 from harness_pipelines_tests.model.explorer import explore
 from harness_pipelines_tests.model.mutants import MUTANTS, STATES_MAX, SUITE

@@ -7,10 +7,10 @@ from pathlib import Path
 import orjson
 import pytest
 
+from harness_pipelines.chaos import damage
+from harness_pipelines.chaos.damage import damaged, planted
+from harness_pipelines.chaos.schedule import How
 from harness_pipelines.protocol.reading.plan import ReadPlan
-from harness_pipelines_tests.chaos import damage
-from harness_pipelines_tests.chaos.damage import damaged, planted
-from harness_pipelines_tests.chaos.schedule import How
 
 ORIGINAL = bytes(range(200))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness_pipelines_tests.chaos.content import DIRECT, MAIN
-from harness_pipelines_tests.chaos.result import Outage
-from harness_pipelines_tests.chaos.schedule import Fault, Kind
+from harness_pipelines.chaos.content import DIRECT, MAIN
+from harness_pipelines.chaos.result import Outage
+from harness_pipelines.chaos.schedule import Fault, Kind
 
 
 def _outage(

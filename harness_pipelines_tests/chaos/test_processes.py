@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import structlog
 
+from harness_pipelines.chaos.processes import broken_stages, family_of, state_of
 from harness_pipelines.show.logs import configure_logging
-from harness_pipelines_tests.chaos.processes import broken_stages, family_of, state_of
 from harness_pipelines_tests.producer import wait_until
 
 

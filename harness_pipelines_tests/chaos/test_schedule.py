@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness_pipelines import faults
-from harness_pipelines_tests.chaos.content import BY_SUFFIX
-from harness_pipelines_tests.chaos.schedule import ACTS, QUIET_S, WORKERS, Kind, schedule
+from harness_pipelines.chaos.content import BY_SUFFIX
+from harness_pipelines.chaos.schedule import ACTS, QUIET_S, WORKERS, Kind, schedule
 
 TWO_GRACES_S = 10.0
 

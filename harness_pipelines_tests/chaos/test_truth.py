@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from harness_pipelines_tests.chaos.content import (
+from harness_pipelines.chaos.content import (
     GROWING,
     KEYED,
     KEYS,
@@ -22,9 +22,9 @@ from harness_pipelines_tests.chaos.content import (
     is_misfit,
     key_of,
 )
-from harness_pipelines_tests.chaos.producer import Journal
-from harness_pipelines_tests.chaos.reader import Cut, fingerprint
-from harness_pipelines_tests.chaos.truth import Truth, Verdict
+from harness_pipelines.chaos.producer import Journal
+from harness_pipelines.chaos.reader import Cut, fingerprint
+from harness_pipelines.chaos.truth import Truth, Verdict
 
 RECORDS = 600
 HIGHS = {0: 200, 1: 150, 2: 200}

@@ -17,6 +17,7 @@ import structlog.testing
 from harness_pipelines import faults
 from harness_pipelines.buffers.postgres.reader import BufferReader
 from harness_pipelines.buffers.postgres.writer import SegmentWriter
+from harness_pipelines.chaos.proxy import PostgresProxy
 from harness_pipelines.drivers.adbc import AdbcSessions
 from harness_pipelines.drivers.postgres import READER, WORKER, PostgresUnreachable
 from harness_pipelines.errors import OutcomeUnknown
@@ -26,7 +27,6 @@ from harness_pipelines.protocol.reading.plan import SegmentRef
 from harness_pipelines.protocol.reading.queries import BufferQuery, BufferStats
 from harness_pipelines.spec.arrow import arrow_schema
 from harness_pipelines_tests.contract.stores_rig import RealRig, agrees, decoded
-from harness_pipelines_tests.proxy import PostgresProxy
 
 
 @pytest.fixture

@@ -10,11 +10,28 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from harness_pipelines.chaos.proxy import TcpProxy
 from harness_pipelines.drivers.postgres import READER, WORKER, Database, SessionsPooled, migrate
+from harness_pipelines.drivers.postgres_address import at_port, place_of
 from harness_pipelines_tests.contract.stores_rig import RealRig
-from harness_pipelines_tests.proxy import PoolerProxy
 
 ROLES = ("harness_reader", "harness_consumer", "harness_worker")
+
+
+class PoolerProxy(TcpProxy):
+    """A proxy that drops the options of a session, as PgBouncer does with ``ignore_startup_parameters = options``."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(*place_of(dsn))
+        self.dsn = at_port(dsn, self.port)
+
+    def passed_on(self, data: bytes) -> bytes:
+        version, pairs = data[4:8], data[8:].split(b"\0")
+        if version != b"\0\3\0\0" or b"options" not in pairs:  # no first message of a session
+            return data
+        at = pairs.index(b"options")
+        body = version + b"\0".join(pairs[:at] + pairs[at + 2 :])
+        return (len(body) + 4).to_bytes(4, "big") + body
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import pytest
 import structlog
 from click.testing import CliRunner, Result
 
+from harness_pipelines.chaos.result import Options
+from harness_pipelines.chaos.run import run_chaos
+from harness_pipelines.chaos.schedule import schedule
 from harness_pipelines.cli.main import cli
-from harness_pipelines_tests.chaos.result import Options
-from harness_pipelines_tests.chaos.run import run_chaos
-from harness_pipelines_tests.chaos.schedule import schedule
 
 SEEDS = (2, 3, 5, 7, 11, 13, 17, 19)  #: between them they break everything
 SECONDS = 60.0

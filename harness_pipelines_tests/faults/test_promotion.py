@@ -21,6 +21,8 @@ from harness_pipelines.app import guard
 from harness_pipelines.audit.fsck.run import fsck
 from harness_pipelines.audit.proof.complete import audit_table
 from harness_pipelines.audit.repair.reconcile import look, settle
+from harness_pipelines.chaos.proxy import PostgresProxy
+from harness_pipelines.chaos.standby import Server
 from harness_pipelines.drivers.postgres import LedgerPromoted
 from harness_pipelines.errors import HarnessError, OutcomeUnknown, TryAgain
 from harness_pipelines.ports.errors import LedgerOlderThanLake, WarehouseTaken
@@ -31,9 +33,7 @@ from harness_pipelines.services import Endpoints
 from harness_pipelines.sinks.deliveries import webhook
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import KafkaRig, wait_until
-from harness_pipelines_tests.proxy import PostgresProxy
 from harness_pipelines_tests.rig import INGEST, TIER, TableRig, settings_for
-from harness_pipelines_tests.standby import Server
 
 MOVING = INGEST | TIER
 STOPS_S = 60.0  #: a comparison is due every 20 s; the machine may be busy

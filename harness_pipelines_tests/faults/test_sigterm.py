@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 
 import harness_pipelines as hp
+from harness_pipelines.chaos.proxy import PostgresProxy, TcpProxy
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines_tests.integration.kafka.broker import PrivateBroker
 from harness_pipelines_tests.producer import KafkaRig, wait_until
-from harness_pipelines_tests.proxy import PostgresProxy, TcpProxy
 from harness_pipelines_tests.registry import serving
 from harness_pipelines_tests.rig import Command, TableRig
 from harness_pipelines_tests.wire import framed

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 import harness_pipelines as hp
+from harness_pipelines.chaos.standby import Server
 from harness_pipelines.drivers.postgres import migrate
 from harness_pipelines.engines.spark.session import SparkAway, jdbc_options
 from harness_pipelines.services import Endpoints
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.rig import TableRig, settings_for, with_session
-from harness_pipelines_tests.standby import Server
 
 STATEMENT_S = 3
 END_S = 60.0  #: far less than for ever; a task's connection and each of its answers is waited for apart

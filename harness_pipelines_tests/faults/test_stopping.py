@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql.connect.client import ChannelBuilder, SparkConnectClient
 
 import harness_pipelines as hp
+from harness_pipelines.chaos.proxy import TcpProxy
 from harness_pipelines.engines.spark import session as spark
 from harness_pipelines.engines.spark import write as spark_write
 from harness_pipelines.engines.spark.session import SparkAway
@@ -28,7 +29,6 @@ from harness_pipelines.protocol.claims import Stage
 from harness_pipelines.spec.settings import Settings
 from harness_pipelines.stages.run.worker import Worker, WorkerOptions
 from harness_pipelines_tests.producer import KafkaRig, wait_until
-from harness_pipelines_tests.proxy import TcpProxy
 from harness_pipelines_tests.rig import TIER, TableRig
 
 TASKS = 40_000  #: which take minutes

@@ -54,6 +54,7 @@ def test_every_module_imports_without_extras_but_for_those_that_name_theirs():
         (["sql", "SELECT * FROM shop.orders"], "spark"),
         (["dev"], "dagster"),
         (["--home", "unused", "services", "up", "--only", "spark"], "local"),
+        (["chaos", "--yes"], "local"),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )

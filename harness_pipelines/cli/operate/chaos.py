@@ -13,11 +13,11 @@ import click
 
 from harness_pipelines.cli.common import check_wish, duration, not_asked, wish_options
 from harness_pipelines.errors import HarnessError, UsageError
+from harness_pipelines.extras import require
 from harness_pipelines.secret import redact
 from harness_pipelines.show.output import emit, json_option, note
 from harness_pipelines.spec.settings import Settings
 
-PACKAGE = "harness_pipelines_tests"
 SECONDS_MIN = 20.0
 
 
@@ -58,7 +58,7 @@ class ChaosFailed(HarnessError):
 @json_option
 @click.pass_obj
 def chaos(settings: Settings, /, table: str, **options: Any) -> None:
-    """Inject faults while tables move, and check every read; needs a checkout.
+    """Inject faults while tables move, and check every read.
 
     Starts separate services in a temporary home and stops them at the end. There are four tables: TABLE, an append
     table; TABLE_keyed; TABLE_direct, without a buffer; and TABLE_growing, whose topic gets partitions. A producer with
@@ -81,14 +81,11 @@ def chaos(settings: Settings, /, table: str, **options: Any) -> None:
     """
     target: str | None = options["json_target"]
     _check(settings, for_s=options["for_s"], dry_run=options["dry_run"], yes=options["yes"])
-    try:
-        from harness_pipelines_tests.chaos.result import Options
-        from harness_pipelines_tests.chaos.run import run_chaos
-        from harness_pipelines_tests.chaos.schedule import schedule
-    except ModuleNotFoundError as missing:
-        if missing.name != PACKAGE:
-            raise
-        raise UsageError("chaos needs a checkout of the repository: the package does not contain its engine") from None
+    require("local", "`harness chaos`", "pyspark")
+    from harness_pipelines.chaos.result import Options
+    from harness_pipelines.chaos.run import run_chaos
+    from harness_pipelines.chaos.schedule import schedule
+
     seed = options["seed"] if options["seed"] is not None else secrets.randbelow(1_000_000)
     planned = schedule(seed, options["for_s"])
     if not options["yes"]:

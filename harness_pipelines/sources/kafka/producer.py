@@ -1,4 +1,4 @@
-"""Writing to Kafka, for the demo and tests: a new topic, and a producer that reports each acknowledgement."""
+"""Writing to Kafka, for the demo and chaos: a new topic, and a producer that reports each acknowledgement."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in __all__
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]  # not in __all__
 
 from harness_pipelines.errors import TryAgain
 from harness_pipelines.ports.errors import TopicMissing
@@ -44,6 +44,15 @@ def recreate_topic(settings: Settings, topic: str, *, partitions: int) -> None:
         time.sleep(_STEP_S)
 
 
+def add_partitions(settings: Settings, topic: str, total: int) -> None:
+    """Let partitions join *topic* until there are *total*. Raises: NotProduced when the cluster does not answer."""
+    admin = AdminClient(_client(settings).admin_config(Trail()))
+    try:
+        admin.create_partitions([NewPartitions(topic, total)])[topic].result(TOPIC_TIMEOUT_S)
+    except KafkaException as error:
+        raise NotProduced(f"topic {topic!r} did not get {total} partitions: {as_kafka_error(error).str()}") from error
+
+
 def _created(admin: AdminClient, topic: str, partitions: int) -> bool:
     """Create *topic*; False while the old one is still being deleted."""
     try:
@@ -68,7 +77,8 @@ def _client(settings: Settings) -> KafkaClient:
 class RecordProducer:
     """Sends records in order, each exactly once. Not safe for use by two threads at once."""
 
-    def __init__(self, settings: Settings, topic: str) -> None:
+    def __init__(self, settings: Settings, topic: str, *, patience_s: float | None = None) -> None:
+        """*patience_s*: how long a record is tried for; `None`: as long as the client does by itself, 5 minutes."""
         self._topic = topic
         self._failed: str | None = None
         own = {
@@ -77,6 +87,8 @@ class RecordProducer:
             "compression.type": "lz4",
             "queue.buffering.max.messages": 1_000_000,
         }
+        if patience_s is not None:
+            own["message.timeout.ms"] = int(patience_s * 1000)
         self._producer = Producer({**_client(settings).admin_config(Trail()), **own})
 
     def send(self, partition: int, value: bytes | None, acked: Acked, *, key: bytes | None = None) -> None:
@@ -108,6 +120,14 @@ class RecordProducer:
         self._check()
         if left:
             raise NotProduced(f"Kafka did not take {left:,} records of topic {self._topic!r} within {timeout_s:g} s")
+
+    def partitions(self, *, timeout_s: float) -> int | None:
+        """How many the topic has by now; `None` when the cluster does not answer in time."""
+        try:
+            found = self._producer.list_topics(self._topic, timeout_s)
+        except KafkaException:
+            return None
+        return len(found.topics[self._topic].partitions)
 
     def _check(self) -> None:
         if self._failed is not None:

@@ -18,6 +18,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 import harness_pipelines as hp
+from harness_pipelines.chaos.proxy import PostgresProxy
 from harness_pipelines.cli.page import serving
 from harness_pipelines.cli.page.content import Facts
 from harness_pipelines.drivers.postgres import Database
@@ -25,7 +26,6 @@ from harness_pipelines.ports.ledger import MoveDraft
 from harness_pipelines.protocol.claims import Claim, Stage
 from harness_pipelines.protocol.moves import MoveState
 from harness_pipelines_tests.integration.cli.conftest import GOOD
-from harness_pipelines_tests.proxy import PostgresProxy
 
 HTML = '<img src=x onerror="window.hurt=1"><b>bold</b>'
 SOON_MS = 30_000

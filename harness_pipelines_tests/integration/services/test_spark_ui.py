@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from harness_pipelines.chaos.standby import free_port
 from harness_pipelines.engines.spark.kafka import read_kafka
 from harness_pipelines.engines.spark.session import jdbc_options, open_spark
 from harness_pipelines.protocol.bounds import OffsetRange
@@ -23,7 +24,6 @@ from harness_pipelines.services.spark import Spark
 from harness_pipelines.spec.table import TableSpec
 from harness_pipelines_tests.producer import wait_until
 from harness_pipelines_tests.rig import COLUMNS, settings_for
-from harness_pipelines_tests.standby import free_port
 
 SECRET = f"c4nary{uuid.uuid4().hex[:10]}"
 EMPTY = "(SELECT 1 AS a) AS one"

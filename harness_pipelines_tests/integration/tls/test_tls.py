@@ -16,6 +16,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import harness_pipelines as hp
+from harness_pipelines.chaos.standby import Server, give
 from harness_pipelines.drivers.certificates import CertificateRefused
 from harness_pipelines.drivers.postgres import Connection, explained, migrate
 from harness_pipelines.engines.spark import write
@@ -32,7 +33,6 @@ from harness_pipelines_tests.integration.kafka.broker import READER_PASSWORD, Pr
 from harness_pipelines_tests.producer import KafkaRig
 from harness_pipelines_tests.registry import serving
 from harness_pipelines_tests.rig import COLUMNS, TableRig, settings_for
-from harness_pipelines_tests.standby import Server, give
 
 TIMEOUTS = KafkaTimeouts(request_s=20.0, lost_after_s=30.0, probe_after_s=0.5)
 PROMPT_S = 10.0  #: far less than an outage is waited for

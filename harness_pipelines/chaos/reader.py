@@ -1,4 +1,4 @@
-"""A reader, a process of its own: whole union reads of every table again and again, each judged by the producer's log.
+"""A reader, a separate process: whole union reads of every table again and again, each judged by the producer's log.
 
 After each one it reads an explicit version, the head or one before it: the rows must be the same for ever. Sends the
 parent one line per round: what it saw, what was wrong with it, or why there was none.
@@ -22,17 +22,17 @@ import numpy as np
 import pyarrow as pa
 
 import harness_pipelines as hp
+from harness_pipelines.chaos.child import stop_with_parent, tell
+from harness_pipelines.chaos.content import COORDINATES, READ, SUBJECTS
+from harness_pipelines.chaos.producer import journal_of
+from harness_pipelines.chaos.promotion import promotions_of
+from harness_pipelines.chaos.truth import Truth
 from harness_pipelines.errors import HarnessError, Recovery
 from harness_pipelines.protocol.reading.plan import ReadPlan, TailPart
 from harness_pipelines.protocol.versions import VersionGone
 from harness_pipelines.read.tail import read_tail
 from harness_pipelines.read.union import read_arrow
 from harness_pipelines.show.logs import configure_logging
-from harness_pipelines_tests.chaos.child import stop_with_parent, tell
-from harness_pipelines_tests.chaos.content import COORDINATES, READ, SUBJECTS
-from harness_pipelines_tests.chaos.producer import journal_of
-from harness_pipelines_tests.chaos.promotion import promotions_of
-from harness_pipelines_tests.chaos.truth import Truth
 
 REST_S = {"arrow": 0.4, "spark": 6.0}
 LEASES = {"spark": timedelta(minutes=10)}  #: nobody renews it while Spark reads
@@ -79,7 +79,7 @@ def read_by_arrow(table: hp.Table, plan: ReadPlan, *, lease: timedelta | None = 
 
 
 def read_by_spark(table: hp.Table, plan: ReadPlan) -> pa.Table:
-    """Raises: what Spark raises, also when its server is away; the next read opens a session of its own."""
+    """Raises: what Spark raises, also when its server is away; the next read opens another session."""
     session = table.harness.stores.spark()
     try:
         return table.to_spark(session, columns=READ, plan=plan).toArrow()
@@ -136,7 +136,7 @@ class Reader:
         except HarnessError as error:
             kind = "defect" if error.recovery is Recovery.NEVER else "unavailable"
             return {kind: f"{type(error).__name__}: {error}"}
-        except Exception as error:  # told to the judge, to whom an error without a name is a finding
+        except Exception as error:  # an error without a name is a finding
             return {"unnamed": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
 
     def _once(self, one: Watched) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A Postgres primary of a test's own, with an asynchronous stand-by that is cut off, promoted, or left behind."""
+"""A Postgres primary with an asynchronous stand-by that is cut off, promoted, or left behind."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
-import psycopg
-from psycopg.conninfo import conninfo_to_dict
-
+from harness_pipelines.drivers.postgres import Connection
 from harness_pipelines.services.base import Place
+from harness_pipelines.services.errors import ServicesError
 from harness_pipelines.services.postgres import USER, WORKER_LOGIN, Postgres, find_binaries
-from harness_pipelines.services.process import ProcessId, identify
-from harness_pipelines_tests.producer import wait_until
+from harness_pipelines.services.process import ProcessId, identify, wait_until
 
 SERVER_S = 90.0
 
@@ -48,7 +47,7 @@ class Server:
         """Start it, with a new cluster and database if it is *fresh*, and wait until it answers."""
         self._service.prepare((self.port,), lambda _: None)
         self._process = self._service.launch((self.port,))
-        wait_until(lambda: self._service.is_ready((self.port,)), "the server answers", deadline_s=SERVER_S)
+        await_server(lambda: self._service.is_ready((self.port,)), "the server answers")
         if fresh:
             self._service.finish((self.port,))
 
@@ -57,7 +56,7 @@ class Server:
         process, self._process = self._process, None
         if process is not None and identify(process.pid) == process:
             os.kill(process.pid, number)
-            wait_until(lambda: identify(process.pid) != process, "the server ended", deadline_s=SERVER_S)
+            await_server(lambda: identify(process.pid) != process, "the server ended")
 
     def processes(self) -> list[int]:
         """The server's process, and those that serve its sessions."""
@@ -71,19 +70,17 @@ class Server:
             self.run(f"ALTER SYSTEM SET {name} = '{value}'")
 
     def run(self, text: str) -> list[tuple[object, ...]]:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
+        with Connection.of(self.dsn, autocommit=True) as connection:
             cursor = connection.execute(text.encode())
-            return cursor.fetchall() if cursor.description else []
+            return [tuple(row.values()) for row in cursor.fetchall()] if cursor.description else []
 
     def copy_to(self, home: Path, *, standby: bool) -> Server:
-        """A base backup of now as a server of its own, not started; a *standby* goes on to follow this one."""
+        """A base backup of now as another server, not started; a *standby* goes on to follow this one."""
         made = Server(home)
         made.data.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(self.home / "secrets", home / "secrets")
-        place = conninfo_to_dict(self.dsn)
-        words = " ".join(f"{key}={place[key]}" for key in ("host", "port", "user", "password"))
         tool = find_binaries(None, None) / "pg_basebackup"
-        command = [str(tool), "-d", words, "-D", str(made.data), "-X", "stream", "-c", "fast", *(["-R"] * standby)]
+        command = [str(tool), "-d", self.dsn, "-D", str(made.data), "-X", "stream", "-c", "fast", *(["-R"] * standby)]
         subprocess.run(command, check=True, timeout=SERVER_S, capture_output=True)
         give(made.data.parent)
         return made
@@ -97,18 +94,22 @@ class Server:
         def is_there() -> bool:
             return bool(self.run(f"SELECT coalesce(pg_last_wal_replay_lsn() >= '{wanted}', false)")[0][0])
 
-        wait_until(is_there, "the stand-by has caught up", deadline_s=SERVER_S)
+        await_server(is_there, "the stand-by has caught up")
 
     def cut_off(self) -> None:
         """Nothing that the primary commits from now on reaches this stand-by."""
         self.configure(primary_conninfo="")
         self.run("SELECT pg_reload_conf()")
-        wait_until(
-            lambda: not self.run("SELECT FROM pg_stat_wal_receiver"), "the stand-by is cut off", deadline_s=SERVER_S
-        )
+        await_server(lambda: not self.run("SELECT FROM pg_stat_wal_receiver"), "the stand-by is cut off")
 
     def promote(self) -> None:
         assert self.run("SELECT pg_promote(true, 60)") == [(True,)]
+
+
+def await_server(condition: Callable[[], bool], what: str) -> None:
+    """Wait until *condition* holds. Raises: ServicesError that says *what* did not come."""
+    if not wait_until(condition, timeout_s=SERVER_S):
+        raise ServicesError(f"after {SERVER_S:g} s still not: {what}")
 
 
 def give(folder: Path) -> None:

@@ -8,13 +8,13 @@ import pyarrow as pa
 
 import harness_pipelines as hp
 from harness_pipelines.audit.fsck.run import fsck
+from harness_pipelines.chaos.content import COORDINATES, LATER, MAIN
+from harness_pipelines.chaos.promotion import promotions_of
+from harness_pipelines.chaos.reader import ENGINES, Cut
+from harness_pipelines.chaos.result import Result
+from harness_pipelines.chaos.truth import Truth
+from harness_pipelines.chaos.world import World
 from harness_pipelines.protocol.lake.history import HISTORY_LOST, PROMOTED
-from harness_pipelines_tests.chaos.content import COORDINATES, LATER, MAIN
-from harness_pipelines_tests.chaos.promotion import promotions_of
-from harness_pipelines_tests.chaos.reader import ENGINES, Cut
-from harness_pipelines_tests.chaos.result import Result
-from harness_pipelines_tests.chaos.truth import Truth
-from harness_pipelines_tests.chaos.world import World
 
 Coordinates = set[tuple[int, int]]
 Find = Callable[[str], None]
@@ -89,7 +89,7 @@ class _Judge:
                 self._find(f"{len(odd)} {what}, such as {sorted(odd)[:5]}")
 
     def _told_of_promotions(self) -> None:
-        """Each promotion has an event of its own, whether or not commits were lost with it."""
+        """Each promotion has its own event, whether or not commits were lost with it."""
         told = [one.event for one in self._table.events() if one.event in (HISTORY_LOST, PROMOTED)]
         self._result.history_lost += told.count(HISTORY_LOST)
         if len(told) != (wanted := promotions_of(self._truth.path.parent)):

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from harness_pipelines import faults
-from harness_pipelines_tests.chaos.content import GROWING, KEYED, MAIN, SUBJECTS, Subject
+from harness_pipelines.chaos.content import GROWING, KEYED, MAIN, SUBJECTS, Subject
 
 WORKERS = 2
 QUIET_S = 5.0  #: nothing breaks in the first and the last seconds of a run
@@ -71,7 +71,7 @@ ACTS: Mapping[Kind, tuple[Subject, ...]] = {
     Kind.APPLY: SUBJECTS,
     Kind.CLAIM_AHEAD: SUBJECTS,
 }
-#: The crash points of an act's process; an act that has none of its own is stopped by the clock alone.
+#: The crash points of an act's process; an act without one is stopped by the clock alone.
 _STAGE_OF = {
     Kind.REPLAY: "replay",
     Kind.REVERT: "revert",

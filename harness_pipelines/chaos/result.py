@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness_pipelines_tests.chaos.content import Subject
-from harness_pipelines_tests.chaos.schedule import Fault, Kind
+from harness_pipelines.chaos.content import Subject
+from harness_pipelines.chaos.schedule import Fault, Kind
 
 FINDINGS_SHOWN = 20
 _POSTGRES = frozenset(

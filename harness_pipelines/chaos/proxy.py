@@ -10,14 +10,14 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from harness_pipelines.drivers.postgres_address import at_port, place_of
 
 #: Told each piece that a client sends; True when the connection shall be cut instead of forwarding the piece.
 Watch = Callable[[bytes], bool]
 
 
 class TcpProxy:
-    """Forwards connections to one address; listens on a port of its own, which stays the same for its life."""
+    """Forwards connections to one address; the port that it listens on stays the same for its life."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -163,11 +163,10 @@ class PostgresProxy(TcpProxy):
     """A proxy in front of Postgres that can lose the answer of a chosen COMMIT."""
 
     def __init__(self, dsn: str) -> None:
-        place = conninfo_to_dict(dsn)
         self._marker: bytes | None = None
         self._forwards_commit = True
-        super().__init__(str(place.get("host") or "127.0.0.1"), int(place.get("port") or 5432))
-        self.dsn = make_conninfo(dsn, host="127.0.0.1", hostaddr=None, port=self.port)
+        super().__init__(*place_of(dsn))
+        self.dsn = at_port(dsn, self.port)
 
     def cut_commit_after(self, marker: bytes, *, forwards_commit: bool) -> None:
         """Cut the next connection at the COMMIT of a transaction in which it sent *marker*.
@@ -206,23 +205,6 @@ class PostgresProxy(TcpProxy):
         with suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)
             server.sendall(data)
-
-
-class PoolerProxy(TcpProxy):
-    """A proxy that drops the options of a session, as PgBouncer does with ``ignore_startup_parameters = options``."""
-
-    def __init__(self, dsn: str) -> None:
-        place = conninfo_to_dict(dsn)
-        super().__init__(str(place.get("host") or "127.0.0.1"), int(place.get("port") or 5432))
-        self.dsn = make_conninfo(dsn, host="127.0.0.1", hostaddr=None, port=self.port)
-
-    def passed_on(self, data: bytes) -> bytes:
-        version, pairs = data[4:8], data[8:].split(b"\0")
-        if version != b"\0\3\0\0" or b"options" not in pairs:  # no first message of a session
-            return data
-        at = pairs.index(b"options")
-        body = version + b"\0".join(pairs[:at] + pairs[at + 2 :])
-        return (len(body) + 4).to_bytes(4, "big") + body
 
 
 def end_socket(one: socket.socket) -> None:

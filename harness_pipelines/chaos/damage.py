@@ -1,6 +1,6 @@
 """A file of the lake whose bytes change behind everybody's back, for as long as one read takes.
 
-The read is a process of its own, so that nothing of the file is in its memory yet. It reads exactly the plan that it is
+The read is a separate process, so that nothing of the file is in its memory yet. It reads exactly the plan that it is
 given: a right answer, or an error by name. The file is as it was before when this process ends, however it ends.
 """
 
@@ -17,35 +17,33 @@ from urllib.parse import unquote, urlsplit
 
 import orjson
 import pyarrow as pa
-from pyiceberg.table import StaticTable
 
 import harness_pipelines as hp
+from harness_pipelines.chaos.child import tell
+from harness_pipelines.chaos.content import COORDINATES
+from harness_pipelines.chaos.reader import fingerprint, read_by_arrow
+from harness_pipelines.chaos.schedule import How, Part
 from harness_pipelines.errors import HarnessError, TryAgain
+from harness_pipelines.lakes.iceberg.read.scan import pinned
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.show.logs import configure_logging
-from harness_pipelines_tests.chaos.child import tell
-from harness_pipelines_tests.chaos.content import COORDINATES
-from harness_pipelines_tests.chaos.reader import fingerprint, read_by_arrow
-from harness_pipelines_tests.chaos.schedule import How, Part
 
 
 def files_of(plan: ReadPlan, part: Part) -> list[Path]:
     """The files that a read of *plan* needs."""
     found: set[str] = set()
     for one in plan.lake:
-        view = StaticTable.from_metadata(one.metadata)
-        snapshot = view.current_snapshot()
-        if snapshot is None:
+        view = pinned(one.metadata)
+        if not view.manifests:  # no snapshot
             continue
-        manifests = snapshot.manifests(view.io)
+        manifest_list, *manifests = view.manifests
         match part:
             case Part.METADATA:
-                found |= {one.metadata, snapshot.manifest_list}
+                found |= {one.metadata, manifest_list}
             case Part.MANIFEST:
-                found |= {manifest.manifest_path for manifest in manifests}
+                found |= set(manifests)
             case Part.DATA:
-                entries = [entry for one_ in manifests for entry in one_.fetch_manifest_entry(view.io)]
-                found |= {entry.data_file.file_path for entry in entries}
+                found |= {data.file_path for file in view.files for data in (file.data, file.deletes) if data}
     return sorted(Path(unquote(urlsplit(path).path)) for path in found)
 
 
@@ -94,7 +92,7 @@ def main() -> None:
         said = {"away": f"{type(error).__name__}: {error}"}
     except HarnessError as error:
         said = {"refused": f"{type(error).__name__}: {error}"}
-    except Exception as error:  # told to the judge, to whom an error without a name is a finding
+    except Exception as error:  # an error without a name is a finding
         said = {"unnamed": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
     tell(said)
 

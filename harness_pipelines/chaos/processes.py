@@ -16,6 +16,8 @@ from typing import Any
 
 import orjson
 
+from harness_pipelines.spec.settings import Settings
+
 END_S = 20.0
 RESTART_S = 1.0  #: until a worker that asked to be tried again is started again
 TRY_AGAIN = 75
@@ -25,7 +27,7 @@ ABORT_LINES = 200  #: the stacks of all threads
 
 
 class Child:
-    """A Python module in a session of its own, so that Ctrl-C reaches only the run; it ends when its stdin does."""
+    """A Python module in a separate session, so that Ctrl-C reaches only the run; it ends when its stdin does."""
 
     def __init__(self, module: str, *arguments: str, env: Mapping[str, str], log: Path) -> None:
         self.name = log.stem
@@ -102,7 +104,7 @@ class Worker:
         self.stopped = False
         self._rests = False
         self.starts = 0
-        self.defects: list[str] = []  #: ends that nobody asked for
+        self.defects: list[str] = []  #: unexpected ends
 
     @property
     def is_alive(self) -> bool:
@@ -199,13 +201,28 @@ class Worker:
         return True
 
 
+def environment(settings: Settings, **more: str) -> dict[str, str]:
+    """The environment of a command that shall use *settings*."""
+    named = {
+        "HARNESS_HOME": str(settings.home),
+        "HARNESS_DSN": settings.dsn or "",
+        **settings.kafka_environment(),
+        "HARNESS_SPARK": settings.spark or "",
+        "HARNESS_WAREHOUSE": settings.warehouse or "",
+        "PYTHONUNBUFFERED": "1",
+    }
+    # A Connect session of this process marks its environment; a command decides for itself.
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
+    return {**inherited, **named, **more}
+
+
 def state_of(pid: int) -> str:
     """The kernel's letter for what a process does; "T" is stopped."""
     return _stat(pid)[0]
 
 
 def family_of(pid: int) -> list[int]:
-    """A process and its children: the postmaster's backends are in sessions of their own."""
+    """A process and its children: each backend of the postmaster has a separate session."""
     others = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal()]
     return [pid, *(other for other in others if _stat(other)[1] == str(pid))]
 

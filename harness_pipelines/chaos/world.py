@@ -1,4 +1,4 @@
-"""What a chaos run breaks: services of its own, with proxies in front, tables, and the ways to break them."""
+"""What a chaos run breaks: its services, with proxies in front, tables, and the ways to break them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -21,24 +21,22 @@ from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
-import psycopg
-from confluent_kafka import KafkaException
 
 import harness_pipelines as hp
-from harness_pipelines.errors import HarnessError, Recovery, TryAgain
+from harness_pipelines.chaos.content import BY_SUFFIX, SUBJECTS, Subject
+from harness_pipelines.chaos.damage import digest_of, files_of
+from harness_pipelines.chaos.processes import Child, Worker, environment, family_of
+from harness_pipelines.chaos.promotion import fail_over, promotions_of, unfenced
+from harness_pipelines.chaos.proxy import PostgresProxy, TcpProxy
+from harness_pipelines.chaos.reader import fingerprint, read_by_arrow
+from harness_pipelines.chaos.schedule import ACTS, WORKERS, Fault, Kind, Part
+from harness_pipelines.chaos.standby import await_server
+from harness_pipelines.errors import HarnessError, OutcomeUnknown, Recovery, TryAgain
 from harness_pipelines.protocol.reading.plan import ReadPlan
 from harness_pipelines.services import Endpoints, ServiceName, Services, ServiceState
 from harness_pipelines.services.errors import ServicesError
+from harness_pipelines.sources.kafka.producer import add_partitions, recreate_topic
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines_tests.chaos.content import BY_SUFFIX, SUBJECTS, Subject
-from harness_pipelines_tests.chaos.damage import digest_of, files_of
-from harness_pipelines_tests.chaos.processes import Child, Worker, family_of
-from harness_pipelines_tests.chaos.promotion import fail_over, promotions_of, unfenced
-from harness_pipelines_tests.chaos.reader import fingerprint, read_by_arrow
-from harness_pipelines_tests.chaos.schedule import ACTS, WORKERS, Fault, Kind, Part
-from harness_pipelines_tests.producer import KafkaRig, wait_until
-from harness_pipelines_tests.proxy import PostgresProxy, TcpProxy
-from harness_pipelines_tests.rig import environment
 
 LEASE_S = 3
 CUT_PATIENCE_S = 5.0  #: for a byte to come by; an idle connection is not waited for
@@ -57,11 +55,6 @@ RULES = {
 
 HELD = timedelta(hours=1)
 Answer = TypeVar("Answer")
-_AHEAD = b"""
-    UPDATE harness.claims
-    SET holder = gen_random_uuid(), epoch = epoch + 1, lease_until = clock_timestamp() + interval '1 day'
-    WHERE table_id = %(table_id)s AND stage = %(stage)s
-"""
 Began = Callable[[], None]  #: called when a fault is about to happen
 
 
@@ -100,12 +93,11 @@ class World:
         self._close()
 
     def _build(self) -> None:
-        self._say(f"starting services of its own in {self.home}")
+        self._say(f"starting separate services in {self.home}")
         self._stack.callback(self._services.down)
         self._endpoints = self._services.up()
         own = self._endpoints.fill(Settings(home=self.home))
         assert own.dsn and own.kafka and own.spark
-        self.kafka = own.kafka
         self.postgres_proxy = PostgresProxy(own.dsn)
         self._stack.callback(self.postgres_proxy.close)
         port = urlsplit(own.spark).port or 0
@@ -115,12 +107,11 @@ class World:
         self.env: Mapping[str, str] = environment(replace(own, dsn=self.postgres_proxy.dsn, spark=through))
         self.harness = self._stack.enter_context(hp.connect(own))
         self.harness.init()
-        self._rig = KafkaRig(own.kafka, properties=own.kafka_properties)
         self.tables = {subject.name(self._name): self._apply(subject) for subject in SUBJECTS}
         self.workers = [self._worker(number) for number in range(WORKERS)]
 
     def _apply(self, subject: Subject) -> hp.Table:
-        self._rig.create(subject.partitions, topic=subject.topic)
+        recreate_topic(self.harness.settings, subject.topic, partitions=subject.partitions)
         spec = {"table": subject.name(self._name), "topic": subject.topic, **RULES, **subject.settings}
         return self.harness.apply(hp.TableSpec.model_validate(spec))
 
@@ -131,7 +122,7 @@ class World:
 
     def child(self, name: str, module: str, *arguments: str) -> Child:
         """Start a process that ends with the run."""
-        child = Child(f"harness_pipelines_tests.chaos.{module}", *arguments, env=self.env, log=self._log(name))
+        child = Child(f"harness_pipelines.chaos.{module}", *arguments, env=self.env, log=self._log(name))
         self._stack.callback(child.end, patience_s=1.0)
         return child
 
@@ -235,12 +226,12 @@ class World:
     def _join(self, _fault: Fault, began: Began) -> bool:
         [topic] = [subject.topic for subject in SUBJECTS if subject.grows]
         try:
-            there = len(self._rig.admin.list_topics(topic, timeout=5).topics[topic].partitions)
-            if not 0 < there < PARTITIONS_MAX:
+            there = len(self.harness.stores.log.describe(topic).partitions)
+            if there >= PARTITIONS_MAX:
                 return False
             began()
-            self._rig.add_partitions(topic, there + 1)
-        except KafkaException:  # Kafka is away by another fault
+            add_partitions(self.harness.settings, topic, there + 1)
+        except HarnessError:  # Kafka is away by another fault
             return False
         return True
 
@@ -259,7 +250,7 @@ class World:
         env = {**self.env, **({"HARNESS_FAULT": f"{fault.point}=stop"} if fault.point else {})}
         name = BY_SUFFIX[fault.subject or ""].name(self._name)
         log = self._log(f"act-{fault.at_s:07.2f}-{fault.kind}")
-        child = Child("harness_pipelines_tests.chaos.act", fault.kind, name, env=env, log=log)
+        child = Child("harness_pipelines.chaos.act", fault.kind, name, env=env, log=log)
         until = time.monotonic() + ACT_S + fault.lasts_s
         while child.exit_code is None and time.monotonic() < until and not self._over.is_set():
             if child.is_stopped:
@@ -274,16 +265,16 @@ class World:
 
     def _put_claim_ahead(self, fault: Fault, began: Began) -> bool:
         """Whoever held the claim is fenced; until `reconcile` nobody can take it."""
-        assert self.harness.settings.dsn is not None
         try:
             row = self.table_of(fault).row
             began()
-            with closing(psycopg.connect(self.harness.settings.dsn, autocommit=True)) as connection:
-                found = connection.execute(_AHEAD, {"table_id": row.table_id, "stage": fault.stage})
-        except (TryAgain, psycopg.Error):  # Postgres is away by another fault
+            wanted = {"table_id": row.table_id, "stage": fault.stage}
+            if not self.harness.stores.database.run("chaos/put_claim_ahead", wanted):  # the table has no such stage
+                return False
+        except TryAgain:  # Postgres is away by another fault
             return False
-        if found.rowcount == 0:  # the table has no such stage
-            return False
+        except OutcomeUnknown:  # it may lie ahead
+            pass
         self._over.wait(fault.lasts_s)
         self.told.put((fault, self._reconciled(fault)))
         return True
@@ -413,7 +404,7 @@ class World:
     def _end_postgres_at_once(self) -> None:
         """Postgres's immediate shutdown: no checkpoint, all sessions are cut."""
         self._services.send("postgres", signal.SIGQUIT)
-        wait_until(lambda: self._services.status()[0].state is ServiceState.DIED, "Postgres ended at once")
+        await_server(lambda: self._services.status()[0].state is ServiceState.DIED, "Postgres ended at once")
 
 
 _WAYS: Mapping[Kind, Callable[[World, Fault, Began], bool]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from harness_pipelines_tests.chaos.content import COORDINATES, MAIN, Ints, Subject, altered
+from harness_pipelines.chaos.content import COORDINATES, MAIN, Ints, Subject, altered
 
 #: One acknowledged record; `number` is below 0 (-1 - number) for one that must end in quarantine.
 ENTRY = np.dtype([("partition", "<i8"), ("offset", "<i8"), ("number", "<i8")])

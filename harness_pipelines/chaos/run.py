@@ -11,15 +11,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from harness_pipelines.chaos.content import SUBJECTS
+from harness_pipelines.chaos.processes import Child
+from harness_pipelines.chaos.producer import journal_of
+from harness_pipelines.chaos.result import Options, Outage, Result
+from harness_pipelines.chaos.schedule import Fault, schedule
+from harness_pipelines.chaos.truth import Truth
+from harness_pipelines.chaos.verdict import judge
+from harness_pipelines.chaos.world import World
 from harness_pipelines.errors import HarnessError, TryAgain
-from harness_pipelines_tests.chaos.content import SUBJECTS
-from harness_pipelines_tests.chaos.processes import Child
-from harness_pipelines_tests.chaos.producer import journal_of
-from harness_pipelines_tests.chaos.result import Options, Outage, Result
-from harness_pipelines_tests.chaos.schedule import Fault, schedule
-from harness_pipelines_tests.chaos.truth import Truth
-from harness_pipelines_tests.chaos.verdict import judge
-from harness_pipelines_tests.chaos.world import World
 
 TICK_S = 0.05
 LOOK_S = 0.5  #: how often the ledger is asked how far the tables are
@@ -39,7 +39,7 @@ class CannotGoOn(HarnessError):
 def run_chaos(options: Options, say: Callable[[str], None]) -> Result:
     """Run the schedule of *options* and judge what came of it; everything that it started is ended.
 
-    Raises: ServicesError when the services of its own do not start or do not come back, CannotGoOn.
+    Raises: ServicesError when its services do not start or do not come back, CannotGoOn.
     """
     result = Result(options=options, planned=schedule(options.seed, options.seconds))
     began = time.monotonic()
@@ -73,7 +73,7 @@ class Storm:
         self._began: queue.SimpleQueue[tuple[Fault, float]] = queue.SimpleQueue()
         self._running: list[tuple[Fault, Future[bool]]] = []
         self._seen: Reached = {name: {} for name in self.truths}  # the newest that reads showed
-        self._producer = world.child("producer", "producer", world.kafka, str(world.home), str(result.options.rate))
+        self._producer = world.child("producer", "producer", str(world.home), str(result.options.rate))
         self._readers: dict[str, tuple[str, Child]] = {}
         for number, engine in enumerate(READERS):
             name = f"reader-{number}-{engine}"

@@ -1,4 +1,4 @@
-"""One act that a person asks for, in a process of its own: it can be stopped at a crash point and woken.
+"""One act that an operator asks for, in a separate process: it can be stopped at a crash point and woken.
 
 Sends the parent what came of it. An act that is refused by name changed nothing, and that is fine.
 """
@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 
 import harness_pipelines as hp
 from harness_pipelines.audit.repair.reconcile import look, settle
+from harness_pipelines.chaos.child import tell
+from harness_pipelines.chaos.content import KEYS, LATER, SUBJECTS
+from harness_pipelines.chaos.schedule import Kind
 from harness_pipelines.errors import HarnessError
 from harness_pipelines.protocol.schema.evolution import Changes
 from harness_pipelines.show.logs import configure_logging
 from harness_pipelines.spec.columns import Column
 from harness_pipelines.spec.types import Primitive
 from harness_pipelines.stages.table.revert import revert_table
-from harness_pipelines_tests.chaos.child import tell
-from harness_pipelines_tests.chaos.content import KEYS, LATER, SUBJECTS
-from harness_pipelines_tests.chaos.schedule import Kind
 
 SNAPSHOT = "chaos"
 REVERTS_OVER = 6  #: versions
@@ -79,8 +79,8 @@ def apply(table: hp.Table) -> str:
 
 
 def reconcile(table: hp.Table) -> str:
-    """What a person does about a claim of the future, while the workers go on; and, after they stopped, about lost
-    history."""
+    """What an operator does about a claim of the future while the workers go on, and about lost history after they
+    stopped."""
     stores = table.harness.stores
     settled = settle(stores, table.row, look(stores, table.row))
     return f"{len(settled.acts)} acts, settled {settled.settled}"
@@ -106,7 +106,7 @@ def main() -> None:
             tell({"done": ACTS[Kind(kind)](harness.table(name))})
     except HarnessError as error:
         tell({"refused": f"{type(error).__name__}: {error}"})
-    except Exception as error:  # told to the judge, to whom an error without a name is a finding
+    except Exception as error:  # an error without a name is a finding
         tell({"unnamed": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()})
 
 

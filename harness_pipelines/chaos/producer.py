@@ -1,4 +1,4 @@
-"""The producer, a process of its own: a steady rate, and a journal of every acknowledgement for each table.
+"""The producer, a separate process: a steady rate, and a journal of every acknowledgement for each table.
 
 It is the one part that is never broken: what it wrote down decides what a read must show. Nothing of it is retried by
 hand, so a record that was not acknowledged in time ends the run instead of leaving its outcome open.
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from harness_pipelines.chaos.child import stop_with_parent
+from harness_pipelines.chaos.content import SUBJECTS, Subject, is_misfit
+from harness_pipelines.chaos.truth import ENTRY
+from harness_pipelines.sources.kafka.producer import RecordProducer
 from harness_pipelines.spec.settings import Settings
-from harness_pipelines_tests.chaos.child import stop_with_parent
-from harness_pipelines_tests.chaos.content import SUBJECTS, Subject, is_misfit
-from harness_pipelines_tests.chaos.truth import ENTRY
 
 PATIENCE_S = 900  #: longer than any outage of a run
 POLL_S = 0.02
@@ -44,10 +44,8 @@ class Journal:
 class Source:
     """The records of one table, numbered from 0."""
 
-    def __init__(self, subject: Subject, journal: Journal, producer: Producer) -> None:
-        self.subject, self.journal = subject, journal
-        self.refused: list[str] = []
-        self._producer = producer
+    def __init__(self, subject: Subject, journal: Journal, producer: RecordProducer) -> None:
+        self.subject, self.journal, self.producer = subject, journal, producer
         self._partitions = subject.partitions
         self._sent = 0
 
@@ -58,63 +56,39 @@ class Source:
 
     def find_partitions(self) -> None:
         """New partitions get records too; a topic that cannot be looked at now is looked at later."""
-        try:
-            found = self._producer.list_topics(self.subject.topic, timeout=0.5)
-        except KafkaException:
-            return
-        self._partitions = max(self._partitions, len(found.topics[self.subject.topic].partitions))
+        self._partitions = max(self._partitions, self.producer.partitions(timeout_s=0.5) or 0)
 
     def _send(self, number: int) -> None:
         partition = self.subject.home_of(number, self._partitions)
 
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            offset = message.offset()
-            if error is not None or offset is None:
-                self.refused.append(f"record {number} of {self.subject.topic}: {error}")
-            else:
-                self.journal.add(partition, offset, number)
+        def acked(offset: int, _at: float) -> None:
+            self.journal.add(partition, offset, number)
 
-        value = self.subject.value(number)
-        self._producer.produce(self.subject.topic, value, partition=partition, on_delivery=delivered)
+        self.producer.send(partition, self.subject.value(number), acked)
 
 
-def produce(bootstrap: str, journals: Mapping[Subject, Journal], *, rate: float) -> None:
-    """Produce until the parent ends, then wait for what is under way. Raises: RuntimeError for a refused record."""
+def produce(settings: Settings, journals: Mapping[Subject, Journal], *, rate: float) -> None:
+    """Produce until the parent ends, then wait for what is under way. Raises: NotProduced for a refused record."""
     stopping = stop_with_parent()
-    producer = Producer(
-        {
-            **Settings.from_env().kafka_properties,
-            "bootstrap.servers": bootstrap,
-            "enable.idempotence": True,
-            "linger.ms": 5,
-            "message.timeout.ms": PATIENCE_S * 1000,
-            "reconnect.backoff.max.ms": 500,
-            "log_level": 0,
-        }
-    )
-    sources = [Source(subject, journal, producer) for subject, journal in journals.items()]
+    sources = [
+        Source(subject, journal, RecordProducer(settings, subject.topic, patience_s=PATIENCE_S))
+        for subject, journal in journals.items()
+    ]
     began = looked = time.monotonic()
     while not stopping.is_set():
         for source in sources:
             source.send_up_to((time.monotonic() - began) * rate * source.subject.share)
-        producer.poll(POLL_S)
-        _write(sources)
+        for source in sources:
+            source.producer.serve(POLL_S / len(sources))
+            source.journal.write()
         if time.monotonic() > looked + LOOK_S:
             for source in sources:
                 if source.subject.grows:
                     source.find_partitions()
             looked = time.monotonic()
-    left = producer.flush(PATIENCE_S)
-    _write(sources)
-    if left:
-        raise RuntimeError(f"{left} records were not acknowledged")
-
-
-def _write(sources: list[Source]) -> None:
     for source in sources:
+        source.producer.flush(PATIENCE_S)
         source.journal.write()
-        if source.refused:
-            raise RuntimeError(f"Kafka refused {source.refused[0]}")
 
 
 def journal_of(folder: Path, subject: Subject) -> Path:
@@ -123,6 +97,6 @@ def journal_of(folder: Path, subject: Subject) -> Path:
 
 
 if __name__ == "__main__":
-    bootstrap_, folder_, rate_ = sys.argv[1:]
+    folder_, rate_ = sys.argv[1:]
     found_ = {subject: Journal(journal_of(Path(folder_), subject)) for subject in SUBJECTS}
-    produce(bootstrap_, found_, rate=float(rate_))
+    produce(Settings.from_env(), found_, rate=float(rate_))

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import harness_pipelines as hp
+from harness_pipelines.chaos.standby import Server
 from harness_pipelines.ports.errors import WarehouseTaken
 from harness_pipelines.services import Services
-from harness_pipelines_tests.standby import Server
 
 PROMOTIONS = "promotions"  #: in the home of a run: a byte for each
 
