@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 import structlog
 from hypothesis import settings as hypothesis_settings
@@ -18,12 +19,33 @@ from harness_pipelines.services import Endpoints, Services
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+TESTS = Path(__file__).parent
+SHORT_LAST = ("contract", "defs", "bench", "model", "unit")  #: folders whose tests are short; the others come first
+
 
 def pytest_configure() -> None:
     """Let Ctrl-C mean something: what a shell started in the background ignores it, and so would all that it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis_settings.register_profile("harness", deadline=None)  # a busy machine is no failure
     hypothesis_settings.load_profile("harness")
+
+
+@pytest.hookimpl(trylast=True)  # after the tests were brought into their random order
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long tests first: processes that share the files then end together. A folder's files stay beside each other.
+
+    Folders, the files of one and the tests of a file are in random order all the same. A folder's fixtures are made
+    once, not again after each file of another folder.
+    """
+    folders: dict[Path, int] = {}
+    for item in items:
+        folders.setdefault(item.path.parent, len(folders))
+    items.sort(key=lambda item: (_shortness(item.path), folders[item.path.parent]))
+
+
+def _shortness(path: Path) -> int:
+    room = path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else ""
+    return SHORT_LAST.index(room) if room in SHORT_LAST else -1
 
 
 @pytest.fixture(autouse=True)
@@ -35,15 +57,33 @@ def _logging_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    """All three services, running. HARNESS_TEST_HOME names a home to reuse; its services are left running."""
+    """All three services, running; each process of pytest-xdist has its own.
+
+    HARNESS_TEST_HOME names a home to reuse (the processes use folders in it: gw0, gw1); its services are left running.
+    """
     reused = os.environ.get("HARNESS_TEST_HOME")
-    found = Services(Path(reused) if reused else tmp_path_factory.mktemp("services"))
+    process = os.environ.get("PYTEST_XDIST_WORKER", "")
+    found = Services(Path(reused) / process if reused else tmp_path_factory.mktemp("services"))
     try:
         found.up()
+        _sync_nothing(found)
         yield found
     finally:
         if not reused:
             found.down()
+
+
+def _sync_nothing(services: Services) -> None:
+    """Let Postgres wait for no disk: its files matter as long as the machine runs, and a kill of it loses nothing.
+
+    What a crash of the machine leaves is proven by `test_services.py` on clusters with the settings of the product.
+    """
+    owner = services.current().owner
+    assert owner is not None
+    with psycopg.connect(owner, autocommit=True) as connection:
+        for name in ("fsync", "full_page_writes"):
+            connection.execute(f"ALTER SYSTEM SET {name} = off".encode())
+        connection.execute("SELECT pg_reload_conf()")
 
 
 @pytest.fixture(scope="session")
